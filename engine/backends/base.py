@@ -1,0 +1,52 @@
+"""The contract every engine fulfils; `tests/contracts/engine.py` runs over each of them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping
+from typing import ClassVar
+
+from engine.types import EngineInfo, GenerationRequest, TokenChunk
+
+
+class BaseEngine(ABC):
+    """One model behind one alias in one process.
+
+    Life: construct with options (cheap, no I/O), `check()`, `await start()`, any number of `generate()` at once,
+    `await aclose()`. A closed engine stays closed. Everything runs on one event loop.
+    """
+
+    supports_priority: ClassVar[bool] = False
+    supports_cache_salt: ClassVar[bool] = False
+    supports_logprobs: ClassVar[bool] = False
+    supports_structured_output: ClassVar[bool] = False
+    supports_prefill: ClassVar[bool] = False  # a one-token generation leaves the prompt in a prefix cache
+
+    def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
+        """Keep `model` (what the engine loads) and its backend's own `options`."""
+        self.model = model
+        self.options = dict(options or {})
+
+    def check(self) -> None:
+        """Raise `EngineConfigurationError` if the options cannot work. Loads nothing and opens nothing."""
+
+    @abstractmethod
+    async def start(self) -> EngineInfo:
+        """Load the model or reach the server, and say what it is.
+
+        Raises `EngineConfigurationError` where trying again cannot help, `EngineUnavailable` where it can.
+        """
+
+    @abstractmethod
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        """Yield what the model samples, chunk by chunk; the last chunk has a finish reason.
+
+        Closing the generator (or cancelling the task inside it) aborts the generation in the engine.
+        Raises `EngineUnavailable`, `EngineOverloaded`, `PromptTooLong` before the first chunk, and
+        `EngineUnavailable` or `GenerationFailed` between chunks.
+        """
+
+    async def health(self) -> None:
+        """Return if the engine can take a request now, else raise `EngineUnavailable`."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Abort what runs and let go of everything. Safe to call twice, and before `start()` is done."""

@@ -1,0 +1,46 @@
+"""What can go wrong in an engine.
+
+EngineError                    anything an engine raises on purpose
+├── EngineConfigurationError   the operator's options cannot work; the message is one sentence for the operator
+├── EngineUnavailable          not started yet, stopped, died, or out of reach; try again after `retry_after` seconds
+├── EngineOverloaded           no room for this request now; try again after `retry_after` seconds
+├── PromptTooLong              prompt and reserved output do not fit `max_model_len`
+└── GenerationFailed           this one generation broke; others go on
+"""
+
+
+class EngineError(Exception):
+    """Anything an engine raises on purpose; its text is for logs, never for clients."""
+
+
+class EngineConfigurationError(EngineError):
+    """The operator's options cannot work; the message is one sentence for the operator."""
+
+
+class EngineUnavailable(EngineError):
+    """The engine is not started yet, stopped, died, or out of reach; `retry_after` is in seconds."""
+
+    def __init__(self, message: str, *, retry_after: int = 5) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EngineOverloaded(EngineError):
+    """The engine has no room for this request now; `retry_after` is in seconds."""
+
+    def __init__(self, message: str, *, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class PromptTooLong(EngineError):
+    """The prompt has `prompt_tokens` tokens and the model takes `max_model_len`."""
+
+    def __init__(self, *, prompt_tokens: int, max_model_len: int) -> None:
+        super().__init__(f"The prompt has {prompt_tokens} tokens; the model takes {max_model_len}.")
+        self.prompt_tokens = prompt_tokens
+        self.max_model_len = max_model_len
+
+
+class GenerationFailed(EngineError):
+    """This one generation broke; the engine and other generations go on."""

@@ -1,0 +1,63 @@
+"""What an engine is asked and what it answers: token ids in, token ids out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class FinishReason(Enum):
+    """Why a generation ended."""
+
+    STOP = "stop"  # the model sampled a stop token
+    LENGTH = "length"  # max_output_tokens or the context ran out
+    ABORT = "abort"  # the caller closed the iterator, or the engine was told to abort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How to sample; `None` leaves the choice to the model's own defaults."""
+
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    top_logprobs: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One generation: a prompt of token ids and how to continue it.
+
+    `request_id` is unique among the running generations of an engine. `priority` is vLLM's: lower runs first.
+    `cache_salt` separates prefix caches: two salts never share a cached block.
+    """
+
+    request_id: str
+    prompt_token_ids: Sequence[int]
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    priority: int = 0
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenChunk:
+    """What an engine sampled since its last chunk; stop tokens included.
+
+    The last chunk, and only it, has a `finish_reason`. `cached_tokens` is the part of the prompt that came from the
+    engine's prefix cache, once the engine knows it (at the latest in the last chunk).
+    """
+
+    token_ids: Sequence[int]
+    finish_reason: FinishReason | None = None
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What a started engine says of itself. `max_model_len` counts prompt and output tokens together."""
+
+    backend: str
+    model: str
+    max_model_len: int
