@@ -32,12 +32,14 @@ def harmony_encoding() -> HarmonyEncoding:
 
 def encode_text(text: str) -> list[int]:
     """Encode text that somebody wrote: nothing in it becomes a special token."""
-    return harmony_encoding().encode(text, disallowed_special=())
+    tokens: list[int] = harmony_encoding().encode(text, disallowed_special=())
+    return tokens
 
 
 def encode_harmony(text: str) -> list[int]:
     """Encode a transcript in which `<|start|>` and its like are the special tokens."""
-    return harmony_encoding().encode(text, allowed_special="all")
+    tokens: list[int] = harmony_encoding().encode(text, allowed_special="all")
+    return tokens
 
 
 def token_bytes(token: int) -> bytes:
@@ -46,7 +48,7 @@ def token_bytes(token: int) -> bytes:
     if known is not None:
         return known
     try:
-        text = harmony_encoding().decode([token], errors="surrogateescape")
+        text: str = harmony_encoding().decode([token], errors="surrogateescape")
     except (HarmonyError, OverflowError):
         return REPLACEMENT
     encoded = text.encode("utf-8", errors="surrogateescape")

@@ -1,0 +1,142 @@
+"""Messages → prompt tokens. Rendering is concatenative: a prompt is the sum of its messages and `<|start|>assistant`.
+
+Every message keeps the tokens it was rendered to or sampled as, and a continuation is made of exactly those: another
+rendering of the same text (recipient order, `<|constrain|>`, BPE splits) would lose the engine's prefix cache.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+from openai_harmony import DeveloperContent, Message, ReasoningEffort, RenderOptions, Role, SystemContent, ToolDescription
+
+from engine.harmony.encoding import CALL, END, END_TOKENS, RETURN, START, encode_harmony, encode_text, harmony_encoding
+from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
+from engine.harmony.parser import MessageCompleted
+
+Tokens = array  # of unsigned 32-bit token ids: 4 bytes each, concatenated by memcpy
+
+
+class MessageKind(Enum):
+    """What a message is to the rule that drops old reasoning."""
+
+    USER = "u"
+    ANALYSIS = "a"
+    FINAL = "f"
+    OTHER = "o"  # developer messages, commentary, calls, tool outputs
+
+    @classmethod
+    def of_channel(cls, channel: str | None) -> "MessageKind":
+        """Return the kind of an assistant's message."""
+        return {ANALYSIS: cls.ANALYSIS, COMMENTARY: cls.OTHER}.get(channel or FINAL, cls.FINAL)
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedMessage:
+    """One message as tokens, from `<|start|>` to its end token."""
+
+    kind: MessageKind
+    tokens: "Tokens[int]"
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTool:
+    """A function the model may call. `parameters` is its JSON schema."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, object] | None
+
+
+def as_tokens(token_ids: Sequence[int] = ()) -> "Tokens[int]":
+    """Pack token ids."""
+    return array("I", token_ids)
+
+
+@lru_cache(maxsize=64)  # an effort, a day, with or without functions: a handful in use
+def render_system(*, effort: str, date: str, has_functions: bool) -> tuple[int, ...]:
+    """Render the system message. `effort` is low, medium or high; `date` is ISO 8601; with functions it gains the line that names their channel."""
+    content = SystemContent.new().with_reasoning_effort(ReasoningEffort(effort.capitalize())).with_conversation_start_date(date)
+    options = RenderOptions(conversation_has_function_tools=has_functions)
+    return tuple(harmony_encoding().render(Message.from_role_and_content(Role.SYSTEM, content), options))
+
+
+def render_developer(*, instructions: str | None, tools: Sequence[FunctionTool]) -> list[int]:
+    """Render the developer message that carries instructions and function tools; empty where there are neither."""
+    if not instructions and not tools:
+        return []
+    content = DeveloperContent.new()
+    if instructions:
+        content = content.with_instructions(instructions)
+    if tools:
+        content = content.with_function_tools(
+            [ToolDescription.new(tool.name, tool.description, parameters=_schema(tool)) for tool in tools]
+        )
+    tokens: list[int] = harmony_encoding().render(Message.from_role_and_content(Role.DEVELOPER, content))
+    return tokens
+
+
+def render_text(role: str, text: str) -> RenderedMessage:
+    """Render what a user wrote, or a developer's message in the middle of a conversation."""
+    if role == "user":
+        return RenderedMessage(MessageKind.USER, _render("user", text))
+    return RenderedMessage(MessageKind.OTHER, _render("developer", f"# Instructions\n\n{text}"))
+
+
+def render_assistant(channel: str, text: str) -> RenderedMessage:
+    """Render a message of the assistant that was not sampled here."""
+    return RenderedMessage(MessageKind.of_channel(channel), _render(f"assistant<|channel|>{channel}", text))
+
+
+def render_call(recipient: str, arguments: str) -> RenderedMessage:
+    """Render a function call that was not sampled here, in the order the models are trained on."""
+    header = f"assistant<|channel|>{COMMENTARY} to={recipient} <|constrain|>json"
+    return RenderedMessage(MessageKind.OTHER, _render(header, arguments, end=CALL))
+
+
+def render_tool_output(name: str, text: str) -> RenderedMessage:
+    """Render what the tool `name` (`functions.x`) gave back."""
+    return RenderedMessage(MessageKind.OTHER, _render(f"{name} to=assistant<|channel|>{COMMENTARY}", text))
+
+
+def sampled_message(
+    event: MessageCompleted, *, channel: str | None, recipient: str | None, text: str
+) -> RenderedMessage:
+    """Return a message that the model sampled, as it is fed back: its own tokens, `<|return|>` turned to `<|end|>`.
+
+    A truncated message is ended. A malformed one is rendered anew, so that the model reads what the client read.
+    """
+    if event.repaired:
+        if recipient:
+            return render_call(recipient, text)
+        return render_assistant(channel or FINAL, text)
+    kind = MessageKind.OTHER if recipient else MessageKind.of_channel(channel)
+    tokens = as_tokens(event.tokens)
+    if tokens[0] != START:
+        tokens = as_tokens(generation_start()) + tokens
+    if tokens[-1] == RETURN:
+        tokens[-1] = END
+    elif tokens[-1] not in END_TOKENS:
+        tokens.append(CALL if recipient else END)
+    return RenderedMessage(kind, tokens)
+
+
+@lru_cache(maxsize=1)
+def generation_start() -> tuple[int, ...]:
+    """Return the tokens that ask the model to go on: `<|start|>assistant`."""
+    return tuple(encode_harmony("<|start|>assistant"))
+
+
+def _render(header: str, text: str, *, end: int = END) -> "Tokens[int]":
+    return as_tokens([*_header_tokens(header), *encode_text(text), end])
+
+
+@lru_cache(maxsize=1024)  # role and channel combinations, and the names of tools in use; names are at most 256 long
+def _header_tokens(header: str) -> tuple[int, ...]:
+    return tuple(encode_harmony(f"<|start|>{header}<|message|>"))
+
+
+def _schema(tool: FunctionTool) -> dict[str, object] | None:
+    return dict(tool.parameters) if tool.parameters else None

@@ -1,0 +1,98 @@
+"""The errors that clients see, in OpenAI's shape. Raised anywhere below a transport, rendered by the transport.
+
+A message says what was wrong, where, and what to do; it never carries an exception's text, a path of this machine or
+anything of another project. `code` is OpenAI's string or None.
+"""
+
+JsonObject = dict[str, object]
+
+
+class ApiError(Exception):
+    """An error in OpenAI's shape. `param` is a dotted path into the request; `retry_after` is in seconds."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        type: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.type = type
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers that belong to this error."""
+        return {} if self.retry_after is None else {"retry-after": str(max(1, self.retry_after))}
+
+    def body(self) -> JsonObject:
+        """Return the inner `error` object."""
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+
+def invalid_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+    """The request cannot be served as it is (400)."""
+    return ApiError(message, param=param, code=code)
+
+
+def unsupported_parameter(param: str, hint: str) -> ApiError:
+    """A field whose feature this server does not have, with a value other than its default (400)."""
+    return ApiError(f"Unsupported parameter: '{param}'. {hint}", code="unsupported_parameter", param=param)
+
+
+def model_not_found(model: str, served: list[str]) -> ApiError:
+    """No engine serves this model (404)."""
+    message = f"The model '{model}' does not exist here. This server serves: {', '.join(served)}."
+    return ApiError(message, status=404, type="not_found_error", code="model_not_found", param="model")
+
+
+def previous_response_not_found(response_id: str) -> ApiError:
+    """Neither this connection nor the store knows a response that can be continued under this id (400)."""
+    message = f"Previous response with id '{response_id}' not found."
+    return ApiError(message, code="previous_response_not_found", param="previous_response_id")
+
+
+def previous_response_in_progress(response_id: str) -> ApiError:
+    """The response to continue is still running (400)."""
+    message = (
+        f"Previous response with id '{response_id}' is still in progress. "
+        "Wait for its terminal event, or continue from a finished response."
+    )
+    return ApiError(message, code="previous_response_in_progress", param="previous_response_id")
+
+
+def context_length_exceeded(prompt_tokens: int, max_model_len: int) -> ApiError:
+    """The prompt does not fit the model's context (400)."""
+    message = (
+        f"Your input exceeds the context window of this model: it has {prompt_tokens} tokens, the model takes "
+        f"{max_model_len} for input and output together. Shorten the input, start a new chain, or set 'truncation' "
+        "to 'auto'."
+    )
+    return ApiError(message, code="context_length_exceeded", param="input")
+
+
+def rate_limited(message: str, *, retry_after: int = 1) -> ApiError:
+    """Too much at once (429)."""
+    return ApiError(
+        message, status=429, type="rate_limit_error", code="rate_limit_exceeded", retry_after=retry_after
+    )
+
+
+def overloaded(message: str, *, retry_after: int) -> ApiError:
+    """The engine is loading, away or full (503)."""
+    return ApiError(message, status=503, type="server_error", code="server_is_overloaded", retry_after=retry_after)
+
+
+def server_error(request_id: str | None = None, *, code: str | None = None) -> ApiError:
+    """Something broke here; the log has it under the request's id (500)."""
+    hint = f" If it happens again, tell the operator this request id: {request_id}." if request_id else ""
+    message = f"The server had an error while processing your request.{hint}"
+    return ApiError(message, status=500, type="server_error", code=code)
