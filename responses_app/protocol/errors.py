@@ -81,9 +81,7 @@ def context_length_exceeded(prompt_tokens: int, max_model_len: int) -> ApiError:
 
 def rate_limited(message: str, *, retry_after: int = 1) -> ApiError:
     """Too much at once (429)."""
-    return ApiError(
-        message, status=429, type="rate_limit_error", code="rate_limit_exceeded", retry_after=retry_after
-    )
+    return ApiError(message, status=429, type="rate_limit_error", code="rate_limit_exceeded", retry_after=retry_after)
 
 
 def overloaded(message: str, *, retry_after: int) -> ApiError:

@@ -1,0 +1,142 @@
+"""One `ItemBuilder` per item type: what is said when it opens, grows and closes, and the item itself.
+
+The order of events inside an item is OpenAI's: added, content_part.added, deltas, text.done, content_part.done, done.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+from responses_app.protocol import ids
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.events import EventType
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Said = list[tuple[EventType, JsonObject]]  # event type and its fields beside item_id and output_index
+
+
+class ItemBuilder(ABC):
+    """An output item that is being written."""
+
+    prefix: ClassVar[str]
+    delta_type: ClassVar[EventType]
+
+    def __init__(self, new_id: Callable[[str], str]) -> None:
+        self.id = new_id(self.prefix)
+        self._texts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """Everything written so far."""
+        return "".join(self._texts)
+
+    def opened(self) -> Said:
+        """Return what follows `output_item.added`."""
+        return []
+
+    def delta(self, text: str) -> JsonObject:
+        """Take more text; return the fields of the one `delta_type` event it makes."""
+        self._texts.append(text)
+        return {"delta": text}
+
+    @abstractmethod
+    def closed(self) -> Said:
+        """Return what comes before `output_item.done`."""
+
+    @abstractmethod
+    def item(self, status: ItemStatus) -> JsonObject:
+        """Return the item as it stands."""
+
+
+class MessageBuilder(ItemBuilder):
+    """The final answer, or a preamble before a tool call (`phase: commentary`)."""
+
+    prefix = ids.MESSAGE
+    delta_type = EventType.TEXT_DELTA
+
+    def __init__(self, new_id: Callable[[str], str], phase: Literal["commentary", "final_answer"]) -> None:
+        super().__init__(new_id)
+        self._phase = phase
+
+    def opened(self) -> Said:
+        return [(EventType.PART_ADDED, {"content_index": 0, "part": _output_text("")})]
+
+    def delta(self, text: str) -> JsonObject:
+        self._texts.append(text)
+        return {"content_index": 0, "delta": text, "logprobs": []}
+
+    def closed(self) -> Said:
+        return [
+            (EventType.TEXT_DONE, {"content_index": 0, "text": self.text, "logprobs": []}),
+            (EventType.PART_DONE, {"content_index": 0, "part": _output_text(self.text)}),
+        ]
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        content = [] if status == "in_progress" else [_output_text(self.text)]
+        return {
+            "id": self.id,
+            "type": "message",
+            "status": status,
+            "role": "assistant",
+            "phase": self._phase,
+            "content": content,
+        }
+
+
+class ReasoningBuilder(ItemBuilder):
+    """What the model thinks; also a call to a tool that this request does not have."""
+
+    prefix = ids.REASONING
+    delta_type = EventType.REASONING_DELTA
+
+    def opened(self) -> Said:
+        return [(EventType.PART_ADDED, {"content_index": 0, "part": _reasoning_text("")})]
+
+    def delta(self, text: str) -> JsonObject:
+        self._texts.append(text)
+        return {"content_index": 0, "delta": text}
+
+    def closed(self) -> Said:
+        return [
+            (EventType.REASONING_DONE, {"content_index": 0, "text": self.text}),
+            (EventType.PART_DONE, {"content_index": 0, "part": _reasoning_text(self.text)}),
+        ]
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        item: JsonObject = {"id": self.id, "type": "reasoning", "status": status, "summary": []}
+        if status != "in_progress":
+            item["content"] = [_reasoning_text(self.text)]
+        return item
+
+
+class FunctionCallBuilder(ItemBuilder):
+    """A call to one of the request's functions."""
+
+    prefix = ids.FUNCTION_CALL
+    delta_type = EventType.ARGUMENTS_DELTA
+
+    def __init__(self, new_id: Callable[[str], str], name: str) -> None:
+        super().__init__(new_id)
+        self.name = name
+        self.call_id = new_id(ids.CALL)
+
+    def closed(self) -> Said:
+        return [(EventType.ARGUMENTS_DONE, {"name": self.name, "arguments": self.text})]
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        return {
+            "id": self.id,
+            "type": "function_call",
+            "status": status,
+            "call_id": self.call_id,
+            "name": self.name,
+            "arguments": self.text,
+        }
+
+
+def _output_text(text: str) -> JsonObject:
+    return {"type": "output_text", "text": text, "annotations": []}
+
+
+def _reasoning_text(text: str) -> JsonObject:
+    return {"type": "reasoning_text", "text": text}

@@ -1,0 +1,49 @@
+"""The events of one response, in OpenAI's names (OpenAPI spec 2.3.0), and their one serialisation."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import orjson
+
+from responses_app.protocol.errors import JsonObject
+
+
+class EventType(StrEnum):
+    """Every event this server sends."""
+
+    CREATED = "response.created"
+    QUEUED = "response.queued"
+    IN_PROGRESS = "response.in_progress"
+    COMPLETED = "response.completed"
+    INCOMPLETE = "response.incomplete"
+    FAILED = "response.failed"
+    ITEM_ADDED = "response.output_item.added"
+    ITEM_DONE = "response.output_item.done"
+    PART_ADDED = "response.content_part.added"
+    PART_DONE = "response.content_part.done"
+    TEXT_DELTA = "response.output_text.delta"
+    TEXT_DONE = "response.output_text.done"
+    REASONING_DELTA = "response.reasoning_text.delta"
+    REASONING_DONE = "response.reasoning_text.done"
+    ARGUMENTS_DELTA = "response.function_call_arguments.delta"
+    ARGUMENTS_DONE = "response.function_call_arguments.done"
+
+
+TERMINAL = frozenset((EventType.COMPLETED, EventType.INCOMPLETE, EventType.FAILED))
+
+
+@dataclass(slots=True)
+class Event:
+    """One event. `fields` is everything but `type` and `sequence_number`, and belongs to the event from now on."""
+
+    type: EventType
+    sequence_number: int
+    fields: JsonObject
+
+    def as_json(self) -> bytes:
+        """Serialise: one JSON object, the same bytes on every transport."""
+        return orjson.dumps({"type": self.type.value, **self.fields, "sequence_number": self.sequence_number})
+
+    def as_dict(self) -> JsonObject:
+        """Return the event as a client reads it."""
+        return {"type": self.type.value, **self.fields, "sequence_number": self.sequence_number}

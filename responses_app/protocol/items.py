@@ -1,0 +1,170 @@
+"""The input items a request may carry, validated; what the model does not read is kept as it came.
+
+An item without `type` but with a `role` is an easy-input message (the SDKs send those). Items of types that only a
+client executes, or that come with later tools, pass through untouched and are never a 400: agents replay them for ever.
+Ids are kept but never required to be known: clients make their own.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.validation import missing, validate, wrong_type
+
+PASSED_THROUGH = frozenset(
+    "additional_tools apply_patch_call apply_patch_call_output code_interpreter_call compaction compaction_trigger "
+    "computer_call computer_call_output configuration_update custom_tool_call custom_tool_call_output "
+    "file_search_call image_generation_call local_shell_call local_shell_call_output mcp_approval_request "
+    "mcp_approval_response mcp_call mcp_list_tools program program_output shell_call shell_call_output "
+    "tool_search_call tool_search_output web_search_call".split()
+)
+
+
+class Vocabulary(BaseModel):
+    """Base of everything that comes from a client: frozen, tolerant of fields it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class TextPart(Vocabulary):
+    """Text the model reads."""
+
+    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
+    text: str
+
+
+class RefusalPart(Vocabulary):
+    """What the model said instead of an answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+class MediaPart(Vocabulary):
+    """An image, file or sound: kept, but a text model cannot read it."""
+
+    type: Literal["input_image", "computer_screenshot", "input_file", "input_audio"]
+    filename: str | None = None
+
+
+Part = Annotated[TextPart | RefusalPart | MediaPart, Field(discriminator="type")]
+
+
+def _as_parts(value: object) -> object:
+    """Read a plain string as one text part."""
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    if not isinstance(value, list):
+        raise PydanticCustomError("text_or_parts", "neither text nor parts")
+    return value
+
+
+Content = Annotated[list[Part], BeforeValidator(_as_parts)]
+
+
+class Message(Vocabulary):
+    """Something a user, developer, system or assistant said."""
+
+    type: Literal["message"] = "message"
+    id: str | None = None
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+    phase: Literal["commentary", "final_answer"] | None = None
+
+
+class Reasoning(Vocabulary):
+    """What the model thought in an earlier turn."""
+
+    type: Literal["reasoning"]
+    id: str | None = None
+    content: list[Part] | None = None
+    summary: list[Part] = Field(default_factory=list)
+
+
+class FunctionCall(Vocabulary):
+    """A call the model made in an earlier turn."""
+
+    type: Literal["function_call"]
+    id: str | None = None
+    call_id: str = Field(min_length=1, max_length=256)
+    name: str = Field(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.\-]+$")
+    namespace: str | None = Field(default=None, max_length=256, pattern=r"^[A-Za-z0-9_.\-]+$")
+    arguments: str
+
+
+class FunctionCallOutput(Vocabulary):
+    """What the client's function gave back."""
+
+    type: Literal["function_call_output"]
+    id: str | None = None
+    call_id: str = Field(min_length=1, max_length=256)
+    output: Content
+
+
+class ItemReference(Vocabulary):
+    """An item this server keeps, named by its id."""
+
+    type: Literal["item_reference"]
+    id: str = Field(min_length=1, max_length=256)
+
+
+class PassedThrough(Vocabulary):
+    """An item the model does not read yet."""
+
+    type: str
+    id: str | None = None
+
+
+InputItem = Message | Reasoning | FunctionCall | FunctionCallOutput | ItemReference | PassedThrough
+
+_MODELS: dict[str, type[Message | Reasoning | FunctionCall | FunctionCallOutput | ItemReference]] = {
+    "message": Message,
+    "reasoning": Reasoning,
+    "function_call": FunctionCall,
+    "function_call_output": FunctionCallOutput,
+    "item_reference": ItemReference,
+}
+
+
+def parse_input(value: object) -> tuple[list[InputItem], list[JsonObject]]:
+    """Validate a request's `input`: the items, and beside them their JSON as it is kept and given back."""
+    if value is None:
+        return [], []
+    if isinstance(value, str):
+        value = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": value}]}]
+    if not isinstance(value, list):
+        raise wrong_type("input", "a string or an array of items", value)
+    parsed = [_parse_item(item, f"input[{index}]") for index, item in enumerate(value)]
+    return parsed, [_kept(item, raw) for item, raw in zip(parsed, value, strict=True)]
+
+
+def _parse_item(value: object, at: str) -> InputItem:
+    if not isinstance(value, dict):
+        raise wrong_type(at, "an object", value)
+    kind = value.get("type") or ("message" if "role" in value else None)
+    if kind is None:
+        raise missing(f"{at}.type")
+    if not isinstance(kind, str):
+        raise wrong_type(f"{at}.type", "a string", kind)
+    if kind in _MODELS:
+        return validate(_MODELS[kind], {**value, "type": kind}, at=at)
+    if kind in PASSED_THROUGH:
+        return validate(PassedThrough, value, at=at)
+    known = ", ".join(sorted(_MODELS))
+    raise invalid_request(
+        f"Invalid value for '{at}.type': {kind[:80]!r}. The model reads: {known}.",
+        param=f"{at}.type",
+        code="invalid_value",
+    )
+
+
+def _kept(item: InputItem, raw: Mapping[str, object]) -> JsonObject:
+    """Return an item's JSON in its full form: an easy-input message becomes a message with parts."""
+    kept = {**raw, "type": item.type}
+    if isinstance(item, Message) and isinstance(raw["content"], str):
+        part = "output_text" if item.role == "assistant" else "input_text"
+        kept["content"] = [{"type": part, "text": raw["content"]}]
+    return kept

@@ -1,0 +1,189 @@
+"""`CreateRequest`: the body of `POST /v1/responses` and of the WebSocket's `response.create`, validated.
+
+Unknown fields are ignored (Codex sends `client_metadata` in every request). A field whose feature is not built yet is
+refused when its value asks for the feature, with 400 `unsupported_parameter`.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from engine.harmony.prompt import FunctionTool
+from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.items import InputItem, Vocabulary, parse_input
+from responses_app.protocol.tools import parse_tools
+from responses_app.protocol.validation import validate
+
+KNOWN_INCLUDES = frozenset(
+    "code_interpreter_call.outputs computer_call_output.output.image_url file_search_call.results "
+    "message.input_image.image_url message.output_text.logprobs reasoning.encrypted_content "
+    "web_search_call.action.sources web_search_call.results".split()
+)
+ENGINE_FIELDS = (  # known to some forks of vLLM only
+    "request_id",
+    "mm_processor_kwargs",
+    "priority",
+    "cache_salt",
+    "enable_response_messages",
+    "previous_input_messages",
+)
+Metadata = Annotated[dict[str, str], Field(max_length=16)]
+
+
+class ReasoningOptions(Vocabulary):
+    """How much the model thinks. gpt-oss knows low, medium and high; the rest is mapped to the nearest."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class TextFormat(Vocabulary):
+    """The shape of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+
+
+class TextOptions(Vocabulary):
+    """Options of the answer's text."""
+
+    format: TextFormat = TextFormat()
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class StreamOptions(Vocabulary):
+    """Options of a stream; obfuscation is accepted and left out."""
+
+    include_obfuscation: bool | None = None
+
+
+class CacheOptions(Vocabulary):
+    """Options of prompt caching; `prewarm` makes a request a warm-up."""
+
+    prewarm: bool | None = None
+
+
+class Fields(Vocabulary):
+    """The fields of a request, each of the right type."""
+
+    model: str | None = Field(default=None, min_length=1, max_length=256)
+    instructions: str | None = None
+    previous_response_id: str | None = Field(default=None, min_length=1, max_length=256)
+    store: bool | None = None
+    stream: bool | None = None
+    background: bool | None = None
+    generate: bool | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    max_tool_calls: int | None = Field(default=None, ge=0)
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    truncation: Literal["auto", "disabled"] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningOptions | None = None
+    text: TextOptions | None = None
+    stream_options: StreamOptions | None = None
+    include: list[str] | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
+    user: str | None = Field(default=None, max_length=1024)
+    safety_identifier: str | None = Field(default=None, max_length=1024)
+    prompt_cache_key: str | None = Field(default=None, max_length=1024)
+    prompt_cache_retention: str | None = Field(default=None, max_length=64)
+    prompt_cache_options: CacheOptions | None = None
+
+
+class CreateRequest(Fields):
+    """A whole request: its fields, its input and its tools. `input_json` and `tools_json` are kept and echoed."""
+
+    input: list[InputItem]
+    input_json: list[JsonObject]
+    functions: list[FunctionTool]
+    tools_json: list[JsonObject]
+    tool_choice: Literal["auto", "none"] = "auto"
+
+    @property
+    def warm_up(self) -> bool:
+        """Whether nothing is to be generated."""
+        return self.generate is False or bool(self.prompt_cache_options and self.prompt_cache_options.prewarm)
+
+    @property
+    def effort(self) -> Literal["low", "medium", "high"]:
+        """The reasoning effort as gpt-oss knows it; medium by default."""
+        asked = self.reasoning.effort if self.reasoning else None
+        match asked:
+            case "none" | "minimal" | "low":
+                return "low"
+            case "high" | "xhigh" | "max":
+                return "high"
+        return "medium"
+
+
+def parse_create(data: Mapping[str, object]) -> CreateRequest:
+    """Validate a request. Raises `ApiError` that names the field and says what it takes."""
+    _refuse_unbuilt(data)
+    fields = validate(Fields, data)
+    _check_include(fields.include)
+    _check_metadata(fields.metadata)
+    items, input_json = parse_input(data.get("input"))
+    functions, tools_json = parse_tools(data.get("tools"))
+    return CreateRequest.model_construct(
+        **{name: getattr(fields, name) for name in Fields.model_fields},
+        input=items,
+        input_json=input_json,
+        functions=functions,
+        tools_json=tools_json,
+        tool_choice=data.get("tool_choice") or "auto",
+    )
+
+
+def _refuse_unbuilt(data: Mapping[str, object]) -> None:
+    for name in ENGINE_FIELDS:
+        if data.get(name) is not None:
+            raise unsupported_parameter(name, "It is not part of the OpenAI API. Leave it out.")
+    for name, hint in _UNBUILT.items():
+        if data.get(name):
+            raise unsupported_parameter(name, hint)
+    choice = data.get("tool_choice")
+    if choice not in (None, "auto", "none"):
+        raise unsupported_parameter("tool_choice", "This server takes 'auto' and 'none'; it cannot force a call yet.")
+    text = data.get("text")
+    form = text.get("format") if isinstance(text, dict) else None
+    if isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"):
+        raise unsupported_parameter("text.format", "This server cannot enforce a JSON format yet; ask for 'text'.")
+
+
+_UNBUILT = {
+    "background": "This server does not run responses in the background yet; leave it out or set it to false.",
+    "conversation": "This server has no conversations yet; continue a chain with 'previous_response_id'.",
+    "prompt": "This server has no prompt templates; send 'instructions' and 'input'.",
+    "context_management": "This server does not compact yet; set 'truncation' to 'auto', or send a shorter input.",
+    "top_logprobs": "This server does not return log probabilities yet; leave it out or set it to 0.",
+    "moderation": "This server does not moderate; leave it out.",
+    "image": "This server does not make images; leave it out.",
+    "access_programs": "This server has no access programs; leave it out.",
+}
+
+
+def _check_include(include: list[str] | None) -> None:
+    for index, name in enumerate(include or ()):
+        if name not in KNOWN_INCLUDES:
+            known = ", ".join(sorted(KNOWN_INCLUDES))
+            raise invalid_request(
+                f"Invalid value for 'include[{index}]': {name[:80]!r}. Supported values are: {known}.",
+                param=f"include[{index}]",
+                code="invalid_value",
+            )
+
+
+def _check_metadata(metadata: dict[str, str] | None) -> None:
+    for key, value in (metadata or {}).items():
+        if len(key) > 64 or len(value) > 512:
+            raise invalid_request(
+                f"Invalid value for 'metadata': the key {key[:64]!r} or its value is too long. Keys take at most 64 "
+                "characters, values 512.",
+                param="metadata",
+                code="invalid_value",
+            )

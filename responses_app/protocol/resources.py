@@ -1,0 +1,79 @@
+"""The response object: what a request asked for, echoed, beside what became of it."""
+
+from enum import Enum
+
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.requests import CreateRequest
+
+
+class Status(Enum):
+    """The states of a response."""
+
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+NEXT: dict[Status, frozenset[Status]] = {  # anything else is a bug and raises; terminal states are never overwritten
+    Status.QUEUED: frozenset((Status.IN_PROGRESS, Status.FAILED, Status.CANCELLED)),
+    Status.IN_PROGRESS: frozenset((Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)),
+    Status.COMPLETED: frozenset(),
+    Status.INCOMPLETE: frozenset(),
+    Status.FAILED: frozenset(),
+    Status.CANCELLED: frozenset(),
+}
+TERMINAL_STATUSES = frozenset(status for status, following in NEXT.items() if not following)
+CONTINUABLE = frozenset((Status.COMPLETED, Status.INCOMPLETE))
+
+
+def new_response(request: CreateRequest, *, response_id: str, created_at: int, model: str, store: bool) -> JsonObject:
+    """Return the response object of a request at its start: every field of the spec, most of them an echo.
+
+    `created_at` is in Unix seconds.
+    """
+    text = request.text
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created_at,
+        "completed_at": None,
+        "status": Status.IN_PROGRESS.value,
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "metadata": request.metadata or {},
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "presence_penalty": request.presence_penalty or 0.0,
+        "frequency_penalty": request.frequency_penalty or 0.0,
+        "previous_response_id": request.previous_response_id,
+        "prompt": None,
+        "prompt_cache_key": request.prompt_cache_key,
+        "prompt_cache_retention": request.prompt_cache_retention,
+        "reasoning": {
+            "effort": request.reasoning.effort if request.reasoning else None,
+            "summary": request.reasoning.summary if request.reasoning else None,
+        },
+        "safety_identifier": request.safety_identifier,
+        "service_tier": "default",
+        "store": store,
+        "temperature": 1.0 if request.temperature is None else request.temperature,
+        "text": {
+            "format": {"type": text.format.type if text else "text"},
+            "verbosity": (text.verbosity if text else None) or "medium",
+        },
+        "tool_choice": request.tool_choice,
+        "tools": request.tools_json,
+        "top_logprobs": 0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "truncation": request.truncation or "disabled",
+        "usage": None,
+        "user": request.user,
+    }

@@ -1,0 +1,175 @@
+"""`ResponseStream`: Harmony events in, Responses events out. The one state machine of a response.
+
+    QUEUED ── start() ──> IN_PROGRESS ── finish() ──> COMPLETED | INCOMPLETE | FAILED | CANCELLED
+
+It is the only place that maps (channel, recipient) to an item, numbers the events, and keeps the output; so the JSON
+body, the stored response and the streamed one are one object at different times. Its laws, held by property tests:
+any chunking of the same tokens gives the same events; numbers run 0..n; every `added` has one `done` with the same id
+and index; joined deltas equal the `done` text; the terminal `output` equals the `done` items.
+"""
+
+from collections.abc import Callable, Collection
+
+from engine.harmony.header import COMMENTARY
+from engine.harmony.parser import ContentDelta, HarmonyEvent, MessageCompleted, MessageStarted
+from engine.harmony.prompt import RenderedMessage, sampled_message
+from responses_app.protocol.builders import (
+    FunctionCallBuilder,
+    ItemBuilder,
+    ItemStatus,
+    MessageBuilder,
+    ReasoningBuilder,
+    Said,
+)
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.events import Event, EventType
+from responses_app.protocol.resources import NEXT, Status
+
+FUNCTIONS = "functions."
+_TERMINAL_EVENT = {
+    Status.COMPLETED: EventType.COMPLETED,
+    Status.INCOMPLETE: EventType.INCOMPLETE,
+    Status.FAILED: EventType.FAILED,
+    Status.CANCELLED: EventType.INCOMPLETE,  # the spec has no response.cancelled; the status inside says it
+}
+
+
+class LocalProtocolError(Exception):
+    """This server asked for something that cannot be: a bug, never the client's fault."""
+
+
+class ResponseStream:
+    """One response from `created` to its terminal event.
+
+    `response` is the object `resources.new_response` made; `functions` are the names the request declared; `new_id`
+    makes an id from a prefix. After `start()` and until `finish()` feed it every Harmony event, in order.
+    """
+
+    def __init__(self, response: JsonObject, *, functions: Collection[str], new_id: Callable[[str], str]) -> None:
+        self.status = Status.QUEUED
+        self.output: list[JsonObject] = []
+        self.messages: list[RenderedMessage] = []  # what was sampled, as it is fed back in the next turn
+        self.unknown_tools: list[str] = []  # recipients this request does not have
+        self._response = response
+        self._functions = frozenset(functions)
+        self._new_id = new_id
+        self._next_number = 0
+        self._open: ItemBuilder | None = None
+        self._started: MessageStarted | None = None
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last event, -1 before the first."""
+        return self._next_number - 1
+
+    def start(self, *, warm_up: bool = False) -> list[Event]:
+        """Begin: `created` and `in_progress`; a warm-up, which generates nothing, only says `created`."""
+        self._move(Status.IN_PROGRESS)
+        created = self._event(EventType.CREATED, {"response": self.snapshot()})
+        if warm_up:
+            return [created]
+        return [created, self._event(EventType.IN_PROGRESS, {"response": self.snapshot()})]
+
+    def receive(self, event: HarmonyEvent) -> list[Event]:
+        """Take what the model did next."""
+        if self.status is not Status.IN_PROGRESS:
+            raise LocalProtocolError(f"{event!r} in a response that is {self.status.value}")
+        match event:
+            case ContentDelta():
+                return [self._delta(event.text)]
+            case MessageStarted():
+                return self._open_item(event)
+            case MessageCompleted():
+                return self._complete_item(event)
+        raise LocalProtocolError(f"unknown event {event!r}")
+
+    def finish(
+        self,
+        status: Status,
+        *,
+        completed_at: int | None = None,
+        usage: JsonObject | None = None,
+        error: JsonObject | None = None,
+        reason: str | None = None,
+    ) -> list[Event]:
+        """End with a terminal status; an open item is closed as incomplete.
+
+        `error` is `{code, message}` of a failed response, `reason` why an incomplete one is; `completed_at` is in
+        Unix seconds.
+        """
+        events = self._close_item("incomplete") if self._open else []
+        self._move(status)
+        self._response.update(
+            completed_at=completed_at if status is Status.COMPLETED else None,
+            usage=usage,
+            error=error,
+            incomplete_details={"reason": reason} if reason else None,
+        )
+        return [*events, self._event(_TERMINAL_EVENT[status], {"response": self.snapshot()})]
+
+    def snapshot(self) -> JsonObject:
+        """Return the response object as it stands: the sum of what was emitted."""
+        return {**self._response, "status": self.status.value, "output": list(self.output)}
+
+    def _builder_for(self, channel: str | None, recipient: str | None) -> ItemBuilder:
+        """Decide what a message becomes: the only place that maps (channel, recipient) to an item type."""
+        if recipient is not None:
+            name = recipient.removeprefix(FUNCTIONS)
+            if name in self._functions:  # also without the prefix, and on the analysis channel: a call is a call
+                return FunctionCallBuilder(self._new_id, name)
+            self.unknown_tools.append(recipient)
+            return ReasoningBuilder(self._new_id)
+        if channel == "analysis":
+            return ReasoningBuilder(self._new_id)
+        return MessageBuilder(self._new_id, "commentary" if channel == COMMENTARY else "final_answer")
+
+    def _open_item(self, event: MessageStarted) -> list[Event]:
+        if self._open is not None:
+            raise LocalProtocolError("a message began inside a message")
+        self._started = event
+        self._open = self._builder_for(event.channel, event.recipient)
+        added = {"output_index": len(self.output), "item": self._open.item("in_progress")}
+        return [self._event(EventType.ITEM_ADDED, added), *self._emit(self._open, self._open.opened())]
+
+    def _delta(self, text: str) -> Event:
+        item = self._open
+        if item is None:
+            raise LocalProtocolError("text outside of a message")
+        fields = item.delta(text)
+        fields["item_id"] = item.id
+        fields["output_index"] = len(self.output)
+        return self._event(item.delta_type, fields)
+
+    def _complete_item(self, event: MessageCompleted) -> list[Event]:
+        if self._open is None or self._started is None:
+            raise LocalProtocolError("a message ended that had not begun")
+        message = sampled_message(
+            event, channel=self._started.channel, recipient=self._started.recipient, text=self._open.text
+        )
+        self.messages.append(message)
+        return self._close_item("incomplete" if event.truncated else "completed")
+
+    def _close_item(self, status: ItemStatus) -> list[Event]:
+        item = self._open
+        if item is None:
+            raise LocalProtocolError("no item is open")
+        events = self._emit(item, item.closed())
+        finished = item.item(status)
+        events.append(self._event(EventType.ITEM_DONE, {"output_index": len(self.output), "item": finished}))
+        self.output.append(finished)
+        self._open = None
+        return events
+
+    def _emit(self, item: ItemBuilder, said: Said) -> list[Event]:
+        place = {"item_id": item.id, "output_index": len(self.output)}
+        return [self._event(type, {**place, **fields}) for type, fields in said]
+
+    def _event(self, type: EventType, fields: JsonObject) -> Event:
+        event = Event(type, self._next_number, fields)
+        self._next_number += 1
+        return event
+
+    def _move(self, status: Status) -> None:
+        if status not in NEXT[self.status]:
+            raise LocalProtocolError(f"{self.status.value} -> {status.value}")
+        self.status = status

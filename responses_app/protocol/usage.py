@@ -1,0 +1,46 @@
+"""Tokens per turn and in sum. A turn is one generation inside a response; stop tokens count."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from responses_app.protocol.errors import JsonObject
+
+
+@dataclass(slots=True)
+class TurnUsage:
+    """The tokens of one generation. `reasoning` counts those sampled on analysis and commentary, as vLLM does."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+def usage(turns: Sequence[TurnUsage]) -> JsonObject:
+    """Return the `usage` object of a response; per-turn lists lie beside OpenAI's details."""
+    input_tokens = sum(turn.input_tokens for turn in turns)
+    output_tokens = sum(turn.output_tokens for turn in turns)
+    return {
+        "input_tokens": input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": sum(turn.cached_tokens for turn in turns),
+            "cache_write_tokens": 0,
+            "input_tokens_per_turn": [turn.input_tokens for turn in turns],
+            "cached_tokens_per_turn": [turn.cached_tokens for turn in turns],
+        },
+        "output_tokens": output_tokens,
+        "output_tokens_details": {
+            "reasoning_tokens": sum(turn.reasoning_tokens for turn in turns),
+            "tool_output_tokens": sum(_tool_outputs(turns)),
+            "output_tokens_per_turn": [turn.output_tokens for turn in turns],
+            "tool_output_tokens_per_turn": _tool_outputs(turns),
+        },
+        "total_tokens": input_tokens + output_tokens,
+    }
+
+
+def _tool_outputs(turns: Sequence[TurnUsage]) -> list[int]:
+    """Of turn n: prompt(n) - prompt(n-1) - output(n-1), never below 0; of the first turn 0."""
+    between = zip(turns, turns[1:], strict=False)
+    added = [max(0, later.input_tokens - earlier.input_tokens - earlier.output_tokens) for earlier, later in between]
+    return [0, *added] if turns else []
