@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from openai_harmony import DeveloperContent, Message, ReasoningEffort, RenderOptions, Role, SystemContent, ToolDescription
+from openai_harmony import (
+    DeveloperContent,
+    Message,
+    ReasoningEffort,
+    RenderOptions,
+    Role,
+    SystemContent,
+    ToolDescription,
+)
 
 from engine.harmony.encoding import CALL, END, END_TOKENS, RETURN, START, encode_harmony, encode_text, harmony_encoding
 from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
@@ -25,12 +33,13 @@ class MessageKind(Enum):
     USER = "u"
     ANALYSIS = "a"
     FINAL = "f"
-    OTHER = "o"  # developer messages, commentary, calls, tool outputs
+    COMMENTARY = "c"  # of the assistant: preambles and calls
+    OTHER = "o"  # developer messages and tool outputs
 
     @classmethod
     def of_channel(cls, channel: str | None) -> "MessageKind":
         """Return the kind of an assistant's message."""
-        return {ANALYSIS: cls.ANALYSIS, COMMENTARY: cls.OTHER}.get(channel or FINAL, cls.FINAL)
+        return {ANALYSIS: cls.ANALYSIS, COMMENTARY: cls.COMMENTARY}.get(channel or FINAL, cls.FINAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +66,15 @@ def as_tokens(token_ids: Sequence[int] = ()) -> "Tokens[int]":
 
 @lru_cache(maxsize=64)  # an effort, a day, with or without functions: a handful in use
 def render_system(*, effort: str, date: str, has_functions: bool) -> tuple[int, ...]:
-    """Render the system message. `effort` is low, medium or high; `date` is ISO 8601; with functions it gains the line that names their channel."""
-    content = SystemContent.new().with_reasoning_effort(ReasoningEffort(effort.capitalize())).with_conversation_start_date(date)
+    """Render the system message, which gains a line that names their channel where there are functions.
+
+    `effort` is low, medium or high; `date` is ISO 8601.
+    """
+    content = (
+        SystemContent.new()
+        .with_reasoning_effort(ReasoningEffort(effort.capitalize()))
+        .with_conversation_start_date(date)
+    )
     options = RenderOptions(conversation_has_function_tools=has_functions)
     return tuple(harmony_encoding().render(Message.from_role_and_content(Role.SYSTEM, content), options))
 
@@ -93,7 +109,7 @@ def render_assistant(channel: str, text: str) -> RenderedMessage:
 def render_call(recipient: str, arguments: str) -> RenderedMessage:
     """Render a function call that was not sampled here, in the order the models are trained on."""
     header = f"assistant<|channel|>{COMMENTARY} to={recipient} <|constrain|>json"
-    return RenderedMessage(MessageKind.OTHER, _render(header, arguments, end=CALL))
+    return RenderedMessage(MessageKind.COMMENTARY, _render(header, arguments, end=CALL))
 
 
 def render_tool_output(name: str, text: str) -> RenderedMessage:
@@ -112,7 +128,7 @@ def sampled_message(
         if recipient:
             return render_call(recipient, text)
         return render_assistant(channel or FINAL, text)
-    kind = MessageKind.OTHER if recipient else MessageKind.of_channel(channel)
+    kind = MessageKind.COMMENTARY if recipient else MessageKind.of_channel(channel)
     tokens = as_tokens(event.tokens)
     if tokens[0] != START:
         tokens = as_tokens(generation_start()) + tokens

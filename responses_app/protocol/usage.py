@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from responses_app.protocol.errors import JsonObject
 
@@ -41,6 +42,6 @@ def usage(turns: Sequence[TurnUsage]) -> JsonObject:
 
 def _tool_outputs(turns: Sequence[TurnUsage]) -> list[int]:
     """Of turn n: prompt(n) - prompt(n-1) - output(n-1), never below 0; of the first turn 0."""
-    between = zip(turns, turns[1:], strict=False)
+    between = pairwise(turns)
     added = [max(0, later.input_tokens - earlier.input_tokens - earlier.output_tokens) for earlier, later in between]
     return [0, *added] if turns else []

@@ -1,0 +1,189 @@
+"""A chain: responses that continue each other, each a link with the tokens it was rendered to or sampled as.
+
+Links are immutable and know only their parent, so forks share everything before them and nothing is copied per turn.
+A continuation renders its new items only; the prompt is the links' tokens, concatenated.
+
+The rule for old reasoning: once a new user message follows a final answer, the analysis before it is dropped; it is
+kept while a tool loop goes on. So a link has two faces: its `tokens`, and its `settled` tokens without analysis, which
+count once a later link (or a later message of its own) has *settled* what came before.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from engine.harmony.prompt import MessageKind, RenderedMessage, Tokens, as_tokens
+from responses_app.protocol.errors import JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTokens:
+    """The messages of a link as tokens; what a store keeps of it.
+
+    `kinds` (one `MessageKind` value a message) and `lengths` say how `tokens` are made up. `settles`: a user message
+    in here follows a final answer. `ends_final`: the assistant's last message so far is a final answer.
+    """
+
+    kinds: str
+    lengths: Sequence[int]
+    tokens: "Tokens[int]"
+    settles: bool
+    ends_final: bool
+
+    def messages(self) -> "Iterator[tuple[str, Tokens[int]]]":
+        """Yield kind and tokens of each message."""
+        start = 0
+        for kind, length in zip(self.kinds, self.lengths, strict=True):
+            yield kind, self.tokens[start : start + length]
+            start += length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainLink:
+    """One response's part of a chain: its input and what was sampled.
+
+    `started_on` is the date (ISO 8601) the chain's system message carries; it stays, or the prefix cache would be lost
+    at midnight. `total_bytes` estimates the memory of this link and all before it.
+    """
+
+    response_id: str
+    parent: "ChainLink | None"
+    started_on: str
+    own: LinkTokens
+    settled: "Tokens[int]"
+    input_items: Sequence[JsonObject]
+    output_items: Sequence[JsonObject]
+    total_bytes: int
+
+    def lineage(self) -> "Iterator[ChainLink]":
+        """Yield this link, its parent, and so on to the first."""
+        link: ChainLink | None = self
+        while link is not None:
+            yield link
+            link = link.parent
+
+    def prompt_tokens(self) -> "Tokens[int]":
+        """Return the tokens of the whole chain as they are fed to the model, system and developer messages apart."""
+        parts: list[Tokens[int]] = []
+        settled = False
+        for link in self.lineage():
+            parts.append(link.settled if settled else link.own.tokens)
+            settled = settled or link.own.settles
+        joined = as_tokens()
+        for part in reversed(parts):
+            joined.extend(part)
+        return joined
+
+    def call_name(self, call_id: str) -> str | None:
+        """Return the name of the function that `call_id` called in this chain, else None."""
+        for link in self.lineage():
+            for item in (*link.output_items, *link.input_items):
+                if item.get("type") == "function_call" and item.get("call_id") == call_id:
+                    return str(item.get("name"))
+        return None
+
+
+def new_link(
+    parent: ChainLink | None,
+    *,
+    response_id: str,
+    started_on: str,
+    messages: Sequence[RenderedMessage],
+    input_items: Sequence[JsonObject] = (),
+    output_items: Sequence[JsonObject] = (),
+) -> ChainLink:
+    """Make a link after `parent`; `started_on` counts for the first link only."""
+    ends_final = parent.own.ends_final if parent else False
+    settled_before: int | None = None  # messages before this index have lost their analysis for good
+    for index, message in enumerate(messages):
+        match message.kind:
+            case MessageKind.USER if ends_final:
+                settled_before = index
+            case MessageKind.FINAL | MessageKind.ANALYSIS | MessageKind.COMMENTARY:
+                ends_final = message.kind is MessageKind.FINAL
+    kept = [m for i, m in enumerate(messages) if i >= (settled_before or 0) or m.kind is not MessageKind.ANALYSIS]
+    own = LinkTokens(
+        kinds="".join(message.kind.value for message in kept),
+        lengths=[len(message.tokens) for message in kept],
+        tokens=_join(message.tokens for message in kept),
+        settles=settled_before is not None,
+        ends_final=ends_final,
+    )
+    return link_of(
+        parent,
+        response_id=response_id,
+        started_on=parent.started_on if parent else started_on,
+        own=own,
+        items=(input_items, output_items),
+    )
+
+
+def link_of(
+    parent: ChainLink | None,
+    *,
+    response_id: str,
+    started_on: str,
+    own: LinkTokens,
+    items: tuple[Sequence[JsonObject], Sequence[JsonObject]],
+) -> ChainLink:
+    """Make a link of tokens that are in order already; `items` are its input and its output."""
+    settled = own.tokens
+    if MessageKind.ANALYSIS.value in own.kinds:
+        settled = _join(tokens for kind, tokens in own.messages() if kind != MessageKind.ANALYSIS.value)
+    size = 4 * (len(own.tokens) + len(settled)) + _SIZE_OF_LINK + sum(map(_size_of_item, (*items[0], *items[1])))
+    return ChainLink(
+        response_id=response_id,
+        parent=parent,
+        started_on=started_on,
+        own=own,
+        settled=settled,
+        input_items=items[0],
+        output_items=items[1],
+        total_bytes=size + (parent.total_bytes if parent else 0),
+    )
+
+
+def drop_oldest(link: ChainLink, limit: int) -> "Tokens[int]":
+    """Return the chain's tokens without its oldest messages, so that at most `limit` remain (`truncation: auto`).
+
+    What remains begins with a user message where there is one, so that no tool output loses its call; the last message
+    always remains, however long.
+    """
+    messages: list[tuple[str, Tokens[int]]] = []
+    settled = False
+    for part in link.lineage():
+        messages[:0] = [m for m in part.own.messages() if not settled or m[0] != MessageKind.ANALYSIS.value]
+        settled = settled or part.own.settles
+    total = sum(len(tokens) for _, tokens in messages)
+    start = 0
+    while start < len(messages) - 1 and total > limit:
+        total -= len(messages[start][1])
+        start += 1
+    users = (i for i in range(start, len(messages)) if messages[i][0] == MessageKind.USER.value)
+    first = next(users, start) if start else 0
+    return _join(tokens for _, tokens in messages[first:])
+
+
+_SIZE_OF_LINK = 512
+_SIZE_OF_ITEM = 512  # a dict and its keys, beside its texts
+
+
+def _size_of_item(item: JsonObject) -> int:
+    """Estimate an item's memory: its texts, wherever they are nested."""
+    return _SIZE_OF_ITEM + _size_of_texts(item)
+
+
+def _size_of_texts(value: object) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size_of_texts, value.values()))
+    if isinstance(value, list):
+        return 64 * len(value) + sum(map(_size_of_texts, value))
+    return 8
+
+
+def _join(parts: "Iterable[Tokens[int]]") -> "Tokens[int]":
+    joined = as_tokens()
+    for part in parts:
+        joined.extend(part)
+    return joined

@@ -1,0 +1,167 @@
+"""Items → Harmony messages, and a chain → the prompt of one generation.
+
+An item that this server sampled and that a client replays unchanged comes back as the tokens it was sampled as: see
+`SampledItem`. Everything else is rendered, in the order of the input.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
+from engine.harmony.prompt import (
+    RenderedMessage,
+    Tokens,
+    as_tokens,
+    generation_start,
+    render_assistant,
+    render_call,
+    render_developer,
+    render_system,
+    render_text,
+    render_tool_output,
+)
+from responses_app.protocol.chain import ChainLink, drop_oldest
+from responses_app.protocol.errors import ApiError, JsonObject, context_length_exceeded, invalid_request
+from responses_app.protocol.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputItem,
+    MediaPart,
+    Message,
+    Part,
+    Reasoning,
+    RefusalPart,
+)
+from responses_app.protocol.requests import CreateRequest
+from responses_app.protocol.stream import FUNCTIONS
+
+_OMITTED = {
+    "input_image": "[image omitted: this model cannot see images]",
+    "computer_screenshot": "[image omitted: this model cannot see images]",
+    "input_file": "[file omitted: this model cannot read files]",
+    "input_audio": "[sound omitted: this model cannot hear]",
+}
+_VISIBLE = ("type", "role", "content", "call_id", "name", "arguments")
+
+
+@dataclass(frozen=True, slots=True)
+class SampledItem:
+    """An output item this server still knows: its JSON, and the message it was sampled as."""
+
+    item: JsonObject
+    message: RenderedMessage
+
+    def is_replayed_by(self, item: JsonObject) -> bool:
+        """Whether a client gives the item back with its visible content unchanged."""
+        return all(item.get(name, self.item.get(name)) == self.item.get(name) for name in _VISIBLE)
+
+
+def render_items(
+    items: Sequence[InputItem],
+    input_json: Sequence[JsonObject],
+    *,
+    parent: ChainLink | None,
+    sampled: Mapping[str, SampledItem],
+) -> list[RenderedMessage]:
+    """Render a request's items.
+
+    `sampled` holds what this server knows of the items' ids. Raises `ApiError` for the output of a call that stands
+    neither in the items before it nor in the chain of `parent`.
+    """
+    calls: dict[str, str] = {}
+    messages: list[RenderedMessage] = []
+    for index, (item, raw) in enumerate(zip(items, input_json, strict=True)):
+        if isinstance(item, FunctionCall):
+            calls[item.call_id] = item.name
+        known = sampled.get(item.id) if item.id else None
+        if known is not None and known.is_replayed_by(raw):
+            messages.append(known.message)
+            continue
+        if isinstance(item, FunctionCallOutput):
+            name = calls.get(item.call_id) or (parent.call_name(item.call_id) if parent else None)
+            if name is None:
+                raise _unknown_call(index, item.call_id)
+            messages.append(render_tool_output(FUNCTIONS + name, text_of(item.output)))
+        else:
+            messages += _render_item(item)
+    return messages
+
+
+def _render_item(item: InputItem) -> list[RenderedMessage]:
+    match item:
+        case Message(role="assistant"):
+            channel = COMMENTARY if item.phase == "commentary" else FINAL
+            return [render_assistant(channel, text_of(item.content))]
+        case Message():
+            return [render_text(item.role, text_of(item.content))]
+        case Reasoning() if item.content:
+            return [render_assistant(ANALYSIS, text_of(item.content))]
+        case FunctionCall():
+            return [render_call(FUNCTIONS + item.name, item.arguments)]
+    return []  # kept, not read: see items.PASSED_THROUGH
+
+
+def omitted_media(items: Sequence[InputItem]) -> int:
+    """Count the parts that the model cannot read and that a note replaces in the prompt."""
+    parts = [p for item in items if isinstance(item, Message) for p in item.content]
+    parts += [p for item in items if isinstance(item, FunctionCallOutput) for p in item.output]
+    return sum(isinstance(part, MediaPart) for part in parts)
+
+
+def text_of(parts: Sequence[Part]) -> str:
+    """Join content parts as the model reads them: line by line, a note in place of what it cannot see."""
+    return "\n".join(map(_text_of_part, parts))
+
+
+def _text_of_part(part: Part) -> str:
+    match part:
+        case RefusalPart():
+            return part.refusal
+        case MediaPart():
+            return _OMITTED[part.type]
+    return part.text
+
+
+def build_prompt(
+    request: CreateRequest,
+    link: ChainLink,
+    *,
+    max_model_len: int,
+    developer: Callable[[CreateRequest], Sequence[int]],
+) -> "Tokens[int]":
+    """Return the prompt that continues `link`, whose last messages are the request's own.
+
+    Instructions, tools and effort are the request's, never an earlier one's. Raises `ApiError`
+    (`context_length_exceeded`) where it does not fit, unless the request asks to truncate.
+    """
+    has_functions = bool(request.functions) and request.tool_choice != "none"
+    prompt = as_tokens(render_system(effort=request.effort, date=link.started_on, has_functions=has_functions))
+    prompt.extend(developer(request))
+    start = generation_start()
+    chain = link.prompt_tokens()
+    fixed = len(prompt) + len(start)
+    if fixed + len(chain) >= max_model_len:
+        if request.truncation != "auto":
+            raise context_length_exceeded(fixed + len(chain), max_model_len)
+        reserve = min(request.max_output_tokens or max_model_len // 4, max_model_len // 2)
+        chain = drop_oldest(link, max_model_len - fixed - reserve)
+        if fixed + len(chain) >= max_model_len:
+            raise context_length_exceeded(fixed + len(chain), max_model_len)
+    prompt.extend(chain)
+    prompt.extend(start)
+    return prompt
+
+
+def render_request_developer(request: CreateRequest) -> list[int]:
+    """Render the developer message of a request: its instructions and, unless it forbids calls, its functions."""
+    functions = [] if request.tool_choice == "none" else request.functions
+    return render_developer(instructions=request.instructions, tools=functions)
+
+
+def _unknown_call(index: int, call_id: str) -> ApiError:
+    param = f"input[{index}].call_id"
+    message = (
+        f"No tool call found for function call output with call_id '{call_id}' ('{param}'). Send the function_call "
+        "item before its output, or continue the response that made the call with 'previous_response_id'."
+    )
+    return invalid_request(message, param=param)
