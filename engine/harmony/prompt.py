@@ -4,8 +4,9 @@ Every message keeps the tokens it was rendered to or sampled as, and a continuat
 rendering of the same text (recipient order, `<|constrain|>`, BPE splits) would lose the engine's prefix cache.
 """
 
+import json
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -23,6 +24,8 @@ from openai_harmony import (
 from engine.harmony.encoding import CALL, END, END_TOKENS, RETURN, START, encode_harmony, encode_text, harmony_encoding
 from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.harmony.parser import MessageCompleted
+
+MAX_REMEMBERED_CHARACTERS = 128 * 1024  # of one developer message
 
 Tokens = array  # of unsigned 32-bit token ids: 4 bytes each, concatenated by memcpy
 
@@ -52,11 +55,11 @@ class RenderedMessage:
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A function the model may call. `parameters` is its JSON schema."""
+    """A function the model may call. `schema` is the JSON schema of its parameters, as JSON text; "" for none."""
 
     name: str
     description: str
-    parameters: Mapping[str, object] | None
+    schema: str
 
 
 def as_tokens(token_ids: Sequence[int] = ()) -> "Tokens[int]":
@@ -79,10 +82,21 @@ def render_system(*, effort: str, date: str, has_functions: bool) -> tuple[int, 
     return tuple(harmony_encoding().render(Message.from_role_and_content(Role.SYSTEM, content), options))
 
 
-def render_developer(*, instructions: str | None, tools: Sequence[FunctionTool]) -> list[int]:
-    """Render the developer message that carries instructions and function tools; empty where there are neither."""
+def render_developer(*, instructions: str | None, tools: tuple[FunctionTool, ...]) -> tuple[int, ...]:
+    """Render the developer message that carries instructions and function tools; empty where there are neither.
+
+    Agents send the same ones in every request, so the latest are remembered.
+    """
     if not instructions and not tools:
-        return []
+        return ()
+    size = len(instructions or "") + sum(len(tool.schema) + len(tool.description) for tool in tools)
+    if size > MAX_REMEMBERED_CHARACTERS:
+        return _render_developer.__wrapped__(instructions, tools)
+    return _render_developer(instructions, tools)
+
+
+@lru_cache(maxsize=64)  # with MAX_REMEMBERED_CHARACTERS: at most 8 MiB of text and their tokens
+def _render_developer(instructions: str | None, tools: tuple[FunctionTool, ...]) -> tuple[int, ...]:
     content = DeveloperContent.new()
     if instructions:
         content = content.with_instructions(instructions)
@@ -90,8 +104,7 @@ def render_developer(*, instructions: str | None, tools: Sequence[FunctionTool])
         content = content.with_function_tools(
             [ToolDescription.new(tool.name, tool.description, parameters=_schema(tool)) for tool in tools]
         )
-    tokens: list[int] = harmony_encoding().render(Message.from_role_and_content(Role.DEVELOPER, content))
-    return tokens
+    return tuple(harmony_encoding().render(Message.from_role_and_content(Role.DEVELOPER, content)))
 
 
 def render_text(role: str, text: str) -> RenderedMessage:
@@ -155,4 +168,4 @@ def _header_tokens(header: str) -> tuple[int, ...]:
 
 
 def _schema(tool: FunctionTool) -> dict[str, object] | None:
-    return dict(tool.parameters) if tool.parameters else None
+    return json.loads(tool.schema) if tool.schema else None

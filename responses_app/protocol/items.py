@@ -6,11 +6,13 @@ Ids are kept but never required to be known: clients make their own.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from engine.harmony.prompt import RenderedMessage
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.validation import missing, validate, wrong_type
 
@@ -127,6 +129,21 @@ _MODELS: dict[str, type[Message | Reasoning | FunctionCall | FunctionCallOutput 
     "function_call_output": FunctionCallOutput,
     "item_reference": ItemReference,
 }
+
+
+_VISIBLE = ("type", "role", "content", "call_id", "name", "arguments")
+
+
+@dataclass(frozen=True, slots=True)
+class SampledItem:
+    """An output item this server still knows: its JSON, and the message it was sampled as."""
+
+    item: JsonObject
+    message: RenderedMessage
+
+    def is_replayed_by(self, item: JsonObject) -> bool:
+        """Whether a client gives the item back with its visible content unchanged."""
+        return all(item.get(name, self.item.get(name)) == self.item.get(name) for name in _VISIBLE)
 
 
 def parse_input(value: object) -> tuple[list[InputItem], list[JsonObject]]:

@@ -4,8 +4,7 @@ An item that this server sampled and that a client replays unchanged comes back 
 `SampledItem`. Everything else is rendered, in the order of the input.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.harmony.prompt import (
@@ -31,6 +30,7 @@ from responses_app.protocol.items import (
     Part,
     Reasoning,
     RefusalPart,
+    SampledItem,
 )
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.stream import FUNCTIONS
@@ -41,19 +41,6 @@ _OMITTED = {
     "input_file": "[file omitted: this model cannot read files]",
     "input_audio": "[sound omitted: this model cannot hear]",
 }
-_VISIBLE = ("type", "role", "content", "call_id", "name", "arguments")
-
-
-@dataclass(frozen=True, slots=True)
-class SampledItem:
-    """An output item this server still knows: its JSON, and the message it was sampled as."""
-
-    item: JsonObject
-    message: RenderedMessage
-
-    def is_replayed_by(self, item: JsonObject) -> bool:
-        """Whether a client gives the item back with its visible content unchanged."""
-        return all(item.get(name, self.item.get(name)) == self.item.get(name) for name in _VISIBLE)
 
 
 def render_items(
@@ -122,13 +109,7 @@ def _text_of_part(part: Part) -> str:
     return part.text
 
 
-def build_prompt(
-    request: CreateRequest,
-    link: ChainLink,
-    *,
-    max_model_len: int,
-    developer: Callable[[CreateRequest], Sequence[int]],
-) -> "Tokens[int]":
+def build_prompt(request: CreateRequest, link: ChainLink, *, max_model_len: int) -> "Tokens[int]":
     """Return the prompt that continues `link`, whose last messages are the request's own.
 
     Instructions, tools and effort are the request's, never an earlier one's. Raises `ApiError`
@@ -136,7 +117,7 @@ def build_prompt(
     """
     has_functions = bool(request.functions) and request.tool_choice != "none"
     prompt = as_tokens(render_system(effort=request.effort, date=link.started_on, has_functions=has_functions))
-    prompt.extend(developer(request))
+    prompt.extend(_developer(request))
     start = generation_start()
     chain = link.prompt_tokens()
     fixed = len(prompt) + len(start)
@@ -152,9 +133,9 @@ def build_prompt(
     return prompt
 
 
-def render_request_developer(request: CreateRequest) -> list[int]:
+def _developer(request: CreateRequest) -> Sequence[int]:
     """Render the developer message of a request: its instructions and, unless it forbids calls, its functions."""
-    functions = [] if request.tool_choice == "none" else request.functions
+    functions = () if request.tool_choice == "none" else tuple(request.functions)
     return render_developer(instructions=request.instructions, tools=functions)
 
 

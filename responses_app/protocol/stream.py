@@ -9,6 +9,7 @@ and index; joined deltas equal the `done` text; the terminal `output` equals the
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from engine.harmony.header import COMMENTARY
 from engine.harmony.parser import ContentDelta, HarmonyEvent, MessageCompleted, MessageStarted
@@ -23,6 +24,7 @@ from responses_app.protocol.builders import (
 )
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event, EventType
+from responses_app.protocol.items import SampledItem
 from responses_app.protocol.resources import NEXT, Status
 
 FUNCTIONS = "functions."
@@ -32,6 +34,21 @@ _TERMINAL_EVENT = {
     Status.FAILED: EventType.FAILED,
     Status.CANCELLED: EventType.INCOMPLETE,  # the spec has no response.cancelled; the status inside says it
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a response ends.
+
+    `completed_at` is in Unix seconds, `error` the `{code, message}` of a failed response, `reason` why an incomplete
+    one is.
+    """
+
+    status: Status
+    completed_at: int | None = None
+    usage: JsonObject | None = None
+    error: JsonObject | None = None
+    reason: str | None = None
 
 
 class LocalProtocolError(Exception):
@@ -49,6 +66,7 @@ class ResponseStream:
         self.status = Status.QUEUED
         self.output: list[JsonObject] = []
         self.messages: list[RenderedMessage] = []  # what was sampled, as it is fed back in the next turn
+        self.sampled: list[SampledItem] = []  # the output items with their messages
         self.unknown_tools: list[str] = []  # recipients this request does not have
         self._response = response
         self._functions = frozenset(functions)
@@ -83,29 +101,32 @@ class ResponseStream:
                 return self._complete_item(event)
         raise LocalProtocolError(f"unknown event {event!r}")
 
-    def finish(
-        self,
-        status: Status,
-        *,
-        completed_at: int | None = None,
-        usage: JsonObject | None = None,
-        error: JsonObject | None = None,
-        reason: str | None = None,
-    ) -> list[Event]:
-        """End with a terminal status; an open item is closed as incomplete.
+    def close(self) -> list[Event]:
+        """Close an item that is still open, as incomplete."""
+        return self._close_item("incomplete") if self._open else []
 
-        `error` is `{code, message}` of a failed response, `reason` why an incomplete one is; `completed_at` is in
-        Unix seconds.
-        """
-        events = self._close_item("incomplete") if self._open else []
-        self._move(status)
-        self._response.update(
-            completed_at=completed_at if status is Status.COMPLETED else None,
-            usage=usage,
-            error=error,
-            incomplete_details={"reason": reason} if reason else None,
-        )
-        return [*events, self._event(_TERMINAL_EVENT[status], {"response": self.snapshot()})]
+    def outcome(self, ending: "Ending") -> JsonObject:
+        """Return the response object as it will be after this ending: what a store commits before clients see it."""
+        return {
+            **self._response,
+            "status": ending.status.value,
+            "output": list(self.output),
+            "completed_at": ending.completed_at if ending.status is Status.COMPLETED else None,
+            "usage": ending.usage,
+            "error": ending.error,
+            "incomplete_details": {"reason": ending.reason} if ending.reason else None,
+        }
+
+    def finish(self, ending: "Ending") -> list[Event]:
+        """End: the terminal event, after the events of an item that was still open."""
+        events = self.close()
+        self._move(ending.status)
+        self._response = self.outcome(ending)
+        return [*events, self._event(_TERMINAL_EVENT[ending.status], {"response": self.snapshot()})]
+
+    def interject(self, message: RenderedMessage) -> None:
+        """Put a message of this server between two turns: the model reads it, the client does not."""
+        self.messages.append(message)
 
     def snapshot(self) -> JsonObject:
         """Return the response object as it stands: the sum of what was emitted."""
@@ -147,7 +168,9 @@ class ResponseStream:
             event, channel=self._started.channel, recipient=self._started.recipient, text=self._open.text
         )
         self.messages.append(message)
-        return self._close_item("incomplete" if event.truncated else "completed")
+        events = self._close_item("incomplete" if event.truncated else "completed")
+        self.sampled.append(SampledItem(self.output[-1], message))
+        return events
 
     def _close_item(self, status: ItemStatus) -> list[Event]:
         item = self._open

@@ -3,6 +3,7 @@
 Codex declares `namespace` and `web_search` tools in every request, so a kind that is not built yet is never a 400.
 """
 
+import orjson
 from pydantic import Field
 
 from engine.harmony.prompt import FunctionTool
@@ -53,7 +54,8 @@ def _function(tool: JsonObject, at: str, functions: list[FunctionTool]) -> JsonO
             param=f"{at}.name",
             code="invalid_value",
         )
-    functions.append(FunctionTool(function.name, function.description or "", function.parameters))
+    schema = orjson.dumps(function.parameters).decode() if function.parameters else ""
+    functions.append(FunctionTool(function.name, function.description or "", schema))
     return {
         "type": "function",
         "name": function.name,

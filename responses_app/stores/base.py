@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.prompt import SampledItem
+from responses_app.protocol.items import SampledItem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

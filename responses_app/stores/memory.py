@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from responses_app.protocol.chain import ChainLink
-from responses_app.protocol.prompt import SampledItem
+from responses_app.protocol.items import SampledItem
 from responses_app.stores.base import BaseResponseStore, StoredResponse
 
 

@@ -1,0 +1,260 @@
+"""`WebSocketSession`: what a connection does, without the connection. Frames in, commands out; time is an argument.
+
+    text frame ──> receive() ──┐                       ┌── Send(text)
+    run refused ──> refused() ─┼──> list of commands ──┼── Start(create)
+    run ended ──> ended() ─────┤                       ├── CancelRuns()
+    a deadline ──> tick() ─────┘                       └── Close(code)
+
+A *lane* is a `stream_id` (None is the default lane): first in, first out, one at a time. Lanes run side by side, at most
+`max_in_flight` at once; what does not run yet waits. Each lane remembers its latest response, chain and tokens, which
+is what `previous_response_id` finds first; so `store: false` chains live exactly as long as their connection.
+
+The caller executes commands in order, calls `tick(now)` at `deadline()`, and tells how each started run went. Times
+are seconds of any one clock.
+"""
+
+import re
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.connection_errors import (
+    concurrent_request,
+    invalid_lane,
+    lifetime_over,
+    not_json,
+    queue_full,
+    too_many_lanes,
+    unknown_event_type,
+)
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.frames import connection_expiring, error_frame, steer_failed
+from responses_app.protocol.resources import CONTINUABLE, Status
+
+_STREAM_ID = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """Bounds of one connection; times in seconds from its start, sizes in bytes."""
+
+    max_in_flight: int = 16
+    max_lanes: int = 32
+    max_queued: int = 64
+    max_state_bytes: int = 64 * 1024 * 1024
+    reject_when_busy: bool = False
+    warning_after: float = 3300.0
+    lifetime: float = 3600.0
+    grace: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """A `response.create` on its lane. `parent` is bound when it arrives, if the connection knows it then."""
+
+    lane: str | None
+    fields: JsonObject
+    size: int
+    parent: ChainLink | None
+
+    @property
+    def previous_response_id(self) -> str | None:
+        """The response it continues, as the client named it."""
+        value = self.fields.get("previous_response_id")
+        return value if isinstance(value, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send this text frame."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this create; then call `refused` or, when its terminal event is out, `ended`."""
+
+    create: Create
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRuns:
+    """Cancel every run of the connection: its time is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the connection; nothing may be sent after it."""
+
+    code: int
+
+
+Command = Send | Start | CancelRuns | Close
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Where a connection is in its life."""
+
+    opened: float
+    warned: bool = False
+    over: bool = False  # no further creates are started
+    closed: bool = False
+
+
+@dataclass(slots=True)
+class WebSocketSession:
+    """One connection. `opened` is now, and `unix_offset` what makes Unix seconds of the caller's clock."""
+
+    limits: SessionLimits
+    opened: float
+    unix_offset: float = 0.0
+    _clock: _Clock = field(init=False)
+    _running: dict[str | None, Create] = field(default_factory=dict)
+    _waiting: deque[Create] = field(default_factory=deque)
+    _lanes: set[str] = field(default_factory=set)  # named lanes ever used; never released
+    _latest: "OrderedDict[str | None, ChainLink]" = field(default_factory=OrderedDict)  # by age of use
+
+    def __post_init__(self) -> None:
+        self._clock = _Clock(self.opened)
+
+    @property
+    def in_flight(self) -> int:
+        """How many creates run."""
+        return len(self._running)
+
+    def recall(self, response_id: str) -> ChainLink | None:
+        """Return the chain of a lane's latest response."""
+        return next((link for link in self._latest.values() if link.response_id == response_id), None)
+
+    def receive(self, frame: object, size: int) -> list[Command]:
+        """Take a decoded JSON frame of `size` bytes."""
+        if not isinstance(frame, dict):
+            return [Send(error_frame(not_json("this is not an object")))]
+        match frame.get("type"):
+            case "response.create":
+                return self._enqueue(frame, size)
+            case "response.steer":
+                return [Send(steer_failed(frame))]
+            case other:
+                return [Send(error_frame(unknown_event_type(other)))]
+
+    def refused(self, create: Create, error: ApiError) -> list[Command]:
+        """A create could not start: its error frame, and the next in line."""
+        self._running.pop(create.lane, None)
+        self._evict_parent(create)
+        return [Send(error_frame(error, create.lane)), *self._start_next()]
+
+    def ended(self, create: Create, status: Status, link: ChainLink | None) -> list[Command]:
+        """A run's terminal event is out. Completed and incomplete ones become their lane's latest response."""
+        self._running.pop(create.lane, None)
+        if status in CONTINUABLE and link is not None:
+            self._remember(create.lane, link)
+        elif status is Status.FAILED:
+            self._evict_parent(create)
+        return self._start_next()
+
+    def deadline(self) -> float | None:
+        """Return when `tick` is due next."""
+        clock, limits = self._clock, self.limits
+        if clock.closed:
+            return None
+        if clock.over:
+            return clock.opened + limits.lifetime + limits.grace
+        if clock.warned:
+            return clock.opened + limits.lifetime
+        return clock.opened + min(limits.warning_after, limits.lifetime)
+
+    def tick(self, now: float) -> list[Command]:
+        """Do what is due: the warning, the end of life, the end of the grace."""
+        clock, limits, age = self._clock, self.limits, now - self._clock.opened
+        if clock.closed:
+            return []
+        commands: list[Command] = []
+        if not clock.warned and limits.warning_after <= age < limits.lifetime:
+            clock.warned = True
+            closes_at = clock.opened + limits.lifetime
+            commands.append(Send(connection_expiring(round(closes_at - now), round(closes_at + self.unix_offset))))
+        if age >= limits.lifetime:
+            clock.over = clock.warned = True
+            if age >= limits.lifetime + limits.grace and self._running:
+                self._running.clear()
+                commands.append(CancelRuns())
+            commands += self._end_if_idle()
+        return commands
+
+    def _enqueue(self, frame: JsonObject, size: int) -> list[Command]:
+        lane = frame.get("stream_id")
+        if "stream_id" in frame and not (isinstance(lane, str) and _STREAM_ID.fullmatch(lane)):
+            return [Send(error_frame(invalid_lane()))]
+        lane = lane if isinstance(lane, str) else None
+        refusal = self._refusal(lane)
+        if refusal is not None:
+            return [Send(error_frame(refusal, lane))]
+        create = Create(lane, frame, size, None)
+        if create.previous_response_id is not None:
+            create = Create(lane, frame, size, self.recall(create.previous_response_id))
+        self._waiting.append(create)
+        commands = self._start_next()
+        if self._waiting and self._waiting[-1] is create and self._is_full():
+            self._waiting.pop()
+            return [Send(error_frame(queue_full(self.limits.max_queued), lane))]
+        return commands
+
+    def _refusal(self, lane: str | None) -> ApiError | None:
+        """Return why nothing can be started on this lane; else make the lane known."""
+        if self._clock.over:
+            return lifetime_over(self.limits.lifetime)
+        if self.limits.reject_when_busy and (self._running or self._waiting):
+            return concurrent_request()
+        if lane is not None and lane not in self._lanes:
+            if len(self._lanes) >= self.limits.max_lanes:
+                return too_many_lanes(self.limits.max_lanes)
+            self._lanes.add(lane)
+        return None
+
+    def _start_next(self) -> list[Command]:
+        """Start what may run: the oldest first, one a lane."""
+        if self._clock.over:
+            return self._end_if_idle()
+        commands: list[Command] = []
+        for create in list(self._waiting):
+            if len(self._running) >= self.limits.max_in_flight:
+                break
+            if create.lane not in self._running:
+                self._waiting.remove(create)
+                self._running[create.lane] = create
+                commands.append(Start(create))
+        return commands
+
+    def _is_full(self) -> bool:
+        waiting_bytes = sum(create.size for create in self._waiting)
+        return len(self._waiting) > self.limits.max_queued or waiting_bytes > self.limits.max_state_bytes
+
+    def _end_if_idle(self) -> list[Command]:
+        """At the end of life with nothing in flight: say so to all that wait, and close."""
+        if self._running or self._clock.closed:
+            return []
+        self._clock.closed = True
+        error = lifetime_over(self.limits.lifetime)
+        lanes = [create.lane for create in self._waiting] or [None]
+        self._waiting.clear()
+        return [*(Send(error_frame(error, lane)) for lane in lanes), Close(1000)]
+
+    def _remember(self, lane: str | None, link: ChainLink) -> None:
+        """Make this the lane's latest response; over the bound the lane that was idle longest forgets."""
+        self._latest[lane] = link
+        self._latest.move_to_end(lane)
+        while self._latest and sum(self._state_sizes()) > self.limits.max_state_bytes:
+            self._latest.popitem(last=False)
+
+    def _state_sizes(self) -> Iterator[int]:
+        return (link.total_bytes for link in self._latest.values())
+
+    def _evict_parent(self, create: Create) -> None:
+        """Forget the parent of a continuation that failed on its parent's own lane; a failed fork keeps it."""
+        latest = self._latest.get(create.lane)
+        if latest is not None and latest.response_id == create.previous_response_id:
+            del self._latest[create.lane]

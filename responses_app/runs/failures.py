@@ -1,0 +1,42 @@
+"""Engine errors → what clients see. The one place that maps them; their own texts stay in the log."""
+
+from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, PromptTooLong
+from responses_app.protocol.errors import (
+    ApiError,
+    JsonObject,
+    context_length_exceeded,
+    overloaded,
+    rate_limited,
+    server_error,
+)
+
+
+def refusal(error: EngineError, request_id: str) -> ApiError:
+    """Return the error for a request that never started."""
+    match error:
+        case PromptTooLong():
+            return context_length_exceeded(error.prompt_tokens, error.max_model_len)
+        case EngineOverloaded():
+            return rate_limited("The engine is full. Try again shortly.", retry_after=error.retry_after)
+        case EngineUnavailable():
+            message = f"The model is loading or its engine is away. Try again in {error.retry_after} s."
+            return overloaded(message, retry_after=error.retry_after)
+    return server_error(request_id, code="processing_error")
+
+
+def failure(error: EngineError | None, request_id: str) -> JsonObject:
+    """Return the `error` object of a response that failed after `response.created`.
+
+    Its codes are those of OpenAI's ResponseErrorCode; None stands for an error of this server.
+    """
+    match error:
+        case EngineOverloaded():
+            message = f"The engine is full. Please try again in {error.retry_after}s."
+            return {"code": "rate_limit_exceeded", "message": message}
+        case PromptTooLong():
+            refused = context_length_exceeded(error.prompt_tokens, error.max_model_len)
+            return {"code": "invalid_prompt", "message": refused.message}
+        case EngineUnavailable():
+            message = f"The engine stopped while it was answering. Try again in {error.retry_after} s."
+            return {"code": "server_error", "message": message}
+    return {"code": "server_error", "message": server_error(request_id).message}

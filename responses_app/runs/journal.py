@@ -1,0 +1,139 @@
+"""`EventJournal`: the one buffer of a response's events. Transports are cursors into it.
+
+    run ── append() ──> journal <── take() ── reader (WebSocket)
+                                <── take() ── reader (SSE, JSON)
+
+Events are serialised once, here, and never renumbered or merged. What every reader has taken is forgotten. A reader
+that falls more than `max_lag_bytes` behind is dropped, so the journal never holds more than that for it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from responses_app.protocol.events import TERMINAL, Event
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event as it is sent: its type for SSE, its number, its JSON."""
+
+    type: str
+    number: int
+    json: bytes
+
+
+class ReaderTooSlow(Exception):
+    """The reader fell further behind than the journal waits for."""
+
+
+class EventJournal:
+    """Events of one response, from the first that a reader has not taken."""
+
+    def __init__(self, *, max_lag_bytes: int) -> None:
+        self._max_lag_bytes = max_lag_bytes
+        self._entries: deque[Entry] = deque()
+        self._first = 0  # number of the first entry kept
+        self._bytes = 0  # ever appended
+        self._readers: list[JournalReader] = []
+        self.closed = False  # a terminal event was appended
+        self.last_number = -1
+
+    @property
+    def readers(self) -> int:
+        """How many readers are attached."""
+        return len(self._readers)
+
+    def append(self, event: Event) -> None:
+        """Add an event and wake the readers. After a terminal event nothing may follow."""
+        if self.closed:
+            raise RuntimeError(f"{event.type} after the terminal event")
+        entry = Entry(event.type.value, event.sequence_number, event.as_json())
+        self._entries.append(entry)
+        self._bytes += len(entry.json)
+        self.last_number = event.sequence_number
+        self.closed = event.type in TERMINAL
+        for reader in self._readers:
+            if self._bytes - reader.taken_bytes > self._max_lag_bytes and not self.closed:
+                reader.too_slow = True
+            reader.wake()
+
+    def attach(self, wake: Callable[[], None]) -> "JournalReader":
+        """Add a reader that starts at the first event kept; `wake` is called, and must return at once, on news."""
+        dropped = self._bytes - sum(len(entry.json) for entry in self._entries)
+        reader = JournalReader(self, wake, self._first, dropped)
+        self._readers.append(reader)
+        return reader
+
+    def detach(self, reader: "JournalReader") -> None:
+        """Remove a reader; detaching twice is no error."""
+        if reader in self._readers:
+            self._readers.remove(reader)
+
+    def take(self, reader: "JournalReader", limit: int) -> list[Entry]:
+        """Return up to `limit` events the reader has not had yet, and forget what all readers have had."""
+        start = reader.position - self._first
+        count = min(len(self._entries) - start, limit)
+        if start == 0 and len(self._readers) == 1:  # the usual case: one reader, nothing to keep
+            taken = [self._entries.popleft() for _ in range(count)]
+            self._first += count
+        else:
+            taken = [self._entries[index] for index in range(start, start + count)]
+        reader.position += count
+        reader.taken_bytes += sum(len(entry.json) for entry in taken)
+        self._forget()
+        return taken
+
+    def _forget(self) -> None:
+        oldest = min((reader.position for reader in self._readers), default=self._first)
+        while self._first < oldest:
+            self._entries.popleft()
+            self._first += 1
+
+
+class JournalReader:
+    """A cursor into a journal. Not a queue: what it has not taken lies in the journal, once for all readers."""
+
+    def __init__(self, journal: EventJournal, wake: Callable[[], None], position: int, taken_bytes: int) -> None:
+        self._journal = journal
+        self.wake = wake
+        self.position = position
+        self.taken_bytes = taken_bytes
+        self.too_slow = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the terminal event has been taken."""
+        return self._journal.closed and self.position > self._journal.last_number
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last event taken, -1 before the first."""
+        return self.position - 1
+
+    def take(self, limit: int = 64) -> list[Entry]:
+        """Return the next events, without waiting. Raises `ReaderTooSlow` once the reader was given up."""
+        if self.too_slow:
+            raise ReaderTooSlow
+        return self._journal.take(self, limit)
+
+
+class Waiter:
+    """A `wake` for a reader that is one coroutine: `await waiter.wait()` returns when there is news."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def __call__(self) -> None:
+        self._event.set()
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait for news, at most `timeout` seconds; return whether there is any."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True

@@ -1,0 +1,155 @@
+"""`ResponseService`: the one door that all transports use. A request goes in, a run comes out."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from engine.backends.base import BaseEngine
+from engine.errors import EngineError
+from engine.harmony.encoding import STOP_TOKENS
+from engine.types import EngineInfo, SamplingOptions
+from responses_app.protocol import ids
+from responses_app.protocol.chain import new_link
+from responses_app.protocol.errors import model_not_found
+from responses_app.protocol.prompt import build_prompt, omitted_media, render_items
+from responses_app.protocol.requests import CreateRequest
+from responses_app.protocol.resources import new_response
+from responses_app.protocol.stream import ResponseStream
+from responses_app.runs.failures import refusal
+from responses_app.runs.history import History, Recall
+from responses_app.runs.journal import EventJournal
+from responses_app.runs.registry import RunRegistry
+from responses_app.runs.run import Origin, ResponseRun, RunPlan
+from responses_app.stores.base import BaseResponseStore
+
+logger = logging.getLogger("respsite.runs")
+
+LONG_INPUT = 20_000  # characters; rendering more than this happens off the event loop (1.2 µs a token)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """An engine under the name that clients know; `info` is None until it has started."""
+
+    name: str
+    engine: BaseEngine
+    info: Callable[[], EngineInfo | None]
+    created: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLimits:
+    """Bounds of the service."""
+
+    max_lag_bytes: int
+    store_responses: bool
+
+
+@dataclass(slots=True)
+class ResponseService:
+    """Prepares and starts runs. `models` is ordered; a request without `model` uses the first."""
+
+    models: dict[str, ServedModel]
+    store: BaseResponseStore
+    registry: RunRegistry
+    new_id: Callable[[str], str]
+    now: Callable[[], float]
+    limits: ServiceLimits
+    history: History = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.history = History(self.store, self.registry)
+
+    async def create(self, request: CreateRequest, origin: Origin, *, recall: Recall = lambda _: None) -> ResponseRun:
+        """Prepare a request and start its run; the caller attaches a reader before it awaits anything.
+
+        `recall` finds the chains that the caller's connection remembers. Raises `ApiError` for everything that can be
+        known before `response.created`.
+        """
+        model = self._model(request.model)
+        self.registry.check_capacity()
+        info = await self._ready(model, origin)
+        parent = await self.history.parent(origin.project, request.previous_response_id, recall)
+        sampled = await self.history.sampled_items(origin.project, request, parent)
+        response_id = self.new_id(ids.RESPONSE)
+        now = self.now()
+
+        def prepare() -> RunPlan:
+            messages = render_items(request.input, request.input_json, parent=parent, sampled=sampled)
+            today = datetime.fromtimestamp(now, UTC).date().isoformat()
+            link = new_link(parent, response_id=response_id, started_on=today, messages=messages)
+            prompt = build_prompt(request, link, max_model_len=info.max_model_len)
+            return RunPlan(
+                response_id=response_id,
+                request=request,
+                origin=origin,
+                link=link,
+                parent=parent,
+                input_messages=messages,
+                prompt=prompt,
+                sampling=_sampling(request),
+                stored=self._stores(request),
+            )
+
+        plan = await asyncio.to_thread(prepare) if _is_long(request) else prepare()
+        self._note_omissions(plan)
+        run = self._run(plan, model, created_at=int(now))
+        self.registry.start(run)
+        return run
+
+    def _run(self, plan: RunPlan, model: ServedModel, *, created_at: int) -> ResponseRun:
+        request = plan.request
+        response = new_response(
+            request, response_id=plan.response_id, created_at=created_at, model=model.name, store=plan.stored
+        )
+        functions = [] if request.tool_choice == "none" else [tool.name for tool in request.functions]
+        return ResponseRun(
+            plan,
+            engine=model.engine,
+            stream=ResponseStream(response, functions=functions, new_id=self.new_id),
+            journal=EventJournal(max_lag_bytes=self.limits.max_lag_bytes),
+            store=self.store,
+            now=self.now,
+        )
+
+    def _model(self, name: str | None) -> ServedModel:
+        if name is None:
+            return next(iter(self.models.values()))
+        if name not in self.models:
+            raise model_not_found(name, list(self.models))
+        return self.models[name]
+
+    async def _ready(self, model: ServedModel, origin: Origin) -> EngineInfo:
+        try:
+            await model.engine.health()
+        except EngineError as error:
+            raise refusal(error, origin.request_id) from error
+        info = model.info()
+        assert info is not None, "a healthy engine has started"
+        return info
+
+    def _stores(self, request: CreateRequest) -> bool:
+        return self.limits.store_responses and request.store is not False
+
+    def _note_omissions(self, plan: RunPlan) -> None:
+        omitted = omitted_media(plan.request.input)
+        if omitted:
+            logger.info("response %s: %d parts the model cannot read were left out", plan.response_id, omitted)
+
+
+def _sampling(request: CreateRequest) -> SamplingOptions:
+    return SamplingOptions(
+        max_output_tokens=request.max_output_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        stop_token_ids=STOP_TOKENS,
+    )
+
+
+def _is_long(request: CreateRequest) -> bool:
+    size = sum(len(str(item)) for item in request.input_json) + sum(len(str(tool)) for tool in request.tools_json)
+    return size + len(request.instructions or "") > LONG_INPUT
