@@ -8,7 +8,7 @@ kept while a tool loop goes on. So a link has two faces: its `tokens`, and its `
 count once a later link (or a later message of its own) has *settled* what came before.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.harmony.prompt import MessageKind, RenderedMessage, Tokens, as_tokens
@@ -42,7 +42,8 @@ class ChainLink:
     """One response's part of a chain: its input and what was sampled.
 
     `started_on` is the date (ISO 8601) the chain's system message carries; it stays, or the prefix cache would be lost
-    at midnight. `total_bytes` estimates the memory of this link and all before it.
+    at midnight. `calls` are the function calls in here, call_id → name. `total_bytes` estimates the memory of this link
+    and all before it.
     """
 
     response_id: str
@@ -50,8 +51,7 @@ class ChainLink:
     started_on: str
     own: LinkTokens
     settled: "Tokens[int]"
-    input_items: Sequence[JsonObject]
-    output_items: Sequence[JsonObject]
+    calls: Mapping[str, str]
     total_bytes: int
 
     def lineage(self) -> "Iterator[ChainLink]":
@@ -75,11 +75,7 @@ class ChainLink:
 
     def call_name(self, call_id: str) -> str | None:
         """Return the name of the function that `call_id` called in this chain, else None."""
-        for link in self.lineage():
-            for item in (*link.output_items, *link.input_items):
-                if item.get("type") == "function_call" and item.get("call_id") == call_id:
-                    return str(item.get("name"))
-        return None
+        return next((link.calls[call_id] for link in self.lineage() if call_id in link.calls), None)
 
 
 def new_link(
@@ -88,10 +84,9 @@ def new_link(
     response_id: str,
     started_on: str,
     messages: Sequence[RenderedMessage],
-    input_items: Sequence[JsonObject] = (),
-    output_items: Sequence[JsonObject] = (),
+    items: Sequence[JsonObject] = (),
 ) -> ChainLink:
-    """Make a link after `parent`; `started_on` counts for the first link only."""
+    """Make a link after `parent`; `started_on` counts for the first link only. `items` are its input and output."""
     ends_final = parent.own.ends_final if parent else False
     settled_before: int | None = None  # messages before this index have lost their analysis for good
     for index, message in enumerate(messages):
@@ -113,7 +108,7 @@ def new_link(
         response_id=response_id,
         started_on=parent.started_on if parent else started_on,
         own=own,
-        items=(input_items, output_items),
+        calls={str(i["call_id"]): str(i["name"]) for i in items if i.get("type") == "function_call"},
     )
 
 
@@ -123,21 +118,20 @@ def link_of(
     response_id: str,
     started_on: str,
     own: LinkTokens,
-    items: tuple[Sequence[JsonObject], Sequence[JsonObject]],
+    calls: Mapping[str, str],
 ) -> ChainLink:
-    """Make a link of tokens that are in order already; `items` are its input and its output."""
+    """Make a link of tokens that are in order already."""
     settled = own.tokens
     if MessageKind.ANALYSIS.value in own.kinds:
         settled = _join(tokens for kind, tokens in own.messages() if kind != MessageKind.ANALYSIS.value)
-    size = 4 * (len(own.tokens) + len(settled)) + _SIZE_OF_LINK + sum(map(_size_of_item, (*items[0], *items[1])))
+    size = 4 * (len(own.tokens) + len(settled)) + 2 * 128 * len(calls) + _SIZE_OF_LINK
     return ChainLink(
         response_id=response_id,
         parent=parent,
         started_on=started_on,
         own=own,
         settled=settled,
-        input_items=items[0],
-        output_items=items[1],
+        calls=calls,
         total_bytes=size + (parent.total_bytes if parent else 0),
     )
 
@@ -163,23 +157,7 @@ def drop_oldest(link: ChainLink, limit: int) -> "Tokens[int]":
     return _join(tokens for _, tokens in messages[first:])
 
 
-_SIZE_OF_LINK = 512
-_SIZE_OF_ITEM = 512  # a dict and its keys, beside its texts
-
-
-def _size_of_item(item: JsonObject) -> int:
-    """Estimate an item's memory: its texts, wherever they are nested."""
-    return _SIZE_OF_ITEM + _size_of_texts(item)
-
-
-def _size_of_texts(value: object) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(map(_size_of_texts, value.values()))
-    if isinstance(value, list):
-        return 64 * len(value) + sum(map(_size_of_texts, value))
-    return 8
+_SIZE_OF_LINK = 512  # the objects of a link, beside its tokens
 
 
 def _join(parts: "Iterable[Tokens[int]]") -> "Tokens[int]":

@@ -5,6 +5,7 @@ client executes, or that come with later tools, pass through untouched and are n
 Ids are kept but never required to be known: clients make their own.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -131,19 +132,33 @@ _MODELS: dict[str, type[Message | Reasoning | FunctionCall | FunctionCallOutput 
 }
 
 
-_VISIBLE = ("type", "role", "content", "call_id", "name", "arguments")
-
-
 @dataclass(frozen=True, slots=True)
 class SampledItem:
-    """An output item this server still knows: its JSON, and the message it was sampled as."""
+    """An output item this server still knows: its id, what clients see of it as a digest, and its message."""
 
-    item: JsonObject
+    id: str
+    fingerprint: str
     message: RenderedMessage
 
     def is_replayed_by(self, item: JsonObject) -> bool:
-        """Whether a client gives the item back with its visible content unchanged."""
-        return all(item.get(name, self.item.get(name)) == self.item.get(name) for name in _VISIBLE)
+        """Whether a client gives the item back with its visible content unchanged.
+
+        Reasoning may come back without its text: clients that only keep the encrypted form leave it out.
+        """
+        if item.get("type") == "reasoning" and not item.get("content"):
+            return True
+        return fingerprint(item) == self.fingerprint
+
+
+def fingerprint(item: JsonObject) -> str:
+    """Digest what a client sees of an output item: its type and texts, not its decorations (annotations, status)."""
+    seen = [item.get(name) for name in ("type", "call_id", "name", "arguments")]
+    parts = item.get("content")
+    if isinstance(parts, str):
+        seen.append(parts)
+    elif isinstance(parts, list):
+        seen += [part.get("text") for part in parts if isinstance(part, dict)]
+    return hashlib.blake2b(repr(seen).encode(), digest_size=16).hexdigest()
 
 
 def parse_input(value: object) -> tuple[list[InputItem], list[JsonObject]]:

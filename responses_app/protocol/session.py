@@ -5,8 +5,8 @@
     run ended ──> ended() ─────┤                       ├── CancelRuns()
     a deadline ──> tick() ─────┘                       └── Close(code)
 
-A *lane* is a `stream_id` (None is the default lane): first in, first out, one at a time. Lanes run side by side, at most
-`max_in_flight` at once; what does not run yet waits. Each lane remembers its latest response, chain and tokens, which
+A *lane* is a `stream_id` (None is the default lane): first in, first out, one at a time. Lanes run side by side, at
+most `max_in_flight` at once; the rest waits. Each lane remembers its latest response, chain and tokens, which
 is what `previous_response_id` finds first; so `store: false` chains live exactly as long as their connection.
 
 The caller executes commands in order, calls `tick(now)` at `deadline()`, and tells how each started run went. Times

@@ -24,7 +24,7 @@ from responses_app.protocol.builders import (
 )
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event, EventType
-from responses_app.protocol.items import SampledItem
+from responses_app.protocol.items import SampledItem, fingerprint
 from responses_app.protocol.resources import NEXT, Status
 
 FUNCTIONS = "functions."
@@ -169,7 +169,8 @@ class ResponseStream:
         )
         self.messages.append(message)
         events = self._close_item("incomplete" if event.truncated else "completed")
-        self.sampled.append(SampledItem(self.output[-1], message))
+        item = self.output[-1]
+        self.sampled.append(SampledItem(str(item["id"]), fingerprint(item), message))
         return events
 
     def _close_item(self, status: ItemStatus) -> list[Event]:

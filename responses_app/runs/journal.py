@@ -54,15 +54,19 @@ class EventJournal:
         self._bytes += len(entry.json)
         self.last_number = event.sequence_number
         self.closed = event.type in TERMINAL
-        for reader in self._readers:
-            if self._bytes - reader.taken_bytes > self._max_lag_bytes and not self.closed:
-                reader.too_slow = True
+        oldest = self._bytes - self._max_lag_bytes
+        for reader in tuple(self._readers):
+            if reader.taken_bytes < oldest and not self.closed:
+                self._drop(reader)
             reader.wake()
 
-    def attach(self, wake: Callable[[], None]) -> "JournalReader":
-        """Add a reader that starts at the first event kept; `wake` is called, and must return at once, on news."""
-        dropped = self._bytes - sum(len(entry.json) for entry in self._entries)
-        reader = JournalReader(self, wake, self._first, dropped)
+    def attach(self, wake: Callable[[], None], dropped: Callable[[], None]) -> "JournalReader":
+        """Add a reader that starts at the first event kept.
+
+        `wake` is called on news, `dropped` once if the reader falls too far behind; both must return at once.
+        """
+        forgotten = self._bytes - sum(len(entry.json) for entry in self._entries)
+        reader = JournalReader(self, (wake, dropped), self._first, forgotten)
         self._readers.append(reader)
         return reader
 
@@ -70,6 +74,12 @@ class EventJournal:
         """Remove a reader; detaching twice is no error."""
         if reader in self._readers:
             self._readers.remove(reader)
+            self._forget()
+
+    def _drop(self, reader: "JournalReader") -> None:
+        reader.too_slow = True
+        self.detach(reader)
+        reader.dropped()
 
     def take(self, reader: "JournalReader", limit: int) -> list[Entry]:
         """Return up to `limit` events the reader has not had yet, and forget what all readers have had."""
@@ -86,7 +96,10 @@ class EventJournal:
         return taken
 
     def _forget(self) -> None:
-        oldest = min((reader.position for reader in self._readers), default=self._first)
+        """Forget what all readers have had. Without a reader nothing is forgotten: the first one may yet come."""
+        if not self._readers:
+            return
+        oldest = min(reader.position for reader in self._readers)
         while self._first < oldest:
             self._entries.popleft()
             self._first += 1
@@ -95,9 +108,15 @@ class EventJournal:
 class JournalReader:
     """A cursor into a journal. Not a queue: what it has not taken lies in the journal, once for all readers."""
 
-    def __init__(self, journal: EventJournal, wake: Callable[[], None], position: int, taken_bytes: int) -> None:
+    def __init__(
+        self,
+        journal: EventJournal,
+        callbacks: tuple[Callable[[], None], Callable[[], None]],
+        position: int,
+        taken_bytes: int,
+    ) -> None:
         self._journal = journal
-        self.wake = wake
+        self.wake, self.dropped = callbacks
         self.position = position
         self.taken_bytes = taken_bytes
         self.too_slow = False
@@ -106,6 +125,11 @@ class JournalReader:
     def ended(self) -> bool:
         """Whether the terminal event has been taken."""
         return self._journal.closed and self.position > self._journal.last_number
+
+    @property
+    def behind(self) -> bool:
+        """Whether there are events it has not taken."""
+        return self.position <= self._journal.last_number
 
     @property
     def last_number(self) -> int:

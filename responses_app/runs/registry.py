@@ -49,13 +49,23 @@ class RunRegistry:
 
     def attach(self, run: ResponseRun, wake: Callable[[], None]) -> JournalReader:
         """Add a reader to a run; `wake` is called on news and must return at once."""
-        return run.journal.attach(wake)
+
+        def dropped() -> None:
+            logger.warning(
+                "response %s: a reader fell more than STREAM_MAX_LAG_BYTES behind and was dropped", run.response_id
+            )
+            self._left(run, "its reader was too slow")
+
+        return run.journal.attach(wake, dropped)
 
     def detach(self, run: ResponseRun, reader: JournalReader, *, reason: str = "") -> None:
         """Remove a reader; the last one to leave cancels what still runs."""
         run.journal.detach(reader)
+        self._left(run, reason or "its reader left")
+
+    def _left(self, run: ResponseRun, reason: str) -> None:
         if run.journal.readers == 0:
-            self.cancel(run, reason=reason or "the reader left")
+            self.cancel(run, reason=reason)
 
     def cancel(self, run: ResponseRun, *, reason: str) -> None:
         """Cancel a run unless it is ending already."""

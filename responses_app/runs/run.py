@@ -221,8 +221,7 @@ class ResponseRun:
             response_id=self.response_id,
             started_on=self.plan.link.started_on,
             messages=[*self.plan.input_messages, *self._stream.messages],
-            input_items=self.plan.request.input_json,
-            output_items=self._stream.output,
+            items=[*self.plan.request.input_json, *self._stream.output],
         )
 
     async def _keep(self, response: JsonObject, link: ChainLink | None) -> None:

@@ -18,11 +18,11 @@ class MemoryResponseStore(BaseResponseStore):
     async def save(self, stored: StoredResponse) -> None:
         self._responses[stored.project, str(stored.response["id"])] = stored
         for sampled in stored.sampled:
-            self._items[stored.project, str(sampled.item["id"])] = sampled
+            self._items[stored.project, sampled.id] = sampled
         while len(self._responses) > self._max_entries:
             oldest = self._responses.pop(next(iter(self._responses)))
             for sampled in oldest.sampled:
-                self._items.pop((oldest.project, str(sampled.item["id"])), None)
+                self._items.pop((oldest.project, sampled.id), None)
 
     async def chain(self, project: str, response_id: str) -> ChainLink | None:
         stored = self._responses.get((project, response_id))

@@ -1,0 +1,114 @@
+"""Slow readers, on every server: a `send` that takes longer than the stall time ends its connection.
+
+uvicorn's `send` waits while the peer reads slowly; daphne's never does, so there `daphne.py` makes it wait. What is
+not sent yet stays in the run's journal, whose own bound drops a reader that falls too far behind.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from responses_app.daphne import DaphneConnection
+
+logger = logging.getLogger("respsite.transport")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+SendMessage = Callable[[Message], Awaitable[None]]
+SWEEPS_PER_STALL = 10
+
+
+class Backpressure:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], *, stall_seconds: float, max_message_bytes: int) -> None:
+        self._app = app
+        self._stall_seconds = stall_seconds
+        self._max_message_bytes = max_message_bytes
+        self._sending: dict[_Guard, None] = {}  # in order of their age
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
+        """Serve one connection or request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        daphne = DaphneConnection.of(send, max_message_bytes=self._max_message_bytes)
+        guard = _Guard(self, send, daphne, is_websocket=scope["type"] == "websocket")
+        try:
+            await self._app(scope, receive, guard.send)
+        finally:
+            if daphne is not None:
+                daphne.release()
+
+    def watch(self, guard: "_Guard") -> None:
+        """Look after a send that had to wait."""
+        self._sending[guard] = None
+        if self._sweeper is None:
+            self._schedule()
+
+    def unwatch(self, guard: "_Guard") -> None:
+        """The send is through."""
+        self._sending.pop(guard, None)
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweeper = loop.call_later(self._stall_seconds / SWEEPS_PER_STALL, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        overdue = asyncio.get_running_loop().time() - self._stall_seconds
+        for guard in [guard for guard in self._sending if guard.since <= overdue]:
+            guard.give_up(self._stall_seconds)
+        if self._sending:
+            self._schedule()
+
+
+class _Guard:
+    """One connection's `send`. On a stalled WebSocket it raises `ConnectionAbortedError`, as for a lost client."""
+
+    def __init__(
+        self, owner: Backpressure, send: SendMessage, daphne: DaphneConnection | None, *, is_websocket: bool
+    ) -> None:
+        self._owner = owner
+        self._send = send
+        self._daphne = daphne
+        self._is_websocket = is_websocket
+        self._sender: asyncio.Task[Any] | None = None
+        self._stalled = False
+        self.since = 0.0  # when the present send began to wait, on the loop's clock
+
+    async def send(self, message: Message) -> None:
+        """Send, and wait until the peer takes more."""
+        if self._daphne is not None:
+            self._daphne.before(message)
+            await self._send(message)
+            if self._daphne.paused:
+                await self._watched(self._daphne.drain())
+        else:
+            await self._watched(self._send(message))
+
+    async def _watched(self, waiting: Awaitable[None]) -> None:
+        self.since = asyncio.get_running_loop().time()
+        self._sender = asyncio.current_task()
+        self._owner.watch(self)
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            if not self._stalled or not self._is_websocket:
+                raise
+        finally:
+            self._owner.unwatch(self)
+        if self._stalled and self._is_websocket:
+            raise ConnectionAbortedError("the client takes nothing")
+
+    def give_up(self, seconds: float) -> None:
+        """End a connection whose peer takes nothing."""
+        self._stalled = True
+        self._owner.unwatch(self)
+        logger.warning("a client took no byte for %g s (STREAM_STALL_SECONDS) and was dropped", seconds)
+        if self._daphne is not None:
+            self._daphne.abort()  # daphne tells the application that its client is gone
+        elif self._sender is not None:
+            self._sender.cancel()

@@ -1,0 +1,235 @@
+"""The settings: one environment variable each, read once, here and nowhere else.
+
+`respsite/settings.py` calls `from_environ` and puts the result into Django's settings as `RESPSITE`; the rest of the
+code gets what it needs handed in. A wrong value raises `ConfigurationError` with one sentence that names the variable,
+the value and what it takes. Imports no Django, so that a broken setting is told before anything else happens.
+"""
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+class ConfigurationError(Exception):
+    """A setting is wrong; the text is one sentence for the operator."""
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _flag(value: str) -> bool:
+    lowered = value.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("on or off")
+
+
+def _whole(minimum: int = 0, maximum: int | None = None) -> Callable[[str], int]:
+    wanted = f"a whole number of at least {minimum}" + (f" and at most {maximum}" if maximum is not None else "")
+
+    def parse(value: str) -> int:
+        if not value.strip().isdecimal() or int(value) < minimum or (maximum is not None and int(value) > maximum):
+            raise ValueError(wanted)
+        return int(value)
+
+    return parse
+
+
+def _seconds(minimum: float = 0.0) -> Callable[[str], float]:
+    def parse(value: str) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = -1.0
+        if not minimum <= seconds < 10**9:
+            raise ValueError(f"a number of seconds of at least {minimum:g}")
+        return seconds
+
+    return parse
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value.strip().lower() not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)}")
+        return value.strip().lower()
+
+    return parse
+
+
+def _names(value: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    if not names:
+        raise ValueError("host names, separated by commas")
+    return names
+
+
+def _json_object(value: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ValueError('a JSON object, like {"tokens_per_second": 50}')
+    return parsed
+
+
+def _setting(default: Any, parse: Callable[[str], Any], about: str, *, default_text: str | None = None) -> Any:
+    metadata = {"parse": parse, "about": about, "default_text": default_text}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every setting; a field's name in capitals is its environment variable."""
+
+    host: str = _setting("127.0.0.1", _text, "address `make run` listens on")
+    port: int = _setting(8000, _whole(1, 65535), "port `make run` listens on")
+    debug: bool = _setting(False, _flag, "Django's debug mode; never on a network", default_text="off")
+    data_dir: str = _setting("var", _text, "folder of what the server keeps", default_text="./var")
+    secret_key: str = _setting(
+        "", _text, "Django's secret; several hosts must share one", default_text="made once, in DATA_DIR/secret_key"
+    )
+    database_url: str = _setting(
+        "", _text, "`sqlite:///…` or `postgres://user:password@host/name`",
+        default_text="sqlite:///DATA_DIR/respsite.sqlite3",
+    )  # fmt: skip
+    redis_url: str = _setting(
+        "", _text, "`redis://host:6379/0`: shares limits between workers", default_text="unset: in memory"
+    )
+    allowed_hosts: tuple[str, ...] = _setting(
+        LOOPBACK, _names, "host names clients may use; required when HOST is not loopback",
+        default_text="localhost,127.0.0.1,[::1]",
+    )  # fmt: skip
+    log_level: str = _setting("info", _choice("debug", "info", "warning", "error"), "how much is logged")
+
+    engine: str = _setting("demo", _choice("demo", "scripted"), "the engine: `demo` (no model) or `scripted` (tests)")
+    model: str = _setting("", _text, "what the engine loads", default_text="the engine's name")
+    model_name: str = _setting("", _text, "what clients call it", default_text="MODEL")
+    engine_options: dict[str, Any] = _setting(
+        {}, _json_object, 'the engine\'s own options, as JSON: `{"tokens_per_second": 50}`', default_text="{}"
+    )
+    engine_script: str = _setting("", _text, "file with the completions of ENGINE=scripted", default_text="unset")
+
+    max_websocket_connections: int = _setting(100, _whole(1), "open WebSockets, over all workers that share a Redis")
+    websocket_lifetime_seconds: float = _setting(3600.0, _seconds(1), "a connection's life", default_text="3600")
+    websocket_warning_seconds: float = _setting(
+        3300.0, _seconds(), "when `connection_expiring` is sent, from the connection's start", default_text="3300"
+    )
+    websocket_grace_seconds: float = _setting(
+        300.0, _seconds(), "what runs at the end of a connection's life may take this long", default_text="300"
+    )
+    websocket_busy: str = _setting("queue", _choice("queue", "reject"), "a create on a busy connection: queue or 409")
+    websocket_max_message_bytes: int = _setting(64 * MIB, _whole(KIB), "largest message", default_text="64 MiB")
+    websocket_max_queued: int = _setting(64, _whole(), "creates that may wait on a connection")
+    websocket_max_state_bytes: int = _setting(
+        64 * MIB, _whole(KIB), "chains a connection remembers, and creates it queues", default_text="64 MiB"
+    )
+    stream_max_lag_bytes: int = _setting(
+        4 * MIB, _whole(64 * KIB), "a reader further behind than this is dropped", default_text="4 MiB"
+    )
+    stream_stall_seconds: float = _setting(
+        30.0, _seconds(0.1), "a reader that takes no byte for this long is dropped", default_text="30"
+    )
+    max_body_bytes: int = _setting(64 * MIB, _whole(KIB), "largest HTTP body", default_text="64 MiB")
+    responses_ping_interval_seconds: float = _setting(
+        15.0, _seconds(), "a silent stream gets a `response.ping` this often; 0 = never", default_text="15"
+    )
+    responses_max_in_flight: int = _setting(2000, _whole(1), "responses running in one worker; more get a 503")
+    responses_store: bool = _setting(True, _flag, "keep responses in the database", default_text="on")
+
+    @property
+    def serves_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    @property
+    def served_name(self) -> str:
+        """What clients call the model."""
+        return self.model_name or self.model or self.engine
+
+    @property
+    def database(self) -> str:
+        """The database's URL."""
+        return self.database_url or f"sqlite:///{Path(self.data_dir).absolute()}/respsite.sqlite3"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A setting as the README's table shows it."""
+
+    name: str
+    default: str
+    about: str
+
+
+def table() -> list[Row]:
+    """Return every setting with its default and what it is for."""
+    return [
+        Row(f.name.upper(), f.metadata["default_text"] or str(f.default), f.metadata["about"]) for f in fields(Settings)
+    ]
+
+
+def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """Read the settings; return them and warnings for the operator. An empty variable counts as unset.
+
+    Raises `ConfigurationError`.
+    """
+    warnings: list[str] = []
+    values: dict[str, Any] = {}
+    for setting in fields(Settings):
+        name = setting.name.upper()
+        raw = environ.get(name, "")
+        if raw.strip():
+            try:
+                values[setting.name] = setting.metadata["parse"](raw.strip())
+            except ValueError as wanted:
+                raise ConfigurationError(f"{name}={raw!r} is not valid: it takes {wanted}.") from None
+    if "host" in values and not _resolves(values["host"]):
+        warnings.append(f"HOST={values['host']!r} is no address of this machine and is ignored; using 127.0.0.1.")
+        del values["host"]
+    settings = Settings(**values)
+    _check_together(settings, values)
+    return settings, warnings
+
+
+def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
+    if not settings.serves_loopback and "allowed_hosts" not in given:
+        raise ConfigurationError(
+            f"HOST={settings.host} can be reached from the network, so ALLOWED_HOSTS must say which host names clients "
+            "use, for example ALLOWED_HOSTS=models.example.com."
+        )
+    if settings.websocket_warning_seconds > settings.websocket_lifetime_seconds and given.get(
+        "websocket_warning_seconds"
+    ):
+        raise ConfigurationError("WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS.")
+    if settings.engine == "scripted" and not settings.engine_script:
+        raise ConfigurationError("ENGINE=scripted needs ENGINE_SCRIPT, the file with its completions.")
+    if settings.database_url and not settings.database_url.startswith(("sqlite:", "postgres:", "postgresql:")):
+        raise ConfigurationError(
+            "DATABASE_URL is not valid: it takes sqlite:///path or postgres://user:password@host/name."
+        )
+    if settings.redis_url and not settings.redis_url.startswith(("redis://", "rediss://", "unix://")):
+        raise ConfigurationError("REDIS_URL is not valid: it takes redis://host:6379/0 (or rediss://, unix://).")
+
+
+def _resolves(host: str) -> bool:
+    """Some shells export HOST as the machine's name, which need not be an address."""
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,277 @@
+"""`Connection`: drives one WebSocket's session: starts its runs, and writes what they say.
+
+One task writes, and only while there is something to write; it drains what all lanes have ready, then waits for news.
+So events of one loop turn leave together, and a lane that is silent costs nothing. An idle connection owns no task,
+just the timer of its next deadline.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+
+import orjson
+
+from responses_app.protocol import ids
+from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.connection_errors import message_too_large, not_json
+from responses_app.protocol.errors import ApiError, server_error
+from responses_app.protocol.frames import error_frame, event_frame, lane_suffix, ping
+from responses_app.protocol.requests import parse_create
+from responses_app.protocol.session import CancelRuns, Close, Command, Create, Send, Start, WebSocketSession
+from responses_app.runs.journal import JournalReader, ReaderTooSlow
+from responses_app.runs.run import Origin, ResponseRun
+from responses_app.wiring import Site
+
+logger = logging.getLogger("respsite.transport")
+
+TOO_LARGE = 4009  # close code; daphne can send none between 1000 and 3000
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A run that is being written to the connection."""
+
+    create: Create
+    run: ResponseRun
+    reader: JournalReader
+    suffix: str | None
+    last_sent: float
+
+
+class Connection:
+    """One open WebSocket. `send` writes a text frame and may wait; `close` closes with a code."""
+
+    def __init__(
+        self, site: Site, *, send: Callable[[str], Awaitable[None]], close: Callable[[int], Awaitable[None]]
+    ) -> None:
+        self.id = site.new_id(ids.CONNECTION)
+        self._site = site
+        self._send = send
+        self._close = close
+        self._loop = asyncio.get_running_loop()
+        now = self._loop.time()
+        self._session = WebSocketSession(site.session_limits, now, time.time() - now)
+        self._outbox: deque[str] = deque()  # frames that are no events
+        self._outbox_bytes = 0
+        self._lanes: dict[str | None, _Lane] = {}
+        self._ready: dict[str | None, None] = {}  # lanes with news, in the order of the news
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writer: asyncio.Task[None] | None = None
+        self._news: asyncio.Future[None] | None = None
+        self._closing: int | None = None
+        self._ended = False
+        self._ignored_logged = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._schedule()
+
+    def receive_text(self, text: str) -> None:
+        """Take a frame; never waits for a run."""
+        if self._closing is not None or self._ended:
+            return
+        limit = self._site.settings.websocket_max_message_bytes
+        size = len(text) if len(text) * 4 <= limit else len(text.encode())
+        if size > limit:
+            self._refuse_message(size, limit)
+            return
+        try:
+            frame = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            self._post(error_frame(not_json("this cannot be parsed")))
+            return
+        self._log_ignored(frame)
+        self._execute(self._session.receive(frame, size))
+
+    def receive_bytes(self) -> None:
+        """Refuse a binary frame."""
+        self._post(error_frame(not_json("this is a binary frame")))
+
+    async def aclose(self, reason: str) -> None:
+        """End: cancel what the connection owns, and detach from its runs, which cancels them."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._timer:
+            self._timer.cancel()
+        current = asyncio.current_task()
+        tasks = [task for task in (*self._tasks, self._writer) if task is not None and task is not current]
+        for task in tasks:
+            task.cancel()
+        for lane in self._lanes.values():
+            self._site.registry.detach(lane.run, lane.reader, reason=reason)
+        self._lanes.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What the session wants done.
+
+    def _execute(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Send(text):
+                    self._post(text)
+                case Start(create):
+                    self._spawn(self._start(create))
+                case CancelRuns():
+                    self._cancel_runs()
+                case Close(code):
+                    self._closing = code
+                    self._wake_writer()
+
+    async def _start(self, create: Create) -> None:
+        origin = Origin(transport="websocket", request_id=self.id)
+        try:
+            request = parse_create(create.fields)
+            run = await self._site.service.create(request, origin, recall=lambda id: self._recall(create, id))
+        except ApiError as error:
+            self._execute(self._session.refused(create, error))
+        except Exception:
+            logger.exception("connection %s: a request could not be started", self.id)
+            self._execute(self._session.refused(create, server_error(self.id, code="processing_error")))
+        else:
+            self._attach(create, run)
+
+    def _recall(self, create: Create, response_id: str) -> ChainLink | None:
+        if create.parent is not None and create.parent.response_id == response_id:
+            return create.parent
+        return self._session.recall(response_id)
+
+    def _attach(self, create: Create, run: ResponseRun) -> None:
+        def wake() -> None:
+            self._ready[create.lane] = None
+            self._wake_writer()
+
+        reader = self._site.registry.attach(run, wake)
+        self._lanes[create.lane] = _Lane(create, run, reader, lane_suffix(create.lane), self._loop.time())
+        wake()
+        self._schedule()
+
+    def _cancel_runs(self) -> None:
+        for lane in self._lanes.values():
+            self._site.registry.detach(lane.run, lane.reader, reason="its connection's time is over")
+        self._lanes.clear()
+
+    # Writing.
+
+    def _post(self, text: str) -> None:
+        """Queue a frame that is no event; a client that provokes them without reading is dropped."""
+        self._outbox.append(text)
+        self._outbox_bytes += len(text)
+        if self._outbox_bytes > self._site.settings.stream_max_lag_bytes:
+            self._drop("it does not read the errors it causes")
+        else:
+            self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        if self._ended:
+            return
+        if self._writer is None:
+            self._writer = self._loop.create_task(self._write(), name=f"writer of {self.id}")
+        elif self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def _write(self) -> None:
+        """Write until nothing is left that could have news."""
+        try:
+            while self._outbox or self._lanes or self._closing is not None:
+                while self._outbox:
+                    frame = self._outbox.popleft()
+                    self._outbox_bytes -= len(frame)
+                    await self._send(frame)
+                if self._closing is not None:
+                    await self._close(self._closing)
+                    return
+                ready, self._ready = self._ready, {}
+                for name in ready:
+                    if name in self._lanes:
+                        await self._write_lane(self._lanes[name])
+                if not self._ready and not self._outbox and self._closing is None and self._lanes:
+                    self._news = self._loop.create_future()
+                    await self._news
+        except ReaderTooSlow:
+            self._drop("it reads too slowly (STREAM_MAX_LAG_BYTES)")
+        except OSError:  # the client is gone; the server tells the consumer so, too
+            self._drop("it is gone")
+        finally:
+            self._writer = None
+
+    async def _write_lane(self, lane: _Lane) -> None:
+        name, reader = lane.create.lane, lane.reader
+        for entry in reader.take():
+            await self._send(event_frame(entry.json, lane.suffix))
+        lane.last_sent = self._loop.time()
+        if not reader.ended:
+            if reader.behind:
+                self._ready[name] = None
+                await asyncio.sleep(0)  # let the server flush, and other lanes have their turn
+            return
+        if self._lanes.get(name) is lane:
+            del self._lanes[name]
+            self._site.registry.detach(lane.run, reader)
+            self._execute(self._session.ended(lane.create, lane.run.status, lane.run.link))
+
+    # Time.
+
+    def _schedule(self) -> None:
+        """Set the one timer to whatever is due first: the session's deadline, or a heartbeat while runs are silent."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        due = self._session.deadline()
+        interval = self._site.settings.responses_ping_interval_seconds
+        if interval and self._lanes:
+            beat = min(lane.last_sent for lane in self._lanes.values()) + interval
+            due = beat if due is None else min(due, beat)
+        if due is not None and not self._ended:
+            self._timer = self._loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        deadline = self._session.deadline()
+        if deadline is not None and now >= deadline:
+            self._execute(self._session.tick(now))
+        self._beat(now)
+        self._schedule()
+
+    def _beat(self, now: float) -> None:
+        interval = self._site.settings.responses_ping_interval_seconds
+        for lane in self._lanes.values() if interval else ():
+            if now - lane.last_sent >= interval:
+                lane.last_sent = now
+                if lane.reader.position > 0:  # never before `response.created`
+                    self._post(event_frame(ping(lane.reader.last_number, time.time()), lane.suffix))
+
+    # Endings.
+
+    def _refuse_message(self, size: int, limit: int) -> None:
+        logger.warning("connection %s: a message of %d bytes is over WEBSOCKET_MAX_MESSAGE_BYTES", self.id, size)
+        self._post(error_frame(message_too_large(size, limit)))
+        self._closing = TOO_LARGE
+        self._wake_writer()
+
+    def _drop(self, why: str) -> None:
+        logger.warning("connection %s was dropped: %s", self.id, why)
+        self._outbox.clear()
+        self._closing = 1000
+        self._spawn(self._hang_up(f"its connection was dropped: {why}"))
+
+    async def _hang_up(self, reason: str) -> None:
+        await self.aclose(reason)
+        with suppress(OSError):  # where the client is gone, there is nothing to close
+            await self._close(1000)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _log_ignored(self, frame: object) -> None:
+        if self._ignored_logged or not isinstance(frame, dict):
+            return
+        ignored = [name for name in ("stream", "background") if frame.get(name) is not None]
+        if ignored:
+            self._ignored_logged = True
+            logger.debug("connection %s: %s means nothing on a WebSocket", self.id, " and ".join(ignored))

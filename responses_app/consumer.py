@@ -1,0 +1,100 @@
+"""The WebSocket transport: one `AsyncJsonWebsocketConsumer` per connection, thin around `Connection`."""
+
+import logging
+from typing import Any
+from urllib.parse import urlsplit
+
+from channels.exceptions import StopConsumer
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from django.http.request import validate_host
+
+from responses_app.connection import Connection
+from responses_app.protocol.connection_errors import connections_exhausted
+from responses_app.protocol.frames import error_frame
+from responses_app.wiring import get_site
+
+logger = logging.getLogger("respsite.transport")
+
+
+class ResponsesConsumer(AsyncJsonWebsocketConsumer):
+    """Serves `GET /v1/responses`, upgraded.
+
+    No channel layer is attached: nothing is streamed through it, and a Redis outage must not kill connections.
+    """
+
+    channel_layer_alias = "none"
+    connection: Connection | None = None
+    holds_slot = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve the connection; whatever ends it (also a cancelled task, where `disconnect` is never called)."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._end("its client disconnected")
+
+    async def dispatch(self, message: dict[str, Any]) -> None:
+        """Route a message to its handler, without Channels' hop to the database thread before each of them."""
+        match message["type"]:
+            case "websocket.receive":
+                await self.websocket_receive(message)
+            case "websocket.connect":
+                await self.websocket_connect(message)
+            case "websocket.disconnect":
+                await self._end("its client disconnected")
+                raise StopConsumer
+
+    async def connect(self) -> None:
+        """Accept, unless the browser's page is foreign or there are too many connections."""
+        site = get_site()
+        if not origin_allowed(self.scope["headers"], site.settings.allowed_hosts):
+            logger.warning("a WebSocket was refused: its Origin is not in ALLOWED_HOSTS")
+            await self.close()
+            return
+        self.holds_slot = await site.connection_limit.acquire()
+        await self.accept()
+        if not self.holds_slot:
+            logger.warning("a WebSocket was refused: MAX_WEBSOCKET_CONNECTIONS are open")
+            await self.send(text_data=error_frame(connections_exhausted()))
+            await self.close(1000)
+            return
+        self.connection = Connection(site, send=self.send_frame, close=self.close)
+
+    async def websocket_receive(self, message: dict[str, Any]) -> None:
+        """Hand a frame to the connection, which never waits for a run."""
+        if self.connection is None:
+            return
+        text = message.get("text")
+        if text is None:
+            self.connection.receive_bytes()
+        else:
+            self.connection.receive_text(text)
+
+    async def send_frame(self, text: str) -> None:
+        """Send a text frame, without the detours for binary ones."""
+        await self.base_send({"type": "websocket.send", "text": text})
+
+    async def _end(self, reason: str) -> None:
+        connection, self.connection = self.connection, None
+        if self.holds_slot:
+            self.holds_slot = False
+            get_site().connection_limit.release()
+        if connection is not None:
+            await connection.aclose(reason)
+
+
+def origin_allowed(headers: list[tuple[bytes, bytes]], allowed_hosts: tuple[str, ...]) -> bool:
+    """Say whether a handshake may go on: a browser's Origin must be one of ours, a missing one passes.
+
+    No SDK sends an Origin; Channels' own validator would refuse them all.
+    """
+    origin = next((value for name, value in headers if name == b"origin"), None)
+    if origin is None:
+        return True
+    try:
+        host = urlsplit(origin.decode("latin1")).hostname
+    except ValueError:
+        return False
+    if host is None:
+        return False
+    return validate_host(f"[{host}]" if ":" in host else host, list(allowed_hosts))

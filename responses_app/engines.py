@@ -1,0 +1,72 @@
+"""One engine per process under the name clients know, from its settings to its last breath."""
+
+import asyncio
+import logging
+from importlib import import_module
+
+from engine.backends.base import BaseEngine
+from engine.errors import EngineConfigurationError, EngineError
+from engine.types import EngineInfo
+from responses_app.conf import Settings
+
+logger = logging.getLogger("respsite.engine")
+
+BACKENDS = {  # imported when chosen: a backend may need packages that others do without
+    "demo": "engine.backends.demo.DemoEngine",
+    "scripted": "engine.backends.scripted.ScriptedEngine",
+}
+RETRY_SECONDS = (1, 2, 5, 10, 30)  # between attempts to start; the last one repeats
+
+
+def make_engine(settings: Settings) -> BaseEngine:
+    """Build the engine that the settings name; nothing is loaded yet."""
+    module, _, name = BACKENDS[settings.engine].rpartition(".")
+    options = dict(settings.engine_options)
+    if settings.engine_script:
+        options["script"] = settings.engine_script
+    engine: BaseEngine = getattr(import_module(module), name)(model=settings.model or settings.engine, options=options)
+    return engine
+
+
+class EngineStarter:
+    """Starts an engine beside everything else, again and again where that can help."""
+
+    def __init__(self, engine: BaseEngine) -> None:
+        self.engine = engine
+        self.info: EngineInfo | None = None
+        self.problem = "the engine is starting"
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to start; `info` is there once it worked, until then `problem` says what is the matter."""
+        self._task = asyncio.create_task(self._start(), name="start the engine")
+
+    async def wait(self) -> None:
+        """Wait until the engine has started, or never will."""
+        if self._task:
+            await asyncio.wait([self._task])
+
+    async def aclose(self) -> None:
+        """Stop the engine, started or not."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self.engine.aclose()
+
+    async def _start(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                self.info = await self.engine.start()
+            except EngineConfigurationError as error:
+                self.problem = str(error)
+                logger.error("the engine cannot start: %s", error)
+                return
+            except EngineError as error:
+                self.problem = "the engine is away"
+                wait = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
+                logger.warning("the engine did not start: %s; trying again in %d s", error, wait)
+                attempt += 1
+                await asyncio.sleep(wait)
+            else:
+                return

@@ -1,0 +1,149 @@
+"""HTTP's way of saying things: JSON bodies, OpenAI's errors, server-sent events."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import orjson
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.request import UnreadablePostError
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.frames import ping
+from responses_app.runs.journal import Entry, JournalReader, ReaderTooSlow, Waiter
+from responses_app.runs.registry import RunRegistry
+from responses_app.runs.run import ResponseRun
+
+
+def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
+    """Return a JSON answer."""
+    return HttpResponse(orjson.dumps(body), status=status, content_type="application/json", headers=headers)
+
+
+def error_response(error: ApiError) -> HttpResponse:
+    """Return an error in OpenAI's shape."""
+    return json_response({"error": error.body()}, status=error.status, headers=error.headers)
+
+
+def read_json(request: HttpRequest, *, max_body_bytes: int) -> JsonObject:
+    """Return a request's body. Raises `ApiError`: 415 for another content type, 413 over the limit, 400 for no JSON."""
+    if request.content_type != "application/json":
+        shown = request.content_type or "none"
+        raise ApiError(
+            f"Unsupported content type: '{shown[:80]}'. Send the body as 'application/json'.",
+            status=415,
+            code="unsupported_media_type",
+        )
+    body = _read(request, max_body_bytes)
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise invalid_request(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+    if not isinstance(data, dict):
+        raise invalid_request("The body must be a JSON object.", code="invalid_json")
+    return data
+
+
+def _read(request: HttpRequest, limit: int) -> bytes:
+    too_large = ApiError(
+        f"The body is larger than {limit} bytes (MAX_BODY_BYTES). Send a shorter input, or continue a response with "
+        "'previous_response_id' and only the new items.",
+        status=413,
+        code="request_too_large",
+    )
+    length = request.META.get("CONTENT_LENGTH") or "0"
+    if length.isdecimal() and int(length) > limit:
+        raise too_large
+    try:
+        return request.body
+    except RequestDataTooBig:
+        raise too_large from None
+    except UnreadablePostError:
+        raise invalid_request("The body could not be read to its end. Send it again.") from None
+
+
+class RunReader:
+    """A request's place in a run's journal; leaving it detaches, and the last to leave cancels the run."""
+
+    def __init__(self, registry: RunRegistry, run: ResponseRun) -> None:
+        self._registry = registry
+        self.run = run
+        self._waiter = Waiter()
+        self.reader: JournalReader = registry.attach(run, self._waiter)
+
+    async def batches(self, ping_seconds: float = 0.0) -> AsyncIterator[list[Entry]]:
+        """Yield events until the terminal one; an empty batch after each `ping_seconds` of silence (0: never).
+
+        Raises `ReaderTooSlow`.
+        """
+        while not self.reader.ended:
+            entries = self.reader.take()
+            if entries or not await self._waiter.wait(ping_seconds or None):
+                yield entries
+
+    def leave(self) -> None:
+        """Let go of the run."""
+        self._registry.detach(self.run, self.reader, reason="its client disconnected")
+
+
+async def run_to_end(registry: RunRegistry, run: ResponseRun) -> JsonObject:
+    """Wait for the terminal event and return its response."""
+    place = RunReader(registry, run)
+    try:
+        async for _ in place.batches():
+            pass
+    finally:
+        place.leave()
+    return run.response()
+
+
+async def event_stream(registry: RunRegistry, run: ResponseRun, *, ping_seconds: float) -> HttpResponse:
+    """Return a run as server-sent events; the first one is on its way when the answer starts."""
+    events = _server_sent(RunReader(registry, run), ping_seconds)
+    first = await anext(events)  # an iterator that has begun is closed, and so detached, whatever becomes of the answer
+    response = StreamingHttpResponse(_after(first, events), content_type="text/event-stream")
+    response["cache-control"] = "no-cache"
+    response["x-accel-buffering"] = "no"
+    return response
+
+
+async def _server_sent(place: RunReader, ping_seconds: float) -> AsyncGenerator[bytes, None]:
+    try:
+        async for entries in place.batches(ping_seconds):
+            if entries:
+                yield b"".join(b"event: %b\ndata: %b\n\n" % (entry.type.encode(), entry.json) for entry in entries)
+            else:
+                yield b"event: response.ping\ndata: %b\n\n" % ping(place.reader.last_number, time.time())
+            await asyncio.sleep(0)  # let the server flush
+        yield b"data: [DONE]\n\n"
+    except ReaderTooSlow:
+        return  # the registry has logged it; a stream cut short tells the client
+    finally:
+        place.leave()
+
+
+async def _after(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    try:
+        yield first
+        async for chunk in rest:
+            yield chunk
+    finally:
+        await rest.aclose()
+
+
+def request_id_of(request: HttpRequest) -> str:
+    """Return the id the middleware gave this request."""
+    return str(getattr(request, "request_id", ""))
+
+
+def path_error(method: str, allowed: list[str], hint: str = "") -> ApiError:
+    """The method is not one of this path's (405)."""
+    message = f"Method {method} is not allowed here; this path takes {' and '.join(allowed)}.{hint}"
+    return ApiError(message, status=405, code="method_not_allowed")
+
+
+def not_found(path: str) -> ApiError:
+    """Nothing is served at this path (404)."""
+    message = f"Nothing is served at '{path[:200]}'. The API begins at /v1: try GET /v1/models."
+    return ApiError(message, status=404, type="not_found_error", code="not_found")

@@ -1,0 +1,79 @@
+"""`ApiMiddleware`: standing first, it answers the API's paths itself; everything else goes on to Django's own.
+
+So sessions, auth, CSRF and messages serve the admin alone (they cost 3 ms a request), every answer of the API has its
+request id, and every error is JSON in OpenAI's shape.
+"""
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+
+from asgiref.sync import markcoroutinefunction
+from django.core.exceptions import DisallowedHost
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import Resolver404, resolve
+
+from responses_app.http import error_response, not_found
+from responses_app.protocol import ids
+from responses_app.protocol.errors import ApiError, invalid_request, server_error
+from responses_app.wiring import get_site
+
+logger = logging.getLogger("respsite.transport")
+
+API_URLS = "responses_app.urls"
+_API_PATH = re.compile(r"/(?:v1|responses|models|health|ready)(?:/|$)")
+_PRINTABLE = re.compile(r"[\x20-\x7e]{1,128}")
+
+
+class ApiMiddleware:
+    """Async only, like the views behind it."""
+
+    async_capable = True
+    sync_capable = False
+
+    def __init__(self, get_response: Callable[[HttpRequest], Awaitable[HttpResponseBase]]) -> None:
+        self._get_response = get_response
+        markcoroutinefunction(self)
+
+    async def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Answer, or hand on."""
+        if not _API_PATH.match(request.path_info):
+            return await self._get_response(request)
+        request_id = _request_id(request)
+        request.request_id = request_id  # type: ignore[attr-defined]
+        response = await self._answer(request, request_id)
+        response["x-request-id"] = request_id
+        return response
+
+    async def _answer(self, request: HttpRequest, request_id: str) -> HttpResponseBase:
+        try:
+            _check_host(request)
+            match = resolve(request.path_info, API_URLS)
+            answer: HttpResponseBase = await match.func(request, *match.args, **match.kwargs)
+        except Resolver404:
+            return error_response(not_found(request.path_info))
+        except ApiError as error:
+            return error_response(error)
+        except Exception:
+            logger.exception("request %s broke", request_id)
+            return error_response(server_error(request_id))
+        return answer
+
+
+def _request_id(request: HttpRequest) -> str:
+    """Echo the client's id if it is printable and short, else make one."""
+    given = request.headers.get("x-request-id", "")
+    return given if _PRINTABLE.fullmatch(given) else get_site().new_id(ids.REQUEST)
+
+
+def _check_host(request: HttpRequest) -> HttpResponse | None:
+    try:
+        request.get_host()
+    except DisallowedHost:
+        host = request.META.get("HTTP_HOST", "")[:100]
+        raise invalid_request(
+            f"The host name '{host}' is not served here. The operator can add it to ALLOWED_HOSTS.",
+            code="host_not_allowed",
+        ) from None
+    return None

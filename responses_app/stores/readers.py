@@ -1,0 +1,63 @@
+"""A few threads that read, each with a database connection of its own that stays open."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import local
+from typing import TypeVar
+
+from django.db import Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from responses_app.stores.base import StoreError
+
+Found = TypeVar("Found")
+
+THREADS = 4  # and so connections; more would not read faster, since they share the interpreter's lock
+
+
+class DatabaseReaders:
+    """Runs queries off the event loop; at most `THREADS` at once, the others wait their turn."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="store-reader")
+        self._thread = local()
+        self._connections: list[BaseDatabaseWrapper] = []
+
+    async def run(self, query: Callable[[BaseDatabaseWrapper], Found]) -> Found:
+        """Return what `query` returns, called on a reader's thread with that thread's connection.
+
+        Raises:
+            StoreError: the database failed, or the readers are closed.
+        """
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._executor, self._query, query)
+        except RuntimeError as error:
+            raise StoreError("The readers are closed.") from error
+        return await running
+
+    async def aclose(self) -> None:
+        """Let running queries end, then end the threads and their connections. Safe to call twice."""
+        await asyncio.to_thread(self._close)
+
+    def _query(self, query: Callable[[BaseDatabaseWrapper], Found]) -> Found:
+        try:
+            connection = self._own_connection()
+            connection.close_if_unusable_or_obsolete()
+            return query(connection)
+        except Error as error:
+            raise StoreError(f"{type(error).__name__}: {error}") from error
+
+    def _own_connection(self) -> BaseDatabaseWrapper:
+        connection = connections[self._using]
+        if not hasattr(self._thread, "known"):
+            self._thread.known = True
+            connection.inc_thread_sharing()  # so that another thread may close it, once this one has ended
+            self._connections.append(connection)
+        return connection
+
+    def _close(self) -> None:
+        self._executor.shutdown(wait=True)
+        while self._connections:
+            self._connections.pop().close()

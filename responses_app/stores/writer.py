@@ -1,0 +1,206 @@
+"""One thread that writes: whatever is asked while a transaction commits goes into the next one, together.
+
+A commit costs far more than a row, and there is one writer to a SQLite file at a time anyway; so fifty responses that
+end at once cost one transaction, not fifty. Nothing waits for others to come: an idle writer commits at once.
+
+The thread is an executor's. It sleeps while there is nothing to write, it is no daemon, and an interpreter that ends
+without `close` still lets it finish what is queued.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from threading import Lock
+from typing import Generic, TypeVar
+
+from django.db import InterfaceError, OperationalError, connections, transaction
+
+from responses_app.stores.base import StoreError
+
+logger = logging.getLogger("respsite.stores")
+
+Record = TypeVar("Record")
+
+MAX_BATCH = 500  # records a transaction; bounds how long others wait for a SQLite file, and the rows built at once
+RETRY_PAUSES = (0.05, 0.25, 1.0)  # seconds before another attempt: 4 attempts, at most 1.3 s of pauses a transaction
+
+# The database is locked, restarts, or dropped the connection: the same transaction may succeed on a new connection.
+PASSING = (OperationalError, InterfaceError)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pending(Generic[Record]):
+    """A record, and the loop and future of whoever waits for it."""
+
+    record: Record
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[None]"
+
+
+class CoalescingWriter(Generic[Record]):
+    """Commits records in the order they came, all that are queued in one transaction.
+
+    `commit` gets them in a list, at most `MAX_BATCH`, inside `transaction.atomic()` of the database `using`, on the
+    writer's thread. It may be called again with the same records, after a failure or in parts, so writing a record
+    twice must be no error. `max_pending` bounds the records that wait beside those being committed.
+    """
+
+    def __init__(
+        self, commit: Callable[[Sequence[Record]], None], *, using: str = "default", max_pending: int = 10_000
+    ) -> None:
+        self._commit = commit
+        self._using = using
+        self._max_pending = max_pending
+        self._lock = Lock()  # over the three below; never held while anything blocks
+        self._queue: deque[_Pending[Record]] = deque()
+        self._draining = False
+        self._executor: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Get ready; the thread starts with the first write.
+
+        Raises:
+            StoreError: it was closed before.
+        """
+        with self._lock:
+            if self._closed:
+                raise StoreError("The writer was closed.")
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
+
+    async def write(self, record: Record) -> None:
+        """Return when the record is committed. A caller that is cancelled stops waiting; the record is written still.
+
+        Raises:
+            StoreError: it could not be committed, `max_pending` records wait already, or the writer does not run.
+        """
+        loop = asyncio.get_running_loop()
+        pending = _Pending(record, loop, loop.create_future())
+        self._enqueue(pending)
+        await pending.future
+
+    def close(self) -> None:
+        """Commit what is queued, then end the thread and its connection. Safe to call twice, from any thread.
+
+        Blocks for as long as the commits take, which `RETRY_PAUSES` and the database's own timeouts bound. Not for the
+        event loop: use `aclose` there.
+        """
+        with self._lock:
+            first, self._closed = not self._closed, True
+            executor = self._executor
+            if executor is not None and first:
+                executor.submit(self._disconnect)  # behind the drain, if one is under way
+        if executor is not None:
+            executor.shutdown(wait=True)
+
+    async def aclose(self) -> None:
+        """Do what `close` does without blocking the loop."""
+        await asyncio.to_thread(self.close)
+
+    def _enqueue(self, pending: _Pending[Record]) -> None:
+        with self._lock:
+            if self._executor is None or self._closed:
+                raise StoreError("The writer does not run.")
+            if len(self._queue) >= self._max_pending:
+                raise StoreError(f"{self._max_pending} records wait to be written already.")
+            self._queue.append(pending)
+            if not self._draining:
+                self._draining = True
+                self._executor.submit(self._drain)
+
+    # What follows runs on the writer's thread.
+
+    def _drain(self) -> None:
+        while batch := self._take():
+            try:
+                self._write(batch)
+            except Exception as error:
+                logger.exception("the writer failed in an unforeseen way")
+                self._settle(batch, error)
+
+    def _take(self) -> list[_Pending[Record]]:
+        with self._lock:
+            batch = list(islice(self._queue, MAX_BATCH))
+            for _ in batch:
+                self._queue.popleft()
+            self._draining = bool(batch)
+        return batch
+
+    def _write(self, batch: list[_Pending[Record]]) -> None:
+        """Commit a batch and tell those who wait for it."""
+        try:
+            self._attempt(batch)
+        except PASSING as error:
+            logger.error("%d records could not be written: %s", len(batch), error)
+            self._settle(batch, error)
+        except Exception as error:
+            if len(batch) > 1:
+                logger.warning("%d records could not be written together, trying one by one: %s", len(batch), error)
+                self._write_singly(batch)
+            else:
+                logger.error("a record could not be written: %s", error, exc_info=error)
+                self._settle(batch, error)
+        else:
+            self._settle(batch, None)
+
+    def _write_singly(self, batch: list[_Pending[Record]]) -> None:
+        """Commit each record by itself, so that a bad one does not fail its neighbours."""
+        for index, pending in enumerate(batch):
+            try:
+                self._attempt([pending])
+            except PASSING as error:  # no single record's fault: the rest would only wait as long again, each
+                logger.error("%d records could not be written: %s", len(batch) - index, error)
+                self._settle(batch[index:], error)
+                return
+            except Exception as error:
+                logger.error("a record could not be written: %s", error, exc_info=error)
+                self._settle([pending], error)
+            else:
+                self._settle([pending], None)
+
+    def _attempt(self, batch: list[_Pending[Record]]) -> None:
+        """Run one transaction, again on a new connection while it fails for a passing reason."""
+        records = [pending.record for pending in batch]
+        for pause in (*RETRY_PAUSES, None):
+            try:
+                with transaction.atomic(using=self._using):
+                    self._commit(records)
+                return
+            except PASSING as error:
+                connections[self._using].close()
+                if pause is None:
+                    raise
+                logger.warning("the database failed, trying again in %.2f s: %s", pause, error)
+                time.sleep(pause)
+
+    def _settle(self, batch: Sequence[_Pending[Record]], error: Exception | None) -> None:
+        """Answer those who wait, with one call into each of their loops."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for pending in batch:
+            by_loop.setdefault(pending.loop, []).append(pending.future)
+        for loop, futures in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_resolve, futures, error)
+            except RuntimeError:  # the loop is closed, so nobody waits any more
+                logger.warning("%d records were settled after their event loop had ended", len(futures))
+
+    def _disconnect(self) -> None:
+        connections[self._using].close()
+
+
+def _resolve(futures: "Sequence[asyncio.Future[None]]", error: Exception | None) -> None:
+    for future in futures:
+        if future.done():  # its caller was cancelled
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            failure = StoreError(f"{type(error).__name__}: {error}")
+            failure.__cause__ = error
+            future.set_exception(failure)

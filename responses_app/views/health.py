@@ -1,0 +1,38 @@
+"""`/health`: the process answers. `/ready`: it can serve, and what is missing if not."""
+
+from django.http import HttpRequest, HttpResponse
+
+from engine.errors import EngineError
+from responses_app.http import json_response
+from responses_app.protocol.errors import JsonObject
+from responses_app.wiring import get_site
+
+
+async def health(request: HttpRequest) -> HttpResponse:
+    """Say that the process answers."""
+    return json_response({"status": "ok"})
+
+
+async def ready(request: HttpRequest) -> HttpResponse:
+    """Say whether requests can be served: 200, or 503 with what to do.
+
+    Redis being away does not make a worker unready: limits then hold per process, and this says so.
+    """
+    site = get_site()
+    database = await site.store.check()
+    engine = None if site.engine.info else site.engine.problem
+    if engine is None:
+        try:
+            await site.engine.engine.health()
+        except EngineError:
+            engine = "the engine is away"
+    checks: JsonObject = {
+        "database": database or "ok",
+        "engine": engine or "ok",
+        "redis": site.connection_limit.degraded or "ok",
+    }
+    is_ready = not database and not engine
+    body: JsonObject = {"status": "ready" if is_ready else "not ready", **checks}
+    body["connections"] = site.connection_limit.open_connections
+    body["responses_in_flight"] = len(site.registry)
+    return json_response(body, status=200 if is_ready else 503, headers={} if is_ready else {"retry-after": "2"})

@@ -1,0 +1,117 @@
+"""The composition root: settings → objects. One `Site` per process; everything else gets what it needs handed in."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from django.conf import settings as django_settings
+
+from responses_app.conf import Settings
+from responses_app.engines import EngineStarter, make_engine
+from responses_app.limits.base import BaseConnectionLimit
+from responses_app.limits.memory import MemoryConnectionLimit
+from responses_app.protocol.ids import IdFactory
+from responses_app.protocol.session import SessionLimits
+from responses_app.runs.registry import RunRegistry
+from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
+from responses_app.stores.base import BaseResponseStore
+
+logger = logging.getLogger("respsite")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Everything one process serves with."""
+
+    settings: Settings
+    engine: EngineStarter
+    store: BaseResponseStore
+    connection_limit: BaseConnectionLimit
+    registry: RunRegistry
+    service: ResponseService
+    new_id: Callable[[str], str]
+
+    @property
+    def session_limits(self) -> SessionLimits:
+        """The bounds of one WebSocket connection."""
+        settings = self.settings
+        return SessionLimits(
+            max_queued=settings.websocket_max_queued,
+            max_state_bytes=settings.websocket_max_state_bytes,
+            reject_when_busy=settings.websocket_busy == "reject",
+            warning_after=settings.websocket_warning_seconds,
+            lifetime=settings.websocket_lifetime_seconds,
+            grace=settings.websocket_grace_seconds,
+        )
+
+    async def start(self) -> None:
+        """Start what must run before anything is served; the engine goes on loading beside."""
+        await self.store.start()
+        await self.connection_limit.start()
+        self.engine.start()
+
+    async def aclose(self) -> None:
+        """Cancel what runs, write what is to be written, give back what is shared."""
+        await self.registry.aclose()
+        await asyncio.gather(self.connection_limit.aclose(), self.store.aclose(), self.engine.aclose())
+
+
+def build_site(settings: Settings) -> Site:
+    """Build everything from settings; nothing is started, and no event loop is needed yet."""
+    new_id = IdFactory(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
+    engine = EngineStarter(make_engine(settings))
+    store = _store(settings)
+    registry = RunRegistry(max_runs=settings.responses_max_in_flight)
+    name = settings.served_name
+    service = ResponseService(
+        models={name: ServedModel(name, engine.engine, lambda: engine.info, created=int(time.time()))},
+        store=store,
+        registry=registry,
+        new_id=new_id,
+        now=time.time,
+        limits=ServiceLimits(max_lag_bytes=settings.stream_max_lag_bytes, store_responses=settings.responses_store),
+    )
+    return Site(
+        settings=settings,
+        engine=engine,
+        store=store,
+        connection_limit=_connection_limit(settings),
+        registry=registry,
+        service=service,
+        new_id=new_id,
+    )
+
+
+@lru_cache(maxsize=1)
+def get_site() -> Site:
+    """Return the process's one site."""
+    return build_site(django_settings.RESPSITE)
+
+
+def _store(settings: Settings) -> BaseResponseStore:
+    from responses_app.stores.database import DatabaseResponseStore  # after Django's apps are ready
+
+    return DatabaseResponseStore()
+
+
+def _connection_limit(settings: Settings) -> BaseConnectionLimit:
+    """Share the limit through the Redis that CHANNEL_LAYERS names, where there is one."""
+    limit = settings.max_websocket_connections
+    hosts = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts")
+    if not hosts:
+        return MemoryConnectionLimit(limit)
+    from responses_app.limits.redis import RedisConnectionLimit
+
+    return RedisConnectionLimit(limit, connect=lambda: _redis(hosts[0]))
+
+
+def _redis(host: dict[str, Any]) -> Any:
+    from redis.asyncio import Redis
+
+    options = {name: value for name, value in host.items() if name != "address"}
+    return Redis.from_url(host["address"], **options)

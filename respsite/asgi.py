@@ -1,0 +1,38 @@
+"""The ASGI application: `daphne respsite.asgi:application`, or any other ASGI server."""
+
+import os
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
+
+from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
+from django.core.asgi import get_asgi_application
+
+django_application = ASGIStaticFilesHandler(get_asgi_application())  # sets Django up: imports below need that
+
+from channels.routing import ProtocolTypeRouter, URLRouter
+
+from engine.errors import EngineConfigurationError
+from responses_app.backpressure import Backpressure
+from responses_app.lifecycle import Lifecycle
+from responses_app.routing import websocket_urlpatterns
+from responses_app.wiring import get_site
+
+site = get_site()
+try:
+    site.engine.engine.check()
+except EngineConfigurationError as error:
+    raise SystemExit(f"respsite: {error}") from None
+lifecycle = Lifecycle(site.start, site.aclose)
+lifecycle.hook_daphne()
+
+application = Backpressure(
+    ProtocolTypeRouter(
+        {
+            "http": django_application,
+            "websocket": URLRouter(websocket_urlpatterns),
+            "lifespan": lifecycle,
+        }
+    ),
+    stall_seconds=site.settings.stream_stall_seconds,
+    max_message_bytes=site.settings.websocket_max_message_bytes,
+)

@@ -1,0 +1,120 @@
+"""Django's settings, made from the environment by `responses_app.conf`. There is nothing to edit here."""
+
+import os
+import secrets
+import sys
+from pathlib import Path
+
+import dj_database_url
+
+from responses_app.conf import ConfigurationError, from_environ
+
+try:
+    RESPSITE, RESPSITE_WARNINGS = from_environ(os.environ)
+except ConfigurationError as error:
+    raise SystemExit(f"respsite: {error}") from None
+
+
+def _secret_key() -> str:
+    """Return SECRET_KEY, or one that is made once and kept in DATA_DIR, readable by its owner alone."""
+    if RESPSITE.secret_key:
+        return RESPSITE.secret_key
+    file = Path(RESPSITE.data_dir) / "secret_key"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return file.read_text().strip()
+    except OSError as error:
+        raise SystemExit(f"respsite: DATA_DIR={RESPSITE.data_dir} cannot be written ({error.strerror}).") from None
+    with os.fdopen(descriptor, "w") as opened:
+        key = secrets.token_urlsafe(50)
+        opened.write(key)
+    return key
+
+
+SECRET_KEY = _secret_key()
+DEBUG = RESPSITE.debug
+ALLOWED_HOSTS = list(RESPSITE.allowed_hosts)
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "channels",
+    "engine",
+    "responses_app",
+]
+
+# The first one answers the API's paths itself; the others serve the admin alone (they cost 3 ms a request).
+MIDDLEWARE = [
+    "responses_app.middleware.ApiMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "respsite.urls"
+ASGI_APPLICATION = "respsite.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+DATABASES = {"default": dj_database_url.parse(RESPSITE.database, conn_max_age=None, conn_health_checks=True)}
+if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+    # Write-ahead log: readers never wait for the writer. IMMEDIATE: two writers queue instead of failing ("locked").
+    DATABASES["default"]["OPTIONS"] = {
+        "timeout": 20,
+        "transaction_mode": "IMMEDIATE",
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000",
+    }
+    Path(DATABASES["default"]["NAME"]).parent.mkdir(parents=True, exist_ok=True)
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# The one place that names Redis. `socket_timeout: None`: redis-py >= 8 would cut blocking reads after 5 s.
+if RESPSITE.redis_url:
+    CHANNEL_LAYERS = {
+        "default": {
+            "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+            "CONFIG": {"hosts": [{"address": RESPSITE.redis_url, "socket_timeout": None}], "prefix": "respsite"},
+        },
+    }
+else:
+    CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+
+DATA_UPLOAD_MAX_MEMORY_SIZE = RESPSITE.max_body_bytes
+STATIC_URL = "static/"
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+USE_I18N = False
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "stream": sys.stderr, "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": "WARNING"},
+    "loggers": {
+        "respsite": {"level": RESPSITE.log_level.upper()},
+        "django": {"handlers": [], "level": "WARNING", "propagate": True},
+        "django.request": {"level": "ERROR"},  # a 404 of the API is the client's business
+    },
+}

@@ -1,0 +1,13 @@
+#!/bin/sh
+# Install what the tests start by themselves: Redis and PostgreSQL. Nothing is left running.
+set -eu
+missing=""
+command -v redis-server >/dev/null || missing="$missing redis-server"
+ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
+[ -z "$missing" ] && exit 0
+echo "installing$missing"
+if [ "$(id -u)" -eq 0 ]; then sudo=""; else sudo="sudo"; fi
+# Debian starts services at their installation; a policy that says no keeps them off.
+export DEBIAN_FRONTEND=noninteractive
+$sudo apt-get update -qq
+$sudo env RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $missing >/dev/null

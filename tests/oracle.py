@@ -1,0 +1,77 @@
+"""The official `openai` types as oracle: is this what OpenAI's SDK calls an event, a response, a body?
+
+Two traps. The SDK's own parsing (`construct`) validates nothing at all; and its models allow fields they do not know,
+so validation finds what is missing or of the wrong type, while a misspelt field passes: `unknown_fields` finds those.
+Importing the types costs 0.9 s, so nothing but tests does it.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Annotated, get_args, get_origin
+
+import pydantic
+from openai.types.responses import Response, ResponseStreamEvent
+
+EXTENSIONS = frozenset(  # what this server adds to OpenAI's objects on purpose
+    (
+        "name",  # of response.function_call_arguments.done: in OpenAI's documentation, not in 3.52.0's types
+        "response.store",  # OpenAI sends these three as well; only its types leave them out
+        "response.presence_penalty",
+        "response.frequency_penalty",
+        "response.usage.input_tokens_details.input_tokens_per_turn",
+        "response.usage.input_tokens_details.cached_tokens_per_turn",
+        "response.usage.output_tokens_details.output_tokens_per_turn",
+        "response.usage.output_tokens_details.tool_output_tokens",
+        "response.usage.output_tokens_details.tool_output_tokens_per_turn",
+    )
+)
+
+
+def validate_event(event: Mapping[str, object]) -> pydantic.BaseModel:
+    """Validate an event as the client reads it against OpenAI's type of that name, strictly: "1" is no number.
+
+    Raises `AssertionError` for a type that OpenAI does not have, a `pydantic.ValidationError` for a missing or
+    ill-typed field, and `AssertionError` for a field that neither OpenAI nor `EXTENSIONS` knows.
+    """
+    kind = event.get("type")
+    adapters = _event_adapters()
+    assert kind in adapters, f"OpenAI has no event {kind!r}"
+    model = adapters[kind].validate_python(event, strict=True)
+    _assert_known(model)
+    return model
+
+
+def validate_response(response: Mapping[str, object]) -> Response:
+    """Validate a response object; raises as `validate_event` does."""
+    model = _response_adapter().validate_python(response, strict=True)
+    _assert_known(model, "response")
+    return model
+
+
+def unknown_fields(model: object, path: str = "") -> Iterator[str]:
+    """Yield the dotted paths of fields that OpenAI's models let pass without knowing them."""
+    if isinstance(model, pydantic.BaseModel):
+        for name in model.model_extra or ():
+            yield f"{path}.{name}".lstrip(".")
+        for name in type(model).model_fields:
+            yield from unknown_fields(getattr(model, name), f"{path}.{name}".lstrip("."))
+    elif isinstance(model, list):
+        for value in model:
+            yield from unknown_fields(value, path)
+
+
+def _assert_known(model: pydantic.BaseModel, path: str = "") -> None:
+    unknown = [each for each in unknown_fields(model, path) if each not in EXTENSIONS]
+    assert not unknown, f"OpenAI does not know {unknown}"
+
+
+@lru_cache(maxsize=1)
+def _event_adapters() -> "dict[object, pydantic.TypeAdapter[pydantic.BaseModel]]":
+    union = get_args(ResponseStreamEvent)[0] if get_origin(ResponseStreamEvent) is Annotated else ResponseStreamEvent
+    by_type = {get_args(model.model_fields["type"].annotation)[0]: model for model in get_args(union)}
+    return {kind: pydantic.TypeAdapter(model) for kind, model in by_type.items()}
+
+
+@lru_cache(maxsize=1)
+def _response_adapter() -> "pydantic.TypeAdapter[Response]":
+    return pydantic.TypeAdapter(Response)

@@ -1,0 +1,145 @@
+"""A real PostgreSQL for tests: private, without durability, on a free port of 127.0.0.1."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.redis_server import _free_port as free_port
+
+START_SECONDS = 30.0
+STOP_SECONDS = 10.0
+INSTALLED = Path("/usr/lib/postgresql")  # where Debian keeps one folder a version, outside PATH
+FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "shared_buffers=32MB")
+
+
+class PostgresServer:
+    """Run PostgreSQL; stopped, it can be started again on the same port, with its data."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._programs = _newest_programs()
+        self._user = "postgres" if os.geteuid() == 0 else None  # initdb and postgres refuse to run as root
+        self._process: subprocess.Popen[bytes] | None = None
+        # Not below pytest's own directory, which only root may enter.
+        self._directory = Path(tempfile.mkdtemp(prefix="respsite-postgres-"))
+        self._directory.chmod(0o755)
+        if self._user:
+            shutil.chown(self._directory, self._user, self._user)
+
+    @property
+    def url(self) -> str:
+        """Give the address of the database `postgres`, as DATABASE_URL takes it."""
+        return self.url_of("postgres")
+
+    def url_of(self, database: str) -> str:
+        """Give the address of a database, as DATABASE_URL takes it."""
+        return f"postgres://postgres@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> None:
+        """Start the server and return when it answers; the first time, make its data.
+
+        Raises:
+            RuntimeError: it ended, or did not answer within `START_SECONDS`; the text holds its log.
+        """
+        assert self._process is None, "The server runs already."
+        if not (self._directory / "data").exists():
+            self._run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
+        options = ("listen_addresses=127.0.0.1", f"port={self.port}", f"unix_socket_directories={self._directory}")
+        log = self._directory / "log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", *(word for option in (*options, *FAST) for word in ("-c", option))],
+                **self._as_owner(),
+                stdout=output,
+                stderr=output,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Let the server shut down, cutting its connections; do nothing if it does not run."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGINT)  # "fast": it does not wait for its clients
+            process.wait(STOP_SECONDS)
+
+    def close(self) -> None:
+        """Stop the server for good and remove its data."""
+        self.stop()
+        shutil.rmtree(self._directory)
+
+    def create_database(self, *, template: str = "template1") -> str:
+        """Make a database and give its name; a copy of `template`, to which nobody may be connected."""
+        name = f"test_{uuid.uuid4().hex}"
+        self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Remove a database, whoever is connected to it."""
+        self._execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url, connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run([self._programs / program, *arguments], **self._as_owner(), capture_output=True)
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {done.stderr.decode()}")
+
+    def _as_owner(self) -> dict[str, object]:
+        """Give what makes a subprocess run as the server's owner, in its directory."""
+        identity = {"user": self._user, "group": self._user, "extra_groups": []} if self._user else {}
+        return {"cwd": self._directory, "env": {"PGDATA": str(self._directory / "data"), "LC_ALL": "C"}, **identity}
+
+
+def _newest_programs() -> Path:
+    """Find the folder of PostgreSQL's programs, or skip the test."""
+    if (found := shutil.which("initdb")) and (Path(found).parent / "postgres").exists():
+        return Path(found).resolve().parent
+    folders = [folder for folder in INSTALLED.glob("*/bin") if (folder / "initdb").exists()]
+    if not folders:
+        pytest.skip("PostgreSQL is not installed.")
+    return max(folders, key=lambda folder: [int(number) for number in re.findall(r"\d+", folder.parent.name)])
+
+
+def _run_postgres_server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(name="postgres_server", scope="session")
+def shared_postgres_server() -> Iterator[PostgresServer]:
+    """Run one server for all tests that leave it running."""
+    yield from _run_postgres_server()
+
+
+@pytest.fixture(name="own_postgres_server")
+def private_postgres_server() -> Iterator[PostgresServer]:
+    """Run a server that the test may stop."""
+    yield from _run_postgres_server()

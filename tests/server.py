@@ -1,0 +1,199 @@
+"""Real server processes for tests: `daphne respsite.asgi:application` or uvicorn, on a free loopback port.
+
+    with Server(tmp_path, engine="scripted", script=[…]) as server:
+        httpx.get(f"{server.url}/v1/models")
+
+A server gets a migrated SQLite file of its own in `folder` (copied from one that was migrated once per test run),
+unless `DATABASE_URL` is set. Its output goes to `folder/server.log`.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent
+START_SECONDS = 30.0  # bound of every wait for a process here
+KINDS = ("daphne", "uvicorn")
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def clean_environ(**settings: str) -> dict[str, str]:
+    """Return this process's environment without any setting of ours but `settings`."""
+    from responses_app.conf import table
+
+    ours = {row.name for row in table()}
+    environ = {name: value for name, value in os.environ.items() if name not in ours}
+    return {**environ, "DJANGO_SETTINGS_MODULE": "respsite.settings", "PYTHONPATH": str(ROOT), **settings}
+
+
+@functools.cache
+def migrated_database() -> Path:
+    """Migrate a SQLite file once per test run and return it; to be copied, not used."""
+    folder = Path(tempfile.mkdtemp(prefix="respsite-template-"))
+    manage("migrate", "--verbosity", "0", DATA_DIR=str(folder))
+    return folder / "respsite.sqlite3"
+
+
+def manage(*arguments: str, **settings: str) -> str:
+    """Run a command of manage.py and return its output."""
+    done = subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=ROOT,
+        env=clean_environ(**settings),
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Server:
+    """One server process. Settings are keyword arguments in their environment's names, in lower case."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        kind: str = "daphne",
+        script: Sequence[Mapping[str, Any]] | None = None,
+        **settings: object,
+    ) -> None:
+        self.folder = folder
+        self.kind = kind
+        self.port = free_port()
+        self.log = folder / "server.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        chosen = {name.upper(): str(value) for name, value in settings.items()}
+        if script is not None:
+            self.script = folder / "script.json"
+            self.script.write_text(json.dumps(list(script)))
+            chosen |= {"ENGINE": "scripted", "ENGINE_SCRIPT": str(self.script)}
+        self.environ = clean_environ(DATA_DIR=str(folder), **chosen)
+        self.environ["PYTHONWARNINGS"] = "error::RuntimeWarning"
+        if "DATABASE_URL" not in chosen and not (folder / "respsite.sqlite3").exists():
+            shutil.copy(migrated_database(), folder / "respsite.sqlite3")
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without a path."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def base_url(self) -> str:
+        """What an SDK takes as its base URL."""
+        return f"{self.url}/v1"
+
+    @property
+    def ws_url(self) -> str:
+        """Its WebSocket."""
+        return f"ws://127.0.0.1:{self.port}/v1/responses"
+
+    @property
+    def output(self) -> str:
+        """What it has logged so far."""
+        return self.log.read_text() if self.log.exists() else ""
+
+    def __enter__(self) -> "Server":
+        return self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def start(self, *, wait: bool = True) -> "Server":
+        """Start, and wait until it is ready."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command(), cwd=ROOT, env=self.environ, stdout=log, stderr=log, start_new_session=True
+            )
+        if wait:
+            self.wait_until("/ready", 200)
+        else:
+            self.wait_until("/health", 200)
+        return self
+
+    def _command(self) -> list[str]:
+        port = str(self.port)
+        if self.kind == "daphne":
+            return [
+                sys.executable,
+                "-m",
+                "daphne",
+                "-b",
+                "127.0.0.1",
+                "-p",
+                port,
+                "-v",
+                "0",
+                "respsite.asgi:application",
+            ]
+        return [
+            *(sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--port", port, "--log-level", "warning"),
+            *("--ws", "websockets-sansio", "--ws-max-size", str(128 * 1024 * 1024)),
+            *("--ws-per-message-deflate", "false", "respsite.asgi:application"),
+        ]
+
+    def wait_until(self, path: str, status: int) -> httpx.Response:
+        """Ask `path` until it answers with `status`; a process that ended fails at once."""
+        assert self.process is not None
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, f"the server ended:\n{self.output}"
+            with contextlib.suppress(httpx.TransportError):
+                answer = httpx.get(f"{self.url}{path}", timeout=5)
+                if answer.status_code == status:
+                    return answer
+            time.sleep(0.02)
+        raise AssertionError(f"{path} did not answer {status}:\n{self.output}")
+
+    def stop(self, with_signal: int = signal.SIGTERM) -> int:
+        """End the process and return its exit status."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(with_signal)
+        try:
+            return self.process.wait(timeout=START_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"the server did not stop:\n{self.output}") from None
+
+    def kill(self) -> None:
+        """Kill it (-9): no clean-up of any kind."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def memory_bytes(self) -> int:
+        """Return the memory the process holds now (resident set)."""
+        assert self.process is not None
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time the process has used."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
