@@ -25,7 +25,7 @@ class BaseEngine(ABC):
         self.model = model
         self.options = dict(options or {})
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - most backends have nothing to check
         """Raise `EngineConfigurationError` if the options cannot work. Loads nothing and opens nothing."""
 
     @abstractmethod
@@ -44,7 +44,7 @@ class BaseEngine(ABC):
         `EngineUnavailable` or `GenerationFailed` between chunks.
         """
 
-    async def health(self) -> None:
+    async def health(self) -> None:  # noqa: B027 - healthy unless a backend knows better
         """Return if the engine can take a request now, else raise `EngineUnavailable`."""
 
     @abstractmethod

@@ -16,7 +16,8 @@ FINAL = "final"
 CHANNELS = (ANALYSIS, COMMENTARY, FINAL)
 ASSISTANT = "assistant"
 
-_RECIPIENT = re.compile(r"(?:^|(?<=[\s>])|(?<=assistant))to=([^\s<]+)")
+# A recipient ends where the JSON of a call without its `<|message|>` begins.
+_RECIPIENT = re.compile(r'(?:^|(?<=[\s>])|(?<=assistant))to=([^\s<{\["]+)')
 _CONTENT_TYPE = re.compile(r"^(?:<\|constrain\|>\s*\w*|json|code|text)$")
 _SPECIAL = re.compile(r"<\|(?:channel|constrain|start)\|>")
 

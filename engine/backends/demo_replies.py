@@ -1,0 +1,144 @@
+"""What the demo engine answers: rules over the messages of a prompt, with no model behind them.
+
+1. `repeat: TEXT`                         → TEXT, exactly
+2. the user names declared functions      → calls them, one a turn, in the order they are named
+3. a function has given its output        → says what it returned
+4. `count to N`                           → 1 2 3 … N
+5. anything else                          → says what it is, what the user said, and which user message this is
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from engine.backends.demo_functions import ParameterType, make_argument, read_functions, read_hints
+from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
+from engine.harmony.encoding import CALL, RETURN, encode_harmony, encode_text
+from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
+
+LONGEST_COUNT = 10_000
+LONGEST_QUOTE = 200  # characters of the user's text
+LONGEST_REPORT = 500  # characters of what functions returned
+
+_REPEAT = "repeat:"
+_COUNT = re.compile(r"\bcount to (\d{1,3}(?:,\d{3})+|\d+)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoAnswer:
+    """A thought, then text for the user."""
+
+    thought: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DemoCall:
+    """A thought, then a call of a function; `arguments` is JSON."""
+
+    thought: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Mention:
+    """A function that the user's text names, and the text from there to the next one."""
+
+    name: str
+    text: str
+
+
+def reply_tokens(prompt_token_ids: Sequence[int]) -> list[int]:
+    """Return the whole completion of a prompt, from the first channel to the stop token."""
+    return render_reply(reply_to(Transcript(prompt_token_ids)))
+
+
+def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
+    """Choose the reply to a conversation."""
+    asked = transcript.last_user
+    text = asked.text() if asked else ""
+    if text.startswith(_REPEAT):
+        return DemoAnswer("The user wants a text repeated.", text.removeprefix(_REPEAT).removeprefix(" "))
+    last = transcript.last
+    if last is not None and last.role != "assistant":
+        call = _next_call(transcript, text)
+        if call is not None:
+            return call
+    if last is not None and last.output_of is not None:
+        return DemoAnswer("The output is here. Nothing is left to be called.", _report(transcript))
+    end = _end_of_count(text)
+    if 1 <= end <= LONGEST_COUNT:
+        return DemoAnswer("The user wants me to count.", " ".join(map(str, range(1, end + 1))))
+    return DemoAnswer("No model is loaded. I say so, and what I was told.", _introduction(transcript, text))
+
+
+def render_reply(reply: DemoAnswer | DemoCall) -> list[int]:
+    """Return a reply as the tokens that a model would sample after `<|start|>assistant`."""
+    thought = [*encode_harmony(f"<|channel|>{ANALYSIS}<|message|>"), *encode_text(reply.thought)]
+    match reply:
+        case DemoAnswer(_, text):
+            header, content, end = FINAL, text, RETURN
+        case DemoCall(_, name, arguments):
+            header, content, end = f"{COMMENTARY} to={FUNCTIONS}{name} <|constrain|>json", arguments, CALL
+    between = encode_harmony(f"<|end|><|start|>assistant<|channel|>{header}<|message|>")
+    return [*thought, *between, *encode_text(content), end]
+
+
+def _next_call(transcript: Transcript, text: str) -> DemoCall | None:
+    functions = dict(_declared(transcript))
+    if not functions:
+        return None
+    made = Counter(message.called for message in transcript.since_last_user())
+    for mention in _mentions(text, functions):
+        if made[mention.name] == 0:
+            arguments = make_argument(functions[mention.name], read_hints(mention.text, text))
+            thought = f"The user names the function {mention.name}. I call it."
+            return DemoCall(thought, mention.name, json.dumps(arguments, ensure_ascii=False, separators=(",", ":")))
+        made[mention.name] -= 1
+    return None
+
+
+def _declared(transcript: Transcript) -> tuple[tuple[str, ParameterType], ...]:
+    return next(filter(None, (read_functions(message.text()) for message in transcript.of_developer())), ())
+
+
+def _mentions(text: str, names: Iterable[str]) -> Iterator[_Mention]:
+    longest_first = sorted(names, key=len, reverse=True)
+    either = "|".join(map(re.escape, longest_first))
+    found = list(re.finditer(rf"(?<![\w.-])(?:{either})(?![\w-]|\.\w)", text))
+    ends = [*(match.start() for match in found), len(text)][1:]
+    for match, end in zip(found, ends, strict=True):
+        yield _Mention(match[0], text[match.end() : end])
+
+
+def _report(transcript: Transcript) -> str:
+    outputs = [message for message in transcript.since_last_user() if message.output_of is not None]
+    longest = max(LONGEST_REPORT // len(outputs), 20)
+    sentences = [f"called {message.output_of} and it returned: {_output(message, longest)}" for message in outputs]
+    return _shortened("The demo engine " + " It ".join(sentences), 2 * LONGEST_REPORT)
+
+
+def _output(message: TranscriptMessage, longest: int) -> str:
+    text = _shortened(message.text().strip(), longest)
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
+def _introduction(transcript: Transcript, text: str) -> str:
+    engine = "This is the demo engine (no model is loaded)."
+    if not transcript.user_messages:
+        return f"{engine} There is no user message in this conversation."
+    said = _shortened(" ".join(text[: 10 * LONGEST_QUOTE].split()), LONGEST_QUOTE)
+    return f'{engine} You said: "{said}". This is user message {transcript.user_messages} of this conversation.'
+
+
+def _end_of_count(text: str) -> int:
+    """Return the number to count to, 0 where the text asks for no count."""
+    found = _COUNT.search(text)
+    return int(found[1][:15].replace(",", "")) if found else 0
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

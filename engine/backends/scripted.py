@@ -1,0 +1,188 @@
+"""An engine that plays completions from a script, for tests, in their process and in real server processes."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.backends.script import Fault, ScriptEntry, read_script, read_script_file
+from engine.backends.simulated import OptionReader, SimulatedEngine, cut_into_chunks
+from engine.backends.transcript import Transcript
+from engine.errors import (
+    EngineConfigurationError,
+    EngineOverloaded,
+    EngineUnavailable,
+    GenerationFailed,
+    PromptTooLong,
+)
+from engine.types import FinishReason, GenerationRequest, TokenChunk
+
+FILE_POLL_SECONDS = 0.02
+
+
+@dataclass(slots=True)
+class _Part:
+    """An entry that was made ready to be played; `left` is how often it still may be, None without limit."""
+
+    entry: ScriptEntry
+    completion: tuple[int, ...]
+    left: int | None
+
+    def chunks(self, limit: int) -> Iterator[TokenChunk]:
+        """Cut the completion, at its points of interest too, and at `limit` if it is longer."""
+        entry, whole = self.entry, len(self.completion) <= limit
+        points = (entry.hang_after, entry.fault_after if entry.fault else None)
+        return cut_into_chunks(
+            self.completion[:limit],
+            chunk_tokens=entry.chunk_tokens,
+            finish_reason=entry.finish if whole else FinishReason.LENGTH,
+            cached_tokens=entry.cached_tokens,
+            also_at=[point for point in points if point is not None and (whole or point < limit)],
+        )
+
+
+@dataclass(slots=True)
+class _Generation:
+    """One generation that runs, for the counters and the journal."""
+
+    request: GenerationRequest
+    sampled: list[int] = field(default_factory=list)
+    ended: bool = False
+
+
+class ScriptedEngine(SimulatedEngine):
+    """Plays the first entry of its script that fits the last message of the prompt.
+
+    Options: `script` (a list of entries, or the path of a JSON file that holds one), `journal` (the path of a file
+    that gets a line of JSON for every generation that ended), `max_model_len`, `start_seconds`.
+
+    Tests in the same process may read `requests`, `running` and `aborted`, and set `available`.
+    """
+
+    backend = "scripted"
+    known_options = (*SimulatedEngine.known_options, "journal", "script")
+
+    def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
+        """Keep the options; `check()` and `start()` read them."""
+        super().__init__(model=model, options=options)
+        self.requests: deque[GenerationRequest] = deque(maxlen=1000)  # all that were asked for, refused ones too
+        self.running = 0
+        self.aborted = 0  # generations that were closed or cancelled before their last chunk
+        self.available = True
+        self._script: str | Sequence[object] = ()
+        self._journal: Path | None = None
+        self._parts: list[_Part] = []
+
+    async def health(self) -> None:
+        """Raise `EngineUnavailable` also while a test wants it so."""
+        await super().health()
+        if not self.available:
+            raise EngineUnavailable("The scripted engine was told to be unavailable.")
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        """Play an entry; raises `GenerationFailed` where none fits."""
+        self.requests.append(request)
+        limit = await self._admit(request)
+        part = self._choose(request)
+        with self._following(request) as generation:
+            for chunk in part.chunks(limit):
+                await self._wait_and_fail(part.entry, generation)
+                generation.sampled.extend(chunk.token_ids)
+                if chunk.finish_reason is not None:  # who got the last chunk may forget to close the generator
+                    self._end(generation, chunk.finish_reason.value)
+                yield chunk
+
+    def _read_options(self, options: OptionReader) -> None:
+        super()._read_options(options)
+        script = self.options.get("script")
+        if not isinstance(script, str | Path | list | tuple):
+            raise options.wrong("script", "a list of entries or the path of a JSON file")
+        self._script = str(script) if isinstance(script, Path) else script
+        if not isinstance(self._script, str):
+            read_script(self._script)
+        journal = options.text("journal")
+        self._journal = Path(journal) if journal else None
+
+    async def _load(self) -> None:
+        script = self._script
+        if isinstance(script, str):
+            script = await asyncio.to_thread(read_script_file, Path(script))
+        self._parts = []
+        for index, entry in enumerate(read_script(script)):
+            completion = entry.completion()
+            for name, point in (("hang_after", entry.hang_after or 0), ("fault_after", entry.fault_after)):
+                if point > len(completion):
+                    raise EngineConfigurationError(
+                        f"script[{index}] has {name} {point}, but its completion has {len(completion)} tokens."
+                    )
+            self._parts.append(_Part(entry, completion, entry.times))
+
+    def _choose(self, request: GenerationRequest) -> _Part:
+        last = Transcript(request.prompt_token_ids).last
+        text = last.text() if last else ""
+        for part in self._parts:
+            if part.left != 0 and (part.entry.when is None or part.entry.when in text):
+                part.left = None if part.left is None else part.left - 1
+                return part
+        raise GenerationFailed(f"The script has no entry for {text[:80]!r}.")
+
+    async def _wait_and_fail(self, entry: ScriptEntry, generation: _Generation) -> None:
+        position = len(generation.sampled)
+        await self._pause(entry.delay)
+        if position == entry.hang_after:
+            await self._hang(entry.wait_for_file)
+        if entry.fault is not None and position == entry.fault_after:
+            raise self._exception(entry.fault, generation.request)
+
+    async def _hang(self, path: Path | None) -> None:
+        if path is None:
+            await self._pause(None)
+            return
+        while not path.exists():  # noqa: ASYNC240 (a test engine, and a look at one file)
+            await self._pause(FILE_POLL_SECONDS)
+
+    def _exception(self, fault: Fault, request: GenerationRequest) -> Exception:
+        match fault:
+            case Fault.UNAVAILABLE:
+                return EngineUnavailable("scripted: unavailable")
+            case Fault.OVERLOADED:
+                return EngineOverloaded("scripted: overloaded")
+            case Fault.FAILED:
+                return GenerationFailed("scripted: failed")
+            case Fault.PROMPT_TOO_LONG:
+                return PromptTooLong(prompt_tokens=len(request.prompt_token_ids), max_model_len=self._max_model_len)
+            case Fault.CRASH:
+                return RuntimeError("scripted crash: secret detail")
+
+    @contextmanager
+    def _following(self, request: GenerationRequest) -> Iterator[_Generation]:
+        generation = _Generation(request)
+        self.running += 1
+        outcome = "error"
+        try:
+            yield generation
+        except (GeneratorExit, asyncio.CancelledError):
+            outcome = FinishReason.ABORT.value
+            raise
+        finally:
+            self._end(generation, outcome)
+
+    def _end(self, generation: _Generation, outcome: str) -> None:
+        """Count and write down how a generation ended, once."""
+        if generation.ended:
+            return
+        generation.ended = True
+        self.running -= 1
+        self.aborted += outcome == FinishReason.ABORT.value
+        if self._journal is not None:
+            line = {
+                "request_id": generation.request.request_id,
+                "prompt_tokens": list(generation.request.prompt_token_ids),
+                "sampled_tokens": generation.sampled,
+                "finish": outcome,
+            }
+            with self._journal.open("a", encoding="utf-8") as journal:
+                journal.write(json.dumps(line) + "\n")

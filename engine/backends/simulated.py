@@ -1,0 +1,186 @@
+"""What the engines without a model share: reading options, starting, closing, and cutting a completion into chunks."""
+
+import asyncio
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import ClassVar, TypeVar
+
+from engine.backends.base import BaseEngine
+from engine.errors import EngineConfigurationError, EngineUnavailable, PromptTooLong
+from engine.harmony.encoding import harmony_encoding
+from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
+
+DEFAULT_MAX_MODEL_LEN = 131_072  # what gpt-oss takes
+
+Default = TypeVar("Default")
+
+
+class OptionReader:
+    """Reads values that an operator gave; says in one sentence what is wrong with one. `None` means not given."""
+
+    def __init__(self, place: str, given: Mapping[str, object], *, known: Collection[str]) -> None:
+        """Refuse names that are not `known`. `place` begins every sentence: `The demo engine`."""
+        self._place = place
+        self._given = given
+        for name in given:
+            if name not in known:
+                raise EngineConfigurationError(f"{place} does not know {name!r}; it knows {', '.join(sorted(known))}.")
+
+    def whole_number(self, name: str, default: Default, *, minimum: int) -> int | Default:
+        """Return a whole number of at least `minimum`."""
+        value = self._given.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise self.wrong(name, f"a whole number of {minimum} or more")
+        return value
+
+    def seconds(self, name: str) -> float:
+        """Return a time, 0 where none was given."""
+        value = self._number(name)
+        if value is None:
+            return 0.0
+        if value < 0:
+            raise self.wrong(name, "a number of 0 or more")
+        return value
+
+    def rate(self, name: str) -> float | None:
+        """Return how many of something per second."""
+        value = self._number(name)
+        if value is not None and value <= 0:
+            raise self.wrong(name, "a number above 0")
+        return value
+
+    def text(self, name: str) -> str | None:
+        """Return a string."""
+        value = self._given.get(name)
+        if value is None or isinstance(value, str):
+            return value
+        raise self.wrong(name, "a string")
+
+    def choice(self, name: str, choices: Collection[str]) -> str | None:
+        """Return one of `choices`."""
+        value = self._given.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, str) or value not in choices:
+            raise self.wrong(name, f"one of {', '.join(choices)}")
+        return value
+
+    def token_ids(self, name: str) -> tuple[int, ...] | None:
+        """Return a list of token ids."""
+        value = self._given.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not all(_is_token_id(each) for each in value):
+            raise self.wrong(name, "a list of token ids")
+        return tuple(value)
+
+    def wrong(self, name: str, expected: str) -> EngineConfigurationError:
+        """Return the error that says what `name` should have been."""
+        shown = repr(self._given.get(name))
+        shown = shown if len(shown) <= 80 else f"{shown[:79]}…"
+        return EngineConfigurationError(f"{self._place} needs {name} to be {expected}, not {shown}.")
+
+    def _number(self, name: str) -> float | None:
+        value = self._given.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.wrong(name, "a number")
+        return float(value)
+
+
+class SimulatedEngine(BaseEngine):
+    """An engine without a model: it starts after `start_seconds`, and takes `max_model_len` tokens."""
+
+    backend: ClassVar[str]
+    known_options: ClassVar[tuple[str, ...]] = ("max_model_len", "start_seconds")
+
+    def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
+        """Keep the options; `check()` and `start()` read them."""
+        super().__init__(model=model, options=options)
+        self._max_model_len = DEFAULT_MAX_MODEL_LEN
+        self._start_seconds = 0.0
+        self._started = False
+        self._closed = asyncio.Event()
+
+    def check(self) -> None:
+        """Raise `EngineConfigurationError` for an unknown option or a wrong value."""
+        self._read_options(OptionReader(f"The {self.backend} engine", self.options, known=self.known_options))
+
+    async def start(self) -> EngineInfo:
+        """Pretend to load a model.
+
+        Raises `EngineConfigurationError` as `check()` does, and `EngineUnavailable` once the engine is closed.
+        """
+        self.check()
+        await self._pause(self._start_seconds)
+        await asyncio.to_thread(harmony_encoding)  # 0.6 s the first time in a process
+        await self._load()
+        self._require_open()
+        self._started = True
+        return EngineInfo(backend=self.backend, model=self.model, max_model_len=self._max_model_len)
+
+    async def health(self) -> None:
+        """Return while the engine is started and not closed, else raise `EngineUnavailable`."""
+        self._require_open()
+        if not self._started:
+            raise EngineUnavailable(f"The {self.backend} engine is not started yet.")
+
+    async def aclose(self) -> None:
+        """End what runs with `EngineUnavailable`, and take no more."""
+        self._closed.set()
+
+    def _read_options(self, options: OptionReader) -> None:
+        """Keep what the options say; a subclass reads its own as well."""
+        self._max_model_len = options.whole_number("max_model_len", DEFAULT_MAX_MODEL_LEN, minimum=2)
+        self._start_seconds = options.seconds("start_seconds")
+
+    async def _load(self) -> None:
+        """Load what a subclass needs before its first generation."""
+
+    async def _admit(self, request: GenerationRequest) -> int:
+        """Return how many tokens this generation may have, or raise what keeps it from starting."""
+        await self.health()
+        prompt_tokens = len(request.prompt_token_ids)
+        if prompt_tokens >= self._max_model_len:
+            raise PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=self._max_model_len)
+        room = self._max_model_len - prompt_tokens
+        wanted = request.sampling.max_output_tokens
+        return room if wanted is None else min(room, wanted)
+
+    async def _pause(self, seconds: float | None = 0.0) -> None:
+        """Let the loop run for `seconds`, `None` for ever; raise `EngineUnavailable` once the engine is closed."""
+        if seconds is not None and seconds <= 0:
+            await asyncio.sleep(0)
+        else:
+            with suppress(TimeoutError):  # the time is over and the engine is still open: what was hoped for
+                async with asyncio.timeout(seconds):
+                    await self._closed.wait()
+        self._require_open()
+
+    def _require_open(self) -> None:
+        if self._closed.is_set():
+            raise EngineUnavailable(f"The {self.backend} engine is closed.")
+
+
+def cut_into_chunks(
+    token_ids: Sequence[int],
+    *,
+    chunk_tokens: int,
+    finish_reason: FinishReason,
+    cached_tokens: int | None,
+    also_at: Collection[int] = (),
+) -> Iterator[TokenChunk]:
+    """Yield chunks of at most `chunk_tokens`, cut at the positions `also_at` too; the last has the finish reason."""
+    begins = sorted({0, *range(0, len(token_ids), chunk_tokens), *also_at})
+    for begin, end in pairwise(begins):
+        yield TokenChunk(token_ids=token_ids[begin:end])
+    yield TokenChunk(token_ids=token_ids[begins[-1] :], finish_reason=finish_reason, cached_tokens=cached_tokens)
+
+
+def _is_token_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32

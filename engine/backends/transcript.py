@@ -1,0 +1,131 @@
+"""A prompt read back into messages, for engines without a model.
+
+Messages are found by token id, so text that merely looks like `<|start|>` cannot pass for one; text is decoded only
+when somebody asks for it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from engine.harmony.encoding import END_TOKENS, MESSAGE, START, decode_tokens, encode_text
+from engine.harmony.header import parse_header
+
+FUNCTIONS = "functions."  # the namespace of the functions that a client declares
+
+_ROLE = re.compile(r"[^\s<]*")
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptMessage:
+    """One message of a prompt. `header` is the text between `<|start|>` and `<|message|>`, special tokens as text."""
+
+    header: str
+    token_ids: Sequence[int]
+    content_begin: int
+    content_end: int
+
+    @property
+    def role(self) -> str:
+        """Return who wrote it: `user`, `developer`, `assistant`, `functions.NAME`."""
+        found = _ROLE.match(self.header)
+        return found[0] if found else ""
+
+    @property
+    def output_of(self) -> str | None:
+        """Return the name of the function whose output this is."""
+        role = self.role
+        return role.removeprefix(FUNCTIONS) if role.startswith(FUNCTIONS) else None
+
+    @property
+    def called(self) -> str | None:
+        """Return the name of the function that the assistant calls with this message."""
+        recipient = parse_header(self.header).recipient if self.role == "assistant" else None
+        return recipient.removeprefix(FUNCTIONS) if recipient and recipient.startswith(FUNCTIONS) else None
+
+    def text(self) -> str:
+        """Decode the content."""
+        return decode_tokens(self.token_ids[self.content_begin : self.content_end])
+
+
+class Transcript:
+    """The messages of a prompt; the one it ends with, which the model is to write, is left out."""
+
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        """Find where messages begin and which are the user's; nothing else is read before somebody asks."""
+        self._token_ids = token_ids
+        self._bounds = list(pairwise([*_positions(token_ids, START), len(token_ids)]))
+        if self._bounds and token_ids[-1] not in END_TOKENS:
+            self._bounds.pop()
+        self._user_positions = self._positions_of("user")
+
+    @property
+    def messages(self) -> tuple[TranscriptMessage, ...]:
+        """Return all messages."""
+        return tuple(self._read(range(len(self._bounds))))
+
+    @property
+    def last(self) -> TranscriptMessage | None:
+        """Return the last message."""
+        return next(self._read(reversed(range(len(self._bounds)))), None)
+
+    @property
+    def user_messages(self) -> int:
+        """Count the messages of the user."""
+        return len(self._user_positions)
+
+    @property
+    def last_user(self) -> TranscriptMessage | None:
+        """Return the last message of the user."""
+        return next(self._read(self._user_positions[-1:]), None)
+
+    def since_last_user(self) -> tuple[TranscriptMessage, ...]:
+        """Return the messages after the last one of the user."""
+        after = self._user_positions[-1] + 1 if self._user_positions else 0
+        return tuple(self._read(range(after, len(self._bounds))))
+
+    def of_developer(self) -> Iterator[TranscriptMessage]:
+        """Yield the developer messages."""
+        return self._read(self._positions_of("developer"))
+
+    def _positions_of(self, role: str) -> list[int]:
+        header = [*_role_tokens(role), MESSAGE]
+        size = len(header) + 1
+        return [
+            position
+            for position, (start, _) in enumerate(self._bounds)
+            if list(self._token_ids[start + 1 : start + size]) == header
+        ]
+
+    def _read(self, positions: Iterable[int]) -> Iterator[TranscriptMessage]:
+        for position in positions:
+            start, end = self._bounds[position]
+            try:
+                message = self._token_ids.index(MESSAGE, start, end)
+            except ValueError:
+                continue  # a header without a message
+            header = _header_text(tuple(self._token_ids[start + 1 : message]))
+            ended = self._token_ids[end - 1] in END_TOKENS
+            yield TranscriptMessage(header, self._token_ids, message + 1, end - 1 if ended else end)
+
+
+def _positions(token_ids: Sequence[int], wanted: int) -> Iterator[int]:
+    position = -1
+    while True:
+        try:
+            position = token_ids.index(wanted, position + 1)
+        except ValueError:
+            return
+        yield position
+
+
+@lru_cache(maxsize=4)
+def _role_tokens(role: str) -> tuple[int, ...]:
+    return tuple(encode_text(role))
+
+
+@lru_cache(maxsize=1024)  # roles, channels and the names of functions: a handful in use
+def _header_text(token_ids: tuple[int, ...]) -> str:
+    return decode_tokens(token_ids)

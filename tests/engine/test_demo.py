@@ -1,0 +1,417 @@
+"""The demo engine: the contract, its options, and what it answers."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+from openai_harmony import Conversation, DeveloperContent, Message, Role, SystemContent, ToolDescription
+
+from engine.backends import transcript
+from engine.backends.demo import DemoEngine
+from engine.backends.demo_functions import make_argument, read_functions, read_hints
+from engine.backends.demo_replies import DemoAnswer, DemoCall, reply_to, reply_tokens
+from engine.backends.transcript import Transcript
+from engine.errors import EngineConfigurationError, EngineUnavailable
+from engine.harmony.encoding import CALL, RETURN, decode_tokens, encode_harmony, harmony_encoding
+from engine.harmony.prompt import as_tokens, generation_start, render_call, render_text, render_tool_output
+from engine.types import FinishReason
+from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
+
+WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+RICH = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "description": "The city: where {it} is\nand a line more"},
+        "days": {"type": "integer", "default": 3},
+        "unit": {"type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius"},
+        "link": {"type": "string", "enum": ["https://example.org"]},
+        "place": {
+            "type": "object",
+            "properties": {"latitude": {"type": "number"}, "note": {"type": ["string", "null"]}, "any": {}},
+            "required": ["latitude"],
+        },
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "kinds": {"type": "array", "items": {"type": "string", "enum": ["rain", "snow"]}},
+        "stops": {"type": "array", "items": {"type": "object", "properties": {"open": {"type": "boolean"}}}},
+        "either": {"oneOf": [{"type": "number"}, {"type": "string"}], "description": "One of two"},
+        "optional_list": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["city", "days", "link", "place", "tags", "kinds", "stops", "either"],
+}
+
+
+class TestDemoEngineContract(EngineContract):
+    @pytest.fixture
+    def new_engine(self) -> DemoEngine:
+        return DemoEngine(model="demo")
+
+    def short_prompt(self) -> list[int]:
+        return prompt("Hello")
+
+    def long_prompt(self) -> list[int]:
+        return prompt("count to 300")
+
+
+class TestDemoEngineInChunksContract(TestDemoEngineContract):
+    @pytest.fixture
+    def new_engine(self) -> DemoEngine:
+        return DemoEngine(model="demo", options={"chunk_tokens": 7, "tokens_per_second": 50_000, "max_model_len": 5000})
+
+
+def declare(**functions: Mapping[str, object] | None) -> list[int]:
+    """Return a system and a developer message that declare functions, as Harmony renders them."""
+    tools = [ToolDescription.new(name, f"Says {name}", parameters=schema) for name, schema in functions.items()]
+    content = DeveloperContent.new().with_instructions("Be kind.").with_function_tools(tools)
+    messages = [
+        Message.from_role_and_content(Role.SYSTEM, SystemContent.new()),
+        Message.from_role_and_content(Role.DEVELOPER, content),
+    ]
+    return list(harmony_encoding().render_conversation(Conversation.from_messages(messages)))
+
+
+def users(*texts: str) -> list[int]:
+    """Return messages of the user."""
+    return [token for text in texts for token in render_text("user", text).tokens]
+
+
+def called(name: str, output: str) -> list[int]:
+    """Return a call and its output."""
+    return [
+        *render_call(f"functions.{name}", "{}").tokens,
+        *render_tool_output(f"functions.{name}", output).tokens,
+    ]
+
+
+def prompt(*texts: str, before: list[int] | None = None, after: list[int] | None = None) -> list[int]:
+    """Return a prompt with messages of the user."""
+    return [*(before or []), *users(*texts), *(after or []), *generation_start()]
+
+
+def answer(token_ids: list[int]) -> str:
+    """Return what the engine says on the final channel."""
+    reply = reply_to(Transcript(token_ids))
+    assert isinstance(reply, DemoAnswer)
+    return reply.text
+
+
+def call(token_ids: list[int]) -> tuple[str, object]:
+    """Return the function that the engine calls, and the arguments."""
+    reply = reply_to(Transcript(token_ids))
+    assert isinstance(reply, DemoCall), reply
+    return reply.name, json.loads(reply.arguments)
+
+
+class TestAnswers:
+    def test_it_is_honest_and_counts_the_turns(self) -> None:
+        past = [*users("One"), *encode_harmony("<|start|>assistant<|channel|>final<|message|>1<|end|>")]
+        assert answer(prompt("Hello  there", before=past)) == (
+            'This is the demo engine (no model is loaded). You said: "Hello there". '
+            "This is user message 2 of this conversation."
+        )
+
+    def test_it_shortens_what_it_quotes(self) -> None:
+        said = answer(prompt("word " * 50_000))
+        assert "…" in said
+        assert len(said) < 350
+
+    def test_it_answers_without_a_user(self) -> None:
+        assert "no user message" in answer(list(generation_start()))
+        assert "no user message" in answer([])
+
+    def test_it_thinks_and_then_answers_in_harmony(self) -> None:
+        text = decode_tokens(reply_tokens(prompt("repeat: Hi")))
+        thought = "The user wants a text repeated."
+        assert text == (
+            f"<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant<|channel|>final<|message|>Hi<|return|>"
+        )
+
+    @pytest.mark.parametrize(
+        "text", ["a\n  b ", "Zürich 東京 👩‍👩‍👧", "<|return|><|start|>user", "", "get_weather in Rome"]
+    )
+    def test_it_repeats_exactly(self, text: str) -> None:
+        asked = prompt(f"repeat: {text}", before=declare(get_weather=WEATHER))
+        assert answer(asked) == text
+        assert reply_tokens(asked)[-1] == RETURN
+        assert reply_tokens(asked).count(RETURN) == 1
+
+    @pytest.mark.parametrize(
+        ("asked", "last"), [("Please count to 12!", 12), ("count to 1,000", 1000), ("Count to 1", 1)]
+    )
+    def test_it_counts(self, asked: str, last: int) -> None:
+        assert answer(prompt(asked)) == " ".join(map(str, range(1, last + 1)))
+
+    @pytest.mark.parametrize("asked", ["count to 0", "count to 10001", "count to 99999999999999999999", "count to me"])
+    def test_it_does_not_count_too_far(self, asked: str) -> None:
+        assert "no model is loaded" in answer(prompt(asked))
+
+    def test_text_that_looks_like_tokens_is_text(self) -> None:
+        said = answer(prompt("<|end|><|start|>user<|message|>x"))
+        assert "user message 1 of" in said
+        assert "<|end|><|start|>user<|message|>x" in said
+
+
+class TestCalls:
+    def test_it_calls_what_the_user_names(self) -> None:
+        asked = prompt("Please call get_weather for Paris.", before=declare(get_weather=WEATHER))
+        assert call(asked) == ("get_weather", {"city": "Paris"})
+        tokens = reply_tokens(asked)
+        assert tokens[-1] == CALL
+        assert decode_tokens(tokens).endswith(
+            "<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+            '{"city":"Paris"}<|call|>'
+        )
+
+    def test_it_calls_one_a_turn_and_then_reports(self) -> None:
+        tools = declare(get_weather=WEATHER, nop=None)
+        text = "call get_weather for Paris and get_weather for Rome, then nop"
+        done: list[int] = []
+        for wanted in (("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Rome"}), ("nop", {})):
+            assert call(prompt(text, before=tools, after=done)) == wanted
+            done += called(wanted[0], f"output {len(done)}")
+        said = answer(prompt(text, before=tools, after=done))
+        assert said.startswith("The demo engine called get_weather and it returned: output 0. It called get_weather")
+        assert said.count("it returned") == 3
+
+    def test_calls_before_the_last_user_message_do_not_count(self) -> None:
+        before = [*declare(nop=None), *users("nop"), *called("nop", "done")]
+        assert call(prompt("nop again", before=before)) == ("nop", {})
+
+    def test_it_reports_what_was_returned(self) -> None:
+        asked = prompt("get_weather", before=declare(get_weather=WEATHER), after=called("get_weather", "18 degrees"))
+        assert answer(asked) == "The demo engine called get_weather and it returned: 18 degrees."
+
+    def test_it_shortens_what_was_returned(self) -> None:
+        said = answer(prompt("x", after=called("get-it.now", "<|call|>" + "long " * 1000)))
+        assert said.startswith("The demo engine called get-it.now and it returned: <|call|>long")
+        assert len(said) < 600
+
+    def test_the_longest_name_wins_and_parts_of_words_do_not_count(self) -> None:
+        tools = declare(**{"get": None, "get-weather": WEATHER, "a.get_x": None})
+        assert call(prompt("use get-weather.", before=tools))[0] == "get-weather"
+        assert call(prompt("use a.get_x, please", before=tools))[0] == "a.get_x"
+        assert call(prompt("(get)", before=tools))[0] == "get"
+        for text in ("forget it", "getting", "get.it", "a.get"):
+            assert "no model" in answer(prompt(text, before=tools))
+
+    def test_it_calls_nothing_that_is_not_declared(self) -> None:
+        fake = "namespace functions {\n\ntype nop = () => any;\n\n}"
+        assert "no model" in answer(prompt(f"{fake} nop"))
+        assert "no model" in answer(prompt("nop", before=declare()))
+
+    def test_a_developer_message_in_the_middle_hides_nothing(self) -> None:
+        tools = declare(nop=None)
+        late = list(render_text("developer", "Be brief.").tokens)
+        assert call(prompt("nop", before=tools, after=late)) == ("nop", {})
+
+    def test_it_does_not_call_after_its_own_answer(self) -> None:
+        said = encode_harmony("<|start|>assistant<|channel|>final<|message|>Done<|end|>")
+        assert "no model" in answer(prompt("nop", before=declare(nop=None), after=said))
+
+
+class TestArguments:
+    def test_it_fills_what_a_schema_declares(self) -> None:
+        name, arguments = call(prompt('forecast for "New Delhi", 5 days', before=declare(forecast=RICH)))
+        assert name == "forecast"
+        assert isinstance(arguments, dict)
+        assert (
+            arguments.items()
+            >= {
+                "city": "New Delhi",
+                "days": 5,
+                "unit": "celsius",
+                "link": "https://example.org",
+                "place": {"latitude": 5, "note": "New Delhi"},
+                "tags": ["New Delhi"],
+                "kinds": ["rain"],
+                "stops": [{"open": True}],
+                "either": 5,
+            }.items()
+        )
+        assert "optional_list" not in arguments
+
+    @pytest.mark.parametrize(
+        ("text", "string", "number"),
+        [
+            ("nothing", "example", 1),
+            ("in New York at 7", "New York", 7),
+            ("of “a thing” and -2.5 of it", "a thing", -2.5),
+            ("it's 'so', isn't it?", "so", 1),
+            ("for Zürich on 2026-11-20", "Zürich", 1),
+            ("12345678901234567890", "example", 123456789012345),
+        ],
+    )
+    def test_hints(self, text: str, string: str, number: float) -> None:
+        hints = read_hints(text)
+        assert (hints.string, hints.number) == (string, number)
+
+    def test_the_text_nearest_to_the_mention_goes_first(self) -> None:
+        tools = declare(get_weather=WEATHER)
+        assert call(prompt("In Oslo: get_weather in Rome", before=tools)) == ("get_weather", {"city": "Rome"})
+        assert call(prompt("How is it in Oslo? get_weather", before=tools)) == ("get_weather", {"city": "Oslo"})
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "",
+            "{",
+            "}",
+            "{\na",
+            "{\na: ",
+            "{\na: (",
+            "{ : }",
+            "{\n]]]]\n}",
+            "{\na: {\nb: " * 40,
+            "[][]",
+            "| |",
+            '{\na: "x',
+        ],
+    )
+    def test_broken_declarations_do_no_harm(self, body: str) -> None:
+        functions = read_functions(
+            f"x\nnamespace functions {{\n\ntype broken = (_: {body}) => any;\n\ntype nop = () => any;\n"
+        )
+        assert [name for name, _ in functions] == ["broken", "nop"]
+        for _, parameters in functions:
+            json.dumps(make_argument(parameters, read_hints("")))
+
+
+class TestEngine:
+    async def test_the_context_bounds_the_output(self) -> None:
+        asked = prompt("count to 300")
+        engine = DemoEngine(model="demo", options={"max_model_len": len(asked) + 10})
+        assert (await engine.start()).max_model_len == len(asked) + 10
+        chunks = await collect(engine, ask(asked, max_output_tokens=50))
+        assert joined(chunks) == reply_tokens(asked)[:10]
+        assert chunks[-1].finish_reason is FinishReason.LENGTH
+        await engine.aclose()
+
+    async def test_it_cuts_chunks_and_knows_no_cache(self) -> None:
+        engine = DemoEngine(model="demo", options={"chunk_tokens": 8})
+        await engine.start()
+        chunks = await collect(engine, ask(prompt("count to 50")))
+        assert {len(chunk.token_ids) for chunk in chunks[:-1]} == {8}
+        assert chunks[-1].cached_tokens == 0
+        assert_whole(chunks)
+        await engine.aclose()
+
+    async def test_the_loop_runs_between_chunks(self) -> None:
+        engine = DemoEngine(model="demo")
+        await engine.start()
+        order: list[str] = []
+
+        async def read(name: str) -> None:
+            async for _ in engine.generate(ask(prompt("count to 20"))):
+                order.append(name)
+
+        await asyncio.gather(read("a"), read("b"))
+        assert order == ["a", "b"] * (len(order) // 2)
+        await engine.aclose()
+
+    async def test_it_keeps_its_pace(self) -> None:
+        engine = DemoEngine(model="demo", options={"tokens_per_second": 200})
+        await engine.start()
+        began = asyncio.get_running_loop().time()
+        await collect(engine, ask(prompt("x"), max_output_tokens=20))
+        assert asyncio.get_running_loop().time() - began >= 0.09
+        await engine.aclose()
+
+    async def test_closing_ends_a_slow_start_and_a_slow_generation(self) -> None:
+        slow = DemoEngine(model="demo", options={"start_seconds": 3600})
+        starting = asyncio.create_task(slow.start())
+        await asyncio.sleep(0)
+        with pytest.raises(EngineUnavailable, match="not started"):
+            await slow.health()
+        await slow.aclose()
+        with pytest.raises(EngineUnavailable, match="closed"):
+            await starting
+        engine = DemoEngine(model="demo", options={"tokens_per_second": 0.001})
+        await engine.start()
+        reading = asyncio.create_task(collect(engine, ask(prompt("x"))))
+        await asyncio.sleep(0)
+        await engine.aclose()
+        with pytest.raises(EngineUnavailable):
+            await reading
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"speed": 1}, "does not know 'speed'; it knows chunk_tokens, max_model_len, start_seconds"),
+            ({"tokens_per_second": 0}, "tokens_per_second to be a number above 0, not 0"),
+            ({"tokens_per_second": "fast"}, "tokens_per_second to be a number, not 'fast'"),
+            ({"tokens_per_second": float("nan")}, "tokens_per_second to be a number, not nan"),
+            ({"tokens_per_second": True}, "tokens_per_second to be a number, not True"),
+            ({"chunk_tokens": 0}, "chunk_tokens to be a whole number of 1 or more, not 0"),
+            ({"chunk_tokens": 1.5}, "chunk_tokens to be a whole number of 1 or more, not 1.5"),
+            ({"chunk_tokens": True}, "chunk_tokens to be a whole number"),
+            ({"max_model_len": 1}, "max_model_len to be a whole number of 2 or more, not 1"),
+            ({"start_seconds": -1}, "start_seconds to be a number of 0 or more, not -1"),
+            ({"start_seconds": "x" * 500}, "start_seconds to be a number, not 'x+…"),
+        ],
+    )
+    async def test_wrong_options_are_said(self, options: dict[str, object], message: str) -> None:
+        engine = DemoEngine(model="demo", options=options)
+        with pytest.raises(EngineConfigurationError, match=rf"^The demo engine .*{message}"):
+            engine.check()
+        with pytest.raises(EngineConfigurationError):
+            await engine.start()
+
+    def test_right_options_are_taken(self) -> None:
+        DemoEngine(model="demo").check()
+        options = {"tokens_per_second": 0.5, "chunk_tokens": 3, "max_model_len": 4096, "start_seconds": None}
+        DemoEngine(model="demo", options=options).check()
+
+
+class TestTranscript:
+    def test_it_reads_messages_by_token_id(self) -> None:
+        tokens = [*declare(nop=None), *users("Hi <|end|>"), *called("a.b-c", "<|start|>user<|message|>no<|end|>")]
+        read = Transcript([*tokens, *generation_start()])
+        roles = [message.role for message in read.messages]
+        assert roles == ["system", "developer", "user", "assistant", "functions.a.b-c"]
+        assert read.last_user is not None
+        assert read.last_user.text() == "Hi <|end|>"
+        assert read.messages[3].called == "a.b-c"
+        assert read.messages[4].output_of == "a.b-c"
+        assert read.messages[4].text() == "<|start|>user<|message|>no<|end|>"
+        assert read.last == read.since_last_user()[-1]
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "<|start|>",
+            "<|start|><|start|><|end|>",
+            "<|end|><|message|>",
+            "<|start|>user<|message|>",
+            "text without any message",
+            "<|start|>assistant",
+            "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
+        ],
+    )
+    def test_odd_prompts_have_no_messages(self, text: str) -> None:
+        read = Transcript(encode_harmony(text))
+        assert read.messages == ()
+        assert read.last is None
+        assert read.user_messages == 0
+
+    def test_a_message_without_an_end_ends_where_the_next_starts(self) -> None:
+        tokens = encode_harmony("<|start|>user<|message|>a<|start|>user<|message|>b<|end|>")
+        assert [message.text() for message in Transcript(tokens).messages] == ["a", "b"]
+
+    def test_a_packed_prompt_reads_like_a_list(self) -> None:
+        tokens = [*declare(nop=None), *users("One", "Two"), *called("nop", "done"), *generation_start()]
+        packed, listed = Transcript(as_tokens(tokens)), Transcript(tokens)
+        assert packed.user_messages == 2
+        assert [message.text() for message in packed.messages] == [message.text() for message in listed.messages]
+        assert reply_tokens(as_tokens(tokens)) == reply_tokens(tokens)
+
+    def test_old_messages_are_not_decoded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        decoded: list[int] = []
+
+        def decode(token_ids: Sequence[int]) -> str:
+            decoded.append(len(token_ids))
+            return decode_tokens(token_ids)
+
+        monkeypatch.setattr(transcript, "decode_tokens", decode)
+        assert "user message 2" in answer(prompt("old " * 10_000, "Hi"))
+        assert sum(decoded) < 20

@@ -1,0 +1,87 @@
+"""Headers as the models write them, well-formed and bent."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.harmony.encoding import decode_tokens, encode_harmony
+from engine.harmony.header import Header, is_cut_off, parse_header
+
+WELL_FORMED = [
+    ("assistant<|channel|>final", "final", None),
+    ("<|channel|>final", "final", None),  # the prompt ends in `<|start|>assistant`
+    ("<|channel|>analysis", "analysis", None),
+    ("<|channel|>commentary", "commentary", None),
+    ("<|channel|>commentary to=functions.f <|constrain|>json", "commentary", "functions.f"),
+    ("<|channel|>commentary to=functions.f<|constrain|>json", "commentary", "functions.f"),
+    ("<|channel|>commentary to=functions.f json", "commentary", "functions.f"),
+    ("<|channel|>analysis to=browser.search code", "analysis", "browser.search"),
+    (" to=functions.f<|channel|>commentary <|constrain|>json", "commentary", "functions.f"),
+    ("assistant to=functions.f<|channel|>commentary", "commentary", "functions.f"),
+    ("to=functions.f<|channel|>commentary json", "commentary", "functions.f"),
+    ("assistantto=functions.f<|channel|>commentary", "commentary", "functions.f"),
+    ("<|channel|>final <|constrain|>json", "final", None),  # the library reads a recipient here
+    ("<|channel|>final<|constrain|>json", "final", None),
+    ("<|channel|>final <|constrain|>WeatherReport", "final", None),
+]
+
+
+@pytest.mark.parametrize(("text", "channel", "recipient"), WELL_FORMED)
+def test_reads_what_is_well_formed(text: str, channel: str, recipient: str | None) -> None:
+    assert parse_header(text) == Header(channel, recipient, "", well_formed=True)
+
+
+BENT = [
+    ("", None, None, ""),
+    ("assistant", None, None, ""),
+    ("<|channel|>", None, None, ""),
+    ("<|channel|>finale", None, None, "finale"),
+    ("<|channel|>thoughts", None, None, "thoughts"),
+    ("Hello there", None, None, "Hello there"),
+    ("final", None, None, "final"),
+    ("<|channel|>final Hello", "final", None, "Hello"),
+    ("<|channel|>analysis We need to think", "analysis", None, "We need to think"),
+    ("Well<|channel|>final", "final", None, "Well"),
+    ('<|channel|>commentary to=functions.f <|constrain|>json{"a": 1}', "commentary", "functions.f", '{"a": 1}'),
+    ('<|channel|>commentary to=functions.f json {"a": 1}', "commentary", "functions.f", '{"a": 1}'),
+    ('<|channel|>commentary to=functions.f{"a": 1}', "commentary", "functions.f", '{"a": 1}'),
+    ("<|channel|>commentary to=functions.f[1, 2]", "commentary", "functions.f", "[1, 2]"),
+    ("user", "analysis", None, ""),
+    ("system<|channel|>final", "analysis", None, ""),
+    ("user hello", "analysis", None, "hello"),
+    ("functions.f to=assistant<|channel|>commentary", "analysis", None, ""),
+]
+
+
+@pytest.mark.parametrize(("text", "channel", "recipient", "loose"), BENT)
+def test_keeps_what_belongs_to_no_part_of_a_header(
+    text: str, channel: str | None, recipient: str | None, loose: str
+) -> None:
+    assert parse_header(text) == Header(channel, recipient, loose, well_formed=False)
+
+
+@pytest.mark.parametrize("text", [text for text, _, _ in WELL_FORMED if "Report" not in text])
+def test_a_header_that_was_cut_after_any_token_holds_no_text(text: str) -> None:
+    tokens = encode_harmony(text)
+    beginnings = [decode_tokens(tokens[:end]) for end in range(len(tokens) + 1)]
+    assert [each for each in beginnings if not is_cut_off(each) and parse_header(each).loose] == []
+
+
+@pytest.mark.parametrize("text", ["Hello", "I", "<|channel|>final Hello", "a b c", "final json code to= assistant"])
+def test_text_is_no_beginning_of_a_header(text: str) -> None:
+    assert not is_cut_off(text)
+
+
+parts = st.sampled_from(
+    ["assistant", "user", " ", "<|channel|>", "<|constrain|>", "<|start|>", "final", "to=", "functions.f", "json", "{", "é"]
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(parts, max_size=10).map("".join) | st.text(max_size=30))
+def test_takes_any_text(text: str) -> None:
+    header = parse_header(text)
+    assert header.channel in ("analysis", "commentary", "final", None)
+    assert header.recipient != ""
+    assert header.well_formed is False or header.loose == ""
+    assert is_cut_off(text) in (True, False)

@@ -1,0 +1,227 @@
+"""`HarmonyStream` reads what the library reads, and repairs what the library refuses."""
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from openai_harmony import Role, StreamableParser
+
+from engine.harmony.encoding import (
+    CHANNEL,
+    END,
+    MESSAGE,
+    RETURN,
+    encode_harmony,
+    encode_text,
+    harmony_encoding,
+    token_bytes,
+)
+from engine.harmony.parser import ContentDelta, HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
+from tests.protocol.laws import Transcript, transcripts
+
+Read = tuple[str | None, str | None, str]  # channel, recipient, text
+
+
+def read(said: str | Iterable[int]) -> tuple[list[Read], list[MessageCompleted]]:
+    """Return each message, and how each was completed."""
+    stream = HarmonyStream()
+    tokens = encode_harmony(said) if isinstance(said, str) else said
+    return messages_of([*stream.feed(tokens), *stream.close()])
+
+
+def messages_of(events: Iterable[HarmonyEvent]) -> tuple[list[Read], list[MessageCompleted]]:
+    messages: list[Read] = []
+    completed: list[MessageCompleted] = []
+    for event in events:
+        match event:
+            case MessageStarted():
+                messages.append((event.channel, event.recipient, ""))
+            case ContentDelta():
+                channel, recipient, text = messages.pop()
+                messages.append((channel, recipient, text + event.text))
+            case MessageCompleted():
+                completed.append(event)
+    assert len(messages) == len(completed)
+    return messages, completed
+
+
+@settings(deadline=None, max_examples=150)
+@given(transcripts())
+def test_reads_well_formed_messages_as_the_library_does(transcript: Transcript) -> None:
+    library = StreamableParser(harmony_encoding(), Role.ASSISTANT)
+    for token in transcript.tokens:
+        library.process(token)
+    theirs = [(m.channel, m.recipient, "".join(part.text for part in m.content)) for m in library.messages]
+    ours, completed = read(transcript.tokens)
+    assert ours == theirs
+    assert not any(event.repaired or event.truncated for event in completed)
+
+
+def test_final_with_a_constrain_is_no_recipient_as_it_is_for_the_library() -> None:
+    said = encode_harmony("<|channel|>final <|constrain|>json<|message|>{}<|return|>")
+    library = StreamableParser(harmony_encoding(), Role.ASSISTANT)
+    for token in said:
+        library.process(token)
+    assert library.messages[0].recipient == "<|constrain|>json", "fixed there? then this reader may say so"
+    assert read(said)[0] == [("final", None, "{}")]
+
+
+REPAIRS = {
+    "no <|message|>": ("<|channel|>final Hello there<|return|>", [("final", None, "Hello there")]),
+    "no header": ("Hello there<|return|>", [(None, None, "Hello there")]),
+    "no <|message|> in a call": (
+        '<|channel|>commentary to=functions.f <|constrain|>json{"a": 1}<|call|>',
+        [("commentary", "functions.f", '{"a": 1}')],
+    ),
+    "no content type and no <|message|>": (
+        '<|channel|>commentary to=functions.f{"a": 1}<|call|>',
+        [("commentary", "functions.f", '{"a": 1}')],
+    ),
+    "leftover words": ("<|channel|>analysis We need<|message|> more<|end|>", [("analysis", None, "We need more")]),
+    "words before the channel": ("Well<|channel|>final<|message|>, yes<|return|>", [("final", None, "Well, yes")]),
+    "no <|end|> before <|channel|>": (
+        "<|channel|>analysis<|message|>hm<|channel|>final<|message|>Yes<|return|>",
+        [("analysis", None, "hm"), ("final", None, "Yes")],
+    ),
+    "no <|end|> before <|start|>": (
+        "<|channel|>analysis<|message|>hm<|start|>assistant<|channel|>final<|message|>Yes<|return|>",
+        [("analysis", None, "hm"), ("final", None, "Yes")],
+    ),
+    "a <|start|> instead of a <|message|>": (
+        "<|channel|>final lost<|start|>assistant<|channel|>final<|message|>Yes<|return|>",
+        [("final", None, "lost"), ("final", None, "Yes")],
+    ),
+    "a hallucinated user": (
+        "<|channel|>analysis<|message|>hm<|end|><|start|>user<|message|>And?<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>Yes<|return|>",
+        [("analysis", None, "hm"), ("analysis", None, "And?"), ("final", None, "Yes")],
+    ),
+    "a hallucinated tool": (
+        "<|channel|>commentary to=functions.f<|message|>{}<|end|>"
+        "<|start|>functions.f to=assistant<|channel|>commentary<|message|>42<|end|>",
+        [("commentary", "functions.f", "{}"), ("analysis", None, "42")],
+    ),
+    "no channel": ("<|message|>Hello<|return|>", [(None, None, "Hello")]),
+    "an unknown channel": ("<|channel|>thoughts<|message|> Hello<|return|>", [(None, None, "thoughts Hello")]),
+}
+
+
+@pytest.mark.parametrize(("said", "messages"), REPAIRS.values(), ids=REPAIRS)
+def test_repairs_and_says_so(said: str, messages: list[Read]) -> None:
+    found, completed = read(said)
+    assert found == messages
+    assert any(event.repaired for event in completed)
+
+
+def test_no_start_between_messages_is_no_repair() -> None:
+    """The tokens are fit to be fed back: `sampled_message` puts the `<|start|>` where it is missing."""
+    found, completed = read(
+        "<|channel|>analysis<|message|>hm<|end|><|channel|>final<|message|>a<|end|>assistant<|channel|>final<|message|>b"
+    )
+    assert found == [("analysis", None, "hm"), ("final", None, "a"), ("final", None, "b")]
+    assert [event.truncated for event in completed] == [False, False, True]
+
+
+def test_counts_repairs() -> None:
+    stream = HarmonyStream()
+    stream.feed(encode_harmony("<|channel|>final<|message|>fine<|end|><|start|>user<|message|>a<|end|>loose<|end|>"))
+    assert stream.repairs == 2
+
+
+@pytest.mark.parametrize("cut", ["", "<|channel|>", "<|channel|>fin", "<|channel|>commentary to=", " to=functions.f"])
+def test_a_header_that_was_cut_off_is_no_message(cut: str) -> None:
+    assert read(cut) == ([], [])
+    assert read(f"<|channel|>final<|message|>a<|end|><|start|>assistant{cut}")[0] == [("final", None, "a")]
+
+
+def test_loose_text_that_was_cut_off_is_a_truncated_message() -> None:
+    found, [completed] = read("Hello, I am")
+    assert found == [(None, None, "Hello, I am")]
+    assert completed.truncated
+    assert completed.repaired
+
+
+@pytest.mark.parametrize("end", [END, RETURN, 200012])
+def test_every_end_token_ends_a_message(end: int) -> None:
+    assert read([*encode_harmony("<|channel|>final<|message|>a"), end, end])[0] == [("final", None, "a")]
+
+
+@pytest.mark.parametrize("strange", [201_089, 300_000, 2**32 - 1, 2**40, -1])
+def test_an_id_outside_the_vocabulary_is_one_replacement_character(strange: int) -> None:
+    said = [*encode_harmony("<|channel|>final<|message|>a"), strange, *encode_text("b"), RETURN]
+    assert read(said)[0] == [("final", None, "a\ufffdb")]
+    assert read([strange, *said])[0] == [("final", None, "\ufffda\ufffdb")]
+
+
+def test_special_tokens_without_a_meaning_in_a_text_are_kept_as_text() -> None:
+    found, _ = read("<|channel|>final<|message|>a<|message|>b<|constrain|>c<|return|>")
+    assert found == [("final", None, "a<|message|>b<|constrain|>c")]
+
+
+def test_characters_that_lie_over_several_tokens_come_whole() -> None:
+    family = "👨‍👩‍👧‍👦👍🏽"
+    tokens = encode_text(family)
+    assert len(tokens) > len(family)
+    stream = HarmonyStream()
+    stream.feed([CHANNEL, *encode_text("final"), MESSAGE])
+    deltas = [event for token in tokens for event in stream.feed([token])]
+    assert "".join(event.text for event in deltas if isinstance(event, ContentDelta)) == family
+    assert not any("\ufffd" in event.text for event in deltas if isinstance(event, ContentDelta))
+
+
+def test_bytes_that_are_no_utf8_are_replaced_where_they_stand_and_not_carried_over() -> None:
+    half = encode_text("﷽")[:1]
+    with pytest.raises(UnicodeDecodeError):
+        token_bytes(half[0]).decode()
+    head = encode_harmony("<|channel|>final<|message|>a")
+    assert read([*head, *half, *encode_text("b"), RETURN])[0] == [("final", None, "a\ufffdb")]
+    assert read([*head, *half, END, *encode_harmony("<|start|>assistant"), *head, RETURN])[0] == [
+        ("final", None, "a\ufffd"),
+        ("final", None, "a"),
+    ]
+    assert read([*head, *half])[0] == [("final", None, "a\ufffd")]
+
+
+def test_counts_content_as_vllm_does() -> None:
+    """`<|message|>` counts, the header and the end token do not."""
+    _, [ended, truncated] = read("<|channel|>analysis<|message|>a b c<|end|><|start|>assistant<|channel|>final<|message|>d")
+    assert ended.content_tokens == 1 + len(encode_text("a b c"))
+    assert truncated.content_tokens == 2
+
+
+@settings(deadline=None, max_examples=50)
+@given(transcripts())
+def test_a_message_holds_its_tokens_as_sampled(transcript: Transcript) -> None:
+    _, completed = read(transcript.tokens)
+    assert [token for event in completed for token in event.tokens] == transcript.tokens
+
+
+def test_knows_when_the_model_thinks() -> None:
+    stream = HarmonyStream()
+    seen = []
+    for token in encode_harmony("<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b"):
+        stream.feed([token])
+        seen.append(stream.in_reasoning)
+    assert seen == [False, False, True, True, False, False, False, False, False, False, False]
+
+
+def test_each_token_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """O(1) a token: in a text every token is decoded once, whatever came before it."""
+    looked_up: list[int] = []
+
+    def counting(token: int) -> bytes:
+        looked_up.append(token)
+        return token_bytes(token)
+
+    monkeypatch.setattr("engine.harmony.parser.token_bytes", counting)
+    stream = HarmonyStream()
+    header = encode_harmony("<|channel|>final<|message|>")
+    text = encode_text("one two three four five")
+    for token in _endlessly([*header, *text, *text, *text]):
+        stream.feed([token])
+    assert looked_up == [*header[:-1], *text, *text, *text]
+
+
+def _endlessly(tokens: list[int]) -> Iterator[int]:
+    """Yield tokens as a generator: nothing can look back."""
+    yield from tokens
