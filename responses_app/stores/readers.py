@@ -10,6 +10,7 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import StoreError
+from responses_app.stores.failures import store_error
 
 Found = TypeVar("Found")
 
@@ -47,7 +48,7 @@ class DatabaseReaders:
             connection.close_if_unusable_or_obsolete()
             return query(connection)
         except Error as error:
-            raise StoreError(f"{type(error).__name__}: {error}") from error
+            raise store_error(error) from error
 
     def _own_connection(self) -> BaseDatabaseWrapper:
         connection = connections[self._using]

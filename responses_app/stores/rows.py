@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
+
 from engine.harmony.prompt import MessageKind, RenderedMessage, as_tokens
 from responses_app import models
 from responses_app.protocol.chain import ChainLink, LinkTokens, link_of
@@ -80,9 +82,9 @@ def sampled_item(item_id: str, fingerprint: str, kind: str, tokens: bytes) -> Sa
 
 
 def chain_of(rows: Sequence[Sequence[Any]]) -> ChainLink | None:
-    """Return the last link of the chain that these rows (`chain_sql.PART_COLUMNS`, the oldest first) make up."""
+    """Return the last link of the chain that these rows (`chain_sql.chain_rows`) make up."""
     link: ChainLink | None = None
-    for response_id, _, started_on, calls, kinds, lengths, tokens, settles, ends_final in rows:
+    for response_id, _, started_on, calls, kinds, lengths, tokens, settles, ends_final, _ in rows:
         own = LinkTokens(
             kinds=kinds,
             lengths=unpack(lengths),
@@ -95,6 +97,13 @@ def chain_of(rows: Sequence[Sequence[Any]]) -> ChainLink | None:
             response_id=response_id,
             started_on=started_on,
             own=own,
-            calls={} if calls == "{}" else json.loads(calls),
+            calls=_calls(calls),
         )
     return link
+
+
+def _calls(text: str) -> dict[str, str]:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:  # a lone surrogate, which is an escape here; a client's id may have one
+        return json.loads(text)

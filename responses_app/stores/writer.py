@@ -21,6 +21,7 @@ from typing import Generic, TypeVar
 from django.db import InterfaceError, OperationalError, connections, transaction
 
 from responses_app.stores.base import StoreError
+from responses_app.stores.failures import in_one_line, store_error
 
 logger = logging.getLogger("respsite.stores")
 
@@ -137,14 +138,14 @@ class CoalescingWriter(Generic[Record]):
         try:
             self._attempt(batch)
         except PASSING as error:
-            logger.error("%d records could not be written: %s", len(batch), error)
+            logger.error("%d records could not be written: %s", len(batch), in_one_line(error))
             self._settle(batch, error)
         except Exception as error:
             if len(batch) > 1:
-                logger.warning("%d records could not be written together, trying one by one: %s", len(batch), error)
+                logger.warning("%d records failed together, trying one by one: %s", len(batch), in_one_line(error))
                 self._write_singly(batch)
             else:
-                logger.error("a record could not be written: %s", error, exc_info=error)
+                logger.error("a record could not be written", exc_info=error)
                 self._settle(batch, error)
         else:
             self._settle(batch, None)
@@ -155,11 +156,11 @@ class CoalescingWriter(Generic[Record]):
             try:
                 self._attempt([pending])
             except PASSING as error:  # no single record's fault: the rest would only wait as long again, each
-                logger.error("%d records could not be written: %s", len(batch) - index, error)
+                logger.error("%d records could not be written: %s", len(batch) - index, in_one_line(error))
                 self._settle(batch[index:], error)
                 return
             except Exception as error:
-                logger.error("a record could not be written: %s", error, exc_info=error)
+                logger.error("a record could not be written", exc_info=error)
                 self._settle([pending], error)
             else:
                 self._settle([pending], None)
@@ -176,7 +177,7 @@ class CoalescingWriter(Generic[Record]):
                 connections[self._using].close()
                 if pause is None:
                     raise
-                logger.warning("the database failed, trying again in %.2f s: %s", pause, error)
+                logger.warning("the database failed, trying again in %.2f s: %s", pause, in_one_line(error))
                 time.sleep(pause)
 
     def _settle(self, batch: Sequence[_Pending[Record]], error: Exception | None) -> None:
@@ -201,6 +202,4 @@ def _resolve(futures: "Sequence[asyncio.Future[None]]", error: Exception | None)
         if error is None:
             future.set_result(None)
         else:
-            failure = StoreError(f"{type(error).__name__}: {error}")
-            failure.__cause__ = error
-            future.set_exception(failure)
+            future.set_exception(store_error(error))

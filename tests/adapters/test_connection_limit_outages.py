@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from responses_app.limits.base import BaseConnectionLimit
 from tests.adapters.connection_limits import OpenRedisLimit, OwnRedisCase, RedisCase, counts, counts_are
 from tests.contracts.connection_limit import fill
-from tests.redis_server import RedisServer, private_redis_server, shared_redis_server  # noqa: F401 (fixtures)
+from tests.redis_server import RedisServer
 from tests.waiting import eventually
 
 # Short times, so that a lease ends within a test; only for workers that are meant to lose it, since a stall of the

@@ -19,7 +19,7 @@ from tests.adapters.connection_limits import (
     counts_are,
 )
 from tests.contracts.connection_limit import ConnectionLimitContract, Holders, fill, turns
-from tests.redis_server import RedisServer, private_redis_server, shared_redis_server  # noqa: F401 (fixtures)
+from tests.redis_server import RedisServer
 from tests.waiting import eventually
 
 

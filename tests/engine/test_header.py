@@ -60,7 +60,9 @@ def test_keeps_what_belongs_to_no_part_of_a_header(
     assert parse_header(text) == Header(channel, recipient, loose, well_formed=False)
 
 
-@pytest.mark.parametrize("text", [text for text, _, _ in WELL_FORMED if "Report" not in text])
+@pytest.mark.parametrize(
+    "text", [text for text, _, _ in WELL_FORMED if "Report" not in text and "assistantto" not in text]
+)
 def test_a_header_that_was_cut_after_any_token_holds_no_text(text: str) -> None:
     tokens = encode_harmony(text)
     beginnings = [decode_tokens(tokens[:end]) for end in range(len(tokens) + 1)]
@@ -73,7 +75,20 @@ def test_text_is_no_beginning_of_a_header(text: str) -> None:
 
 
 parts = st.sampled_from(
-    ["assistant", "user", " ", "<|channel|>", "<|constrain|>", "<|start|>", "final", "to=", "functions.f", "json", "{", "é"]
+    [
+        "assistant",
+        "user",
+        " ",
+        "<|channel|>",
+        "<|constrain|>",
+        "<|start|>",
+        "final",
+        "to=",
+        "functions.f",
+        "json",
+        "{",
+        "é",
+    ]
 )
 
 

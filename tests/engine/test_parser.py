@@ -184,7 +184,9 @@ def test_bytes_that_are_no_utf8_are_replaced_where_they_stand_and_not_carried_ov
 
 def test_counts_content_as_vllm_does() -> None:
     """`<|message|>` counts, the header and the end token do not."""
-    _, [ended, truncated] = read("<|channel|>analysis<|message|>a b c<|end|><|start|>assistant<|channel|>final<|message|>d")
+    _, [ended, truncated] = read(
+        "<|channel|>analysis<|message|>a b c<|end|><|start|>assistant<|channel|>final<|message|>d"
+    )
     assert ended.content_tokens == 1 + len(encode_text("a b c"))
     assert truncated.content_tokens == 2
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai_harmony import (
-    Author,
     Conversation,
     DeveloperContent,
     Message,
@@ -17,7 +16,7 @@ from openai_harmony import (
 )
 
 from engine.harmony import prompt
-from engine.harmony.encoding import CALL, END, RETURN, START, decode_tokens, encode_harmony, encode_text, harmony_encoding
+from engine.harmony.encoding import END, RETURN, START, decode_tokens, encode_harmony, encode_text, harmony_encoding
 from engine.harmony.parser import HarmonyStream, MessageCompleted
 from engine.harmony.prompt import (
     FunctionTool,
@@ -54,7 +53,7 @@ def test_texts_are_rendered_as_by_the_library(text: str) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(unicode_texts, st.from_regex(r"[A-Za-z0-9_.\-]{1,20}", fullmatch=True))
-def test_calls_and_their_outputs_are_rendered_as_by_the_library(text: str, name: str) -> None:
+def test_calls_are_rendered_as_by_the_library(text: str, name: str) -> None:
     recipient = f"functions.{name}"
     call = (
         Message.from_role_and_content(Role.ASSISTANT, text)
@@ -62,28 +61,15 @@ def test_calls_and_their_outputs_are_rendered_as_by_the_library(text: str, name:
         .with_recipient(recipient)
         .with_content_type("<|constrain|>json")
     )
-    ours = list(render_call(recipient, text).tokens)
-    theirs = library(call)
-    assert ours[-1] == CALL
-    assert ours[:-1] == _in_trained_order(theirs, recipient)[:-1]
-    output = Message.from_author_and_content(Author.new(Role.TOOL, recipient), text)
-    output = output.with_channel("commentary").with_recipient("assistant")
-    assert list(render_tool_output(recipient, text).tokens) == library(output)
+    assert list(render_call(recipient, text).tokens) == library(call)
 
 
-def _in_trained_order(tokens: list[int], recipient: str) -> list[int]:
-    """The library may write the recipient before the channel; the models sample it behind."""
-    text = decode_tokens(tokens)
-    early = f"assistant to={recipient}<|channel|>commentary"
-    if early not in text:
-        return tokens
-    late = encode_harmony(f"<|start|>assistant<|channel|>commentary to={recipient} <|constrain|>json<|message|>")
-    return [*late, *tokens[tokens.index(200008) + 1 :]]
-
-
-def test_the_form_of_a_tool_output() -> None:
-    text = decode_tokens(render_tool_output("functions.f", "42").tokens)
-    assert text == "<|start|>functions.f to=assistant<|channel|>commentary<|message|>42<|end|>"
+@settings(deadline=None, max_examples=50)
+@given(unicode_texts)
+def test_the_form_of_a_tool_output(text: str) -> None:
+    """The order the models are trained on; the library, given the same, writes the recipient behind the channel."""
+    header = encode_harmony("<|start|>functions.f to=assistant<|channel|>commentary<|message|>")
+    assert list(render_tool_output("functions.f", text).tokens) == [*header, *encode_text(text), END]
 
 
 @pytest.mark.parametrize("effort", ["low", "medium", "high"])

@@ -1,0 +1,89 @@
+"""Databases for tests of what runs on threads of its own, where pytest-django's transactions do not reach."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import dj_database_url
+import pytest
+from django.core.management import call_command
+from django.db import connections
+from pytest_django.plugin import DjangoDbBlocker
+
+from tests.postgres_server import PostgresServer, private_postgres_server, shared_postgres_server  # noqa: F401
+
+# As in respsite/settings.py, which has them only while DATABASE_URL names SQLite.
+SQLITE_OPTIONS = {
+    "timeout": 20,
+    "transaction_mode": "IMMEDIATE",
+    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000",
+}
+
+OpenDatabase = Callable[[str], AbstractContextManager[str]]
+
+
+@pytest.fixture(scope="session")
+def open_database(django_db_blocker: DjangoDbBlocker) -> OpenDatabase:
+    """Make a database known to Django, from its URL, for as long as a `with` lasts; it gives the alias.
+
+    Whoever connects in there closes the connection.
+    """
+
+    @contextmanager
+    def opened(url: str) -> Iterator[str]:
+        alias = f"test_{uuid.uuid4().hex}"
+        config = dj_database_url.parse(url, conn_max_age=None, conn_health_checks=True)
+        if url.startswith("sqlite"):
+            config["OPTIONS"] = SQLITE_OPTIONS
+        connections.databases[alias] = connections.configure_settings({"default": {}, alias: config})[alias]
+        try:
+            with django_db_blocker.unblock():
+                yield alias
+        finally:
+            del connections.databases[alias]
+
+    return opened
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory, open_database: OpenDatabase) -> Path:
+    """A migrated file, to be copied."""
+    file = tmp_path_factory.mktemp("migrated") / "template.sqlite3"
+    _migrate(f"sqlite:///{file}", open_database)
+    return file
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: PostgresServer, open_database: OpenDatabase) -> str:
+    """The name of a migrated database of the shared server, to be copied."""
+    name = postgres_server.create_database()
+    _migrate(postgres_server.url_of(name), open_database)
+    return name
+
+
+@pytest.fixture
+def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
+    """A migrated SQLite file of the test's own."""
+    file = tmp_path / "store.sqlite3"
+    file.write_bytes(migrated_sqlite.read_bytes())
+    return f"sqlite:///{file}"
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer, migrated_postgres: str) -> Iterator[str]:
+    """A migrated PostgreSQL database of the test's own."""
+    name = postgres_server.create_database(template=migrated_postgres)
+    yield postgres_server.url_of(name)
+    postgres_server.drop_database(name)
+
+
+def migrate(alias: str) -> None:
+    """Apply all migrations; not on an event loop."""
+    call_command("migrate", database=alias, verbosity=0)
+    connections[alias].close()
+
+
+def _migrate(url: str, open_database: OpenDatabase) -> None:
+    with open_database(url) as alias:
+        migrate(alias)

@@ -1,0 +1,23 @@
+"""The store that forgets with the process."""
+
+import pytest
+
+from responses_app.stores.memory import MemoryResponseStore
+from tests.contracts.store import StoreContract, Turn, exchange, sampled_text
+
+
+class TestMemoryResponseStore(StoreContract):
+    @pytest.fixture
+    def store(self) -> MemoryResponseStore:
+        return MemoryResponseStore()
+
+
+async def test_the_oldest_go_first() -> None:
+    store = MemoryResponseStore(max_entries=2)
+    item = sampled_text("Answer.")
+    turns = [Turn("project") for _ in range(3)]
+    for turn in turns:
+        await store.save(turn.saying(*exchange(1), sampled=[item] if turn is turns[0] else []))
+    known = [await store.chain("project", turn.response_id) is not None for turn in turns]
+    assert known == [False, True, True]
+    assert await store.sampled_items("project", [item.id]) == {}

@@ -1,0 +1,308 @@
+"""The laws of `ResponseStream`, and random transcripts of the real encoding to hold it to them."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import orjson
+from hypothesis import strategies as st
+
+from engine.harmony.encoding import CALL, END, RETURN, encode_harmony, encode_text
+from engine.harmony.parser import HarmonyStream
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.events import TERMINAL, Event
+from responses_app.protocol.requests import parse_create
+from responses_app.protocol.resources import Status, new_response
+from responses_app.protocol.stream import Ending, ResponseStream
+from responses_app.protocol.usage import TurnUsage, usage
+
+FUNCTIONS = ("f", "get_weather", "mcp.files-read")
+SPECIAL_TOKENS = tuple(range(199998, 200020))
+STRANGE_TOKENS = (300000, 201087, 201088, 2**32 - 1)  # the last but two lies inside the model's embedding
+WORDS = (" apple", " river", " stone", " cloud", " lemon")  # one token each, and no part of any header
+
+Tokens = Sequence[int]
+NewId = Callable[[str], str]
+
+
+def counting_ids() -> NewId:
+    """Return a factory whose ids depend on nothing but the order in which they are asked for."""
+    numbers = count(1)
+    return lambda prefix: f"{prefix}{next(numbers):032x}"
+
+
+def new_stream(functions: Sequence[str] = FUNCTIONS, *, new_id: NewId | None = None) -> ResponseStream:
+    """Return the stream of a response whose request declares `functions`."""
+    tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in functions]
+    request = parse_create({"model": "m", "input": "hi", "tools": tools, "metadata": {"a": "b"}})
+    response = new_response(request, response_id="resp_1", created_at=1_700_000_000, model="m", store=True)
+    return ResponseStream(response, functions=functions, new_id=new_id or counting_ids())
+
+
+@dataclass(frozen=True)
+class Played:
+    """A generation that went through the parser and the stream: what a client saw of it."""
+
+    stream: ResponseStream
+    events: list[Event]
+    closed: bool
+
+    @property
+    def seen(self) -> list[JsonObject]:
+        """The events as a client reads them."""
+        return [orjson.loads(event.as_json()) for event in self.events]
+
+    @property
+    def items(self) -> list[JsonObject]:
+        """The finished output items, in order."""
+        return [event["item"] for event in self.seen if event["type"] == "response.output_item.done"]
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each finished item."""
+        return [text_of(item) for item in self.items]
+
+
+def play(chunks: Iterable[Tokens], *, status: Status = Status.COMPLETED, close: bool = True) -> Played:
+    """Feed chunks of tokens to a parser and a stream and end the response. `close=False`: the engine broke."""
+    stream, parser = new_stream(), HarmonyStream()
+    events = stream.start()
+    for chunk in chunks:
+        for said in parser.feed(chunk):
+            events += stream.receive(said)
+    for said in parser.close() if close else ():
+        events += stream.receive(said)
+    error = {"code": "server_error", "message": "It broke."} if status is Status.FAILED else None
+    reason = "max_output_tokens" if status is Status.INCOMPLETE else None
+    ending = Ending(status=status, completed_at=1_700_000_001, usage=usage([TurnUsage(9, 1, 5, 2)]), error=error)
+    events += stream.finish(ending if reason is None else Ending(status=status, reason=reason))
+    return Played(stream, events, close)
+
+
+def chunked(tokens: Tokens, sizes: Sequence[int]) -> list[Tokens]:
+    """Cut tokens into chunks of these sizes, over and over; empty chunks are part of the game."""
+    chunks: list[Tokens] = []
+    position, turn = 0, 0
+    while position < len(tokens):
+        size = sizes[turn % len(sizes)] if any(sizes) else 1
+        chunks.append(tokens[position : position + size])
+        position, turn = position + size, turn + 1
+    return chunks
+
+
+def text_of(item: JsonObject) -> str:
+    """Return the text that an output item carries."""
+    if item["type"] == "function_call":
+        return str(item["arguments"])
+    return "".join(part["text"] for part in item.get("content", ()))  # type: ignore[attr-defined]
+
+
+_ORDER = {  # OpenAI's order inside an item, a letter an event
+    "message": re.compile(r"AP(?:t)*TpD"),
+    "reasoning": re.compile(r"AP(?:r)*RpD"),
+    "function_call": re.compile(r"A(?:f)*FD"),
+}
+_LETTERS = {
+    "response.output_item.added": "A",
+    "response.output_item.done": "D",
+    "response.content_part.added": "P",
+    "response.content_part.done": "p",
+    "response.output_text.delta": "t",
+    "response.output_text.done": "T",
+    "response.reasoning_text.delta": "r",
+    "response.reasoning_text.done": "R",
+    "response.function_call_arguments.delta": "f",
+    "response.function_call_arguments.done": "F",
+}
+
+
+@dataclass
+class _ItemStory:
+    """What was said of one output item."""
+
+    letters: str = ""
+    added: JsonObject = field(default_factory=dict)
+    done: JsonObject = field(default_factory=dict)
+    deltas: str = ""
+    full_texts: list[str] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
+
+
+def assert_laws(events: Sequence[JsonObject]) -> None:
+    """Hold the events of one whole response, as a client reads them, to the laws."""
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    types = [event["type"] for event in events]
+    assert types[0] == "response.created"
+    assert [type for type in types if type in TERMINAL] == types[-1:], "exactly one terminal event, the last"
+    stories = _stories(events)
+    assert list(stories) == list(range(len(stories))), "indices run without a gap, in order"
+    for story in stories.values():
+        _assert_item_laws(story)
+    all_ids = [story.done["id"] for story in stories.values()]
+    assert len(set(all_ids)) == len(all_ids)
+    assert events[-1]["response"]["output"] == [story.done for story in stories.values()]  # type: ignore[index]
+
+
+def _stories(events: Sequence[JsonObject]) -> dict[int, _ItemStory]:
+    stories: dict[int, _ItemStory] = defaultdict(_ItemStory)
+    latest = 0
+    for event in events:
+        letter = _LETTERS.get(str(event["type"]))
+        if letter is None:
+            continue
+        index = int(str(event["output_index"]))
+        assert index >= latest, "items do not interleave"
+        latest = index
+        story = stories[index]
+        story.letters += letter
+        item = event.get("item")
+        story.ids.add(str(item["id"] if isinstance(item, dict) else event["item_id"]))
+        _tell(story, letter, event)
+    return dict(stories)
+
+
+def _tell(story: _ItemStory, letter: str, event: JsonObject) -> None:
+    match letter:
+        case "A":
+            story.added = event["item"]  # type: ignore[assignment]
+        case "D":
+            story.done = event["item"]  # type: ignore[assignment]
+        case "t" | "r" | "f":
+            assert event["delta"], "no empty deltas"
+            story.deltas += str(event["delta"])
+        case "T" | "R":
+            story.full_texts.append(str(event["text"]))
+        case "F":
+            story.full_texts.append(str(event["arguments"]))
+        case "p":
+            story.full_texts.append(event["part"]["text"])  # type: ignore[index]
+
+
+def _assert_item_laws(story: _ItemStory) -> None:
+    done = story.done
+    assert _ORDER[str(done["type"])].fullmatch(story.letters), story.letters
+    assert story.ids == {done["id"]}
+    assert story.added["status"] == "in_progress"
+    assert done["status"] in ("completed", "incomplete")
+    assert text_of(story.added) == ""
+    for name in ("type", "call_id", "name", "role", "phase"):
+        assert story.added.get(name) == done.get(name)
+    assert {story.deltas, *story.full_texts} == {text_of(done)}
+
+
+def is_subsequence(wanted: Sequence[str], given: Sequence[str]) -> bool:
+    """Say whether all of `wanted` occur in `given`, in order."""
+    rest = iter(given)
+    return all(each in rest for each in wanted)
+
+
+# --- random transcripts ---
+
+unicode_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
+    [
+        "",
+        "👍🏽",
+        "👨‍👩‍👧‍👦 family",
+        "naïve 汉字 ﷽",
+        "<|start|>assistant<|channel|>final<|message|>",
+        '{"a": [1, "é"]}',
+        "\x00",
+        "\n\n ",
+    ]
+)
+word_texts = st.lists(st.sampled_from(WORDS), max_size=6).map("".join)
+cut_sizes = st.lists(st.integers(0, 7), min_size=1, max_size=6)
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A well-formed message: how its header is written, and its text."""
+
+    channel: str
+    recipient: str | None
+    recipient_first: bool
+    constrain: str
+    text: str
+
+    @property
+    def header(self) -> str:
+        """Return the header as the model samples it after `<|start|>assistant`."""
+        to = f" to={self.recipient}" if self.recipient else ""
+        before, after = (to, "") if self.recipient_first else ("", to)
+        return f"{before}<|channel|>{self.channel}{after}{self.constrain}"
+
+    @property
+    def tokens(self) -> list[int]:
+        """Return the tokens between `<|start|>assistant` and the end token, both left out."""
+        return [*encode_harmony(f"{self.header}<|message|>"), *encode_text(self.text)]
+
+    @property
+    def expected(self) -> tuple[str, str | None, str | None, str]:
+        """Return (item type, phase, function, text) of the item it must become."""
+        name = (self.recipient or "").removeprefix("functions.")
+        if self.recipient and name in FUNCTIONS:
+            return "function_call", None, name, self.text
+        if self.recipient or self.channel == "analysis":
+            return "reasoning", None, None, self.text
+        return "message", "final_answer" if self.channel == "final" else "commentary", None, self.text
+
+
+def what_it_became(item: JsonObject) -> tuple[object, object, object, str]:
+    """Return (item type, phase, function, text) of an output item."""
+    return item["type"], item.get("phase"), item.get("name"), text_of(item)
+
+
+@st.composite
+def spoken(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> Spoken:
+    """Draw a message: thought, preamble, answer or call, calls on analysis and to unknown tools too."""
+    recipient = draw(
+        st.none() | st.sampled_from([*(f"functions.{name}" for name in FUNCTIONS), "python", "browser.search", "f"])
+    )
+    channel = draw(st.sampled_from(["analysis", "commentary"] if recipient else ["analysis", "commentary", "final"]))
+    constrain = draw(st.sampled_from([" <|constrain|>json", " json", " code", ""])) if recipient else ""
+    return Spoken(channel, recipient, draw(st.booleans()), constrain, draw(texts))
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """Well-formed messages and the tokens of one generation that says them."""
+
+    messages: list[Spoken]
+    tokens: list[int]
+
+
+@st.composite
+def transcripts(draw: st.DrawFn, texts: st.SearchStrategy[str] = unicode_texts, *, max_size: int = 4) -> Transcript:
+    """Draw one whole, well-formed generation."""
+    messages = draw(st.lists(spoken(texts), min_size=1, max_size=max_size))
+    tokens: list[int] = []
+    for index, message in enumerate(messages):
+        tokens += encode_harmony("<|start|>assistant") if index else []
+        last = index == len(messages) - 1
+        tokens += [*message.tokens, (CALL if message.recipient else RETURN) if last else END]
+    return Transcript(messages, tokens)
+
+
+@st.composite
+def mangled(
+    draw: st.DrawFn, tokens: list[int], *, strange: Sequence[int] = (*SPECIAL_TOKENS, *STRANGE_TOKENS, 1000)
+) -> list[int]:
+    """Draw a few drops, doublings, insertions and swaps."""
+    tokens = list(tokens)
+    for what in draw(st.lists(st.sampled_from(["drop", "double", "insert", "swap"]), min_size=1, max_size=6)):
+        if not tokens:
+            break
+        at = draw(st.integers(0, len(tokens) - 1))
+        match what:
+            case "drop":
+                del tokens[at]
+            case "double":
+                tokens.insert(at, tokens[at])
+            case "insert":
+                tokens.insert(at, draw(st.sampled_from(strange)))
+            case "swap":
+                other = draw(st.integers(0, len(tokens) - 1))
+                tokens[at], tokens[other] = tokens[other], tokens[at]
+    return tokens

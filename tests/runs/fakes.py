@@ -1,0 +1,187 @@
+"""A tiny engine, a store that waits, and a service around them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import orjson
+
+from engine.backends.base import BaseEngine
+from engine.harmony.encoding import CALL, RETURN, encode_harmony
+from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
+from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.requests import parse_create
+from responses_app.runs.journal import JournalReader, Waiter
+from responses_app.runs.registry import RunRegistry
+from responses_app.runs.run import Origin, ResponseRun
+from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
+from responses_app.stores.base import StoredResponse, StoreError
+from responses_app.stores.memory import MemoryResponseStore
+from tests.protocol.laws import counting_ids
+
+ANSWER = "<|channel|>final<|message|>Hello.<|return|>"
+THOUGHT = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+CALL_F = f'{THOUGHT}<|channel|>commentary to=functions.f <|constrain|>json<|message|>{{"a":1}}<|call|>'
+TOOL_F: JsonObject = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+NOW = 1_700_000_000.5
+
+Step = str | Exception | asyncio.Event | FinishReason  # say, raise, wait for, end with
+Turn = str | Sequence[Step]
+
+
+class FakeEngine(BaseEngine):
+    """Plays one turn a generation, the last one for ever; a text at the end of a turn ends it with `stop`."""
+
+    def __init__(self, turns: Iterable[Turn] = (ANSWER,), *, max_model_len: int = 10_000) -> None:
+        super().__init__(model="fake")
+        self.info = EngineInfo(backend="fake", model="fake", max_model_len=max_model_len)
+        self.turns = [[turn] if isinstance(turn, str) else list(turn) for turn in turns]
+        self.requests: list[GenerationRequest] = []
+        self.running = 0
+        self.ill: Exception | None = None
+        self.waits = asyncio.Event()  # a generation has come to an event that is not set
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        """The prompts of all generations so far."""
+        return [list(request.prompt_token_ids) for request in self.requests]
+
+    async def start(self) -> EngineInfo:
+        return self.info
+
+    async def health(self) -> None:
+        if self.ill is not None:
+            raise self.ill
+
+    async def aclose(self) -> None:
+        pass
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        turn = self.turns[min(len(self.requests), len(self.turns) - 1)]
+        self.requests.append(request)
+        self.running += 1
+        try:
+            for index, step in enumerate(turn):
+                match step:
+                    case Exception():
+                        raise step
+                    case asyncio.Event():
+                        if not step.is_set():
+                            self.waits.set()
+                        await step.wait()
+                    case FinishReason():
+                        yield TokenChunk(token_ids=(), finish_reason=step, cached_tokens=0)
+                    case str():
+                        last = index == len(turn) - 1
+                        tokens = encode_harmony(step)
+                        assert not last or tokens[-1:] in ([RETURN], [CALL]), "a turn ends with a stop token"
+                        reason = FinishReason.STOP if last else None
+                        yield TokenChunk(token_ids=tokens, finish_reason=reason, cached_tokens=3 if last else None)
+                await asyncio.sleep(0)
+        finally:
+            self.running -= 1
+
+
+class FakeStore(MemoryResponseStore):
+    """A memory store that can be told to fail, and to wait before it has saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failure: Exception | None = None
+        self.gate: asyncio.Event | None = None
+        self.saving = asyncio.Event()
+        self.saved: list[StoredResponse] = []
+
+    async def save(self, stored: StoredResponse) -> None:
+        self.saving.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        await super().save(stored)
+        self.saved.append(stored)
+
+    async def chain(self, project: str, response_id: str) -> ChainLink | None:
+        if isinstance(self.failure, StoreError):
+            raise self.failure
+        return await super().chain(project, response_id)
+
+
+@dataclass
+class Site:
+    """A service with its parts at hand."""
+
+    engine: FakeEngine = field(default_factory=FakeEngine)
+    store: FakeStore = field(default_factory=FakeStore)
+    max_runs: int = 10
+    max_lag_bytes: int = 1_000_000
+    store_responses: bool = True
+
+    def __post_init__(self) -> None:
+        self.registry = RunRegistry(max_runs=self.max_runs)
+        model = ServedModel("fake", self.engine, lambda: self.engine.info, 0)
+        self.service = ResponseService(
+            models={"fake": model},
+            store=self.store,
+            registry=self.registry,
+            new_id=counting_ids(),
+            now=lambda: NOW,
+            limits=ServiceLimits(max_lag_bytes=self.max_lag_bytes, store_responses=self.store_responses),
+        )
+
+    async def begin(self, *, project: str = "default", **fields: object) -> "Reading":
+        """Start a run and attach a reader."""
+        origin = Origin(transport="test", project=project, request_id="req_1")
+        run = await self.service.create(parse_create(fields), origin)
+        return Reading(self, run)
+
+    async def ask(self, **fields: object) -> JsonObject:
+        """Let a run go to its end; return the response of its terminal event."""
+        events = await (await self.begin(**fields)).to_the_end()
+        response = events[-1]["response"]
+        assert isinstance(response, dict)
+        return response
+
+
+class Reading:
+    """A run and its one reader."""
+
+    def __init__(self, site: Site, run: ResponseRun) -> None:
+        self.site = site
+        self.run = run
+        self.wake = Waiter()
+        self.reader: JournalReader = site.registry.attach(run, self.wake)
+        self.events: list[JsonObject] = []
+
+    async def to_the_end(self) -> list[JsonObject]:
+        """Read all events."""
+        return await self.until(None)
+
+    async def until(self, type: str | None) -> list[JsonObject]:
+        """Read until an event of this type was taken, or to the end."""
+        async with asyncio.timeout(5):
+            while not self.reader.ended:
+                self.take()
+                if type is not None and any(event["type"] == type for event in self.events):
+                    break
+                if not self.reader.ended:
+                    await self.wake.wait()
+        return self.events
+
+    def take(self) -> list[JsonObject]:
+        """Read what is there."""
+        taken = [orjson.loads(entry.json) for entry in self.reader.take()]
+        self.events += taken
+        return taken
+
+    def leave(self) -> None:
+        """Go away."""
+        self.site.registry.detach(self.run, self.reader)
+
+
+async def collect(engine: BaseEngine, request: GenerationRequest) -> list[TokenChunk]:
+    """Return all chunks of a generation."""
+    async with aclosing(engine.generate(request)) as chunks:
+        return [chunk async for chunk in chunks]

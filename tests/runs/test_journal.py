@@ -1,0 +1,173 @@
+"""The journal: one buffer, many cursors, bounded by its slowest reader."""
+
+import asyncio
+
+import orjson
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from responses_app.protocol.events import Event, EventType
+from responses_app.runs.journal import EventJournal, JournalReader, ReaderTooSlow, Waiter
+
+
+def event(number: int, text: str = "", *, last: bool = False) -> Event:
+    return Event(EventType.COMPLETED if last else EventType.TEXT_DELTA, number, {"delta": text})
+
+
+def journal(*numbers: int, max_lag_bytes: int = 10_000) -> EventJournal:
+    made = EventJournal(max_lag_bytes=max_lag_bytes)
+    for number in numbers:
+        made.append(event(number))
+    return made
+
+
+def attach(made: EventJournal) -> JournalReader:
+    return made.attach(lambda: None, lambda: None)
+
+
+def numbers(reader: JournalReader, limit: int = 64) -> list[int]:
+    return [entry.number for entry in reader.take(limit)]
+
+
+def test_a_reader_gets_every_event_once_in_order() -> None:
+    made = journal(0, 1)
+    reader = attach(made)
+    assert numbers(reader) == [0, 1]
+    assert numbers(reader) == []
+    made.append(event(2))
+    made.append(event(3, last=True))
+    assert not reader.ended
+    assert numbers(reader, 1) == [2]
+    assert reader.behind
+    assert numbers(reader) == [3]
+    assert reader.ended
+    assert reader.last_number == 3
+
+
+def test_an_entry_is_the_event_as_it_is_sent() -> None:
+    made = EventJournal(max_lag_bytes=1000)
+    made.append(event(0, "é"))
+    [entry] = attach(made).take()
+    assert entry.type == "response.output_text.delta"
+    assert orjson.loads(entry.json) == {"type": "response.output_text.delta", "delta": "é", "sequence_number": 0}
+
+
+def test_readers_do_not_disturb_each_other() -> None:
+    made = journal(0, 1)
+    first, second = attach(made), attach(made)
+    assert numbers(first) == [0, 1]
+    made.append(event(2))
+    assert numbers(second, 2) == [0, 1]
+    assert numbers(first) == [2]
+    assert numbers(second) == [2]
+
+
+def test_what_all_have_read_is_forgotten_and_a_late_reader_starts_behind_it() -> None:
+    made = journal(0, 1, 2)
+    numbers(attach(made), 2)
+    assert numbers(attach(made)) == [2]
+
+
+def test_nothing_is_forgotten_before_the_first_reader_came() -> None:
+    made = journal(*range(100))
+    assert numbers(attach(made), 200) == list(range(100))
+
+
+def test_nothing_follows_a_terminal_event() -> None:
+    made = EventJournal(max_lag_bytes=100)
+    made.append(event(0, last=True))
+    assert made.closed
+    with pytest.raises(RuntimeError, match="terminal"):
+        made.append(event(1))
+
+
+def test_readers_are_woken_on_news() -> None:
+    made, woken = journal(), []
+    made.attach(lambda: woken.append("a"), lambda: None)
+    made.attach(lambda: woken.append("b"), lambda: None)
+    made.append(event(0))
+    assert woken == ["a", "b"]
+
+
+def test_detaching_twice_is_no_error() -> None:
+    made = journal()
+    reader = attach(made)
+    made.detach(reader)
+    made.detach(reader)
+    assert made.readers == 0
+
+
+def test_a_reader_that_falls_behind_is_dropped_and_told_once() -> None:
+    made, told = journal(max_lag_bytes=300), []
+    slow = made.attach(lambda: told.append("news"), lambda: told.append("dropped"))
+    quick = attach(made)
+    for number in range(10):
+        made.append(event(number, "x" * 50))
+        numbers(quick)
+    assert told.count("dropped") == 1
+    assert made.readers == 1
+    with pytest.raises(ReaderTooSlow):
+        slow.take()
+    made.append(event(10, last=True))
+    assert numbers(quick) == [10]
+
+
+def test_the_terminal_event_drops_nobody() -> None:
+    made = journal(max_lag_bytes=60)
+    reader = attach(made)
+    made.append(event(0, "x" * 500, last=True))
+    assert numbers(reader) == [0]
+
+
+async def test_a_waiter_waits_for_news() -> None:
+    waiter = Waiter()
+    assert await waiter.wait(0.001) is False
+    waiter()
+    assert await waiter.wait() is True
+    waiting = asyncio.create_task(waiter.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    waiter()
+    assert await waiting is True
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Readers come, read and go in any order: each sees a run of events without a gap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.journal = EventJournal(max_lag_bytes=10**9)
+        self.readers: list[tuple[JournalReader, list[int]]] = []
+        self.count = 0
+
+    @rule(amount=st.integers(1, 5))
+    def append(self, amount: int) -> None:
+        for _ in range(amount):
+            self.journal.append(event(self.count))
+            self.count += 1
+
+    @rule()
+    def come(self) -> None:
+        self.readers.append((attach(self.journal), []))
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data(), limit=st.integers(1, 4))
+    def read(self, data: st.DataObject, limit: int) -> None:
+        reader, seen = data.draw(st.sampled_from(self.readers))
+        taken = numbers(reader, limit)
+        assert taken or not reader.behind
+        seen += taken
+        assert seen == list(range(reader.last_number - len(seen) + 1, reader.last_number + 1))
+        assert reader.last_number < self.count
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        reader, _ = self.readers.pop(data.draw(st.integers(0, len(self.readers) - 1)))
+        self.journal.detach(reader)
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(deadline=None, max_examples=30, stateful_step_count=30)

@@ -1,0 +1,233 @@
+"""A run from its first event to its terminal one, and everything that may go wrong between."""
+
+import asyncio
+
+import pytest
+
+from engine.errors import EngineOverloaded, EngineUnavailable, GenerationFailed, PromptTooLong
+from engine.harmony.encoding import decode_tokens, encode_harmony
+from engine.harmony.prompt import generation_start, render_tool_output
+from engine.types import FinishReason
+from responses_app.protocol.resources import Status
+from responses_app.stores.base import StoreError
+from tests.oracle import validate_event
+from tests.protocol.laws import assert_laws
+from tests.runs.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, Site
+from tests.waiting import eventually
+
+HALF = "<|channel|>final<|message|>Half of it"
+CALL_UNKNOWN = "<|channel|>commentary to=functions.nope <|constrain|>json<|message|>{}<|call|>"
+
+
+async def test_a_whole_response() -> None:
+    site = Site(FakeEngine([f"{THOUGHT}{ANSWER}"]))
+    reading = await site.begin(input="hi", tools=[TOOL_F], metadata={"a": "b"})
+    events = await reading.to_the_end()
+    assert_laws(events)
+    for event in events:
+        validate_event(event)
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    response = events[-1]["response"]
+    assert events[-1]["type"] == "response.completed"
+    assert response["status"] == "completed"
+    assert (response["created_at"], response["completed_at"]) == (int(NOW), int(NOW))
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
+    assert reading.run.response() == response, "the JSON body is the response of the last event"
+    usage = response["usage"]
+    assert usage["input_tokens"] == len(site.engine.prompts[0])
+    assert usage["output_tokens"] == len(encode_harmony(f"{THOUGHT}{ANSWER}"))
+    assert usage["input_tokens_details"]["cached_tokens"] == 3
+    assert 0 < usage["output_tokens_details"]["reasoning_tokens"] < usage["output_tokens"]
+
+
+async def test_a_call_completes_the_response() -> None:
+    site = Site(FakeEngine([CALL_F]))
+    response = await site.ask(input="hi", tools=[TOOL_F])
+    assert response["status"] == "completed"
+    assert response["output"][1]["name"] == "f"
+    assert response["output"][1]["arguments"] == '{"a":1}'
+    assert len(site.engine.requests) == 1
+
+
+async def test_the_terminal_event_comes_after_the_commit() -> None:
+    site = Site()
+    site.store.gate = asyncio.Event()
+    reading = await site.begin(input="hi")
+    await site.store.saving.wait()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    reading.take()
+    assert reading.events[-1]["type"] == "response.output_item.done"
+    assert reading.run.status is Status.IN_PROGRESS
+    assert reading.run.link is None
+    site.store.gate.set()
+    events = await reading.to_the_end()
+    assert events[-1]["type"] == "response.completed"
+    assert site.store.saved[0].response == events[-1]["response"]
+    assert await site.store.chain("default", reading.run.response_id) is reading.run.link
+
+
+@pytest.mark.parametrize("stored", [{"store": False}, {}])
+async def test_what_is_not_to_be_stored_is_not(stored: dict[str, object]) -> None:
+    site = Site(store_responses=bool(stored))
+    response = await site.ask(input="hi", **stored)
+    assert response["store"] is False
+    assert site.store.saved == []
+
+
+@pytest.mark.parametrize("problem", [StoreError("disk full: /secret"), RuntimeError("bug: /secret")])
+async def test_a_response_that_could_not_be_stored_failed(problem: Exception) -> None:
+    site = Site()
+    site.store.failure = problem
+    reading = await site.begin(input="hi")
+    events = await reading.to_the_end()
+    assert_laws(events)
+    assert events[-1]["type"] == "response.failed"
+    response = events[-1]["response"]
+    assert response["error"]["code"] == "server_error"
+    assert "req_1" in response["error"]["message"]
+    assert "secret" not in str(events)
+    assert response["completed_at"] is None
+    assert reading.run.link is None, "cannot be continued"
+    for event in events:
+        validate_event(event)
+
+
+ENGINE_ERRORS = [
+    (GenerationFailed("cuda: /secret"), "server_error", "req_1"),
+    (EngineUnavailable("died: /secret", retry_after=7), "server_error", "7 s"),
+    (EngineOverloaded("full: /secret", retry_after=3), "rate_limit_exceeded", "try again in 3s"),
+    (PromptTooLong(prompt_tokens=9, max_model_len=8), "invalid_prompt", "9 tokens"),
+    (RuntimeError("bug: /secret"), "server_error", "req_1"),
+]
+
+
+@pytest.mark.parametrize("said", [HALF, THOUGHT, ""])
+@pytest.mark.parametrize(("problem", "code", "hint"), ENGINE_ERRORS)
+async def test_an_engine_that_breaks_fails_the_response(said: str, problem: Exception, code: str, hint: str) -> None:
+    site = Site(FakeEngine([[said, problem]] if said else [[problem]]))
+    reading = await site.begin(input="hi")
+    events = await reading.to_the_end()
+    assert_laws(events)
+    response = events[-1]["response"]
+    assert (events[-1]["type"], response["status"]) == ("response.failed", "failed")
+    assert response["error"]["code"] == code
+    assert hint in response["error"]["message"]
+    assert "secret" not in str(events), "no exception text reaches a client"
+    assert [item["status"] for item in response["output"]] == {HALF: ["incomplete"], THOUGHT: ["completed"]}.get(
+        said, []
+    )
+    assert reading.run.link is None
+    assert site.engine.running == 0
+    for event in events:
+        validate_event(event)
+
+
+async def test_out_of_tokens_is_incomplete_and_can_be_continued() -> None:
+    site = Site(FakeEngine([[HALF, FinishReason.LENGTH], ANSWER]))
+    first = await site.ask(input="hi", max_output_tokens=5)
+    assert first["status"] == "incomplete"
+    assert first["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert first["output"][0]["status"] == "incomplete"
+    assert site.engine.requests[0].sampling.max_output_tokens == 5
+    second = await site.ask(input="go on", previous_response_id=first["id"])
+    assert second["status"] == "completed"
+    assert "Half of it<|end|>" in decode_tokens(site.engine.prompts[1])
+
+
+@pytest.mark.parametrize("said", ["<|return|>", "<|channel|>final<|return|>"])
+async def test_a_stop_without_output_is_incomplete_with_null_details(said: str) -> None:
+    response = await Site(FakeEngine([said])).ask(input="hi")
+    assert response["status"] == "incomplete"
+    assert response["incomplete_details"] is None
+    assert response["output"] == []
+
+
+async def test_an_engine_that_stops_without_a_reason_completes() -> None:
+    site = Site(FakeEngine([[HALF, asyncio.Event()]]))
+    for step in site.engine.turns[0]:
+        if isinstance(step, asyncio.Event):
+            step.set()
+    reading = await site.begin(input="hi")
+    events = await reading.to_the_end()
+    assert_laws(events)
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == "Half of it"
+
+
+class TestUnknownTools:
+    async def test_the_model_is_told_once(self) -> None:
+        site = Site(FakeEngine([CALL_UNKNOWN, ANSWER]))
+        reading = await site.begin(input="hi", tools=[TOOL_F])
+        events = await reading.to_the_end()
+        assert_laws(events)
+        response = events[-1]["response"]
+        assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
+        told = render_tool_output("functions.nope", "Error: this tool does not exist. Available tools: functions.f.")
+        first, second = site.engine.prompts
+        assert second == [*first, *encode_harmony(CALL_UNKNOWN), *told.tokens, *generation_start()]
+        details = response["usage"]["output_tokens_details"]
+        assert details["tool_output_tokens_per_turn"] == [0, len(told.tokens) + len(generation_start())]
+        assert response["usage"]["input_tokens_details"]["input_tokens_per_turn"] == [len(first), len(second)]
+
+    async def test_and_no_second_time(self) -> None:
+        site = Site(FakeEngine([CALL_UNKNOWN, CALL_UNKNOWN, ANSWER]))
+        response = await site.ask(input="hi")
+        assert len(site.engine.requests) == 2
+        assert [item["type"] for item in response["output"]] == ["reasoning", "reasoning"]
+
+    async def test_the_correction_is_part_of_the_chain(self) -> None:
+        site = Site(FakeEngine([CALL_UNKNOWN, CALL_F, ANSWER]))
+        first = await site.ask(input="hi", tools=[TOOL_F])
+        call_id = first["output"][-1]["call_id"]
+        await site.ask(
+            input=[{"type": "function_call_output", "call_id": call_id, "output": "42"}],
+            previous_response_id=first["id"],
+            tools=[TOOL_F],
+        )
+        output = render_tool_output("functions.f", "42").tokens
+        expected = [*site.engine.prompts[1], *encode_harmony(CALL_F), *output, *generation_start()]
+        assert site.engine.prompts[2] == expected
+
+    async def test_the_budget_is_one_for_all_turns(self) -> None:
+        spent = len(encode_harmony(CALL_UNKNOWN))
+        site = Site(FakeEngine([CALL_UNKNOWN, ANSWER]))
+        await site.ask(input="hi", max_output_tokens=spent + 7)
+        assert [request.sampling.max_output_tokens for request in site.engine.requests] == [spent + 7, 7]
+
+    async def test_without_a_budget_left_it_is_not_told(self) -> None:
+        site = Site(FakeEngine([CALL_UNKNOWN, ANSWER]))
+        await site.ask(input="hi", max_output_tokens=len(encode_harmony(CALL_UNKNOWN)))
+        assert len(site.engine.requests) == 1
+
+    async def test_tools_are_not_there_when_calls_are_forbidden(self) -> None:
+        site = Site(FakeEngine([CALL_F, ANSWER]))
+        response = await site.ask(input="hi", tools=[TOOL_F], tool_choice="none")
+        assert [item["type"] for item in response["output"]] == ["reasoning", "reasoning", "message"]
+        assert "Available tools: none." in decode_tokens(site.engine.prompts[1])
+
+    async def test_a_cancellation_between_turns(self) -> None:
+        gate = asyncio.Event()
+        site = Site(FakeEngine([CALL_UNKNOWN, [gate, ANSWER]]))
+        reading = await site.begin(input="hi")
+        await site.engine.waits.wait()
+        reading.leave()
+        await eventually(lambda: len(site.registry) == 0)
+        assert reading.run.status is Status.CANCELLED
+        assert site.engine.running == 0
+
+
+async def test_every_generation_has_an_id_of_its_own() -> None:
+    site = Site(FakeEngine([CALL_UNKNOWN, ANSWER]))
+    await site.ask(input="hi")
+    await site.ask(input="hi")
+    ids = [request.request_id for request in site.engine.requests]
+    assert len(set(ids)) == len(ids) == 4 or len(set(ids)) == len(ids) == 3
+
+
+async def test_a_run_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="respsite.runs")
+    response = await Site().ask(input="top secret")
+    [record] = [record for record in caplog.records if record.name == "respsite.runs"]
+    assert str(response["id"]) in record.getMessage()
+    assert "completed" in record.getMessage()
+    assert "secret" not in record.getMessage(), "texts of users are not logged"
