@@ -22,6 +22,7 @@ from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.frames import error_frame, event_frame, lane_suffix, ping
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.session import CancelRuns, Close, Command, Create, Send, Start, WebSocketSession
+from responses_app.protocol.validation import missing
 from responses_app.runs.journal import JournalReader, ReaderTooSlow
 from responses_app.runs.run import Origin, ResponseRun
 from responses_app.wiring import Site
@@ -29,6 +30,7 @@ from responses_app.wiring import Site
 logger = logging.getLogger("respsite.transport")
 
 TOO_LARGE = 4009  # close code; daphne can send none between 1000 and 3000
+IGNORED = ("stream", "background")  # fields of a create that mean nothing on a WebSocket
 
 
 @dataclass(slots=True)
@@ -123,7 +125,9 @@ class Connection:
     async def _start(self, create: Create) -> None:
         origin = Origin(transport="websocket", request_id=self.id)
         try:
-            request = parse_create(create.fields)
+            request = parse_create({name: value for name, value in create.fields.items() if name not in IGNORED})
+            if not (request.input or request.previous_response_id or request.warm_up):
+                raise missing("input")
             run = await self._site.service.create(request, origin, recall=lambda id: self._recall(create, id))
         except ApiError as error:
             self._execute(self._session.refused(create, error))
@@ -271,7 +275,7 @@ class Connection:
     def _log_ignored(self, frame: object) -> None:
         if self._ignored_logged or not isinstance(frame, dict):
             return
-        ignored = [name for name in ("stream", "background") if frame.get(name) is not None]
+        ignored = [name for name in IGNORED if frame.get(name) is not None]
         if ignored:
             self._ignored_logged = True
             logger.debug("connection %s: %s means nothing on a WebSocket", self.id, " and ".join(ignored))

@@ -18,7 +18,9 @@ from responses_app.runs.run import ResponseRun
 
 def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
     """Return a JSON answer."""
-    return HttpResponse(orjson.dumps(body), status=status, content_type="application/json", headers=headers)
+    content = orjson.dumps(body)
+    known = {"content-length": str(len(content)), **(headers or {})}  # daphne would send it in chunks
+    return HttpResponse(content, status=status, content_type="application/json", headers=known)
 
 
 def error_response(error: ApiError) -> HttpResponse:
@@ -137,10 +139,18 @@ def request_id_of(request: HttpRequest) -> str:
     return str(getattr(request, "request_id", ""))
 
 
-def path_error(method: str, allowed: list[str], hint: str = "") -> ApiError:
-    """The method is not one of this path's (405)."""
-    message = f"Method {method} is not allowed here; this path takes {' and '.join(allowed)}.{hint}"
-    return ApiError(message, status=405, code="method_not_allowed")
+class MethodNotAllowed(ApiError):
+    """The method is not one of this path's (405); its `allow` header says which are."""
+
+    def __init__(self, method: str, allowed: list[str], hint: str = "") -> None:
+        message = f"Method {method} is not allowed here; this path takes {' and '.join(allowed)}.{hint}"
+        super().__init__(message, status=405, code="method_not_allowed")
+        self._allowed = allowed
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers that belong to this error."""
+        return {"allow": ", ".join(self._allowed)}
 
 
 def not_found(path: str) -> ApiError:

@@ -4,6 +4,7 @@ import os
 import secrets
 import sys
 from pathlib import Path
+from typing import Any
 
 import dj_database_url
 
@@ -77,15 +78,24 @@ TEMPLATES = [
     },
 ]
 
-DATABASES = {"default": dj_database_url.parse(RESPSITE.database, conn_max_age=None, conn_health_checks=True)}
-if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
-    # Write-ahead log: readers never wait for the writer. IMMEDIATE: two writers queue instead of failing ("locked").
-    DATABASES["default"]["OPTIONS"] = {
-        "timeout": 20,
-        "transaction_mode": "IMMEDIATE",
-        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000",
-    }
-    Path(DATABASES["default"]["NAME"]).parent.mkdir(parents=True, exist_ok=True)
+
+def database(url: str) -> dict[str, Any]:
+    """Return Django's configuration of a database; connections stay open, in the few threads that have one."""
+    config: dict[str, Any] = dict(dj_database_url.parse(url, conn_max_age=None, conn_health_checks=True))
+    if config["ENGINE"].endswith("sqlite3"):
+        # Write-ahead log: readers never wait for the writer. IMMEDIATE: writers queue instead of failing ("locked").
+        config["OPTIONS"] = {
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000",
+        }
+        Path(config["NAME"]).parent.mkdir(parents=True, exist_ok=True)
+    else:
+        config["OPTIONS"] = {"connect_timeout": 5, **config.get("OPTIONS", {})}  # seconds
+    return config
+
+
+DATABASES = {"default": database(RESPSITE.database)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # The one place that names Redis. `socket_timeout: None`: redis-py >= 8 would cut blocking reads after 5 s.

@@ -9,10 +9,12 @@ count once a later link (or a later message of its own) has *settled* what came 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.harmony.prompt import MessageKind, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.errors import JsonObject
+
+_ANALYSIS = MessageKind.ANALYSIS.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class LinkTokens:
             start += length
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # a link is itself: comparing would recurse
 class ChainLink:
     """One response's part of a chain: its input and what was sampled.
 
@@ -47,7 +49,7 @@ class ChainLink:
     """
 
     response_id: str
-    parent: "ChainLink | None"
+    parent: "ChainLink | None" = field(repr=False)
     started_on: str
     own: LinkTokens
     settled: "Tokens[int]"
@@ -122,8 +124,8 @@ def link_of(
 ) -> ChainLink:
     """Make a link of tokens that are in order already."""
     settled = own.tokens
-    if MessageKind.ANALYSIS.value in own.kinds:
-        settled = _join(tokens for kind, tokens in own.messages() if kind != MessageKind.ANALYSIS.value)
+    if _ANALYSIS in own.kinds:
+        settled = _join(tokens for kind, tokens in own.messages() if kind != _ANALYSIS)
     size = 4 * (len(own.tokens) + len(settled)) + 2 * 128 * len(calls) + _SIZE_OF_LINK
     return ChainLink(
         response_id=response_id,
@@ -145,7 +147,7 @@ def drop_oldest(link: ChainLink, limit: int) -> "Tokens[int]":
     messages: list[tuple[str, Tokens[int]]] = []
     settled = False
     for part in link.lineage():
-        messages[:0] = [m for m in part.own.messages() if not settled or m[0] != MessageKind.ANALYSIS.value]
+        messages[:0] = [m for m in part.own.messages() if not settled or m[0] != _ANALYSIS]
         settled = settled or part.own.settles
     total = sum(len(tokens) for _, tokens in messages)
     start = 0

@@ -81,6 +81,8 @@ def unknown_event_type(kind: object) -> ApiError:
     known = "Supported types are: 'response.create', 'response.steer'."
     if kind is None:
         message = f"Missing required parameter: 'type'. {known}"
+    elif isinstance(kind, str):
+        message = f"Unknown event type: {kind[:80]!r}. {known}"
     else:
-        message = f"Unknown event type: {str(kind)[:80]!r}. {known}"
+        message = f"Invalid type for 'type': expected a string. {known}"
     return invalid_request(message, param="type", code="unknown_event_type")

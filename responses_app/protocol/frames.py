@@ -59,6 +59,8 @@ def steer_failed(frame: JsonObject) -> str:
         "code": "steering_not_supported",
         "message": "This server cannot steer a running response yet. Wait for its terminal event and continue it.",
     }
-    return orjson.dumps(
-        {"type": "response.steer.failed", "sequence_number": 0, "error": error, "steer": steer}
-    ).decode()
+    answer = {"type": "response.steer.failed", "sequence_number": 0, "error": error, "steer": steer}
+    try:
+        return orjson.dumps(answer).decode()
+    except orjson.JSONEncodeError:  # nested deeper than orjson writes, which is less deep than it reads
+        return orjson.dumps({**answer, "steer": {"previous_response_id": None, "input": None}}).decode()

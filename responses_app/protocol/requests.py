@@ -7,6 +7,7 @@ refused when its value asks for the feature, with 400 `unsupported_parameter`.
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
+import orjson
 from pydantic import Field
 
 from engine.harmony.prompt import FunctionTool
@@ -124,6 +125,7 @@ class CreateRequest(Fields):
 def parse_create(data: Mapping[str, object]) -> CreateRequest:
     """Validate a request. Raises `ApiError` that names the field and says what it takes."""
     _refuse_unbuilt(data)
+    _check_depth(data)
     fields = validate(Fields, data)
     _check_include(fields.include)
     _check_metadata(fields.metadata)
@@ -165,6 +167,19 @@ _UNBUILT = {
     "image": "This server does not make images; leave it out.",
     "access_programs": "This server has no access programs; leave it out.",
 }
+
+
+def _check_depth(data: Mapping[str, object]) -> None:
+    """Refuse what could be read but not written again: orjson reads 1024 levels and writes 254."""
+    for name in ("input", "tools", *Fields.model_fields):
+        try:
+            orjson.dumps([[[[[[[[data.get(name)]]]]]]]])  # events, stores and chains put levels of their own around it
+        except orjson.JSONEncodeError:
+            raise invalid_request(
+                f"Invalid value for '{name}': it is nested too deeply. This server takes 240 levels.",
+                param=name,
+                code="invalid_value",
+            ) from None
 
 
 def _check_include(include: list[str] | None) -> None:

@@ -131,6 +131,8 @@ class WebSocketSession:
 
     def receive(self, frame: object, size: int) -> list[Command]:
         """Take a decoded JSON frame of `size` bytes."""
+        if self._clock.closed:
+            return []
         if not isinstance(frame, dict):
             return [Send(error_frame(not_json("this is not an object")))]
         match frame.get("type"):
@@ -204,9 +206,10 @@ class WebSocketSession:
         return commands
 
     def _refusal(self, lane: str | None) -> ApiError | None:
-        """Return why nothing can be started on this lane; else make the lane known."""
-        if self._clock.over:
-            return lifetime_over(self.limits.lifetime)
+        """Return why nothing can be started on this lane; else make the lane known.
+
+        The end of life is no reason yet: clients drop the connection at its frame, so it waits for what still runs.
+        """
         if self.limits.reject_when_busy and (self._running or self._waiting):
             return concurrent_request()
         if lane is not None and lane not in self._lanes:

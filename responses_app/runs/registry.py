@@ -68,11 +68,15 @@ class RunRegistry:
             self.cancel(run, reason=reason)
 
     def cancel(self, run: ResponseRun, *, reason: str) -> None:
-        """Cancel a run unless it is ending already."""
+        """Cancel a run unless it is ending already.
+
+        Soon, not now: a task that is cancelled before its first step never takes it, and its readers would wait for
+        ever.
+        """
         known = self._runs.get(run.response_id)
         if known and not run.finishing:
             run.abandoned_reason = reason
-            known[1].cancel()
+            asyncio.get_running_loop().call_soon(_cancel, *known)
 
     async def aclose(self, *, grace: float = 0.0) -> None:
         """Refuse new runs, give the present ones `grace` seconds, then cancel them and wait until they ended."""
@@ -84,3 +88,8 @@ class RunRegistry:
             self.cancel(run, reason="the server stopped")
         if tasks:
             await asyncio.wait(tasks)
+
+
+def _cancel(run: ResponseRun, task: "asyncio.Task[None]") -> None:
+    if not run.finishing:
+        task.cancel()

@@ -157,7 +157,9 @@ class ResponseRun:
         """Return what to tell a model that has just called a tool which does not exist."""
         if not (turn.called and self._stream.unknown_tools and self._stream.output[-1]["type"] == "reasoning"):
             return None
-        names = ", ".join(FUNCTIONS + tool.name for tool in self.plan.request.functions) or "none"
+        request = self.plan.request
+        functions = [] if request.tool_choice == "none" else request.functions
+        names = ", ".join(FUNCTIONS + tool.name for tool in functions) or "none"
         text = f"Error: this tool does not exist. Available tools: {names}."
         return render_tool_output(self._stream.unknown_tools[-1], text)
 
@@ -203,10 +205,7 @@ class ResponseRun:
             reason=reason,
         )
         link = self._final_link() if status in CONTINUABLE else None
-        try:
-            await self._keep(self._stream.outcome(ending), link)
-        except StoreError as problem:
-            logger.error("response %s could not be stored: %s", self.response_id, problem)
+        if not await self._is_kept(self._stream.outcome(ending), link):
             ending = replace(
                 ending, status=Status.FAILED, error=failure(None, self.plan.origin.request_id), reason=None
             )
@@ -223,6 +222,18 @@ class ResponseRun:
             messages=[*self.plan.input_messages, *self._stream.messages],
             items=[*self.plan.request.input_json, *self._stream.output],
         )
+
+    async def _is_kept(self, response: JsonObject, link: ChainLink | None) -> bool:
+        """Store the response, if it is to be; return False if that failed."""
+        try:
+            await self._keep(response, link)
+        except StoreError as problem:
+            logger.error("response %s could not be stored: %s", self.response_id, problem)
+        except Exception:
+            logger.exception("response %s: the store broke", self.response_id)
+        else:
+            return True
+        return False
 
     async def _keep(self, response: JsonObject, link: ChainLink | None) -> None:
         if self.plan.stored:

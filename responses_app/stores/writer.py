@@ -57,7 +57,7 @@ class CoalescingWriter(Generic[Record]):
         self._commit = commit
         self._using = using
         self._max_pending = max_pending
-        self._lock = Lock()  # over the three below; never held while anything blocks
+        self._lock = Lock()  # over all below; never held while anything blocks
         self._queue: deque[_Pending[Record]] = deque()
         self._draining = False
         self._executor: ThreadPoolExecutor | None = None

@@ -2,7 +2,7 @@
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import json_response, path_error
+from responses_app.http import MethodNotAllowed, json_response
 from responses_app.protocol.errors import JsonObject, model_not_found
 from responses_app.runs.service import ServedModel
 from responses_app.wiring import get_site
@@ -26,7 +26,7 @@ async def detail(request: HttpRequest, model: str) -> HttpResponse:
 
 def _only_get(request: HttpRequest) -> None:
     if request.method not in ("GET", "HEAD"):
-        raise path_error(str(request.method), ["GET"])
+        raise MethodNotAllowed(str(request.method), ["GET"])
 
 
 def _model(model: ServedModel) -> JsonObject:

@@ -5,20 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import dj_database_url
 import pytest
 from django.core.management import call_command
 from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
+from respsite.settings import database
 from tests.postgres_server import PostgresServer, private_postgres_server, shared_postgres_server  # noqa: F401
-
-# As in respsite/settings.py, which has them only while DATABASE_URL names SQLite.
-SQLITE_OPTIONS = {
-    "timeout": 20,
-    "transaction_mode": "IMMEDIATE",
-    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000",
-}
 
 OpenDatabase = Callable[[str], AbstractContextManager[str]]
 
@@ -33,9 +26,7 @@ def open_database(django_db_blocker: DjangoDbBlocker) -> OpenDatabase:
     @contextmanager
     def opened(url: str) -> Iterator[str]:
         alias = f"test_{uuid.uuid4().hex}"
-        config = dj_database_url.parse(url, conn_max_age=None, conn_health_checks=True)
-        if url.startswith("sqlite"):
-            config["OPTIONS"] = SQLITE_OPTIONS
+        config = database(url)
         connections.databases[alias] = connections.configure_settings({"default": {}, alias: config})[alias]
         try:
             with django_db_blocker.unblock():
@@ -62,17 +53,17 @@ def migrated_postgres(postgres_server: PostgresServer, open_database: OpenDataba
     return name
 
 
-@pytest.fixture
-def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
-    """A migrated SQLite file of the test's own."""
-    file = tmp_path / "store.sqlite3"
+@pytest.fixture(scope="module")
+def sqlite_url(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A migrated SQLite file of the module's own."""
+    file = tmp_path_factory.mktemp("store") / "store.sqlite3"
     file.write_bytes(migrated_sqlite.read_bytes())
     return f"sqlite:///{file}"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def postgres_url(postgres_server: PostgresServer, migrated_postgres: str) -> Iterator[str]:
-    """A migrated PostgreSQL database of the test's own."""
+    """A migrated PostgreSQL database of the module's own."""
     name = postgres_server.create_database(template=migrated_postgres)
     yield postgres_server.url_of(name)
     postgres_server.drop_database(name)

@@ -23,7 +23,7 @@ SQLITE_AND_POSTGRES = ("sqlite_url", "postgres_url")
 
 
 class DatabaseCase:
-    """Stores on a migrated database of the test's own; a subclass gives its `url`."""
+    """Stores on a migrated database that a module's tests share; a subclass gives its `url`."""
 
     @pytest.fixture
     def alias(self, url: str, open_database: OpenDatabase) -> Iterator[str]:

@@ -4,6 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+import orjson
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from responses_app.protocol.session import (
     WebSocketSession,
 )
 
+DEEP = orjson.loads("[" * 1010 + "]" * 1010)
 LIMITS = SessionLimits(max_in_flight=3, max_lanes=4, max_queued=5, warning_after=50, lifetime=60, grace=10)
 
 
@@ -87,6 +89,18 @@ class TestFrames:
         assert answer["type"] == "response.steer.failed"
         assert answer["error"]["code"] == "steering_not_supported"  # type: ignore[index]
         assert answer["steer"] == {"previous_response_id": "resp_1", "input": "Faster!"}
+
+    @pytest.mark.parametrize(
+        "frame",
+        [
+            {"type": DEEP},
+            {"type": "response.create", "stream_id": DEEP},
+            {"type": "response.steer", "input": DEEP, "previous_response_id": DEEP},
+        ],
+    )
+    def test_a_frame_that_is_nested_deeper_than_can_be_written(self, frame: dict[str, object]) -> None:
+        [answer] = frames(session().receive(frame, 2000))
+        assert answer["type"] in ("error", "response.steer.failed")
 
     @pytest.mark.parametrize("lane", ["", "x" * 257, "a b", "ä", "a/b", 7, None, ["a"], "a\n", True])
     def test_a_lane_that_is_no_name(self, lane: object) -> None:

@@ -4,6 +4,7 @@ import os
 import sys
 from typing import Any
 
+from channels.routing import get_default_application
 from django.conf import settings
 from django.core.management import BaseCommand, CommandParser, call_command
 from django.db import connection
@@ -47,12 +48,10 @@ class Command(BaseCommand):
         from daphne.server import Server  # installs Twisted's reactor: not before it is needed
         from twisted.internet import reactor
 
-        from respsite.asgi import application
-
         own = settings.RESPSITE
         host = f"[{own.host}]" if ":" in own.host else own.host
         server = Server(
-            application=application,
+            application=get_default_application(),
             endpoints=[f"tcp:port={own.port}:interface={own.host.replace(':', chr(92) + ':')}"],
             websocket_timeout=-1,  # a connection's life is WEBSOCKET_LIFETIME_SECONDS, said to the client
             verbosity=0,

@@ -1,0 +1,263 @@
+"""Chains: exactly the tokens that were sampled, old thoughts dropped by the rule, nothing rendered twice."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.harmony import prompt as harmony
+from engine.harmony.encoding import decode_tokens, encode_text
+from engine.harmony.prompt import (
+    MessageKind,
+    RenderedMessage,
+    as_tokens,
+    generation_start,
+    render_assistant,
+    render_call,
+    render_text,
+    render_tool_output,
+)
+from responses_app.protocol.chain import ChainLink, drop_oldest, link_of, new_link
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.prompt import build_prompt, render_items
+from responses_app.protocol.requests import CreateRequest, parse_create
+
+DAY = "2026-11-21"
+U, A, F, C, O = (  # noqa: E741 - as `MessageKind` abbreviates them
+    MessageKind.USER,
+    MessageKind.ANALYSIS,
+    MessageKind.FINAL,
+    MessageKind.COMMENTARY,
+    MessageKind.OTHER,
+)
+
+
+def message(kind: MessageKind, *tokens: int) -> RenderedMessage:
+    return RenderedMessage(kind, as_tokens(tokens))
+
+
+def chain(*turns: Sequence[RenderedMessage], parent: ChainLink | None = None) -> ChainLink:
+    link = parent
+    for number, messages in enumerate(turns):
+        link = new_link(link, response_id=f"resp_{number}", started_on=DAY, messages=messages)
+    assert link is not None
+    return link
+
+
+def tokens_of(link: ChainLink) -> list[int]:
+    return list(link.prompt_tokens())
+
+
+def test_thoughts_are_kept_while_a_tool_loop_goes_on() -> None:
+    turns = [
+        [message(U, 1), message(A, 2), message(C, 3)],
+        [message(O, 4), message(A, 5), message(C, 6)],
+        [message(O, 7)],
+    ]
+    assert tokens_of(chain(*turns)) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_thoughts_before_an_answer_are_dropped_once_a_user_goes_on() -> None:
+    turns = [[message(U, 1), message(A, 2), message(C, 3)], [message(O, 4), message(A, 5), message(F, 6)]]
+    assert tokens_of(chain(*turns)) == [1, 2, 3, 4, 5, 6]
+    assert tokens_of(chain(*turns, [message(U, 7)])) == [1, 3, 4, 6, 7]
+    assert tokens_of(chain(*turns, [message(U, 7), message(A, 8), message(C, 9)])) == [1, 3, 4, 6, 7, 8, 9]
+
+
+def test_a_user_who_interrupts_a_tool_loop_drops_nothing() -> None:
+    turns = [[message(U, 1), message(A, 2), message(C, 3)], [message(U, 4), message(O, 5)]]
+    assert tokens_of(chain(*turns)) == [1, 2, 3, 4, 5]
+
+
+def test_a_developer_message_after_an_answer_drops_nothing() -> None:
+    assert tokens_of(chain([message(U, 1), message(A, 2), message(F, 3)], [message(O, 4)])) == [1, 2, 3, 4]
+
+
+def test_a_whole_history_in_one_input_follows_the_same_rule() -> None:
+    history = [message(U, 1), message(A, 2), message(F, 3), message(U, 4), message(A, 5), message(C, 6), message(O, 7)]
+    assert tokens_of(chain(history)) == [1, 3, 4, 5, 6, 7]
+
+
+def test_thoughts_after_an_answer_are_of_the_next_turn() -> None:
+    """An answer that the model went on after is no end of a turn."""
+    assert tokens_of(chain([message(U, 1), message(F, 2), message(A, 3), message(C, 4)], [message(U, 5)])) == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
+
+
+def test_forks_share_their_links() -> None:
+    trunk = chain([message(U, 1), message(A, 2), message(F, 3)])
+    left, right = chain([message(U, 4)], parent=trunk), chain([message(O, 5)], parent=trunk)
+    assert left.parent is right.parent is trunk
+    assert tokens_of(left) == [1, 3, 4]
+    assert tokens_of(right) == [1, 2, 3, 5], "another branch settled it, not this one"
+    assert tokens_of(trunk) == [1, 2, 3]
+
+
+def test_the_date_is_the_first_links() -> None:
+    first = new_link(None, response_id="a", started_on="2026-01-01", messages=[])
+    assert new_link(first, response_id="b", started_on="2026-02-02", messages=[]).started_on == "2026-01-01"
+
+
+def test_calls_are_found_in_the_whole_chain_and_the_latest_wins() -> None:
+    def call(call_id: str, name: str) -> dict[str, object]:
+        return {"type": "function_call", "call_id": call_id, "name": name, "arguments": "{}"}
+
+    first = new_link(None, response_id="a", started_on=DAY, messages=[], items=[call("1", "f"), call("2", "g")])
+    second = new_link(first, response_id="b", started_on=DAY, messages=[], items=[{"type": "message"}, call("1", "h")])
+    assert [second.call_name(each) for each in ("1", "2", "3")] == ["h", "g", None]
+
+
+def test_total_bytes_grow_by_what_a_link_holds() -> None:
+    first = chain([message(U, *range(1000))])
+    second = chain([message(U, *range(1000)), message(F, 1)], parent=first)
+    assert first.total_bytes >= 4000
+    assert second.total_bytes - first.total_bytes >= 4000
+    assert second.total_bytes < 3 * first.total_bytes
+
+
+def test_a_link_can_be_made_again_of_its_tokens() -> None:
+    """As a store does."""
+    link = chain([message(U, 1), message(A, 2, 3), message(F, 4)])
+    again = link_of(None, response_id=link.response_id, started_on=DAY, own=link.own, calls=link.calls)
+    assert (again.own, again.settled, again.total_bytes) == (link.own, link.settled, link.total_bytes)
+    assert [(kind, list(tokens)) for kind, tokens in link.own.messages()] == [("u", [1]), ("a", [2, 3]), ("f", [4])]
+
+
+# --- against a naive implementation ---
+
+random_messages = st.lists(
+    st.tuples(st.sampled_from(list(MessageKind)), st.lists(st.integers(0, 9), max_size=3)), max_size=6
+)
+
+
+def naive(messages: Sequence[RenderedMessage]) -> list[int]:
+    """Drop every thought that a user message after an answer follows; where the last of the assistant is the answer."""
+    settled, ends_final = 0, False
+    for index, each in enumerate(messages):
+        if each.kind is U and ends_final:
+            settled = index
+        if each.kind in (A, F, C):
+            ends_final = each.kind is F
+    return [token for i, each in enumerate(messages) if i >= settled or each.kind is not A for token in each.tokens]
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(random_messages, min_size=1, max_size=6))
+def test_a_chain_is_the_sum_of_its_messages(turns: list[list[tuple[MessageKind, list[int]]]]) -> None:
+    rendered = [[message(kind, *tokens) for kind, tokens in turn] for turn in turns]
+    link: ChainLink | None = None
+    for number, turn in enumerate(rendered):
+        link = new_link(link, response_id="r", started_on=DAY, messages=turn)
+        so_far = [each for earlier in rendered[: number + 1] for each in earlier]
+        assert tokens_of(link) == naive(so_far)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(random_messages, min_size=1, max_size=5), st.integers(-5, 40))
+def test_dropping_the_oldest_leaves_an_end_that_fits(
+    turns: list[list[tuple[MessageKind, list[int]]]], limit: int
+) -> None:
+    link = chain(*([message(kind, *tokens) for kind, tokens in turn] for turn in turns))
+    whole, rest = tokens_of(link), list(drop_oldest(link, limit))
+    assert whole[len(whole) - len(rest) :] == rest
+    if len(whole) <= limit:
+        assert rest == whole
+    kept_last = next((len(tokens) for _, tokens in reversed(list(last_messages(link)))), 0)
+    assert len(rest) <= max(limit, kept_last)
+
+
+def last_messages(link: ChainLink) -> list[tuple[str, Sequence[int]]]:
+    messages: list[tuple[str, Sequence[int]]] = []
+    for part in link.lineage():
+        messages[:0] = part.own.messages()
+    return messages
+
+
+def test_what_remains_begins_with_a_user_message() -> None:
+    turns = [message(U, 1), message(C, 2), message(O, 3), message(F, 4), message(U, 5), message(F, 6)]
+    assert list(drop_oldest(chain(turns), 4)) == [5, 6], "no output without its call"
+    assert list(drop_oldest(chain(turns), 1)) == [6], "the last message always remains"
+    assert list(drop_oldest(chain(turns), 6)) == [1, 2, 3, 4, 5, 6]
+
+
+# --- prompts ---
+
+
+def request(**fields: object) -> CreateRequest:
+    return parse_create({"input": "hi", **fields})
+
+
+def prompt_of(asked: CreateRequest, link: ChainLink, max_model_len: int = 10_000) -> list[int]:
+    return list(build_prompt(asked, link, max_model_len=max_model_len))
+
+
+def test_a_prompt_begins_with_the_one_before_and_what_was_sampled() -> None:
+    asked = request(instructions="Be brief.", tools=[{"type": "function", "name": "f"}])
+    first = chain([render_text("user", "hi")])
+    before = prompt_of(asked, first)
+    said = [render_assistant("analysis", "Hm."), render_call("functions.f", "{}")]
+    second = chain([render_text("user", "hi"), *said], [render_tool_output("functions.f", "42")])
+    start = list(generation_start())
+    assert before[-len(start) :] == start
+    sampled = [token for each in said for token in each.tokens]
+    assert prompt_of(asked, second)[: len(before) + len(sampled) - len(start)] == before[: -len(start)] + sampled
+
+
+def test_a_continuation_encodes_its_new_items_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = chain([render_text("user", "a long history " * 1000)])
+    prompt_of(request(instructions="x"), link)
+    encoded: list[str] = []
+
+    def counting(text: str) -> list[int]:
+        encoded.append(text)
+        return encode_text(text)
+
+    monkeypatch.setattr(harmony, "encode_text", counting)
+    asked = request(input="more", instructions="x")
+    messages = render_items(asked.input, asked.input_json, parent=link, sampled={})
+    prompt_of(asked, new_link(link, response_id="r", started_on=DAY, messages=messages))
+    assert encoded == ["more"]
+
+
+def test_the_context_is_for_input_and_output_together() -> None:
+    link = chain([render_text("user", "hi")])
+    size = len(prompt_of(request(), link))
+    assert len(prompt_of(request(), link, max_model_len=size + 1)) == size
+    with pytest.raises(ApiError, match=f"{size} tokens") as refused:
+        prompt_of(request(), link, max_model_len=size)
+    assert refused.value.code == "context_length_exceeded"
+
+
+def test_auto_leaves_room_for_the_answer() -> None:
+    turns = [[render_text("user", "word " * 50), render_assistant("final", "word " * 50)] for _ in range(10)]
+    link = chain(*turns, [render_text("user", "last")])
+    for asked in (request(truncation="auto"), request(truncation="auto", max_output_tokens=300)):
+        tokens = prompt_of(asked, link, max_model_len=600)
+        assert len(tokens) <= 600 - min(asked.max_output_tokens or 150, 300)
+        assert decode_tokens(tokens).endswith("last<|end|><|start|>assistant")
+
+
+def test_links_are_immutable() -> None:
+    link = chain([message(U, 1)])
+    with pytest.raises(AttributeError):
+        link.response_id = "other"  # type: ignore[misc]
+
+
+def test_what_a_caller_does_with_a_prompt_does_not_touch_the_chain() -> None:
+    link = chain([message(U, 1)])
+    link.prompt_tokens().append(7)
+    assert tokens_of(link) == [1]
+
+
+def test_chains_may_be_very_long() -> None:
+    """Nothing walks a chain by recursion: not its prompt, not its end, not its representation."""
+    link = chain(*([message(U, 1), message(F, 2)] for _ in range(20_000)))
+    assert len(link.prompt_tokens()) == 40_000
+    assert list(drop_oldest(link, 4)) == [1, 2, 1, 2]
+    assert len(repr(link)) < 1000

@@ -1,0 +1,331 @@
+"""The one door: requests become runs, and chains go on with exactly the tokens they were made of."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from engine.errors import EngineUnavailable
+from engine.harmony.encoding import END, RETURN, decode_tokens, encode_harmony
+from engine.harmony.prompt import generation_start, render_text, render_tool_output
+from engine.types import FinishReason
+from responses_app.protocol.chain import new_link
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.requests import parse_create
+from responses_app.runs import service
+from responses_app.runs.run import Origin
+from responses_app.stores.base import StoreError
+from tests.protocol.laws import assert_laws
+from tests.runs.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site
+
+SAID = f"{THOUGHT}{ANSWER}"
+HALF = "<|channel|>final<|message|>Half of it"
+
+
+def user(text: str) -> list[int]:
+    return list(render_text("user", text).tokens)
+
+
+def without_start(prompt: list[int]) -> list[int]:
+    start = list(generation_start())
+    assert prompt[-len(start) :] == start
+    return prompt[: -len(start)]
+
+
+async def refusal(site: Site, **fields: object) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        await site.begin(**fields)
+    return refused.value
+
+
+class TestChains:
+    async def test_a_tool_loop_goes_on_with_exactly_the_sampled_tokens(self) -> None:
+        site = Site(FakeEngine([CALL_F, CALL_F, ANSWER]))
+        previous, sampled = None, [*generation_start(), *encode_harmony(CALL_F)]
+        response = await site.ask(input="hi", tools=[TOOL_F])
+        for turn in (1, 2):
+            call_id = response["output"][-1]["call_id"]
+            previous = response["id"]
+            output: JsonObject = {"type": "function_call_output", "call_id": call_id, "output": f"it is {turn}"}
+            response = await site.ask(input=[output], tools=[TOOL_F], previous_response_id=previous)
+            before = without_start(site.engine.prompts[turn - 1])
+            told = list(render_tool_output("functions.f", f"it is {turn}").tokens)
+            assert site.engine.prompts[turn] == [*before, *sampled, *told, *generation_start()]
+        assert response["previous_response_id"] == previous
+
+    async def test_old_thoughts_are_dropped_after_an_answer(self) -> None:
+        site = Site(FakeEngine([SAID]))
+        first = await site.ask(input="one")
+        await site.ask(input="two", previous_response_id=first["id"])
+        answer = [*generation_start(), *encode_harmony(ANSWER)[:-1], END]
+        before = without_start(site.engine.prompts[0])
+        assert site.engine.prompts[1] == [*before, *answer, *user("two"), *generation_start()]
+
+    async def test_instructions_and_tools_come_from_the_present_request(self) -> None:
+        site = Site()
+        first = await site.ask(input="one", instructions="Rhyme.", tools=[TOOL_F], reasoning={"effort": "high"})
+        await site.ask(input="two", previous_response_id=first["id"])
+        text = decode_tokens(site.engine.prompts[1])
+        assert "Rhyme" not in text
+        assert "namespace functions" not in text
+        assert "Reasoning: medium" in text
+
+    async def test_the_date_of_a_chain_stays(self) -> None:
+        site = Site()
+        first = await site.ask(input="one")
+        site.service.now = lambda: 1_700_000_000.0 + 86_400 * 3
+        await site.ask(input="two", previous_response_id=first["id"])
+        await site.ask(input="alone")
+        assert ["2023-11-14" in decode_tokens(prompt) for prompt in site.engine.prompts] == [True, True, False]
+
+    async def test_forks_go_their_own_ways(self) -> None:
+        site = Site()
+        first = await site.ask(input="one")
+        for text in ("left", "right"):
+            await site.ask(input=text, previous_response_id=first["id"])
+        base = without_start(site.engine.prompts[1])[: -len(user("left"))]
+        assert site.engine.prompts[2] == [*base, *user("right"), *generation_start()]
+
+    async def test_a_connection_remembers_what_the_store_does_not(self) -> None:
+        site = Site()
+        reading = await site.begin(input="one", store=False)
+        await reading.to_the_end()
+        link = reading.run.link
+        assert link is not None
+        request = parse_create({"input": "two", "store": False, "previous_response_id": link.response_id})
+        run = await site.service.create(request, Origin(transport="test"), recall={link.response_id: link}.get)
+        events = await Reading(site, run).to_the_end()
+        assert events[-1]["response"]["status"] == "completed"
+        assert (
+            await refusal(site, input="x", previous_response_id=link.response_id)
+        ).code == "previous_response_not_found"
+
+    async def test_a_warm_up_generates_nothing_and_can_be_continued(self) -> None:
+        site = Site()
+        reading = await site.begin(
+            input=[{"role": "developer", "content": "Be brief."}], generate=False, tools=[TOOL_F]
+        )
+        events = await reading.to_the_end()
+        assert [event["type"] for event in events] == ["response.created", "response.completed"]
+        assert events[-1]["response"]["output"] == []
+        assert site.engine.requests == []
+        assert reading.run.link is not None
+        response = await site.ask(input="hi", previous_response_id=reading.run.response_id, tools=[TOOL_F])
+        assert response["status"] == "completed"
+        begun = render_text("developer", "Be brief.").tokens
+        assert site.engine.prompts[0][-len(user("hi")) - 2 - len(begun) :] == [*begun, *user("hi"), *generation_start()]
+
+    async def test_a_warm_up_without_input(self) -> None:
+        response = await Site().ask(generate=False)
+        assert response["status"] == "completed"
+
+
+class TestReplayedItems:
+    """Agents SDKs, and Codex after a reconnect, send everything again."""
+
+    @staticmethod
+    def replayed(first: JsonObject, change: Callable[[JsonObject], JsonObject] = lambda item: item) -> list[JsonObject]:
+        items = [change(dict(item)) for item in first["output"]]  # type: ignore[union-attr,call-overload]
+        return [{"role": "user", "content": "hi"}, *items]
+
+    async def test_items_with_their_ids_come_back_as_the_tokens_they_were(self) -> None:
+        early = CALL_F.replace("<|channel|>commentary to=functions.f ", " to=functions.f<|channel|>commentary ")
+        site = Site(FakeEngine([early, ANSWER]))
+        first = await site.ask(input="hi", tools=[TOOL_F])
+        call_id = first["output"][-1]["call_id"]
+        output = {"type": "function_call_output", "call_id": call_id, "output": "42"}
+        await site.ask(input=[*self.replayed(first), output], tools=[TOOL_F])
+        told = render_tool_output("functions.f", "42").tokens
+        assert site.engine.prompts[1] == [*site.engine.prompts[0], *encode_harmony(early), *told, *generation_start()]
+
+    async def test_reasoning_without_its_text_is_still_known(self) -> None:
+        def strip(item: JsonObject) -> JsonObject:
+            return {k: v for k, v in item.items() if k != "content"} if item["type"] == "reasoning" else item
+
+        site = Site(FakeEngine([CALL_F, ANSWER]))
+        first = await site.ask(input="hi", tools=[TOOL_F])
+        await site.ask(input=self.replayed(first, strip), tools=[TOOL_F])
+        assert site.engine.prompts[1] == [*site.engine.prompts[0], *encode_harmony(CALL_F), *generation_start()]
+
+    async def test_changed_items_are_rendered_as_the_client_wrote_them(self) -> None:
+        def edit(item: JsonObject) -> JsonObject:
+            return {**item, "arguments": '{"a":2}'} if item["type"] == "function_call" else item
+
+        site = Site(FakeEngine([CALL_F, ANSWER]))
+        first = await site.ask(input="hi", tools=[TOOL_F])
+        await site.ask(input=self.replayed(first, edit), tools=[TOOL_F])
+        text = decode_tokens(site.engine.prompts[1])
+        assert '{"a":2}' in text
+        assert '{"a":1}' not in text
+
+    @pytest.mark.parametrize("project", ["default", "other"])
+    async def test_items_of_another_project_are_rendered_from_their_texts(self, project: str) -> None:
+        split = ["<|channel|>final<|message|>Hel", "lo<|return|>"]
+        site = Site(FakeEngine([split, ANSWER]))
+        tokens = [*encode_harmony(split[0]), *encode_harmony(split[1])]
+        first = await site.ask(input="hi")
+        await (await site.begin(project=project, input=self.replayed(first))).to_the_end()
+        came_back = [*site.engine.prompts[0], *tokens[:-1], END]
+        assert (site.engine.prompts[1][: len(came_back)] == came_back) is (project == "default")
+        assert "Hello<|end|>" in decode_tokens(site.engine.prompts[1])
+
+    async def test_ids_that_clients_made_up_are_no_error(self) -> None:
+        items = [
+            {"type": "message", "id": "msg_made-up", "role": "user", "content": "hi"},
+            {"type": "reasoning", "id": "rs_1", "summary": []},
+            {"type": "function_call", "id": "fc_9", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": "42"},
+        ]
+        assert (await Site().ask(input=items))["status"] == "completed"
+
+
+class TestRefusals:
+    async def test_an_unknown_model(self) -> None:
+        error = await refusal(Site(), input="hi", model="gpt-9")
+        assert (error.status, error.code, error.param) == (404, "model_not_found", "model")
+        assert "fake" in error.message
+
+    async def test_an_unknown_previous_response(self) -> None:
+        error = await refusal(Site(), input="hi", previous_response_id="resp_nope")
+        assert (error.status, error.code) == (400, "previous_response_not_found")
+        assert error.param == "previous_response_id"
+
+    async def test_a_previous_response_of_another_project(self) -> None:
+        site = Site()
+        first = await site.ask(input="hi")
+        error = await refusal(site, input="hi", project="other", previous_response_id=first["id"])
+        assert error.code == "previous_response_not_found"
+
+    async def test_a_previous_response_that_still_runs(self) -> None:
+        site = Site(FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
+        reading = await site.begin(input="hi")
+        error = await refusal(site, input="hi", previous_response_id=reading.run.response_id)
+        assert error.code == "previous_response_in_progress"
+        error = await refusal(site, input="hi", project="other", previous_response_id=reading.run.response_id)
+        assert error.code == "previous_response_not_found", "another project learns nothing"
+        reading.leave()
+        await site.registry.aclose()
+
+    @pytest.mark.parametrize("end", [RuntimeError("bug"), FinishReason.ABORT])
+    async def test_failed_and_cancelled_responses_cannot_be_continued(self, end: Exception | FinishReason) -> None:
+        site = Site(FakeEngine([[HALF, end]]))
+        first = await site.ask(input="hi")
+        assert first["status"] in ("failed", "cancelled")
+        error = await refusal(site, input="hi", previous_response_id=first["id"])
+        assert error.code == "previous_response_not_found"
+
+    async def test_a_store_that_is_away(self) -> None:
+        site = Site()
+        site.store.failure = StoreError("no route to /secret")
+        error = await refusal(site, input="hi", previous_response_id="resp_1")
+        assert (error.status, error.code, error.headers) == (503, "server_is_overloaded", {"retry-after": "2"})
+        assert "secret" not in error.message
+
+    async def test_an_engine_that_is_not_ready(self) -> None:
+        site = Site()
+        site.engine.ill = EngineUnavailable("loading /secret", retry_after=9)
+        error = await refusal(site, input="hi")
+        assert (error.status, error.code, error.headers) == (503, "server_is_overloaded", {"retry-after": "9"})
+        assert "secret" not in error.message
+        assert len(site.registry) == 0
+
+    async def test_an_output_without_its_call(self) -> None:
+        error = await refusal(Site(), input=[{"type": "function_call_output", "call_id": "call_9", "output": "42"}])
+        assert (error.status, error.param) == (400, "input[0].call_id")
+        assert "call_9" in error.message
+
+    async def test_an_item_reference(self) -> None:
+        error = await refusal(Site(), input=[{"type": "item_reference", "id": "msg_1"}])
+        assert (error.status, error.param) == (400, "input[0].id")
+
+
+class TestTruncation:
+    async def test_a_prompt_over_the_context_is_refused_before_it_is_created(self) -> None:
+        site = Site(FakeEngine(max_model_len=150))
+        error = await refusal(site, input="word " * 200)
+        assert (error.status, error.code, error.param) == (400, "context_length_exceeded", "input")
+        assert site.engine.requests == []
+        assert len(site.registry) == 0
+
+    async def test_auto_drops_the_oldest_messages(self) -> None:
+        site = Site(FakeEngine(max_model_len=200))
+        first = await site.ask(input="old " * 100)
+        assert (
+            await refusal(site, input="new " * 40, previous_response_id=first["id"])
+        ).code == "context_length_exceeded"
+        response = await site.ask(input="new " * 40, previous_response_id=first["id"], truncation="auto")
+        text = decode_tokens(site.engine.prompts[1])
+        assert response["status"] == "completed"
+        assert response["truncation"] == "auto"
+        assert "old" not in text
+        assert text.count("new") == 40
+        assert text.startswith("<|start|>system")
+
+    async def test_auto_cannot_help_where_the_last_message_alone_is_too_long(self) -> None:
+        site = Site(FakeEngine(max_model_len=200))
+        assert (await refusal(site, input="new " * 400, truncation="auto")).code == "context_length_exceeded"
+
+    async def test_what_was_truncated_is_still_part_of_the_chain(self) -> None:
+        """A later request with a larger reserve, or another model, may read it again."""
+        site = Site(FakeEngine(max_model_len=200))
+        first = await site.ask(input="old " * 100)
+        reading = await site.begin(input="new " * 40, previous_response_id=first["id"], truncation="auto")
+        await reading.to_the_end()
+        assert reading.run.link is not None
+        assert "old" in decode_tokens(reading.run.link.prompt_tokens())
+
+
+async def test_sampling_options_reach_the_engine() -> None:
+    site = Site()
+    asked = {"temperature": 0.5, "top_p": 0.9, "presence_penalty": 0.1, "frequency_penalty": -0.2}
+    response = await site.ask(input="hi", max_output_tokens=77, **asked)
+    sampling = site.engine.requests[0].sampling
+    assert {name: getattr(sampling, name) for name in asked} == asked
+    assert {name: response[name] for name in asked} == asked
+    assert sampling.max_output_tokens == response["max_output_tokens"] == 77
+    assert set(sampling.stop_token_ids) == {RETURN, 200012}
+
+
+async def test_long_inputs_are_rendered_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(FakeEngine(max_model_len=100_000))
+    threads = []
+    in_thread = asyncio.to_thread
+
+    async def counting(function: Callable[[], object]) -> object:
+        threads.append(function)
+        return await in_thread(function)
+
+    monkeypatch.setattr(service.asyncio, "to_thread", counting)
+    await site.ask(input="short")
+    assert threads == []
+    response = await site.ask(input="x" * (service.LONG_INPUT + 1))
+    assert response["status"] == "completed"
+    assert len(threads) == 1
+
+
+async def test_media_is_replaced_by_a_note(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="respsite.runs")
+    site = Site()
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+    await site.ask(input=[{"role": "user", "content": [{"type": "input_text", "text": "What is this?"}, image]}])
+    assert "[image omitted: this model cannot see images]" in decode_tokens(site.engine.prompts[0])
+    assert "1 parts the model cannot read" in caplog.text
+
+
+async def test_many_at_once_do_not_mix() -> None:
+    site = Site(FakeEngine([SAID]), max_runs=50)
+    readings = [await site.begin(input=f"number {number}") for number in range(30)]
+    for reading in readings:
+        assert_laws(await reading.to_the_end())
+    assert len({reading.run.response_id for reading in readings}) == 30
+
+
+async def test_a_link_can_be_made_by_hand_and_continued() -> None:
+    """What a connection recalls needs no store at all."""
+    link = new_link(None, response_id="resp_x", started_on="2026-01-01", messages=[render_text("user", "one")])
+    site = Site()
+    request = parse_create({"input": "two", "previous_response_id": "resp_x"})
+    run = await site.service.create(request, Origin(transport="test"), recall=lambda _: link)
+    await Reading(site, run).to_the_end()
+    assert site.engine.prompts[0][-len(user("one")) - len(user("two")) - 2 : -2] == [*user("one"), *user("two")]
+    assert "2026-01-01" in decode_tokens(site.engine.prompts[0])

@@ -1,0 +1,329 @@
+"""The house stands: imports only go down, nothing goes in circles, files stay short, and all is told what it is."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.server import ROOT, clean_environ
+
+PACKAGES = ("engine", "responses_app", "respsite")
+LONGEST_FILE, LONG_FILE = 400, 300
+TRANSPORTS = "views consumer connection middleware http backpressure daphne urls routing management auth admin".split()
+WIRING = "wiring lifecycle conf engines checks apps".split()  # apps: Django's way to tell an app that it may begin
+ADAPTERS = "models stores limits tools relay migrations".split()
+FLOORS = {
+    "engine": 0,
+    "responses_app": 0,  # the empty package itself
+    "responses_app.protocol": 1,
+    **{f"responses_app.{name}": 2 for name in ADAPTERS},
+    "responses_app.runs": 3,
+    **{f"responses_app.{name}": 4 for name in WIRING},
+    **{f"responses_app.{name}": 5 for name in TRANSPORTS},
+    "respsite": 6,
+}
+DJANGO = {"django", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url"}
+KNOWS_DJANGO_ON_FLOOR_2 = ("responses_app.models", "responses_app.stores.", "responses_app.relay")
+HEAVY = {"torch", "vllm"}
+TOP_LEVEL = {
+    *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),
+    *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE"),
+}
+READS_THE_ENVIRONMENT = ("respsite/", "manage.py", "responses_app/management/")
+
+
+@dataclass(frozen=True)
+class Import:
+    """A module of ours imports something, at its top or inside a function."""
+
+    importer: str
+    imported: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.importer} line {self.line} imports {self.imported}"
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of one of our files."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return our modules by their names."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            found[module_name(path)] = path
+    return found
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Parse a file."""
+    return ast.parse(path.read_text(), str(path))
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    """Return every import of our modules."""
+    return tuple(found for name, path in modules().items() for found in _imports_of(name, path))
+
+
+def _imports_of(name: str, path: Path) -> Iterator[Import]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(name, alias.name, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} line {node.lineno}: imports are absolute"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield Import(name, whole if whole in modules() else str(node.module), node.lineno)
+
+
+def ours() -> Iterator[Import]:
+    """Yield the imports of one of our modules by another."""
+    return (found for found in imports() if found.imported.partition(".")[0] in PACKAGES)
+
+
+def floor_of(module: str) -> int:
+    """Return the floor a module lives on."""
+    parts = module.split(".")
+    room = ".".join(parts[:2]) if parts[0] == "responses_app" else parts[0]
+    assert room in FLOORS, f"{module} has no floor: add it to FLOORS and to architecture"
+    return FLOORS[room]
+
+
+def python_files(*folders: str) -> list[Path]:
+    """Return the files of these folders."""
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def tracked_files() -> list[Path]:
+    """Return what git knows or would add."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("this is no git checkout")
+    return [path for line in listed.stdout.decode().splitlines() if (path := ROOT / line).exists()]
+
+
+def test_imports_only_go_down() -> None:
+    assert [str(found) for found in ours() if floor_of(found.imported) > floor_of(found.importer)] == []
+
+
+def test_there_are_no_circles() -> None:
+    graph: dict[str, set[str]] = {name: set() for name in modules()}
+    for found in ours():
+        if found.imported in graph and found.imported != found.importer:
+            graph[found.importer].add(found.imported)
+    assert _circle(graph) is None
+
+
+def _circle(graph: dict[str, set[str]]) -> list[str] | None:
+    """Return a circle of imports, None if there is none."""
+    done: set[str] = set()
+    path: list[str] = []
+
+    def visit(name: str) -> list[str] | None:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return None
+        path.append(name)
+        for each in sorted(graph[name]):
+            circle = visit(each)
+            if circle:
+                return circle
+        done.add(path.pop())
+        return None
+
+    return next((circle for name in graph if (circle := visit(name))), None)
+
+
+def test_a_circle_would_be_found() -> None:
+    assert _circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": set()}) == ["a", "b", "c", "a"]
+
+
+@pytest.mark.parametrize("folder", ["responses_app.stores", "responses_app.limits", "engine.backends"])
+def test_implementations_know_their_base_and_never_each_other(folder: str) -> None:
+    """What is an implementation is what wiring or the settings can choose; its helpers are its own."""
+    chosen = [name for name in modules() if name.rpartition(".")[0] == folder and _is_implementation(name)]
+    assert chosen
+    sideways = [str(found) for found in ours() if found.importer in chosen and found.imported in chosen]
+    from_base = [str(found) for found in ours() if found.importer == f"{folder}.base" and found.imported in chosen]
+    assert sideways + from_base == []
+
+
+def _is_implementation(module: str) -> bool:
+    """Whether a module holds a subclass of a contract that can be made (`simulated` is the half of two engines)."""
+    contract = re.compile(r"Base(Engine|ResponseStore|ConnectionLimit)|SimulatedEngine")
+    classes = (node for node in ast.walk(tree_of(modules()[module])) if isinstance(node, ast.ClassDef))
+    bases = (ast.unparse(base) for node in classes for base in node.bases)
+    return not module.endswith(".simulated") and any(map(contract.fullmatch, bases))
+
+
+def test_runs_know_only_the_contracts_of_adapters() -> None:
+    adapters = tuple(f"responses_app.{name}" for name in ADAPTERS)
+    allowed = {"responses_app.stores.base", "responses_app.limits.base", "responses_app.tools.base"}
+    known = {found.imported for found in ours() if found.importer.startswith("responses_app.runs")}
+    assert {name for name in known if name.startswith(adapters)} <= allowed
+
+
+def test_runs_know_only_the_contract_of_engines() -> None:
+    backends = {found.imported for found in ours() if found.importer.startswith("responses_app.runs")}
+    assert {name for name in backends if name.startswith("engine.backends")} <= {"engine.backends.base"}
+
+
+def test_only_what_may_imports_django() -> None:
+    def may(module: str) -> bool:
+        if module.startswith("engine"):
+            return module == "engine.apps"
+        if floor_of(module) == 2:
+            return module.startswith(KNOWS_DJANGO_ON_FLOOR_2) or ".migrations" in module
+        return floor_of(module) >= 4 and module != "responses_app.conf"
+
+    found = [each for each in imports() if each.imported.partition(".")[0] in DJANGO and not may(each.importer)]
+    assert [str(each) for each in found] == []
+
+
+def test_the_protocol_is_pure() -> None:
+    """No I/O, no clock, no chance: ids and times are handed in."""
+    impure = {
+        "asyncio",
+        "time",
+        "random",
+        "secrets",
+        "os",
+        "socket",
+        "threading",
+        "logging",
+        "pathlib",
+        "uuid",
+        "redis",
+    }
+    protocol = [each for each in imports() if each.importer.startswith(("responses_app.protocol", "engine.harmony"))]
+    assert [str(each) for each in protocol if each.imported.partition(".")[0] in impure] == []
+
+
+def test_only_the_embedded_vllm_imports_vllm_and_only_when_it_starts() -> None:
+    heavy = [each for each in imports() if each.imported.partition(".")[0] in HEAVY]
+    assert {each.importer for each in heavy} <= {"engine.backends.vllm_local"}
+
+
+def loaded_by(*names: str, **environ: str) -> set[str]:
+    """Return the top-level packages that importing these modules loads, in a fresh process."""
+    lines = "; ".join(f"import {name}" for name in names)
+    code = f"import sys; {lines}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=clean_environ(**environ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_engine_protocol_and_runs_load_no_django() -> None:
+    pure = ("engine.backends", "engine.harmony", "responses_app.protocol", "responses_app.runs")
+    names = [name for name in modules() if name.startswith(pure) and name not in ("engine.apps",)]
+    assert len(names) > 20
+    assert loaded_by(*names) & (DJANGO | HEAVY | {"twisted", "redis", "openai"}) == set()
+
+
+def test_the_application_loads_neither_torch_nor_the_sdk(tmp_path: Path) -> None:
+    loaded = loaded_by("respsite.asgi", "responses_app.management.commands.serve", DATA_DIR=str(tmp_path))
+    assert "django" in loaded
+    assert loaded & (HEAVY | {"openai", "pytest", "hypothesis", "redis", "psycopg"}) == set()
+
+
+def test_the_environment_is_read_in_one_place() -> None:
+    readers = []
+    for path in [*python_files(*PACKAGES), ROOT / "manage.py"]:
+        name = path.relative_to(ROOT).as_posix()
+        uses = re.search(r"\bos\.(environ|getenv|putenv)\b|from os import .*\b(environ|getenv)\b", path.read_text())
+        if uses and not name.startswith(READS_THE_ENVIRONMENT):
+            readers.append(name)
+    assert readers == []
+
+
+def test_settings_are_read_by_wiring_alone() -> None:
+    """Below floor 4 nobody sees the settings."""
+    readers = {each.importer for each in ours() if each.imported == "responses_app.conf"}
+    assert {name for name in readers if floor_of(name) < 4} == set()
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in python_files(*PACKAGES, "tests")}
+    for path, length in lengths.items():
+        if length > LONG_FILE:
+            print(f"long: {path.relative_to(ROOT)} has {length} lines")
+    assert {str(path): length for path, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+def test_everything_public_says_what_it_is() -> None:
+    silent = []
+    for name, path in modules().items():
+        if ".migrations." in name or not path.read_text().strip():
+            continue
+        silent += [f"{name}{where}" for where, node in _public(tree_of(path)) if not ast.get_docstring(node)]
+    assert silent == []
+
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _public(module: ast.Module) -> Iterator[tuple[str, Documented]]:
+    """Yield a module, its public classes and functions, and the public methods that override nothing."""
+    yield "", module
+    for node in module.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            yield f".{node.name}", node
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not node.bases:
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and not method.name.startswith("_"):
+                    yield f".{node.name}.{method.name}", method
+
+
+def test_nothing_prints() -> None:
+    prints = [
+        f"{name} line {node.lineno}"
+        for name, path in modules().items()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("print", "breakpoint")
+    ]
+    assert prints == []
+
+
+def test_nothing_is_called_utils() -> None:
+    assert [name for name in modules() if re.search(r"(^|\.)(utils?|helpers?|common|misc)$", name)] == []
+
+
+def test_the_top_level_holds_what_it_should() -> None:
+    names = {path.relative_to(ROOT).parts[0] for path in tracked_files()}
+    assert {name for name in names if not name.startswith(".")} <= TOP_LEVEL
+
+
+def test_nothing_names_a_path_of_one_machine() -> None:
+    pattern = re.compile(r"""(?<![\w.*/-])/(?:work|root|home)(?=/|["'`\s]|$)""", re.MULTILINE)
+    named = []
+    for path in tracked_files():
+        if path.is_symlink() or path.suffix in (".jsonl", ".png"):
+            continue
+        found = pattern.search(path.read_text(errors="replace"))
+        if found and path != Path(__file__):
+            named.append(f"{path.relative_to(ROOT)}: {found[0]}")
+    assert named == []
