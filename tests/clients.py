@@ -135,8 +135,8 @@ RAW_UPGRADE = (
 def raw_frame(frame: Frame) -> bytes:
     """Return the bytes of a text frame, masked with zeros."""
     content = json.dumps(frame).encode()
-    assert len(content) < 126, "short frames only"
-    return bytes([0x81, 0x80 | len(content)]) + bytes(4) + content
+    length = bytes([0x80 | len(content)]) if len(content) < 126 else b"\xff" + len(content).to_bytes(8, "big")
+    return b"\x81" + length + bytes(4) + content
 
 
 async def server_sent(answer: httpx.Response) -> AsyncIterator[tuple[str, Frame | str]]:

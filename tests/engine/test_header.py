@@ -92,7 +92,7 @@ parts = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.lists(parts, max_size=10).map("".join) | st.text(max_size=30))
 def test_takes_any_text(text: str) -> None:
     header = parse_header(text)

@@ -147,7 +147,7 @@ def naive(messages: Sequence[RenderedMessage]) -> list[int]:
     return [token for i, each in enumerate(messages) if i >= settled or each.kind is not A for token in each.tokens]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.lists(random_messages, min_size=1, max_size=6))
 def test_a_chain_is_the_sum_of_its_messages(turns: list[list[tuple[MessageKind, list[int]]]]) -> None:
     rendered = [[message(kind, *tokens) for kind, tokens in turn] for turn in turns]

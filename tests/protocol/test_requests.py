@@ -383,7 +383,7 @@ objects = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(
     st.dictionaries(
         st.sampled_from([*CreateRequest.model_fields, *ENGINE_FIELDS, "conversation"]), json_values, max_size=4

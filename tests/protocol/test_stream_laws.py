@@ -77,7 +77,7 @@ def test_a_generation_that_ends_anywhere_keeps_the_laws(
     assert [item["status"] for item in played.items[finished:]] in ([], ["incomplete"])
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=150)
 @given(st.data(), transcripts())
 def test_mangled_output_keeps_the_laws(data: st.DataObject, transcript: Transcript) -> None:
     assert_laws(play([data.draw(mangled(transcript.tokens))]).seen)
@@ -89,7 +89,7 @@ def test_any_tokens_at_all_keep_the_laws(tokens: list[int], close: bool) -> None
     assert_laws(play([tokens], close=close).seen)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(st.data(), transcripts(word_texts))
 def test_no_text_is_lost_under_mangling(data: st.DataObject, transcript: Transcript) -> None:
     tokens = data.draw(mangled(transcript.tokens, strange=(*SPECIAL_TOKENS, *STRANGE_TOKENS)))

@@ -169,6 +169,10 @@ class TestUnknownTools:
         assert details["tool_output_tokens_per_turn"] == [0, len(told.tokens) + len(generation_start())]
         assert response["usage"]["input_tokens_details"]["input_tokens_per_turn"] == [len(first), len(second)]
 
+    async def test_a_last_chunk_without_tokens_makes_no_difference(self) -> None:
+        site = Site(FakeEngine([[CALL_UNKNOWN, FinishReason.STOP], ANSWER]))
+        assert len((await site.ask(input="hi"))["output"]) == 2
+
     async def test_and_no_second_time(self) -> None:
         site = Site(FakeEngine([CALL_UNKNOWN, CALL_UNKNOWN, ANSWER]))
         response = await site.ask(input="hi")

@@ -1,0 +1,60 @@
+"""`python -m tests.bench [row …]`: measure, print a table row by row, write `BENCH_JSON`.
+
+Everything is compared side by side in one run: rounds are interleaved and medians taken, so what the machine does
+beside it falls on both. Times are CPU times of the serving process wherever a row says CPU; the server is pinned to
+one core and the load to another where the machine allows it. A missed target is no failure of the command.
+"""
+
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tests.bench import chains, events, memory, work
+from tests.bench.report import Report, Result
+from tests.bench.servers import Bench, can_pin
+
+ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
+    "events": events.websocket_events,
+    "lanes": events.lanes,
+    "sse": events.sse,
+    "continue": chains.continue_chain,
+    "idle": memory.idle,
+    "stalled": memory.stalled,
+    "store": work.store,
+    "inbound": work.inbound,
+}
+
+
+def main(names: Sequence[str]) -> None:
+    """Measure the rows that are named, or all."""
+    unknown = [name for name in names if name not in ROWS]
+    if unknown:
+        raise SystemExit(f"bench: there is no row {', '.join(unknown)}; there are {', '.join(ROWS)}.")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="respsite-bench-") as folder, Bench(Report(), Path(folder)) as bench:
+        for name in names or ROWS:
+            bench.report.begin(name)
+            for result in ROWS[name](bench):
+                bench.report.add(result)
+        missed = [result.what for result in bench.report.results if result.verdict == "missed"]
+        print(f"{len(missed)} missed; {time.monotonic() - began:.0f} s")
+        if os.environ.get("BENCH_JSON"):
+            bench.report.write_json(Path(os.environ["BENCH_JSON"]), _environment())
+
+
+def _environment() -> dict[str, object]:
+    return {
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "cores": os.cpu_count(),
+        "pinned": can_pin(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

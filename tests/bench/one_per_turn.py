@@ -1,0 +1,18 @@
+"""Our server, but each frame waits for a loop turn of its own: what writing the frames of a turn together saves."""
+
+import asyncio
+
+from responses_app.consumer import ResponsesConsumer
+from respsite.asgi import application
+
+__all__ = ["application"]
+
+_send_frame = ResponsesConsumer.send_frame
+
+
+async def _send_frame_and_yield(self: ResponsesConsumer, text: str) -> None:
+    await _send_frame(self, text)
+    await asyncio.sleep(0)
+
+
+ResponsesConsumer.send_frame = _send_frame_and_yield  # type: ignore[method-assign]

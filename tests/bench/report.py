@@ -1,0 +1,83 @@
+"""Results, and the table they are printed as, row by row while the bench runs."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One row. Without a `target` the number is for information; `holds` is a condition beside the number."""
+
+    name: str
+    what: str
+    measured: float
+    unit: str = ""
+    target: float | None = None
+    holds: bool = True
+    details: Mapping[str, float | str] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """Return `ok` or `missed`, or nothing where there is no target."""
+        if self.target is None:
+            return "-"
+        return "ok" if self.holds and self.measured <= self.target else "missed"
+
+
+class Report:
+    """Prints what runs now, then each row as it is known; remembers them for `BENCH_JSON`."""
+
+    WIDTHS = (76, 14, 12)
+
+    def __init__(self) -> None:
+        self.results: list[Result] = []
+        self._live = sys.stdout.isatty()
+        self._current = ""
+        self._line("what", "measured", "target", "verdict")
+        self._line(*("-" * width for width in self.WIDTHS), "-------")
+
+    def begin(self, name: str) -> None:
+        """Say what is measured now."""
+        self._current = name
+        self.step("starting")
+
+    def step(self, doing: str) -> None:
+        """Say how far it is; only a terminal shows more than the beginning."""
+        text = f"… {self._current}: {doing}"
+        if self._live:
+            print(f"\r{text:<100.100}", end="", flush=True)
+        elif doing == "starting":
+            print(text, flush=True)
+
+    def add(self, result: Result) -> None:
+        """Print a row, and under it the numbers it was made from."""
+        if self._live:
+            print(f"\r{'':<100}\r", end="")
+        self.results.append(result)
+        target = "" if result.target is None else f"<= {_number(result.target)} {result.unit}"
+        self._line(result.what, f"{_number(result.measured)} {result.unit}", target, result.verdict)
+        if result.details:
+            print("    " + ", ".join(f"{name} {_shown(value)}" for name, value in result.details.items()), flush=True)
+
+    def write_json(self, path: Path, environment: Mapping[str, object]) -> None:
+        """Write every number."""
+        rows = [{**asdict(result), "verdict": result.verdict} for result in self.results]
+        path.write_text(json.dumps({"environment": environment, "rows": rows}, indent=2) + os.linesep)
+
+    def _line(self, *cells: str) -> None:
+        padded = [f"{cell.strip():<{width}}" for cell, width in zip(cells, (*self.WIDTHS, 0), strict=True)]
+        print("  ".join(padded), flush=True)
+
+
+def _shown(value: float | str) -> str:
+    return value if isinstance(value, str) else _number(value)
+
+
+def _number(value: float) -> str:
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"

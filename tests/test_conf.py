@@ -1,0 +1,253 @@
+"""Settings: what each takes, what is said where it is wrong, and the secret that makes itself."""
+
+import dataclasses
+import re
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from responses_app.conf import MIB, ConfigurationError, Settings, from_environ, table
+from tests.server import ROOT, clean_environ
+
+RIGHT: dict[str, tuple[str, Any]] = {
+    "HOST": ("127.0.0.2", "127.0.0.2"),
+    "PORT": (" 8001 ", 8001),
+    "DEBUG": ("on", True),
+    "DATA_DIR": ("data", "data"),
+    "SECRET_KEY": ("s", "s"),
+    "DATABASE_URL": ("postgres://u:p@h/n", "postgres://u:p@h/n"),
+    "REDIS_URL": ("redis://h:6379/0", "redis://h:6379/0"),
+    "ALLOWED_HOSTS": ("a.example, b.example,", ("a.example", "b.example")),
+    "LOG_LEVEL": ("DEBUG", "debug"),
+    "ENGINE": ("Demo", "demo"),
+    "MODEL": ("m", "m"),
+    "MODEL_NAME": ("n", "n"),
+    "ENGINE_OPTIONS": ('{"tokens_per_second": 5}', {"tokens_per_second": 5}),
+    "ENGINE_SCRIPT": ("script.json", "script.json"),
+    "MAX_WEBSOCKET_CONNECTIONS": ("1", 1),
+    "WEBSOCKET_LIFETIME_SECONDS": ("7200", 7200.0),
+    "WEBSOCKET_WARNING_SECONDS": ("0", 0.0),
+    "WEBSOCKET_GRACE_SECONDS": ("0.5", 0.5),
+    "WEBSOCKET_BUSY": ("reject", "reject"),
+    "WEBSOCKET_MAX_MESSAGE_BYTES": ("1024", 1024),
+    "WEBSOCKET_MAX_QUEUED": ("0", 0),
+    "WEBSOCKET_MAX_STATE_BYTES": ("1024", 1024),
+    "STREAM_MAX_LAG_BYTES": ("65536", 65536),
+    "STREAM_STALL_SECONDS": ("0.1", 0.1),
+    "MAX_BODY_BYTES": ("1024", 1024),
+    "RESPONSES_PING_INTERVAL_SECONDS": ("0", 0.0),
+    "RESPONSES_MAX_IN_FLIGHT": ("1", 1),
+    "RESPONSES_STORE": ("off", False),
+}
+WRONG: dict[str, tuple[list[str], str]] = {
+    "PORT": (["0", "65536", "-1", "80.5", "http"], "a whole number of at least 1 and at most 65535"),
+    "DEBUG": (["perhaps", "2"], "on or off"),
+    "ALLOWED_HOSTS": ([",", " , "], "host names, separated by commas"),
+    "LOG_LEVEL": (["loud"], "one of debug, info, warning, error"),
+    "ENGINE": (["nonsense"], "one of "),
+    "ENGINE_OPTIONS": (["{", "[]", "1"], "a JSON object"),
+    "MAX_WEBSOCKET_CONNECTIONS": (["0", "-5", "many"], "a whole number of at least 1"),
+    "WEBSOCKET_LIFETIME_SECONDS": (["0", "nan", "inf", "1h"], "a number of seconds of at least 1"),
+    "WEBSOCKET_WARNING_SECONDS": (["-1"], "a number of seconds of at least 0"),
+    "WEBSOCKET_GRACE_SECONDS": (["-1"], "a number of seconds of at least 0"),
+    "WEBSOCKET_BUSY": (["wait"], "one of queue, reject"),
+    "WEBSOCKET_MAX_MESSAGE_BYTES": (["1023", "64 MiB"], "a whole number of at least 1024"),
+    "WEBSOCKET_MAX_QUEUED": (["-1", "²"], "a whole number of at least 0"),
+    "WEBSOCKET_MAX_STATE_BYTES": (["1"], "a whole number of at least 1024"),
+    "STREAM_MAX_LAG_BYTES": (["1024"], "a whole number of at least 65536"),
+    "STREAM_STALL_SECONDS": (["0"], "a number of seconds of at least 0.1"),
+    "MAX_BODY_BYTES": (["1"], "a whole number of at least 1024"),
+    "RESPONSES_PING_INTERVAL_SECONDS": (["-1", "often"], "a number of seconds of at least 0"),
+    "RESPONSES_MAX_IN_FLIGHT": (["0"], "a whole number of at least 1"),
+    "RESPONSES_STORE": (["sometimes"], "on or off"),
+}
+TOGETHER = {  # environment → what its sentence has to name
+    "a network without host names": ({"HOST": "0.0.0.0"}, ["HOST=0.0.0.0", "ALLOWED_HOSTS"]),
+    "a warning after the end": (
+        {"WEBSOCKET_WARNING_SECONDS": "20", "WEBSOCKET_LIFETIME_SECONDS": "10"},
+        ["WEBSOCKET_WARNING_SECONDS", "WEBSOCKET_LIFETIME_SECONDS"],
+    ),
+    "scripted without a script": ({"ENGINE": "scripted"}, ["ENGINE=scripted", "ENGINE_SCRIPT"]),
+    "another database": ({"DATABASE_URL": "mysql://u:hidden@h/n"}, ["DATABASE_URL", "sqlite:///", "postgres://"]),
+    "another Redis": ({"REDIS_URL": "http://:hidden@h"}, ["REDIS_URL", "redis://"]),
+}
+
+
+def read(**environ: str) -> Settings:
+    """Read settings that leave nothing to be warned of."""
+    settings, warnings = from_environ(environ)
+    assert warnings == []
+    return settings
+
+
+def refusal(environ: dict[str, str]) -> str:
+    """Return the sentence that these settings get."""
+    with pytest.raises(ConfigurationError) as raised:
+        from_environ(environ)
+    return str(raised.value)
+
+
+def assert_is_one_sentence(text: str) -> None:
+    """Assert that an operator can read this."""
+    assert re.fullmatch(r"[A-Z][^\n]*\.", text)
+    assert len(text) < 250
+    assert "None" not in text
+    assert "Error" not in text
+
+
+def test_every_setting_is_tested_here() -> None:
+    assert set(RIGHT) == {row.name for row in table()}
+    strings = {field.name.upper() for field in dataclasses.fields(Settings) if field.type in (str, "str")}
+    assert set(WRONG) | strings >= set(RIGHT)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_value_is_read(name: str) -> None:
+    raw, value = RIGHT[name]
+    environ = {"ENGINE_SCRIPT": "x", name: raw}
+    assert getattr(read(**environ), name.lower()) == value
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_an_empty_value_counts_as_unset(name: str) -> None:
+    assert read(**{name: " "}) == Settings()
+
+
+@pytest.mark.parametrize(("name", "raw"), [(name, raw) for name, (values, _) in WRONG.items() for raw in values])
+def test_a_wrong_value_is_told_in_one_sentence(name: str, raw: str) -> None:
+    sentence = refusal({name: raw})
+    assert_is_one_sentence(sentence)
+    assert sentence.startswith(f"{name}={raw!r} is not valid: it takes {WRONG[name][1]}")
+
+
+@pytest.mark.parametrize(("environ", "named"), TOGETHER.values(), ids=TOGETHER)
+def test_settings_that_do_not_fit_together(environ: dict[str, str], named: list[str]) -> None:
+    sentence = refusal(environ)
+    assert_is_one_sentence(sentence)
+    assert [name for name in named if name not in sentence] == []
+    assert "hidden" not in sentence, "no passwords in messages"
+
+
+def test_a_shorter_life_alone_needs_no_warning_time() -> None:
+    assert read(WEBSOCKET_LIFETIME_SECONDS="10").websocket_lifetime_seconds == 10
+
+
+def test_a_network_with_host_names() -> None:
+    settings = read(HOST="0.0.0.0", ALLOWED_HOSTS="models.example")
+    assert not settings.serves_loopback
+    assert settings.allowed_hosts == ("models.example",)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.2", "::1"])
+def test_loopback_needs_no_host_names(host: str) -> None:
+    assert read(HOST=host).serves_loopback
+
+
+def test_a_host_that_does_not_resolve_is_ignored_with_a_warning() -> None:
+    settings, (warning,) = from_environ({"HOST": "nonsense.invalid"})
+    assert settings.host == "127.0.0.1"
+    assert_is_one_sentence(warning)
+    assert warning.startswith("HOST='nonsense.invalid'")
+
+
+def test_the_model_is_called_what_is_known_of_it() -> None:
+    assert read().served_name == "demo"
+    assert read(MODEL="a/b").served_name == "a/b"
+    assert read(MODEL="a/b", MODEL_NAME="c").served_name == "c"
+
+
+def test_the_database_lies_in_the_data_folder_unless_it_is_named(tmp_path: Path) -> None:
+    assert read(DATA_DIR=str(tmp_path)).database == f"sqlite:///{tmp_path}/respsite.sqlite3"
+    assert read(DATABASE_URL="sqlite:///x").database == "sqlite:///x"
+
+
+def test_the_table_tells_the_defaults_that_are() -> None:
+    shown = {row.name: row.default for row in table()}
+    for field in dataclasses.fields(Settings):
+        if field.type in (int, "int") and field.default < 100_000:
+            assert shown[field.name.upper()] == str(field.default)
+        elif field.type in (int, "int"):
+            assert shown[field.name.upper()] == f"{field.default // MIB} MiB"
+        elif field.type in (float, "float"):
+            assert float(shown[field.name.upper()]) == field.default
+        elif field.type in (bool, "bool"):
+            assert shown[field.name.upper()] == ("on" if field.default else "off")
+    assert all(row.about and "\n" not in row.about and "|" not in row.about for row in table())
+
+
+# What the processes say. Each starts once for all that is asked of it.
+
+
+def start(*command: str, **settings: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command that is expected to end."""
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=clean_environ(**settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+STARTS = {
+    "daphne": ("-m", "daphne", "-p", "0", "respsite.asgi:application"),
+    "uvicorn": ("-m", "uvicorn", "--port", "0", "respsite.asgi:application"),
+    "serve": ("manage.py", "serve"),
+}
+TOLD = {
+    "ENGINE='nonsense' is not valid": {"ENGINE": "nonsense"},
+    "The demo engine does not know 'speed'": {"ENGINE_OPTIONS": '{"speed": 1}'},
+    "DATABASE_URL is not valid": {"DATABASE_URL": "postgres://h:99999999/hidden"},
+}
+
+
+@pytest.mark.parametrize("command", STARTS)
+@pytest.mark.parametrize("beginning", TOLD)
+def test_a_wrong_setting_ends_every_server_with_one_line(beginning: str, command: str, tmp_path: Path) -> None:
+    ended = start(*STARTS[command], DATA_DIR=str(tmp_path), **TOLD[beginning])
+    assert ended.returncode == 1
+    (line,) = (ended.stdout + ended.stderr).splitlines()
+    assert line.startswith(f"respsite: {beginning}")
+
+
+def test_the_secret_is_made_once_however_many_start_at_once(tmp_path: Path) -> None:
+    code = "from respsite.settings import SECRET_KEY; print(SECRET_KEY)"
+    folder = tmp_path / "new" / "data"
+    with ThreadPoolExecutor(6) as pool:
+        starts = [pool.submit(start, "-c", code, DATA_DIR=str(folder)) for _ in range(6)]
+        keys = {(ended.result().stdout.strip(), ended.result().stderr) for ended in starts}
+    ((key, errors),) = keys
+    assert (len(key) > 50, errors) == (True, "")
+    file = folder / "secret_key"
+    assert file.read_text() == key
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in folder.glob("secret_key*")] == ["secret_key"]
+
+
+def test_a_secret_that_is_given_is_not_kept(tmp_path: Path) -> None:
+    code = "from respsite.settings import SECRET_KEY; print(SECRET_KEY)"
+    ended = start("-c", code, DATA_DIR=str(tmp_path), SECRET_KEY="given")
+    assert ended.stdout.strip() == "given"
+    assert not (tmp_path / "secret_key").exists()
+
+
+@pytest.mark.parametrize("trouble", ["empty", "folder"])
+def test_trouble_with_the_secret_is_told_in_one_line(trouble: str, tmp_path: Path) -> None:
+    if trouble == "empty":
+        (tmp_path / "secret_key").touch()
+        data_dir = tmp_path
+    else:
+        data_dir = tmp_path / "file"
+        data_dir.touch()
+    ended = start("-c", "import respsite.settings", DATA_DIR=str(data_dir))
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("respsite: ")
+    assert str(data_dir) in line

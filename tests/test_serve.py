@@ -1,0 +1,189 @@
+"""`manage.py serve`, what `make run` calls, as a real process: how it begins and how it ends."""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from tests.server import ROOT, START_SECONDS, Server, clean_environ, free_port, manage
+
+PROMPTLY = 2.0  # seconds in which Ctrl-C has to end it
+LINES = ["URL", "Engine", "Database", "Redis", "Try"]
+
+
+class ServedSite:
+    """`manage.py serve` with a data folder and a port of its own."""
+
+    def __init__(self, folder: Path, *flags: str, **settings: str) -> None:
+        self.port = free_port()
+        self.folder = folder
+        self.output = folder / "output"
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "manage.py", "serve", *(flag.replace("PORT", str(self.port)) for flag in flags)],
+                cwd=ROOT,
+                env=clean_environ(**{"DATA_DIR": str(folder), "PORT": str(self.port), **settings}),
+                stdout=output,
+                stderr=output,
+            )
+
+    @property
+    def url(self) -> str:
+        """Its base URL."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def wait_until_ready(self) -> "ServedSite":
+        """Wait until it answers that it is ready."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.output.read_text()
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"http://127.0.0.1:{self.port}/ready").status_code == 200:
+                    return self
+        raise AssertionError(self.output.read_text())
+
+    def interrupt(self) -> float:
+        """Press Ctrl-C, and return how long the end took."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(START_SECONDS)
+        return time.monotonic() - began
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[ServedSite]:
+    """A site whose engine is slow enough to be interrupted."""
+    site = ServedSite(tmp_path, ENGINE_OPTIONS='{"tokens_per_second": 20}')
+    yield site.wait_until_ready()
+    site.end()
+
+
+def test_it_says_five_lines_serves_and_ends_at_once(served: ServedSite) -> None:
+    lines = served.output.read_text().splitlines()
+    assert [line.split()[0] for line in lines] == LINES
+    assert served.url in lines[0]
+    assert "demo" in lines[1]
+    assert str(served.folder / "respsite.sqlite3") in lines[2]
+    assert f"{served.url}/responses" in lines[4]
+
+    with connect(f"ws://127.0.0.1:{served.port}/v1/responses") as idle, httpx.Client() as http:
+        body = {"input": "count to 9000", "stream": True}
+        with http.stream("POST", f"{served.url}/responses", json=body, timeout=10) as stream:
+            streamed = stream.iter_lines()
+            assert next(streamed) == "event: response.created"
+            idle.send('{"type": "response.create", "input": "count to 9000"}')
+            assert "response.created" in str(idle.recv())
+            assert served.interrupt() < PROMPTLY
+            with contextlib.suppress(httpx.TransportError):
+                for _ in streamed:
+                    pass
+    assert served.process.returncode == 0
+    said = served.output.read_text().splitlines()[len(LINES) :]
+    assert [line for line in said if "cancelled" not in line] == [], "no traceback, no warning"
+
+
+def test_the_command_that_it_tells_to_try_works(served: ServedSite) -> None:
+    command = served.output.read_text().splitlines()[4].removeprefix("Try").strip()
+    done = subprocess.run(
+        ["sh", "-c", f"{command} --silent --fail"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"status":"completed"' in done.stdout
+
+
+def test_a_port_in_use_is_told_in_one_line_before_anything_is_migrated(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = _serve(DATA_DIR=str(tmp_path), PORT=str(port))
+    assert ended.returncode == 1
+    (line,) = (ended.stdout + ended.stderr).splitlines()
+    assert line.startswith(f"respsite: cannot listen on HOST=127.0.0.1 PORT={port} (Address already in use).")
+    assert not (tmp_path / "respsite.sqlite3").exists()
+
+
+def test_a_database_that_is_away_is_told_in_one_line(tmp_path: Path) -> None:
+    url = f"postgres://user:hidden@127.0.0.1:{free_port()}/name"
+    ended = _serve(DATA_DIR=str(tmp_path), PORT=str(free_port()), DATABASE_URL=url)
+    assert ended.returncode == 1
+    (line,) = (ended.stdout + ended.stderr).splitlines()
+    assert line.startswith("respsite: the database cannot be used")
+    assert "DATABASE_URL" in line
+    assert "hidden" not in line
+
+
+def test_flags_are_settings(tmp_path: Path) -> None:
+    flags = ("--port", "PORT", "--max-websocket-connections", "1", "--disable-responses-store", "--host", "127.0.0.1")
+    site = ServedSite(tmp_path, *flags, PORT="1", HOST="nonsense.invalid")
+    try:
+        site.wait_until_ready()
+        assert site.output.read_text().startswith("URL"), "a flag wins over the variable"
+        answer = httpx.post(f"{site.url}/responses", json={"input": "Hello"}).json()
+        assert answer["store"] is False
+        url = f"ws://127.0.0.1:{site.port}/v1/responses"
+        with connect(url), connect(url) as second:
+            assert "websocket_connection_limit_reached" in str(second.recv())
+    finally:
+        site.end()
+
+
+def test_a_wrong_flag_is_told_as_its_setting() -> None:
+    ended = _serve("--responses-ping-interval-seconds", "often")
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "respsite: RESPONSES_PING_INTERVAL_SECONDS='often' is not valid: it takes a number of seconds of at least 0.\n"
+    )
+
+
+def test_a_doubtful_setting_is_warned_of_once(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ended = _serve(DATA_DIR=str(tmp_path), PORT=str(taken.getsockname()[1]), HOST="nonsense.invalid")
+    warning, _ = ended.stderr.splitlines()
+    assert warning.startswith("warning: HOST='nonsense.invalid'")
+
+
+def test_every_flag_is_in_the_help() -> None:
+    said = manage("serve", "--help")
+    for flag in ("--host", "--port", "--max-websocket-connections", "--responses-ping-interval-seconds"):
+        assert f"{flag} VALUE" in said
+    assert "--disable-responses-store" in said
+
+
+def test_an_unmigrated_database_is_not_ready_until_it_is_migrated(tmp_path: Path) -> None:
+    server = Server(tmp_path, database_url=f"sqlite:///{tmp_path}/empty.sqlite3")
+    server.start(wait=False)
+    try:
+        answer = server.wait_until("/ready", 503)
+        assert "`python manage.py migrate`" in answer.json()["database"]
+        assert "retry-after" in answer.headers
+        manage("migrate", "--verbosity", "0", DATA_DIR=str(tmp_path), DATABASE_URL=server.environ["DATABASE_URL"])
+        server.wait_until("/ready", 200)
+        assert httpx.post(f"{server.base_url}/responses", json={"input": "Hello"}).status_code == 200
+    finally:
+        server.stop()
+
+
+def _serve(*flags: str, **settings: str) -> "subprocess.CompletedProcess[str]":
+    """Run `manage.py serve`, expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "manage.py", "serve", *flags],
+        cwd=ROOT,
+        env=clean_environ(**settings),
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+    )

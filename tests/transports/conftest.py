@@ -1,0 +1,139 @@
+"""The servers that transport tests share: three of each kind, started when first needed, ended with the run.
+
+`server` has small limits and answers everything; `impatient_server` gives connections a short life; `strict_server`
+has few connections, takes one response at a time on each, beats fast, and drops slow readers soon.
+"""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.clients import Socket
+from tests.server import KINDS, Server
+from tests.transports.scripts import LIMIT, flood_script, main_script
+
+Connect = Callable[..., Awaitable[Socket]]
+
+
+class ServerPool:
+    """Starts each server once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._servers: dict[str, Server] = {}
+
+    def get(self, name: str, kind: str) -> Server:
+        """Return a server that runs."""
+        key = f"{name}-{kind}"
+        if key not in self._servers:
+            self._servers[key] = _MAKERS[name](self._folder / key, kind).start()
+        return self._servers[key]
+
+    def close(self) -> None:
+        """End them all."""
+        for server in self._servers.values():
+            server.stop()
+
+
+def _main(folder: Path, kind: str) -> Server:
+    options = {"journal": str(folder / "journal.jsonl"), "max_model_len": 4000}
+    return Server(
+        folder,
+        kind=kind,
+        script=main_script(folder),
+        engine_options=json.dumps(options),
+        model_name="test-model",
+        websocket_max_queued=4,
+        websocket_max_message_bytes=LIMIT,
+        max_body_bytes=LIMIT,
+        responses_ping_interval_seconds=0,
+    )
+
+
+def _impatient(folder: Path, kind: str) -> Server:
+    return Server(
+        folder,
+        kind=kind,
+        script=main_script(folder),
+        engine_options=json.dumps({"journal": str(folder / "journal.jsonl")}),
+        websocket_lifetime_seconds=1.5,
+        websocket_warning_seconds=0.7,
+        websocket_grace_seconds=1.2,
+    )
+
+
+def _strict(folder: Path, kind: str) -> Server:
+    return Server(
+        folder,
+        kind=kind,
+        script=flood_script(folder),
+        engine_options=json.dumps({"journal": str(folder / "journal.jsonl")}),
+        max_websocket_connections=5,
+        responses_ping_interval_seconds=0.2,
+        websocket_busy="reject",
+        stream_max_lag_bytes=512 * 1024,
+        stream_stall_seconds=1,
+    )
+
+
+_MAKERS = {"main": _main, "impatient": _impatient, "strict": _strict}
+
+
+@pytest.fixture(scope="session")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
+    """All shared servers."""
+    servers = ServerPool(tmp_path_factory.mktemp("servers"))
+    yield servers
+    servers.close()
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of server."""
+    return str(request.param)
+
+
+@pytest.fixture
+def server(kind: str, pool: ServerPool) -> Server:
+    """The server for most tests."""
+    return pool.get("main", kind)
+
+
+@pytest.fixture
+def impatient_server(kind: str, pool: ServerPool) -> Server:
+    """A server whose connections live 1.5 s, and 1.2 s more with a response running."""
+    return pool.get("impatient", kind)
+
+
+@pytest.fixture
+def strict_server(kind: str, pool: ServerPool) -> Server:
+    """A server that takes one response a connection and drops who does not read for 1 s."""
+    return pool.get("strict", kind)
+
+
+@pytest.fixture
+async def open_socket() -> AsyncIterator[Connect]:
+    """Open WebSockets that are closed at the end."""
+    async with AsyncExitStack() as stack:
+
+        async def open_one(to: Server, **options: object) -> Socket:
+            return await stack.enter_async_context(await Socket.open(to.ws_url, **options))
+
+        yield open_one
+
+
+@pytest.fixture
+async def socket(server: Server, open_socket: Connect) -> Socket:
+    """A WebSocket to `server`."""
+    return await open_socket(server)
+
+
+@pytest.fixture
+async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of `server`."""
+    async with httpx.AsyncClient(base_url=server.base_url, timeout=15) as client:
+        yield client

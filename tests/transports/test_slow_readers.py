@@ -1,0 +1,106 @@
+"""Clients that never read: they cost little memory, are dropped with a line in the log, and nobody else notices."""
+
+import asyncio
+import re
+import socket as sockets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from tests.clients import RAW_UPGRADE, raw_connection, raw_frame, raw_request
+from tests.server import Server
+from tests.transports.conftest import Connect
+from tests.transports.scripts import was_aborted
+from tests.transports.test_limits import idle
+from tests.waiting import eventually
+
+GROWTH = 16 * 1024 * 1024  # bytes that a reader who never reads may cost
+STALLED = "a client took no byte for 1 s (STREAM_STALL_SECONDS) and was dropped"
+
+
+@contextmanager
+def reader_that_stops(server: Server, transport: str) -> Iterator[tuple[sockets.socket, str]]:
+    """Ask for a flood, read no further than the response's id, and yield that."""
+    with raw_connection(server.port) as raw:
+        if transport == "websocket":
+            raw.sendall(RAW_UPGRADE)
+            seen = raw.recv(1024)
+            raw.sendall(raw_frame({"type": "response.create", "input": "[flood]"}))
+        else:
+            raw.sendall(raw_request({"input": "[flood]", "stream": True}))
+            seen = b""
+        while (found := re.search(rb"resp_[0-9a-f]{32}", seen)) is None:
+            part = raw.recv(1024)
+            assert part, seen
+            seen += part
+        yield raw, found[0].decode()
+
+
+def is_cut(raw: sockets.socket) -> bool:
+    """Say whether the server has cut a connection: the kernel knows, whatever lies unread before it."""
+    state = raw.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, 1)[0]
+    return state != TCP_ESTABLISHED
+
+
+TCP_ESTABLISHED = 1
+
+
+def read_rest(raw: sockets.socket) -> bytes:
+    """Read a stream that the server has ended, cleanly or not."""
+    rest = b""
+    with suppress(ConnectionError):
+        while not rest.endswith(b"0\r\n\r\n") and (part := raw.recv(65536)):
+            rest += part
+    return rest
+
+
+@pytest.mark.parametrize("transport", ["websocket", "sse"])
+async def test_a_reader_that_never_reads_is_dropped(
+    strict_server: Server, open_socket: Connect, transport: str
+) -> None:
+    server = strict_server
+    await eventually(lambda: idle(server))
+    other = await open_socket(server)
+    await other.create("[flood]", max_output_tokens=3000, store=False)  # what memory a flood needs that is read
+    await other.answer()
+    stalls = server.output.count(STALLED)
+    before = highest = server.memory_bytes()
+    with reader_that_stops(server, transport) as (raw, response_id):
+        while not was_aborted(server, response_id):
+            async with asyncio.timeout(10):
+                await other.ask("Hello", store=False)
+            highest = max(highest, server.memory_bytes())
+        await eventually(
+            lambda: f"response {response_id}: a reader fell more than STREAM_MAX_LAG_BYTES behind" in server.output
+        )
+        await eventually(lambda: f"response {response_id} {transport} cancelled" in server.output)
+        if transport == "websocket":
+            await eventually(lambda: is_cut(raw))
+            assert server.output.count(STALLED) == stalls + 1
+        else:
+            rest = await asyncio.to_thread(read_rest, raw)
+            assert b"[DONE]" not in rest
+            assert b"response.completed" not in rest
+        highest = max(highest, server.memory_bytes())
+    assert highest - before < GROWTH, f"{(highest - before) / 1024 / 1024:.1f} MiB"
+    await other.ask("Hello")
+    await other.raw.close()
+    await eventually(lambda: idle(server))
+    assert "Traceback" not in server.output
+
+
+async def test_a_client_that_reads_no_errors_is_dropped(strict_server: Server) -> None:
+    """Answers that are no events have a bound of their own."""
+    server = strict_server
+    await eventually(lambda: idle(server))
+    echoed = raw_frame({"type": "response.steer", "input": "x" * 200_000})
+    with raw_connection(server.port) as raw:
+        raw.sendall(RAW_UPGRADE)
+        raw.recv(1024)
+        with suppress(OSError):
+            for _ in range(100):
+                await asyncio.to_thread(raw.sendall, echoed)
+        await eventually(lambda: "it does not read the errors it causes" in server.output)
+        await eventually(lambda: is_cut(raw))
+    await eventually(lambda: idle(server))
