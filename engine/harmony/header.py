@@ -15,6 +15,7 @@ COMMENTARY = "commentary"
 FINAL = "final"
 CHANNELS = (ANALYSIS, COMMENTARY, FINAL)
 ASSISTANT = "assistant"
+NOBODY = ("user", "assistant", "all")  # recipients that are no tools: an answer that names its reader is an answer
 
 # A recipient ends where the JSON of a call without its `<|message|>` begins.
 _RECIPIENT = re.compile(r'(?:^|(?<=[\s>])|(?<=assistant))to=([^\s<{\["]+)')
@@ -35,14 +36,14 @@ class Header:
 def parse_header(text: str) -> Header:
     """Read a header: the text between `<|start|>` (left out) and `<|message|>` (left out), special tokens as text."""
     found = _RECIPIENT.search(text)
-    recipient = found[1] if found else None
+    recipient = found[1] if found and found[1] not in NOBODY else None
     if found:
         text = f"{text[: found.start()]} {text[found.end() :]}"
-    before, marker, after = text.partition("<|channel|>")
-    channel, after = _take_channel(after)
+    before, *channels = text.split("<|channel|>")
+    channel, after = _take_last_channel(channels)
     role, before = _take_role(before)
     loose = _without_content_type(f"{before} {after}")
-    well_formed = bool(marker) and channel is not None and role == ASSISTANT and not loose
+    well_formed = len(channels) == 1 and channel is not None and role == ASSISTANT and not loose
     if role != ASSISTANT:  # the model plays the user or a tool: nobody's answer, so it is kept as reasoning
         return Header(ANALYSIS, None, loose, well_formed=False)
     return Header(channel, recipient, loose, well_formed)
@@ -59,6 +60,16 @@ def _begins_a_part(word: str) -> bool:
     if word.startswith(("to=", "<|constrain|>")) or "to=".startswith(word):
         return True
     return any(part.startswith(word) for part in (*CHANNELS, ASSISTANT, "json", "code"))
+
+
+def _take_last_channel(texts: list[str]) -> tuple[str | None, str]:
+    """Return the last channel that is named, and all the text behind the channels."""
+    channel, loose = None, ""
+    for text in texts:
+        named, rest = _take_channel(text)
+        channel = named or channel
+        loose = f"{loose} {rest}"
+    return channel, loose
 
 
 def _take_channel(text: str) -> tuple[str | None, str]:

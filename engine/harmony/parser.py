@@ -53,6 +53,9 @@ class MessageCompleted:
 HarmonyEvent = MessageStarted | ContentDelta | MessageCompleted
 
 
+_BEGINNINGS = frozenset((START, CHANNEL))
+
+
 class _State(Enum):
     HEADER = auto()
     CONTENT = auto()
@@ -68,6 +71,7 @@ class HarmonyStream:
         self._header_tokens = 0
         self._header: Header | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._mid_character = False  # the decoder holds the first bytes of a character
         self.repairs = 0  # how many messages were malformed
 
     @property
@@ -79,13 +83,12 @@ class HarmonyStream:
         """Take sampled tokens, return what they complete."""
         events: list[HarmonyEvent] = []
         for token in token_ids:
-            match self._state:
-                case _State.CONTENT:
-                    self._content(token, events)
-                case _State.HEADER:
-                    self._in_header(token, events)
-                case _State.BETWEEN:
-                    self._between(token)
+            if self._state is _State.CONTENT:
+                self._content(token, events)
+            elif self._state is _State.HEADER:
+                self._in_header(token, events)
+            else:
+                self._between(token)
         return events
 
     def close(self) -> list[HarmonyEvent]:
@@ -103,14 +106,24 @@ class HarmonyStream:
             self._tokens.append(token)
             self._complete(events)
             self._begin(_State.BETWEEN)
-        elif token in (START, CHANNEL):  # the model forgot to end its message
+        elif token in _BEGINNINGS:  # the model forgot to end its message
             self._complete(events, repaired=True)
             self._begin(_State.HEADER, token)
         else:
             self._tokens.append(token)
-            text = self._decoder.decode(token_bytes(token))
+            text = self._decode(token_bytes(token))
             if text:
                 events.append(ContentDelta(text))
+
+    def _decode(self, data: bytes) -> str:
+        if not self._mid_character:
+            try:
+                return data.decode()  # nearly every token is whole characters
+            except UnicodeDecodeError:
+                pass
+        text = self._decoder.decode(data)
+        self._mid_character = bool(self._decoder.getstate()[0])
+        return text
 
     def _in_header(self, token: int, events: list[HarmonyEvent]) -> None:
         if token == MESSAGE:
@@ -145,6 +158,7 @@ class HarmonyStream:
     def _complete(self, events: list[HarmonyEvent], *, truncated: bool = False, repaired: bool = False) -> None:
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
+        self._mid_character = False
         if rest:
             events.append(ContentDelta(rest))
         repaired = repaired or self._header is None or not self._header.well_formed

@@ -141,8 +141,8 @@ def link_of(
 def drop_oldest(link: ChainLink, limit: int) -> "Tokens[int]":
     """Return the chain's tokens without its oldest messages, so that at most `limit` remain (`truncation: auto`).
 
-    What remains begins with a user message where there is one, so that no tool output loses its call; the last message
-    always remains, however long.
+    What remains begins with a user message where there is one, else with what the model said, so that no tool output
+    loses its call; the last message always remains, however long.
     """
     messages: list[tuple[str, Tokens[int]]] = []
     settled = False
@@ -154,9 +154,12 @@ def drop_oldest(link: ChainLink, limit: int) -> "Tokens[int]":
     while start < len(messages) - 1 and total > limit:
         total -= len(messages[start][1])
         start += 1
-    users = (i for i in range(start, len(messages)) if messages[i][0] == MessageKind.USER.value)
-    first = next(users, start) if start else 0
-    return _join(tokens for _, tokens in messages[first:])
+    kinds = "".join(kind for kind, _ in messages)
+    if start:
+        said = len(kinds) - len(kinds[start:].lstrip(MessageKind.OTHER.value))
+        beginnings = (kinds.find(MessageKind.USER.value, start), said)
+        start = next(index for index in (*beginnings, len(kinds) - 1) if 0 <= index < len(kinds))
+    return _join(tokens for _, tokens in messages[start:])
 
 
 _SIZE_OF_LINK = 512  # the objects of a link, beside its tokens

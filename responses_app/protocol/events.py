@@ -42,7 +42,7 @@ class Event:
 
     def as_json(self) -> bytes:
         """Serialise: one JSON object, the same bytes on every transport."""
-        return orjson.dumps({"type": self.type.value, **self.fields, "sequence_number": self.sequence_number})
+        return orjson.dumps({"type": self.type, **self.fields, "sequence_number": self.sequence_number})
 
     def as_dict(self) -> JsonObject:
         """Return the event as a client reads it."""

@@ -89,7 +89,7 @@ class ResponseService:
                 parent=parent,
                 input_messages=messages,
                 prompt=prompt,
-                sampling=_sampling(request),
+                sampling=_sampling(request, room=info.max_model_len - len(prompt)),
                 stored=self._stores(request),
             )
 
@@ -139,9 +139,10 @@ class ResponseService:
             logger.info("response %s: %d parts the model cannot read were left out", plan.response_id, omitted)
 
 
-def _sampling(request: CreateRequest) -> SamplingOptions:
+def _sampling(request: CreateRequest, *, room: int) -> SamplingOptions:
+    limit = request.max_output_tokens
     return SamplingOptions(
-        max_output_tokens=request.max_output_tokens,
+        max_output_tokens=None if limit is None else min(limit, room),
         temperature=request.temperature,
         top_p=request.top_p,
         presence_penalty=request.presence_penalty,
