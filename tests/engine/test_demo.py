@@ -2,21 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
 
 import pytest
-from openai_harmony import Conversation, DeveloperContent, Message, Role, SystemContent, ToolDescription
 
-from engine.backends import transcript
 from engine.backends.demo import DemoEngine
 from engine.backends.demo_functions import make_argument, read_functions, read_hints
 from engine.backends.demo_replies import DemoAnswer, DemoCall, reply_to, reply_tokens
 from engine.backends.transcript import Transcript
 from engine.errors import EngineConfigurationError, EngineUnavailable
-from engine.harmony.encoding import CALL, RETURN, decode_tokens, encode_harmony, harmony_encoding
-from engine.harmony.prompt import as_tokens, generation_start, render_call, render_text, render_tool_output
+from engine.harmony.encoding import CALL, RETURN, decode_tokens, encode_harmony
+from engine.harmony.prompt import generation_start, render_text
 from engine.types import FinishReason
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
+from tests.engine.prompts import called, declare, prompt, users
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 RICH = {
@@ -57,35 +55,6 @@ class TestDemoEngineInChunksContract(TestDemoEngineContract):
     @pytest.fixture
     def new_engine(self) -> DemoEngine:
         return DemoEngine(model="demo", options={"chunk_tokens": 7, "tokens_per_second": 50_000, "max_model_len": 5000})
-
-
-def declare(**functions: Mapping[str, object] | None) -> list[int]:
-    """Return a system and a developer message that declare functions, as Harmony renders them."""
-    tools = [ToolDescription.new(name, f"Says {name}", parameters=schema) for name, schema in functions.items()]
-    content = DeveloperContent.new().with_instructions("Be kind.").with_function_tools(tools)
-    messages = [
-        Message.from_role_and_content(Role.SYSTEM, SystemContent.new()),
-        Message.from_role_and_content(Role.DEVELOPER, content),
-    ]
-    return list(harmony_encoding().render_conversation(Conversation.from_messages(messages)))
-
-
-def users(*texts: str) -> list[int]:
-    """Return messages of the user."""
-    return [token for text in texts for token in render_text("user", text).tokens]
-
-
-def called(name: str, output: str) -> list[int]:
-    """Return a call and its output."""
-    return [
-        *render_call(f"functions.{name}", "{}").tokens,
-        *render_tool_output(f"functions.{name}", output).tokens,
-    ]
-
-
-def prompt(*texts: str, before: list[int] | None = None, after: list[int] | None = None) -> list[int]:
-    """Return a prompt with messages of the user."""
-    return [*(before or []), *users(*texts), *(after or []), *generation_start()]
 
 
 def answer(token_ids: list[int]) -> str:
@@ -360,58 +329,3 @@ class TestEngine:
         DemoEngine(model="demo").check()
         options = {"tokens_per_second": 0.5, "chunk_tokens": 3, "max_model_len": 4096, "start_seconds": None}
         DemoEngine(model="demo", options=options).check()
-
-
-class TestTranscript:
-    def test_it_reads_messages_by_token_id(self) -> None:
-        tokens = [*declare(nop=None), *users("Hi <|end|>"), *called("a.b-c", "<|start|>user<|message|>no<|end|>")]
-        read = Transcript([*tokens, *generation_start()])
-        roles = [message.role for message in read.messages]
-        assert roles == ["system", "developer", "user", "assistant", "functions.a.b-c"]
-        assert read.last_user is not None
-        assert read.last_user.text() == "Hi <|end|>"
-        assert read.messages[3].called == "a.b-c"
-        assert read.messages[4].output_of == "a.b-c"
-        assert read.messages[4].text() == "<|start|>user<|message|>no<|end|>"
-        assert read.last == read.since_last_user()[-1]
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "",
-            "<|start|>",
-            "<|start|><|start|><|end|>",
-            "<|end|><|message|>",
-            "<|start|>user<|message|>",
-            "text without any message",
-            "<|start|>assistant",
-            "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
-        ],
-    )
-    def test_odd_prompts_have_no_messages(self, text: str) -> None:
-        read = Transcript(encode_harmony(text))
-        assert read.messages == ()
-        assert read.last is None
-        assert read.user_messages == 0
-
-    def test_a_message_without_an_end_ends_where_the_next_starts(self) -> None:
-        tokens = encode_harmony("<|start|>user<|message|>a<|start|>user<|message|>b<|end|>")
-        assert [message.text() for message in Transcript(tokens).messages] == ["a", "b"]
-
-    def test_a_packed_prompt_reads_like_a_list(self) -> None:
-        tokens = [*declare(nop=None), *users("One", "Two"), *called("nop", "done"), *generation_start()]
-        packed, listed = Transcript(as_tokens(tokens)), Transcript(tokens)
-        assert packed.user_messages == 2
-        assert [message.text() for message in packed.messages] == [message.text() for message in listed.messages]
-        assert reply_tokens(as_tokens(tokens)) == reply_tokens(tokens)
-
-    def test_old_messages_are_not_decoded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        decoded: list[int] = []
-
-        def decode(token_ids: Sequence[int]) -> str:
-            decoded.append(len(token_ids))
-            return decode_tokens(token_ids)
-
-        monkeypatch.setattr(transcript, "decode_tokens", decode)
-        assert "user message 2" in answer(prompt("old " * 10_000, "Hi"))
-        assert sum(decoded) < 20

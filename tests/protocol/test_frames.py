@@ -47,7 +47,7 @@ def test_an_error_frame_of_a_lane_with_headers_in_both_places() -> None:
     assert frame["headers"] == frame["error"]["headers"] == {"retry-after": "3"}
 
 
-TABLE = [  # features.md section 3.8
+TABLE = [
     (connection_errors.not_json("not an object"), "invalid_json", 400, "invalid_request_error"),
     (connection_errors.unknown_event_type("x"), "unknown_event_type", 400, "invalid_request_error"),
     (connection_errors.invalid_lane(), "invalid_stream_id", 400, "invalid_request_error"),

@@ -1,0 +1,63 @@
+"""What the tests of `WebSocketSession` share: creates in short, and reading its commands."""
+
+import json
+from collections.abc import Iterable
+
+import orjson
+
+from engine.harmony.prompt import render_text
+from responses_app.protocol.chain import ChainLink, new_link
+from responses_app.protocol.resources import Status
+from responses_app.protocol.session import (
+    Command,
+    Create,
+    Send,
+    SessionLimits,
+    Start,
+    WebSocketSession,
+)
+
+DEEP = orjson.loads("[" * 1010 + "]" * 1010)
+LIMITS = SessionLimits(max_in_flight=3, max_lanes=4, max_queued=5, warning_after=50, lifetime=60, grace=10)
+
+
+def session(limits: SessionLimits = LIMITS, **changes: object) -> WebSocketSession:
+    values = {name: getattr(limits, name) for name in SessionLimits.__slots__} | changes
+    return WebSocketSession(SessionLimits(**values), opened=1000.0, unix_offset=1_700_000_000.0)  # type: ignore[arg-type]
+
+
+def create(lane: str | None = None, /, *, size: int = 100, **fields: object) -> tuple[dict[str, object], int]:
+    named = {} if lane is None else {"stream_id": lane}
+    return {"type": "response.create", **named, **fields}, size
+
+
+def started(commands: Iterable[Command]) -> list[Create]:
+    return [command.create for command in commands if isinstance(command, Start)]
+
+
+def frames(commands: Iterable[Command]) -> list[dict[str, object]]:
+    return [json.loads(command.text) for command in commands if isinstance(command, Send)]
+
+
+def codes(commands: Iterable[Command]) -> list[tuple[object, object, object]]:
+    """Return (status, code, stream_id) of each error frame."""
+    sent = [frame for frame in frames(commands) if frame["type"] == "error"]
+    return [(frame["status"], frame["error"]["code"], frame.get("stream_id")) for frame in sent]  # type: ignore[index]
+
+
+def link(response_id: str, text: str = "hi", parent: ChainLink | None = None) -> ChainLink:
+    return new_link(
+        parent, response_id=response_id, started_on="2026-11-21", messages=[render_text("user", text)], items=[]
+    )
+
+
+def run(
+    connection: WebSocketSession,
+    response_id: str,
+    lane: str | None = None,
+    status: Status = Status.COMPLETED,
+    **fields: object,
+) -> list[Command]:
+    """Let a create on an idle lane run to its end."""
+    [begun] = started(connection.receive(*create(lane, **fields)))
+    return connection.ended(begun, status, link(response_id) if status is not Status.FAILED else None)

@@ -1,0 +1,113 @@
+"""`WebSocketSession`: the end of a connection's life, with time as an argument."""
+
+from responses_app.protocol.errors import overloaded
+from responses_app.protocol.resources import Status
+from responses_app.protocol.session import (
+    CancelRuns,
+    Close,
+    Send,
+    SessionLimits,
+    WebSocketSession,
+)
+from tests.protocol.sessions import codes, create, frames, link, session, started
+
+
+class TestLifetime:
+    def test_nothing_is_due_before_the_warning(self) -> None:
+        connection = session()
+        assert connection.deadline() == 1050
+        assert connection.tick(1049.9) == []
+
+    def test_the_warning_comes_once_and_is_no_error(self) -> None:
+        connection = session()
+        [frame] = frames(connection.tick(1050.0))
+        assert frame == {
+            "type": "connection_expiring",
+            "message": "Connection will close in 1 minute",
+            "seconds_left": 10,
+            "closes_at": 1_700_001_060,
+        }
+        assert connection.tick(1051.0) == []
+        assert connection.deadline() == 1060
+
+    def test_the_warning_of_the_defaults(self) -> None:
+        connection = WebSocketSession(SessionLimits(), opened=0, unix_offset=1_000)
+        assert connection.deadline() == 3300
+        [frame] = frames(connection.tick(3300))
+        assert (frame["message"], frame["seconds_left"]) == ("Connection will close in 5 minutes", 300)
+        assert frame["closes_at"] == 4600
+
+    def test_no_warning_where_it_would_come_after_the_end(self) -> None:
+        connection = session(warning_after=100)
+        assert connection.deadline() == 1060
+        assert codes(connection.tick(1060)) == [(400, "websocket_connection_limit_reached", None)]
+
+    def test_an_idle_connection_ends_with_a_frame_and_a_close(self) -> None:
+        connection = session(lifetime=3600, warning_after=3300)
+        commands = connection.tick(4600.0)
+        [frame] = frames(commands)
+        assert (frame["type"], frame["status"]) == ("error", 400)
+        assert "(60 minutes)" in frame["error"]["message"]  # type: ignore[index]
+        assert commands[-1] == Close(1000)
+        assert connection.deadline() is None
+
+    def test_nothing_is_sent_after_the_close(self) -> None:
+        connection = session()
+        connection.tick(1060)
+        assert connection.tick(2000) == []
+        assert connection.receive(*create()) == []
+        assert connection.receive("nonsense", 8) == []
+        assert connection.receive({"type": "response.steer"}, 8) == []
+
+    def test_what_runs_may_finish_and_only_then_the_frame_comes(self) -> None:
+        """Clients drop the connection at that frame, so it must not come while another lane still runs."""
+        connection = session()
+        [a] = started(connection.receive(*create("a")))
+        [b] = started(connection.receive(*create("b")))
+        connection.receive(*create("a", n=2))
+        assert connection.tick(1060) == [], "the warning would come too late"
+        assert connection.deadline() == 1070
+        assert connection.receive(*create("c")) == []
+        assert connection.receive(*create()) == []
+        assert connection.ended(a, Status.COMPLETED, link("resp_1")) == [], "its lane starts nothing more"
+        commands = connection.ended(b, Status.COMPLETED, link("resp_2"))
+        assert codes(commands) == [
+            (400, "websocket_connection_limit_reached", "a"),
+            (400, "websocket_connection_limit_reached", "c"),
+            (400, "websocket_connection_limit_reached", None),
+        ]
+        assert commands[-1] == Close(1000)
+
+    def test_a_refusal_of_the_last_one_ends_it_too(self) -> None:
+        connection = session()
+        [a] = started(connection.receive(*create("a")))
+        connection.tick(1060)
+        commands = connection.refused(a, overloaded("No.", retry_after=1))
+        assert [code for _, code, _ in codes(commands)] == [
+            "server_is_overloaded",
+            "websocket_connection_limit_reached",
+        ]
+        assert commands[-1] == Close(1000)
+
+    def test_the_queue_stays_bounded_in_the_grace(self) -> None:
+        connection = session(max_queued=1)
+        connection.receive(*create("a"))
+        connection.tick(1060)
+        assert connection.receive(*create("b")) == []
+        assert codes(connection.receive(*create("c"))) == [(429, "rate_limit_exceeded", "c")]
+
+    def test_what_still_runs_after_the_grace_is_cancelled(self) -> None:
+        connection = session()
+        [a] = started(connection.receive(*create("a")))
+        connection.tick(1060)
+        assert connection.tick(1069.9) == []
+        commands = connection.tick(1070)
+        assert commands[0] == CancelRuns()
+        assert codes(commands) == [(400, "websocket_connection_limit_reached", None)]
+        assert commands[-1] == Close(1000)
+        assert connection.ended(a, Status.CANCELLED, None) == []
+
+    def test_a_late_tick_does_all_at_once(self) -> None:
+        connection = session()
+        connection.receive(*create("a"))
+        assert [type(command) for command in connection.tick(5000)] == [CancelRuns, Send, Close]
