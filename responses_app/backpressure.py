@@ -6,6 +6,8 @@ not sent yet stays in the run's journal, whose own bound drops a reader that fal
 
 import asyncio
 import logging
+import socket
+import struct
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -109,6 +111,21 @@ class _Guard:
         self._owner.unwatch(self)
         logger.warning("a client took no byte for %g s (STREAM_STALL_SECONDS) and was dropped", seconds)
         if self._daphne is not None:
-            self._daphne.abort()  # daphne tells the application that its client is gone
-        elif self._sender is not None:
+            self._daphne.abort()  # the server tells the application that its client is gone
+        elif not _abort_transport(self._send) and self._sender is not None:
             self._sender.cancel()
+
+
+def _abort_transport(send: SendMessage) -> bool:
+    """Cut the connection behind uvicorn's `send`, throwing away what the kernel holds; return False for other servers.
+
+    Closing it would wait until the peer has taken everything.
+    """
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    if not isinstance(transport, asyncio.WriteTransport):
+        return False
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+    return True

@@ -143,12 +143,14 @@ class Connection:
         return self._session.recall(response_id)
 
     def _attach(self, create: Create, run: ResponseRun) -> None:
+        name = create.lane
+
         def wake() -> None:
-            self._ready[create.lane] = None
+            self._ready[name] = None
             self._wake_writer()
 
         reader = self._site.registry.attach(run, wake)
-        self._lanes[create.lane] = _Lane(create, run, reader, lane_suffix(create.lane), self._loop.time())
+        self._lanes[name] = _Lane(create, run, reader, lane_suffix(create.lane), self._loop.time())
         wake()
         self._schedule()
 
@@ -189,30 +191,30 @@ class Connection:
                     return
                 ready, self._ready = self._ready, {}
                 for name in ready:
-                    if name in self._lanes:
-                        await self._write_lane(self._lanes[name])
+                    lane = self._lanes.get(name)
+                    if lane is not None:
+                        await self._write_lane(lane)
                 if not self._ready and not self._outbox and self._closing is None and self._lanes:
                     self._news = self._loop.create_future()
                     await self._news
         except ReaderTooSlow:
             self._drop("it reads too slowly (STREAM_MAX_LAG_BYTES)")
         except OSError:  # the client is gone; the server tells the consumer so, too
-            self._drop("it is gone")
+            self._closing = 1000
+            self._spawn(self._hang_up("its client disconnected"))
         finally:
             self._writer = None
 
     async def _write_lane(self, lane: _Lane) -> None:
-        name, reader = lane.create.lane, lane.reader
+        reader = lane.reader
         for entry in reader.take():
             await self._send(event_frame(entry.json, lane.suffix))
         lane.last_sent = self._loop.time()
-        if not reader.ended:
-            if reader.behind:
-                self._ready[name] = None
-                await asyncio.sleep(0)  # let the server flush, and other lanes have their turn
-            return
-        if self._lanes.get(name) is lane:
-            del self._lanes[name]
+        if reader.behind:
+            self._ready[lane.create.lane] = None
+            await asyncio.sleep(0)  # let the server flush, and other lanes have their turn
+        elif reader.ended and self._lanes.get(lane.create.lane) is lane:
+            del self._lanes[lane.create.lane]
             self._site.registry.detach(lane.run, reader)
             self._execute(self._session.ended(lane.create, lane.run.status, lane.run.link))
 

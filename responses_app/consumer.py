@@ -1,6 +1,7 @@
 """The WebSocket transport: one `AsyncJsonWebsocketConsumer` per connection, thin around `Connection`."""
 
 import logging
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -55,8 +56,9 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
         await self.accept()
         if not self.holds_slot:
             logger.warning("a WebSocket was refused: MAX_WEBSOCKET_CONNECTIONS are open")
-            await self.send(text_data=error_frame(connections_exhausted()))
-            await self.close(1000)
+            with suppress(OSError):  # where the client is gone, there is nobody to tell
+                await self.send(text_data=error_frame(connections_exhausted()))
+                await self.close(1000)
             return
         self.connection = Connection(site, send=self.send_frame, close=self.close)
 

@@ -19,6 +19,7 @@ class DaphneConnection:
     def __init__(self, protocol: Any, *, is_websocket: bool) -> None:
         self._protocol = protocol
         self._is_websocket = is_websocket
+        self._over = (protocol.STATE_CLOSING, protocol.STATE_CLOSED) if is_websocket else ()
         self._registered = False
         self._waiter: asyncio.Future[None] | None = None
         self.paused = False
@@ -41,8 +42,15 @@ class DaphneConnection:
         return None
 
     def before(self, message: MutableMapping[str, Any]) -> None:
-        """Prepare for a message: a streamed HTTP answer is controlled from its first part to its last."""
-        if self._is_websocket or message["type"] != "http.response.body":
+        """Prepare for a message: a streamed HTTP answer is controlled from its first part to its last.
+
+        Raises `ConnectionAbortedError` where the peer of a WebSocket is gone.
+        """
+        if self._is_websocket:
+            if message["type"] == "websocket.send" and self._protocol.state in self._over:
+                raise ConnectionAbortedError("the client is gone")
+            return
+        if message["type"] != "http.response.body":
             return
         if message.get("more_body"):
             self._register()

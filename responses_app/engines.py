@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import signal
+from collections.abc import Callable
 from importlib import import_module
 
 from engine.backends.base import BaseEngine
@@ -28,11 +30,17 @@ def make_engine(settings: Settings) -> BaseEngine:
     return engine
 
 
-class EngineStarter:
-    """Starts an engine beside everything else, again and again where that can help."""
+def stop_serving() -> None:
+    """End this process as its operator would: what cannot work stops the start."""
+    signal.raise_signal(signal.SIGTERM)
 
-    def __init__(self, engine: BaseEngine) -> None:
+
+class EngineStarter:
+    """Starts an engine beside everything else, again and again where that can help; `fatal` is called where not."""
+
+    def __init__(self, engine: BaseEngine, *, fatal: Callable[[], None] = stop_serving) -> None:
         self.engine = engine
+        self._fatal = fatal
         self.info: EngineInfo | None = None
         self.problem = "the engine is starting"
         self._task: asyncio.Task[None] | None = None
@@ -60,7 +68,8 @@ class EngineStarter:
                 self.info = await self.engine.start()
             except EngineConfigurationError as error:
                 self.problem = str(error)
-                logger.error("the engine cannot start: %s", error)
+                logger.error("the engine cannot start, so the server stops: %s", error)
+                self._fatal()
                 return
             except EngineError as error:
                 self.problem = "the engine is away"

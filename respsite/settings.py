@@ -1,8 +1,11 @@
 """Django's settings, made from the environment by `responses_app.conf`. There is nothing to edit here."""
 
+import contextlib
+import importlib.util
 import os
 import secrets
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +25,27 @@ def _secret_key() -> str:
         return RESPSITE.secret_key
     file = Path(RESPSITE.data_dir) / "secret_key"
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return file.read_text().strip()
+        if not file.exists():
+            _make_secret_key(file)
+        key = file.read_text().strip()
     except OSError as error:
-        raise SystemExit(f"respsite: DATA_DIR={RESPSITE.data_dir} cannot be written ({error.strerror}).") from None
-    with os.fdopen(descriptor, "w") as opened:
-        key = secrets.token_urlsafe(50)
-        opened.write(key)
+        raise SystemExit(f"respsite: DATA_DIR={RESPSITE.data_dir} cannot be used ({error.strerror}).") from None
+    if not key:
+        raise SystemExit(f"respsite: {file} is empty. Delete it, and a new one is made, or set SECRET_KEY.")
     return key
+
+
+def _make_secret_key(file: Path) -> None:
+    """Write a key and give it its name when it is whole: workers that start at once all read the first one."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=file.parent, prefix="secret_key.")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as opened:
+            opened.write(secrets.token_urlsafe(50))
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, file)
+    finally:
+        os.unlink(draft)
 
 
 SECRET_KEY = _secret_key()
@@ -80,7 +94,22 @@ TEMPLATES = [
 
 
 def database(url: str) -> dict[str, Any]:
-    """Return Django's configuration of a database; connections stay open, in the few threads that have one."""
+    """Return Django's configuration of a database; connections stay open, in the few threads that have one.
+
+    Ends the process with one sentence where the URL cannot work.
+    """
+    try:
+        return _database(url)
+    except ValueError:
+        raise SystemExit(
+            "respsite: DATABASE_URL is not valid: it takes sqlite:///path or postgres://user:password@host/name, with "
+            "special characters of the password written as %XX."
+        ) from None
+    except OSError as error:
+        raise SystemExit(f"respsite: the folder of the database cannot be made ({error.strerror}).") from None
+
+
+def _database(url: str) -> dict[str, Any]:
     config: dict[str, Any] = dict(dj_database_url.parse(url, conn_max_age=None, conn_health_checks=True))
     if config["ENGINE"].endswith("sqlite3"):
         # Write-ahead log: readers never wait for the writer. IMMEDIATE: writers queue instead of failing ("locked").
@@ -90,6 +119,10 @@ def database(url: str) -> dict[str, Any]:
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000",
         }
         Path(config["NAME"]).parent.mkdir(parents=True, exist_ok=True)
+    elif importlib.util.find_spec("psycopg") is None:
+        raise SystemExit(
+            "respsite: DATABASE_URL names PostgreSQL; install what it needs: pip install -e '.[postgres]'."
+        )
     else:
         config["OPTIONS"] = {"connect_timeout": 5, **config.get("OPTIONS", {})}  # seconds
     return config

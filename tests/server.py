@@ -127,10 +127,11 @@ class Server:
             self.process = subprocess.Popen(
                 self._command(), cwd=ROOT, env=self.environ, stdout=log, stderr=log, start_new_session=True
             )
-        if wait:
-            self.wait_until("/ready", 200)
-        else:
-            self.wait_until("/health", 200)
+        try:
+            self.wait_until("/ready" if wait else "/health", 200)
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def _command(self) -> list[str]:
@@ -183,7 +184,8 @@ class Server:
     def kill(self) -> None:
         """Kill it (-9): no clean-up of any kind."""
         assert self.process is not None
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def memory_bytes(self) -> int:

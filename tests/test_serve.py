@@ -19,70 +19,44 @@ PROMPTLY = 2.0  # seconds in which Ctrl-C has to end it
 LINES = ["URL", "Engine", "Database", "Redis", "Try"]
 
 
-class ServedSite:
-    """`manage.py serve` with a data folder and a port of its own."""
+class ServedSite(Server):
+    """`manage.py serve` with a data folder, that it has to migrate first, and a port of its own."""
 
-    def __init__(self, folder: Path, *flags: str, **settings: str) -> None:
-        self.port = free_port()
-        self.folder = folder
-        self.output = folder / "output"
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "manage.py", "serve", *(flag.replace("PORT", str(self.port)) for flag in flags)],
-                cwd=ROOT,
-                env=clean_environ(**{"DATA_DIR": str(folder), "PORT": str(self.port), **settings}),
-                stdout=output,
-                stderr=output,
-            )
+    def __init__(self, folder: Path, *flags: str, **settings: object) -> None:
+        super().__init__(folder, **settings)
+        self.environ.setdefault("PORT", str(self.port))
+        self._flags = [flag.replace("PORT", str(self.port)) for flag in flags]
+        (folder / "respsite.sqlite3").unlink()
 
-    @property
-    def url(self) -> str:
-        """Its base URL."""
-        return f"http://127.0.0.1:{self.port}/v1"
-
-    def wait_until_ready(self) -> "ServedSite":
-        """Wait until it answers that it is ready."""
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            assert self.process.poll() is None, self.output.read_text()
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"http://127.0.0.1:{self.port}/ready").status_code == 200:
-                    return self
-        raise AssertionError(self.output.read_text())
+    def _command(self) -> list[str]:
+        return [sys.executable, "manage.py", "serve", *self._flags]
 
     def interrupt(self) -> float:
         """Press Ctrl-C, and return how long the end took."""
+        assert self.process is not None
         began = time.monotonic()
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(START_SECONDS)
+        self.stop(signal.SIGINT)
         return time.monotonic() - began
-
-    def end(self) -> None:
-        """Leave nothing behind."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[ServedSite]:
     """A site whose engine is slow enough to be interrupted."""
-    site = ServedSite(tmp_path, ENGINE_OPTIONS='{"tokens_per_second": 20}')
-    yield site.wait_until_ready()
-    site.end()
+    with ServedSite(tmp_path, engine_options='{"tokens_per_second": 20}') as site:
+        yield site
 
 
 def test_it_says_five_lines_serves_and_ends_at_once(served: ServedSite) -> None:
-    lines = served.output.read_text().splitlines()
+    lines = served.output.splitlines()
     assert [line.split()[0] for line in lines] == LINES
-    assert served.url in lines[0]
+    assert served.base_url in lines[0]
     assert "demo" in lines[1]
     assert str(served.folder / "respsite.sqlite3") in lines[2]
-    assert f"{served.url}/responses" in lines[4]
+    assert f"{served.base_url}/responses" in lines[4]
 
-    with connect(f"ws://127.0.0.1:{served.port}/v1/responses") as idle, httpx.Client() as http:
+    with connect(served.ws_url) as idle, httpx.Client() as http:
         body = {"input": "count to 9000", "stream": True}
-        with http.stream("POST", f"{served.url}/responses", json=body, timeout=10) as stream:
+        with http.stream("POST", f"{served.base_url}/responses", json=body, timeout=10) as stream:
             streamed = stream.iter_lines()
             assert next(streamed) == "event: response.created"
             idle.send('{"type": "response.create", "input": "count to 9000"}')
@@ -91,13 +65,13 @@ def test_it_says_five_lines_serves_and_ends_at_once(served: ServedSite) -> None:
             with contextlib.suppress(httpx.TransportError):
                 for _ in streamed:
                     pass
-    assert served.process.returncode == 0
-    said = served.output.read_text().splitlines()[len(LINES) :]
+    assert served.stop() == 0
+    said = served.output.splitlines()[len(LINES) :]
     assert [line for line in said if "cancelled" not in line] == [], "no traceback, no warning"
 
 
 def test_the_command_that_it_tells_to_try_works(served: ServedSite) -> None:
-    command = served.output.read_text().splitlines()[4].removeprefix("Try").strip()
+    command = served.output.splitlines()[4].removeprefix("Try").strip()
     done = subprocess.run(
         ["sh", "-c", f"{command} --silent --fail"], capture_output=True, text=True, timeout=30, check=False
     )
@@ -127,17 +101,12 @@ def test_a_database_that_is_away_is_told_in_one_line(tmp_path: Path) -> None:
 
 def test_flags_are_settings(tmp_path: Path) -> None:
     flags = ("--port", "PORT", "--max-websocket-connections", "1", "--disable-responses-store", "--host", "127.0.0.1")
-    site = ServedSite(tmp_path, *flags, PORT="1", HOST="nonsense.invalid")
-    try:
-        site.wait_until_ready()
-        assert site.output.read_text().startswith("URL"), "a flag wins over the variable"
-        answer = httpx.post(f"{site.url}/responses", json={"input": "Hello"}).json()
+    with ServedSite(tmp_path, *flags, port=1, host="nonsense.invalid") as site:
+        assert site.output.startswith("URL"), "a flag wins over the variable"
+        answer = httpx.post(f"{site.base_url}/responses", json={"input": "Hello"}).json()
         assert answer["store"] is False
-        url = f"ws://127.0.0.1:{site.port}/v1/responses"
-        with connect(url), connect(url) as second:
+        with connect(site.ws_url), connect(site.ws_url) as second:
             assert "websocket_connection_limit_reached" in str(second.recv())
-    finally:
-        site.end()
 
 
 def test_a_wrong_flag_is_told_as_its_setting() -> None:

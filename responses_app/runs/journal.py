@@ -11,17 +11,19 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from responses_app.protocol.events import TERMINAL, Event
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there is one a token, and a frozen one takes four times as long to make
 class Entry:
-    """An event as it is sent: its type for SSE, its number, its JSON."""
+    """An event as it is sent: its type for SSE, its number, its JSON; `end` counts the journal's bytes up to it."""
 
     type: str
     number: int
     json: bytes
+    end: int
 
 
 class ReaderTooSlow(Exception):
@@ -49,9 +51,9 @@ class EventJournal:
         """Add an event and wake the readers. After a terminal event nothing may follow."""
         if self.closed:
             raise RuntimeError(f"{event.type} after the terminal event")
-        entry = Entry(event.type.value, event.sequence_number, event.as_json())
-        self._entries.append(entry)
-        self._bytes += len(entry.json)
+        json = event.as_json()
+        self._bytes += len(json)
+        self._entries.append(Entry(event.type, event.sequence_number, json, self._bytes))
         self.last_number = event.sequence_number
         self.closed = event.type in TERMINAL
         oldest = self._bytes - self._max_lag_bytes
@@ -65,7 +67,8 @@ class EventJournal:
 
         `wake` is called on news, `dropped` once if the reader falls too far behind; both must return at once.
         """
-        forgotten = self._bytes - sum(len(entry.json) for entry in self._entries)
+        oldest = self._entries[0] if self._entries else None
+        forgotten = self._bytes if oldest is None else oldest.end - len(oldest.json)
         reader = JournalReader(self, (wake, dropped), self._first, forgotten)
         self._readers.append(reader)
         return reader
@@ -84,20 +87,21 @@ class EventJournal:
     def take(self, reader: "JournalReader", limit: int) -> list[Entry]:
         """Return up to `limit` events the reader has not had yet, and forget what all readers have had."""
         start = reader.position - self._first
-        count = min(len(self._entries) - start, limit)
-        if start == 0 and len(self._readers) == 1:  # the usual case: one reader, nothing to keep
-            taken = [self._entries.popleft() for _ in range(count)]
-            self._first += count
+        if start == 0 and len(self._entries) <= limit and len(self._readers) == 1:  # the usual case: nothing to keep
+            taken = list(self._entries)
+            self._entries.clear()
+            self._first += len(taken)
         else:
-            taken = [self._entries[index] for index in range(start, start + count)]
-        reader.position += count
-        reader.taken_bytes += sum(len(entry.json) for entry in taken)
-        self._forget()
+            taken = list(islice(self._entries, start, start + limit))
+        if taken:
+            reader.position += len(taken)
+            reader.taken_bytes = taken[-1].end
+            self._forget()
         return taken
 
     def _forget(self) -> None:
         """Forget what all readers have had. Without a reader nothing is forgotten: the first one may yet come."""
-        if not self._readers:
+        if not self._readers or not self._entries:
             return
         oldest = min(reader.position for reader in self._readers)
         while self._first < oldest:

@@ -8,11 +8,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
+from engine.harmony.parser import HarmonyEvent
 from engine.harmony.prompt import RenderedMessage, Tokens, generation_start, render_tool_output
 from engine.types import FinishReason, GenerationRequest, SamplingOptions
 from responses_app.protocol.chain import ChainLink, new_link
@@ -144,14 +144,15 @@ class ResponseRun:
         )
         turn = Turn(self._engine, request)
         self._turns.append(turn.usage)
-        async with aclosing(turn.events()) as batches:
-            async for batch in batches:
-                if self._clockwork.first_token is None:
-                    self._clockwork.first_token = time.monotonic()
-                for event in batch:
-                    self._publish(self._stream.receive(event))
+        await turn.run(self._receive)
         self._repairs += turn.repairs
         return turn
+
+    def _receive(self, events: list[HarmonyEvent]) -> None:
+        if self._clockwork.first_token is None:
+            self._clockwork.first_token = time.monotonic()
+        for event in events:
+            self._publish(self._stream.receive(event))
 
     def _correction(self, turn: Turn) -> RenderedMessage | None:
         """Return what to tell a model that has just called a tool which does not exist."""

@@ -1,12 +1,12 @@
 """One generation: prompt tokens → chunks → Harmony events. Closing it aborts the engine's work."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from contextlib import aclosing
 
 from engine.backends.base import BaseEngine
 from engine.harmony.encoding import CALL
 from engine.harmony.parser import HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
-from engine.types import FinishReason, GenerationRequest
+from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.protocol.usage import TurnUsage
 
 
@@ -16,34 +16,38 @@ class Turn:
     def __init__(self, engine: BaseEngine, request: GenerationRequest) -> None:
         self._engine = engine
         self._request = request
+        self._stream = HarmonyStream()
+        self._channel: str | None = None
         self.usage = TurnUsage(input_tokens=len(request.prompt_token_ids))
         self.finish_reason: FinishReason | None = None
         self.called = False  # the model stopped for a tool
-        self.repairs = 0
 
-    async def events(self) -> AsyncGenerator[list[HarmonyEvent], None]:
-        """Yield the Harmony events of each chunk. Raises what the engine raises."""
-        stream = HarmonyStream()
-        channel: str | None = None
+    @property
+    def repairs(self) -> int:
+        """How many messages were malformed."""
+        return self._stream.repairs
+
+    async def run(self, take: Callable[[list[HarmonyEvent]], None]) -> None:
+        """Generate; `take` gets the Harmony events of each chunk that makes any. Raises what the engine raises."""
         async with aclosing(self._engine.generate(self._request)) as chunks:
             async for chunk in chunks:
-                self.usage.output_tokens += len(chunk.token_ids)
-                if chunk.cached_tokens is not None:
-                    self.usage.cached_tokens = chunk.cached_tokens
-                events = stream.feed(chunk.token_ids)
-                if chunk.finish_reason is not None:
-                    self.finish_reason = chunk.finish_reason
-                    self.called = bool(chunk.token_ids) and chunk.token_ids[-1] == CALL
-                    events += stream.close()
-                channel = self._count_reasoning(events, channel)
+                events = self._read(chunk)
                 if events:
-                    yield events
-        self.repairs = stream.repairs
+                    take(events)
 
-    def _count_reasoning(self, events: list[HarmonyEvent], channel: str | None) -> str | None:
+    def _read(self, chunk: TokenChunk) -> list[HarmonyEvent]:
+        self.usage.output_tokens += len(chunk.token_ids)
+        if chunk.token_ids:  # the last chunk may bring nothing but the finish reason
+            self.called = chunk.token_ids[-1] == CALL
+        if chunk.cached_tokens is not None:
+            self.usage.cached_tokens = chunk.cached_tokens
+        events = self._stream.feed(chunk.token_ids)
+        if chunk.finish_reason is not None:
+            self.finish_reason = chunk.finish_reason
+            events += self._stream.close()
         for event in events:
             if isinstance(event, MessageStarted):
-                channel = event.channel
-            elif isinstance(event, MessageCompleted) and channel in ("analysis", "commentary"):
+                self._channel = event.channel
+            elif isinstance(event, MessageCompleted) and self._channel in ("analysis", "commentary"):
                 self.usage.reasoning_tokens += event.content_tokens
-        return channel
+        return events

@@ -1,13 +1,17 @@
 """`manage.py serve`: migrate, then serve with daphne in the foreground. What `make run` calls."""
 
 import os
+import socket
 import sys
 from typing import Any
 
 from channels.routing import get_default_application
 from django.conf import settings
+from django.core.checks import run_checks
 from django.core.management import BaseCommand, CommandParser, call_command
-from django.db import connection
+from django.db import DatabaseError, connection
+
+from responses_app.conf import Settings
 
 FLAGS = {  # older names, and the settings they stand for
     "--host": "HOST",
@@ -21,6 +25,7 @@ class Command(BaseCommand):
     """Serves on HOST and PORT until it is interrupted."""
 
     help = "Migrate the database and serve in the foreground."
+    requires_system_checks = ()  # `handle` runs them itself, for one line each
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the settings that have a flag."""
@@ -37,35 +42,49 @@ class Command(BaseCommand):
         if given:
             os.environ.update(given)
             os.execv(sys.executable, [sys.executable, sys.argv[0], "serve"])  # settings are read once, at the start
-        self.check(fail_level=40)
-        for warning in settings.RESPSITE_WARNINGS:
-            self.stderr.write(f"warning: {warning}")
-        call_command("migrate", interactive=False, verbosity=0)
-        connection.close()
+        try:
+            self._prepare(settings.RESPSITE)
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
         self._serve()
+
+    def _prepare(self, own: Settings) -> None:
+        """Migrate, unless something is in the way of serving."""
+        for issue in run_checks():
+            if issue.is_serious():
+                raise SystemExit(f"respsite: {issue.msg}")
+            self.stderr.write(f"warning: {issue.msg}")
+        _check_address(own)
+        try:
+            call_command("migrate", interactive=False, verbosity=0)
+        except DatabaseError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise SystemExit(
+                f"respsite: the database cannot be used ({reason}). Check that it runs and what DATABASE_URL names."
+            ) from None
+        connection.close()
 
     def _serve(self) -> None:
         from daphne.server import Server  # installs Twisted's reactor: not before it is needed
         from twisted.internet import reactor
 
         own = settings.RESPSITE
-        host = f"[{own.host}]" if ":" in own.host else own.host
         server = Server(
             application=get_default_application(),
             endpoints=[f"tcp:port={own.port}:interface={own.host.replace(':', chr(92) + ':')}"],
             websocket_timeout=-1,  # a connection's life is WEBSOCKET_LIFETIME_SECONDS, said to the client
             verbosity=0,
         )
-        reactor.callWhenRunning(self._announce, server, host)
+        reactor.callWhenRunning(self._announce, server)
         server.run()
         if not server.listening_addresses:
-            raise SystemExit(f"respsite: {host}:{own.port} is in use or not this machine's; choose another PORT.")
+            raise SystemExit(1)  # something took the address in the meantime; daphne has logged it
 
-    def _announce(self, server: Any, host: str) -> None:
+    def _announce(self, server: Any) -> None:
         own = settings.RESPSITE
         if not server.listening_addresses:
             return
-        url = f"http://{host}:{own.port}/v1"
+        url = f"http://{_shown_host(own)}:{own.port}/v1"
         self.stdout.write(f"URL       {url} (WebSocket at the same path)")
         self.stdout.write(f"Engine    {own.engine}, model {own.served_name}")
         self.stdout.write(f"Database  {_database()}")
@@ -73,6 +92,31 @@ class Command(BaseCommand):
         self.stdout.write(
             f"Try       curl {url}/responses -H 'content-type: application/json' -d '{{\"input\": \"Hello\"}}'"
         )
+        self.stdout.flush()  # a pipe would keep them until the end
+
+
+def _check_address(own: Settings) -> None:
+    """Exit with one sentence if HOST and PORT cannot be listened on."""
+    try:
+        socket.create_server((own.host, own.port), family=_family(own.host)).close()
+    except OSError as error:
+        reason = str(error.strerror).partition(" (")[0]  # Python repeats the address behind it
+        raise SystemExit(
+            f"respsite: cannot listen on HOST={own.host} PORT={own.port} ({reason}). "
+            "Stop what uses it, or choose another PORT."
+        ) from None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _shown_host(own: Settings) -> str:
+    """Return a host name that a client can use."""
+    if own.host in ("0.0.0.0", "::"):
+        name = own.allowed_hosts[0].lstrip(".")
+        return "127.0.0.1" if name == "*" else name
+    return f"[{own.host}]" if ":" in own.host else own.host
 
 
 def _database() -> str:
