@@ -13,6 +13,8 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from tests.server import Server
+
 Frame = dict[str, Any]
 
 WAIT_SECONDS = 15.0  # bound of every wait for a frame
@@ -137,6 +139,18 @@ def raw_frame(frame: Frame) -> bytes:
     content = json.dumps(frame).encode()
     length = bytes([0x80 | len(content)]) if len(content) < 126 else b"\xff" + len(content).to_bytes(8, "big")
     return b"\x81" + length + bytes(4) + content
+
+
+def http_client(server: Server) -> httpx.AsyncClient:
+    """Return a client of a server's API. Without TLS: reading the certificates takes 0.1 s for each client."""
+    return httpx.AsyncClient(base_url=server.base_url, timeout=30, verify=False)
+
+
+async def ready(server: Server) -> Frame:
+    """Return what `/ready` says."""
+    async with http_client(server) as http:
+        answer: Frame = (await http.get(f"{server.url}/ready")).json()
+        return answer
 
 
 async def server_sent(answer: httpx.Response) -> AsyncIterator[tuple[str, Frame | str]]:

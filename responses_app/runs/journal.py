@@ -8,6 +8,7 @@ that falls more than `max_lag_bytes` behind is dropped, so the journal never hol
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -151,17 +152,38 @@ class Waiter:
     """A `wake` for a reader that is one coroutine: `await waiter.wait()` returns when there is news."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._news = False
+        self._waiting: asyncio.Future[None] | None = None
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None  # one for many waits: there is a wait for every event
 
     def __call__(self) -> None:
-        self._event.set()
+        self._news = True
+        self._end_wait()
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait for news, at most `timeout` seconds; return whether there is any."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._event.wait()
-        except TimeoutError:
-            return False
-        self._event.clear()
-        return True
+        if not self._news:
+            loop = asyncio.get_running_loop()
+            self._waiting = loop.create_future()
+            self._due = loop.time() + timeout if timeout is not None else math.inf
+            if self._timer is None and timeout is not None:
+                self._timer = loop.call_at(self._due, self._ring)
+            await self._waiting
+        news, self._news = self._news, False
+        return news
+
+    def _ring(self) -> None:
+        """The timer is up: end a wait whose time is over, look again at the end of a later one."""
+        self._timer = None
+        if self._waiting is None or self._waiting.done():
+            return
+        loop = self._waiting.get_loop()
+        if loop.time() >= self._due:
+            self._end_wait()
+        elif self._due < math.inf:
+            self._timer = loop.call_at(self._due, self._ring)
+
+    def _end_wait(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)

@@ -77,7 +77,7 @@ class Watched:
 def stalled(bench: Bench) -> list[Result]:
     """Memory a reader costs that never reads while the engine runs at full speed, one lane, many lanes, and SSE."""
     kinds = {"websocket": [create()], "lanes": [create(stream_id=f"lane-{n}") for n in range(LANES)], "sse": []}
-    servers = {kind: bench.fresh_server(ENDLESS, name=f"stalled-{kind}", engine="demo") for kind in kinds}
+    servers = {kind: bench.fresh_server(ENDLESS, name=f"stalled-{kind}") for kind in kinds}
     with contextlib.ExitStack() as stack:
         for server in servers.values():
             stack.enter_context(server)

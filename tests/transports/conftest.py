@@ -12,10 +12,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.clients import Socket
+from tests.clients import Socket, http_client
 from tests.server import KINDS, Server
 from tests.transports.scripts import LIMIT, flood_script, main_script
 
+NOISE = (
+    "was never",
+    "Task was destroyed",
+    "Exception in ASGI",
+    "Exception inside application",
+    "Unhandled",
+    "took too",
+)
 Connect = Callable[..., Awaitable[Socket]]
 
 
@@ -34,9 +42,11 @@ class ServerPool:
         return self._servers[key]
 
     def close(self) -> None:
-        """End them all."""
+        """End them all; whatever the tests did to them, no task or connection broke."""
         for server in self._servers.values():
             server.stop()
+            noise = [line for line in server.output.splitlines() if any(word in line for word in NOISE)]
+            assert not noise, f"{server.log}: {noise[:5]}"
 
 
 def _main(folder: Path, kind: str) -> Server:
@@ -135,5 +145,5 @@ async def socket(server: Server, open_socket: Connect) -> Socket:
 @pytest.fixture
 async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of `server`."""
-    async with httpx.AsyncClient(base_url=server.base_url, timeout=15) as client:
+    async with http_client(server) as client:
         yield client

@@ -9,7 +9,17 @@ from contextlib import aclosing
 import httpx
 import pytest
 
-from tests.clients import RAW_UPGRADE, Frame, Socket, raw_connection, raw_frame, raw_request, server_sent
+from tests.clients import (
+    RAW_UPGRADE,
+    Frame,
+    Socket,
+    http_client,
+    raw_connection,
+    raw_frame,
+    raw_request,
+    ready,
+    server_sent,
+)
 from tests.server import Server
 from tests.transports.conftest import Connect
 from tests.transports.scripts import aborted_prompts, generations, was_aborted
@@ -86,8 +96,7 @@ async def test_a_request_for_json_that_goes_away(server: Server, reset: bool) ->
 
 
 async def _in_flight(server: Server) -> bool:
-    async with httpx.AsyncClient() as http:
-        return bool((await http.get(f"{server.url}/ready")).json()["responses_in_flight"])
+    return bool((await ready(server))["responses_in_flight"])
 
 
 async def test_a_websocket_that_never_says_anything_is_no_burden(server: Server, socket: Socket) -> None:
@@ -125,7 +134,7 @@ async def streamed(server: Server, text: str) -> AsyncGenerator[tuple[str, Frame
     """Yield the events of a stream; closing this goes away."""
     body = {"input": text, "stream": True}
     async with (
-        httpx.AsyncClient(base_url=server.base_url, timeout=15) as http,
+        http_client(server) as http,
         http.stream("POST", "/responses", json=body) as answer,
     ):
         async for event in server_sent(answer):

@@ -6,23 +6,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.clients import Frame, Socket, read_error_frame
+from tests.clients import Socket, read_error_frame, ready
 from tests.redis_server import RedisServer
 from tests.server import Server
 from tests.transports.conftest import Connect
 from tests.transports.scripts import HELLO, gate, release
 from tests.waiting import eventually
-
-
-async def ready(server: Server) -> Frame:
-    """Return what `/ready` says."""
-    async with httpx.AsyncClient() as http:
-        answer: Frame = (await http.get(f"{server.url}/ready")).json()
-        return answer
 
 
 async def open_connections(server: Server) -> int:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from tests.clients import RAW_UPGRADE, raw_connection, raw_frame, raw_request
+from tests.clients import RAW_UPGRADE, Socket, raw_connection, raw_frame, raw_request
 from tests.server import Server
 from tests.transports.conftest import Connect
 from tests.transports.scripts import was_aborted
@@ -16,7 +16,6 @@ from tests.transports.test_limits import idle
 from tests.waiting import eventually
 
 GROWTH = 16 * 1024 * 1024  # bytes that a reader who never reads may cost
-STALLED = "a client took no byte for 1 s (STREAM_STALL_SECONDS) and was dropped"
 
 
 @contextmanager
@@ -55,17 +54,12 @@ def read_rest(raw: sockets.socket) -> bytes:
     return rest
 
 
-@pytest.mark.parametrize("transport", ["websocket", "sse"])
-async def test_a_reader_that_never_reads_is_dropped(
-    strict_server: Server, open_socket: Connect, transport: str
-) -> None:
-    server = strict_server
-    await eventually(lambda: idle(server))
-    other = await open_socket(server)
-    await other.create("[flood]", max_output_tokens=3000, store=False)  # what memory a flood needs that is read
-    await other.answer()
-    stalls = server.output.count(STALLED)
-    before = highest = server.memory_bytes()
+async def drop_a_reader(server: Server, other: Socket, transport: str) -> int:
+    """Flood a reader that stops until it is dropped, and return the most memory the server held meanwhile, in bytes.
+
+    Another connection goes on all the time.
+    """
+    highest = 0
     with reader_that_stops(server, transport) as (raw, response_id):
         while not was_aborted(server, response_id):
             async with asyncio.timeout(10):
@@ -77,13 +71,25 @@ async def test_a_reader_that_never_reads_is_dropped(
         await eventually(lambda: f"response {response_id} {transport} cancelled" in server.output)
         if transport == "websocket":
             await eventually(lambda: is_cut(raw))
-            assert server.output.count(STALLED) == stalls + 1
         else:
             rest = await asyncio.to_thread(read_rest, raw)
             assert b"[DONE]" not in rest
             assert b"response.completed" not in rest
-        highest = max(highest, server.memory_bytes())
-    assert highest - before < GROWTH, f"{(highest - before) / 1024 / 1024:.1f} MiB"
+        return max(highest, server.memory_bytes())
+
+
+@pytest.mark.parametrize("transport", ["websocket", "sse"])
+async def test_a_reader_that_never_reads_is_dropped(
+    strict_server: Server, open_socket: Connect, transport: str
+) -> None:
+    server = strict_server
+    await eventually(lambda: idle(server))
+    other = await open_socket(server)
+    if "STREAM_MAX_LAG_BYTES behind" not in server.output:  # what a first flood needs is used again by the others
+        await drop_a_reader(server, other, "websocket")
+    before = server.memory_bytes()
+    growth = await drop_a_reader(server, other, transport) - before
+    assert growth < GROWTH, f"{growth / 1024 / 1024:.1f} MiB"
     await other.ask("Hello")
     await other.raw.close()
     await eventually(lambda: idle(server))

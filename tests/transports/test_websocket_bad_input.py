@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.clients import Frame, Socket, read_error_answer, read_error_frame, read_message
+from tests.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, read_message
 from tests.server import Server
 from tests.transports.conftest import Connect
 from tests.transports.scripts import LIMIT, gate, release
@@ -233,12 +232,12 @@ async def test_an_engine_that_is_not_ready_asks_to_come_back(kind: str, folder: 
 
 async def check_http_while_loading(server: Server) -> None:
     """The same over HTTP: 503, and no event stream that never starts."""
-    async with httpx.AsyncClient(base_url=server.url) as http:
+    async with http_client(server) as http:
         for stream in (False, True):
-            answer = await http.post("/v1/responses", json={"input": "Hello", "stream": stream})
+            answer = await http.post("/responses", json={"input": "Hello", "stream": stream})
             read_error_answer(answer, status=503, code="server_is_overloaded")
-        ready = await http.get("/ready")
+        ready = await http.get(f"{server.url}/ready")
         assert ready.status_code == 503
         assert "starting" in ready.json()["engine"]
-        assert (await http.get("/health")).status_code == 200
-        assert (await http.get("/v1/models")).status_code == 200
+        assert (await http.get(f"{server.url}/health")).status_code == 200
+        assert (await http.get("/models")).status_code == 200

@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+from engine.harmony.encoding import decode_tokens
 from tests.clients import Frame, Socket, read_error_frame, text_of
 from tests.server import Server
 from tests.transports.conftest import Connect
@@ -172,6 +173,17 @@ async def test_a_tool_loop_continues_on_the_call(server: Server, socket: Socket)
     told = await socket.ask([output], store=False, previous_response_id=asked["id"], tools=[WEATHER])
     assert_continues(server, told, asked)
     assert text_of(told) == "Hello there, friend."
+
+
+async def test_a_tool_loop_keeps_the_thoughts_and_a_new_question_drops_them(server: Server, socket: Socket) -> None:
+    thought = await socket.ask("[think] in Paris?", store=False, tools=[WEATHER])
+    assert [item["type"] for item in thought["output"]] == ["reasoning", "function_call"]
+    output = {"type": "function_call_output", "call_id": thought["output"][1]["call_id"], "output": "sunny"}
+    told = await socket.ask([output], store=False, previous_response_id=thought["id"], tools=[WEATHER])
+    assert_continues(server, told, thought)
+    again = await socket.ask("And?", store=False, previous_response_id=told["id"], tools=[WEATHER])
+    prompts = [decode_tokens(generations(server, each["id"])[0]["prompt_tokens"]) for each in (told, again)]
+    assert ["Hm, Paris." in prompt for prompt in prompts] == [True, False]
 
 
 @pytest.mark.parametrize("bad", ["[die]", 5, [{"type": "function_call_output", "call_id": "no", "output": ""}]])
