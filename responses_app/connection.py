@@ -22,7 +22,6 @@ from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.frames import error_frame, event_frame, lane_suffix, ping
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.session import CancelRuns, Close, Command, Create, Send, Start, WebSocketSession
-from responses_app.protocol.validation import missing
 from responses_app.runs.journal import JournalReader, ReaderTooSlow
 from responses_app.runs.run import Origin, ResponseRun
 from responses_app.wiring import Site
@@ -126,8 +125,6 @@ class Connection:
         origin = Origin(transport="websocket", request_id=self.id)
         try:
             request = parse_create({name: value for name, value in create.fields.items() if name not in IGNORED})
-            if not (request.input or request.previous_response_id or request.warm_up):
-                raise missing("input")
             run = await self._site.service.create(request, origin, recall=lambda id: self._recall(create, id))
         except ApiError as error:
             self._execute(self._session.refused(create, error))

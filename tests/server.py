@@ -162,7 +162,7 @@ class Server:
         while time.monotonic() < deadline:
             assert self.process.poll() is None, f"the server ended:\n{self.output}"
             with contextlib.suppress(httpx.TransportError):
-                answer = httpx.get(f"{self.url}{path}", timeout=5)
+                answer = httpx.get(f"{self.url}{path}", timeout=5, verify=False)  # no TLS context: 0.08 s CPU each
                 if answer.status_code == status:
                     return answer
             time.sleep(0.02)

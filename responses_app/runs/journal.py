@@ -17,6 +17,9 @@ from itertools import islice
 from responses_app.protocol.events import TERMINAL, Event
 
 
+ENTRY_BYTES = 150  # of memory beside an entry's JSON: counted too, since deltas are short
+
+
 @dataclass(slots=True)  # not frozen: there is one a token, and a frozen one takes four times as long to make
 class Entry:
     """An event as it is sent: its type for SSE, its number, its JSON; `end` counts the journal's bytes up to it."""
@@ -53,7 +56,7 @@ class EventJournal:
         if self.closed:
             raise RuntimeError(f"{event.type} after the terminal event")
         json = event.as_json()
-        self._bytes += len(json)
+        self._bytes += len(json) + ENTRY_BYTES
         self._entries.append(Entry(event.type, event.sequence_number, json, self._bytes))
         self.last_number = event.sequence_number
         self.closed = event.type in TERMINAL
@@ -69,7 +72,7 @@ class EventJournal:
         `wake` is called on news, `dropped` once if the reader falls too far behind; both must return at once.
         """
         oldest = self._entries[0] if self._entries else None
-        forgotten = self._bytes if oldest is None else oldest.end - len(oldest.json)
+        forgotten = self._bytes if oldest is None else oldest.end - len(oldest.json) - ENTRY_BYTES
         reader = JournalReader(self, (wake, dropped), self._first, forgotten)
         self._readers.append(reader)
         return reader

@@ -17,6 +17,7 @@ from responses_app.protocol.prompt import build_prompt, omitted_media, render_it
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.resources import new_response
 from responses_app.protocol.stream import ResponseStream
+from responses_app.protocol.validation import missing
 from responses_app.runs.failures import refusal
 from responses_app.runs.history import History, Recall
 from responses_app.runs.journal import EventJournal
@@ -68,6 +69,8 @@ class ResponseService:
         `recall` finds the chains that the caller's connection remembers. Raises `ApiError` for everything that can be
         known before `response.created`.
         """
+        if not (request.input or request.previous_response_id or request.warm_up):
+            raise missing("input")
         model = self._model(request.model)
         self.registry.check_capacity()
         info = await self._ready(model, origin)

@@ -5,7 +5,6 @@ from django.http.response import HttpResponseBase
 
 from responses_app.http import MethodNotAllowed, event_stream, json_response, read_json, request_id_of, run_to_end
 from responses_app.protocol.requests import parse_create
-from responses_app.protocol.validation import missing
 from responses_app.runs.run import Origin
 from responses_app.wiring import get_site
 
@@ -16,8 +15,6 @@ async def create(request: HttpRequest) -> HttpResponseBase:
         raise MethodNotAllowed(str(request.method), ["POST"], " A WebSocket needs an upgrade request to this path.")
     site = get_site()
     wanted = parse_create(read_json(request, max_body_bytes=site.settings.max_body_bytes))
-    if not (wanted.input or wanted.previous_response_id or wanted.warm_up):
-        raise missing("input")
     transport = "sse" if wanted.stream else "json"
     run = await site.service.create(wanted, Origin(transport=transport, request_id=request_id_of(request)))
     if wanted.stream:
