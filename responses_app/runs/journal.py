@@ -16,7 +16,6 @@ from itertools import islice
 
 from responses_app.protocol.events import TERMINAL, Event
 
-
 ENTRY_BYTES = 150  # of memory beside an entry's JSON: counted too, since deltas are short
 
 

@@ -87,7 +87,7 @@ def stalled(bench: Bench) -> list[Result]:
 
 def _stalled_row(kind: str, seen: Watched) -> Result:
     what = {
-        "websocket": f"growth with a reader that never reads, engine at full speed, {SECONDS} s; dropped and logged",
+        "websocket": f"growth with a reader that never reads, engine at full speed, {SECONDS} s, dropped",
         "lanes": f"  the same with {LANES} lanes (information)",
         "sse": "  the same over SSE (information)",
     }

@@ -31,7 +31,7 @@ class Result:
 class Report:
     """Prints what runs now, then each row as it is known; remembers them for `BENCH_JSON`."""
 
-    WIDTHS = (76, 14, 12)
+    WIDTHS = (80, 12, 12)
 
     def __init__(self) -> None:
         self.results: list[Result] = []
