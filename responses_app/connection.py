@@ -28,6 +28,7 @@ from responses_app.wiring import Site
 
 logger = logging.getLogger("respsite.transport")
 
+WAKES_PER_LAG_CHECK = 256  # events between two looks at how far all lanes together are behind
 TOO_LARGE = 4009  # close code; daphne can send none between 1000 and 3000
 IGNORED = ("stream", "background")  # fields of a create that mean nothing on a WebSocket
 
@@ -63,6 +64,7 @@ class Connection:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.Task[None] | None = None
         self._news: asyncio.Future[None] | None = None
+        self._wakes = 0  # events since the last look at the lag
         self._closing: int | None = None
         self._ended = False
         self._ignored_logged = False
@@ -145,6 +147,9 @@ class Connection:
         def wake() -> None:
             self._ready[name] = None
             self._wake_writer()
+            self._wakes += 1
+            if self._wakes >= WAKES_PER_LAG_CHECK:
+                self._check_lag()
 
         reader = self._site.registry.attach(run, wake)
         self._lanes[name] = _Lane(create, run, reader, lane_suffix(create.lane), self._loop.time())
@@ -254,6 +259,13 @@ class Connection:
         self._post(error_frame(message_too_large(size, limit)))
         self._closing = TOO_LARGE
         self._wake_writer()
+
+    def _check_lag(self) -> None:
+        """Drop a client whose lanes together are too far behind; each journal looks after its own lane."""
+        self._wakes = 0
+        lag = sum(lane.reader.lag_bytes for lane in self._lanes.values())
+        if lag > self._site.settings.stream_max_lag_bytes and self._closing is None:
+            self._drop("it reads too slowly (STREAM_MAX_LAG_BYTES)")
 
     def _drop(self, why: str) -> None:
         logger.warning("connection %s was dropped: %s", self.id, why)

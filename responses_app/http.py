@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 
 import orjson
 from django.core.exceptions import RequestDataTooBig
@@ -11,7 +11,7 @@ from django.http.request import UnreadablePostError
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.frames import ping
-from responses_app.runs.journal import Entry, JournalReader, ReaderTooSlow, Waiter
+from responses_app.runs.journal import ReaderTooSlow, Waiter
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.run import ResponseRun
 
@@ -65,73 +65,49 @@ def _read(request: HttpRequest, limit: int) -> bytes:
         raise invalid_request("The body could not be read to its end. Send it again.") from None
 
 
-class RunReader:
-    """A request's place in a run's journal; leaving it detaches, and the last to leave cancels the run."""
-
-    def __init__(self, registry: RunRegistry, run: ResponseRun) -> None:
-        self._registry = registry
-        self.run = run
-        self._waiter = Waiter()
-        self.reader: JournalReader = registry.attach(run, self._waiter)
-
-    async def batches(self, ping_seconds: float = 0.0) -> AsyncIterator[list[Entry]]:
-        """Yield events until the terminal one; an empty batch after each `ping_seconds` of silence (0: never).
-
-        Raises `ReaderTooSlow`.
-        """
-        while not self.reader.ended:
-            entries = self.reader.take()
-            if entries or not await self._waiter.wait(ping_seconds or None):
-                yield entries
-
-    def leave(self) -> None:
-        """Let go of the run."""
-        self._registry.detach(self.run, self.reader, reason="its client disconnected")
-
-
 async def run_to_end(registry: RunRegistry, run: ResponseRun) -> JsonObject:
-    """Wait for the terminal event and return its response."""
-    place = RunReader(registry, run)
+    """Wait for the terminal event and return its response; leaving early cancels the run."""
+    news = Waiter()
+    reader = registry.attach(run, news)
     try:
-        async for _ in place.batches():
-            pass
+        while not reader.ended:
+            if not reader.take():
+                await news.wait()
     finally:
-        place.leave()
+        registry.detach(run, reader, reason="its client disconnected")
     return run.response()
 
 
 async def event_stream(registry: RunRegistry, run: ResponseRun, *, ping_seconds: float) -> HttpResponse:
-    """Return a run as server-sent events; the first one is on its way when the answer starts."""
-    events = _server_sent(RunReader(registry, run), ping_seconds)
-    first = await anext(events)  # an iterator that has begun is closed, and so detached, whatever becomes of the answer
-    response = StreamingHttpResponse(_after(first, events), content_type="text/event-stream")
+    """Return a run as server-sent events, with a heartbeat after each `ping_seconds` of silence (0: never)."""
+    events = _server_sent(registry, run, ping_seconds)
+    await anext(
+        events
+    )  # attached: a generator that has begun is closed, and so detached, whatever becomes of the answer
+    response = StreamingHttpResponse(events, content_type="text/event-stream")
     response["cache-control"] = "no-cache"
     response["x-accel-buffering"] = "no"
     return response
 
 
-async def _server_sent(place: RunReader, ping_seconds: float) -> AsyncGenerator[bytes, None]:
+async def _server_sent(registry: RunRegistry, run: ResponseRun, ping_seconds: float) -> AsyncGenerator[bytes, None]:
+    news = Waiter()
+    reader = registry.attach(run, news)
     try:
-        async for entries in place.batches(ping_seconds):
+        yield b""
+        while not reader.ended:
+            entries = reader.take()
             if entries:
-                yield b"".join(b"event: %b\ndata: %b\n\n" % (entry.type.encode(), entry.json) for entry in entries)
-            else:
-                yield b"event: response.ping\ndata: %b\n\n" % ping(place.reader.last_number, time.time())
-            await asyncio.sleep(0)  # let the server flush
+                yield b"".join([b"event: %b\ndata: %b\n\n" % (entry.type.encode(), entry.json) for entry in entries])
+                if reader.behind:
+                    await asyncio.sleep(0)  # let the server flush
+            elif not await news.wait(ping_seconds or None):
+                yield b"event: response.ping\ndata: %b\n\n" % ping(reader.last_number, time.time())
         yield b"data: [DONE]\n\n"
     except ReaderTooSlow:
         return  # the registry has logged it; a stream cut short tells the client
     finally:
-        place.leave()
-
-
-async def _after(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    try:
-        yield first
-        async for chunk in rest:
-            yield chunk
-    finally:
-        await rest.aclose()
+        registry.detach(run, reader, reason="its client disconnected")
 
 
 def request_id_of(request: HttpRequest) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import orjson
-from pydantic import Field
+from pydantic import Field, SkipValidation
 
 from engine.harmony.prompt import FunctionTool
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
@@ -99,10 +99,10 @@ class Fields(Vocabulary):
 class CreateRequest(Fields):
     """A whole request: its fields, its input and its tools. `input_json` and `tools_json` are kept and echoed."""
 
-    input: list[InputItem]
-    input_json: list[JsonObject]
-    functions: list[FunctionTool]
-    tools_json: list[JsonObject]
+    input: SkipValidation[list[InputItem]]  # these four are validated already, by `parse_input` and `parse_tools`
+    input_json: SkipValidation[list[JsonObject]]
+    functions: SkipValidation[list[FunctionTool]]
+    tools_json: SkipValidation[list[JsonObject]]
     tool_choice: Literal["auto", "none"] = "auto"
 
     @property
@@ -126,19 +126,14 @@ def parse_create(data: Mapping[str, object]) -> CreateRequest:
     """Validate a request. Raises `ApiError` that names the field and says what it takes."""
     _refuse_unbuilt(data)
     _check_depth(data)
-    fields = validate(Fields, data)
-    _check_include(fields.include)
-    _check_metadata(fields.metadata)
     items, input_json = parse_input(data.get("input"))
     functions, tools_json = parse_tools(data.get("tools"))
-    return CreateRequest.model_construct(
-        **{name: getattr(fields, name) for name in Fields.model_fields},
-        input=items,
-        input_json=input_json,
-        functions=functions,
-        tools_json=tools_json,
-        tool_choice=data.get("tool_choice") or "auto",
-    )
+    parsed = {"input": items, "input_json": input_json, "functions": functions, "tools_json": tools_json}
+    choice = data.get("tool_choice") or "auto"
+    request = validate(CreateRequest, {**data, **parsed, "tool_choice": choice})
+    _check_include(request.include)
+    _check_metadata(request.metadata)
+    return request
 
 
 def _refuse_unbuilt(data: Mapping[str, object]) -> None:
@@ -171,15 +166,25 @@ _UNBUILT = {
 
 def _check_depth(data: Mapping[str, object]) -> None:
     """Refuse what could be read but not written again: orjson reads 1024 levels and writes 254."""
-    for name in ("input", "tools", *Fields.model_fields):
-        try:
-            orjson.dumps([[[[[[[[data.get(name)]]]]]]]])  # events, stores and chains put levels of their own around it
-        except orjson.JSONEncodeError:
-            raise invalid_request(
-                f"Invalid value for '{name}': it is nested too deeply. This server takes 240 levels.",
-                param=name,
-                code="invalid_value",
-            ) from None
+    if _can_be_written(data):
+        return
+    names = (name for name in ("input", "tools", *Fields.model_fields) if not _can_be_written([data.get(name)]))
+    name = next(names, None)
+    if name is not None:  # else it is in a field that nothing reads
+        raise invalid_request(
+            f"Invalid value for '{name}': it is nested too deeply. This server takes 240 levels.",
+            param=name,
+            code="invalid_value",
+        )
+
+
+def _can_be_written(value: object) -> bool:
+    """Whether a value can be serialised inside events and stores, which put levels of their own around it."""
+    try:
+        orjson.dumps([[[[[[[value]]]]]]])
+    except orjson.JSONEncodeError:
+        return False
+    return True
 
 
 def _check_include(include: list[str] | None) -> None:

@@ -40,7 +40,7 @@ class EventJournal:
         self._max_lag_bytes = max_lag_bytes
         self._entries: deque[Entry] = deque()
         self._first = 0  # number of the first entry kept
-        self._bytes = 0  # ever appended
+        self.appended_bytes = 0  # ever appended
         self._readers: list[JournalReader] = []
         self.closed = False  # a terminal event was appended
         self.last_number = -1
@@ -55,11 +55,11 @@ class EventJournal:
         if self.closed:
             raise RuntimeError(f"{event.type} after the terminal event")
         json = event.as_json()
-        self._bytes += len(json) + ENTRY_BYTES
-        self._entries.append(Entry(event.type, event.sequence_number, json, self._bytes))
+        self.appended_bytes += len(json) + ENTRY_BYTES
+        self._entries.append(Entry(event.type, event.sequence_number, json, self.appended_bytes))
         self.last_number = event.sequence_number
         self.closed = event.type in TERMINAL
-        oldest = self._bytes - self._max_lag_bytes
+        oldest = self.appended_bytes - self._max_lag_bytes
         for reader in tuple(self._readers):
             if reader.taken_bytes < oldest and not self.closed:
                 self._drop(reader)
@@ -71,7 +71,7 @@ class EventJournal:
         `wake` is called on news, `dropped` once if the reader falls too far behind; both must return at once.
         """
         oldest = self._entries[0] if self._entries else None
-        forgotten = self._bytes if oldest is None else oldest.end - len(oldest.json) - ENTRY_BYTES
+        forgotten = self.appended_bytes if oldest is None else oldest.end - len(oldest.json) - ENTRY_BYTES
         reader = JournalReader(self, (wake, dropped), self._first, forgotten)
         self._readers.append(reader)
         return reader
@@ -132,6 +132,11 @@ class JournalReader:
     def ended(self) -> bool:
         """Whether the terminal event has been taken."""
         return self._journal.closed and self.position > self._journal.last_number
+
+    @property
+    def lag_bytes(self) -> int:
+        """How far it is behind."""
+        return self._journal.appended_bytes - self.taken_bytes
 
     @property
     def behind(self) -> bool:

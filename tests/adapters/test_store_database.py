@@ -209,7 +209,7 @@ class TestCheck:
     async def test_says_that_the_database_is_away(
         self, tmp_path: Path, open_database: OpenDatabase, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with open_database(f"sqlite:///{tmp_path}/missing/folder.sqlite3") as alias:
+        with open_database(f"sqlite:///{tmp_path}") as alias:
             store = DatabaseResponseStore(using=alias)
             said = await store.check()
             assert said is not None

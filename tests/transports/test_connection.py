@@ -1,0 +1,50 @@
+"""`Connection` alone, with a `send` that waits for ever: how far all its lanes together may fall behind."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from responses_app.conf import from_environ
+from responses_app.connection import Connection
+from responses_app.wiring import Site, build_site
+from tests.waiting import eventually
+
+LANES = 8
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    """A site with the demo engine and a small bound; nothing is stored."""
+    settings, _ = from_environ({"STREAM_MAX_LAG_BYTES": "1000000", "RESPONSES_STORE": "off"})
+    built = build_site(settings)
+    built.engine.start()
+    await built.engine.wait()
+    yield built
+    await built.registry.aclose()
+    await built.engine.aclose()
+
+
+async def test_lanes_that_are_slow_together_end_the_connection(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Each lane stays under the bound of its own journal; their sum does not."""
+    held = asyncio.Event()
+    closed: list[int] = []
+
+    async def send(text: str) -> None:
+        await held.wait()
+
+    async def close(code: int) -> None:
+        closed.append(code)
+
+    connection = Connection(site, send=send, close=close)
+    with caplog.at_level(logging.WARNING, logger="respsite"):
+        for lane in range(LANES):
+            create = {"type": "response.create", "stream_id": f"lane-{lane}", "input": "count to 1500"}
+            connection.receive_text(json.dumps(create))
+        await eventually(lambda: closed == [1000])
+    await eventually(lambda: len(site.registry) == 0)
+    assert "was dropped: it reads too slowly (STREAM_MAX_LAG_BYTES)" in caplog.text
+    assert "a reader fell more than" not in caplog.text
+    await connection.aclose("the test is over")
