@@ -65,6 +65,7 @@ class Connection:
         self._writer: asyncio.Task[None] | None = None
         self._news: asyncio.Future[None] | None = None
         self._wakes = 0  # events since the last look at the lag
+        self._dropped = False
         self._closing: int | None = None
         self._ended = False
         self._ignored_logged = False
@@ -264,10 +265,13 @@ class Connection:
         """Drop a client whose lanes together are too far behind; each journal looks after its own lane."""
         self._wakes = 0
         lag = sum(lane.reader.lag_bytes for lane in self._lanes.values())
-        if lag > self._site.settings.stream_max_lag_bytes and self._closing is None:
+        if lag > self._site.settings.stream_max_lag_bytes:
             self._drop("it reads too slowly (STREAM_MAX_LAG_BYTES)")
 
     def _drop(self, why: str) -> None:
+        if self._dropped:
+            return
+        self._dropped = True
         logger.warning("connection %s was dropped: %s", self.id, why)
         self._outbox.clear()
         self._closing = 1000

@@ -174,8 +174,8 @@ async def test_a_cancelled_caller_breaks_nothing(writer: Writer, ledger: Ledger)
 async def test_closing_commits_what_is_queued(writer: Writer, ledger: Ledger, times: int) -> None:
     tasks = await hold_up(writer, ledger, "a", "b")
     closing = [asyncio.create_task(writer.aclose()) for _ in range(times)]
-    await asyncio.sleep(0.05)
-    assert not any(task.done() for task in closing)
+    done, _ = await asyncio.wait(closing, timeout=0.05)
+    assert not done
     with pytest.raises(StoreError, match="does not run"):
         await writer.write("c")
     ledger.opened.set()
