@@ -81,9 +81,7 @@ async def run_to_end(registry: RunRegistry, run: ResponseRun) -> JsonObject:
 async def event_stream(registry: RunRegistry, run: ResponseRun, *, ping_seconds: float) -> HttpResponse:
     """Return a run as server-sent events, with a heartbeat after each `ping_seconds` of silence (0: never)."""
     events = _server_sent(registry, run, ping_seconds)
-    await anext(
-        events
-    )  # attached: a generator that has begun is closed, and so detached, whatever becomes of the answer
+    await anext(events)  # attaches: only a generator that has begun is closed, and so detached, in any case
     response = StreamingHttpResponse(events, content_type="text/event-stream")
     response["cache-control"] = "no-cache"
     response["x-accel-buffering"] = "no"

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from asgiref.sync import markcoroutinefunction
 from django.core.exceptions import DisallowedHost
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 
@@ -67,7 +67,7 @@ def _request_id(request: HttpRequest) -> str:
     return given if _PRINTABLE.fullmatch(given) else get_site().new_id(ids.REQUEST)
 
 
-def _check_host(request: HttpRequest) -> HttpResponse | None:
+def _check_host(request: HttpRequest) -> None:
     try:
         request.get_host()
     except DisallowedHost:
@@ -76,4 +76,3 @@ def _check_host(request: HttpRequest) -> HttpResponse | None:
             f"The host name '{host}' is not served here. The operator can add it to ALLOWED_HOSTS.",
             code="host_not_allowed",
         ) from None
-    return None

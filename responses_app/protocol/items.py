@@ -26,6 +26,9 @@ PASSED_THROUGH = frozenset(
 )
 
 
+NAME = r"^[A-Za-z0-9_.\-]+$"  # of a function or a namespace
+
+
 class Vocabulary(BaseModel):
     """Base of everything that comes from a client: frozen, tolerant of fields it does not know."""
 
@@ -93,8 +96,8 @@ class FunctionCall(Vocabulary):
     type: Literal["function_call"]
     id: str | None = None
     call_id: str = Field(min_length=1, max_length=256)
-    name: str = Field(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.\-]+$")
-    namespace: str | None = Field(default=None, max_length=256, pattern=r"^[A-Za-z0-9_.\-]+$")
+    name: str = Field(min_length=1, max_length=256, pattern=NAME)
+    namespace: str | None = Field(default=None, max_length=256, pattern=NAME)
     arguments: str
 
 

@@ -115,7 +115,7 @@ def build_prompt(request: CreateRequest, link: ChainLink, *, max_model_len: int)
     Instructions, tools and effort are the request's, never an earlier one's. Raises `ApiError`
     (`context_length_exceeded`) where it does not fit, unless the request asks to truncate.
     """
-    has_functions = bool(request.functions) and request.tool_choice != "none"
+    has_functions = bool(request.offered_functions)
     prompt = as_tokens(render_system(effort=request.effort, date=link.started_on, has_functions=has_functions))
     prompt.extend(_developer(request))
     start = generation_start()
@@ -135,8 +135,7 @@ def build_prompt(request: CreateRequest, link: ChainLink, *, max_model_len: int)
 
 def _developer(request: CreateRequest) -> Sequence[int]:
     """Render the developer message of a request: its instructions and, unless it forbids calls, its functions."""
-    functions = () if request.tool_choice == "none" else tuple(request.functions)
-    return render_developer(instructions=request.instructions, tools=functions)
+    return render_developer(instructions=request.instructions, tools=tuple(request.offered_functions))
 
 
 def _unknown_call(index: int, call_id: str) -> ApiError:

@@ -99,16 +99,22 @@ class Fields(Vocabulary):
 class CreateRequest(Fields):
     """A whole request: its fields, its input and its tools. `input_json` and `tools_json` are kept and echoed."""
 
-    input: SkipValidation[list[InputItem]]  # these four are validated already, by `parse_input` and `parse_tools`
+    input: SkipValidation[list[InputItem]]  # these are validated already, by `parse_input` and `parse_tools`
     input_json: SkipValidation[list[JsonObject]]
     functions: SkipValidation[list[FunctionTool]]
     tools_json: SkipValidation[list[JsonObject]]
+    size: SkipValidation[int]  # of what is read of the request, as JSON, in bytes
     tool_choice: Literal["auto", "none"] = "auto"
 
     @property
     def warm_up(self) -> bool:
         """Whether nothing is to be generated."""
         return self.generate is False or bool(self.prompt_cache_options and self.prompt_cache_options.prewarm)
+
+    @property
+    def offered_functions(self) -> list[FunctionTool]:
+        """The functions the model may call now: none where the request forbids calls."""
+        return [] if self.tool_choice == "none" else self.functions
 
     @property
     def effort(self) -> Literal["low", "medium", "high"]:
@@ -125,12 +131,18 @@ class CreateRequest(Fields):
 def parse_create(data: Mapping[str, object]) -> CreateRequest:
     """Validate a request. Raises `ApiError` that names the field and says what it takes."""
     _refuse_unbuilt(data)
-    _check_depth(data)
+    size = _written_size(data)
     items, input_json = parse_input(data.get("input"))
     functions, tools_json = parse_tools(data.get("tools"))
-    parsed = {"input": items, "input_json": input_json, "functions": functions, "tools_json": tools_json}
-    choice = data.get("tool_choice") or "auto"
-    request = validate(CreateRequest, {**data, **parsed, "tool_choice": choice})
+    parsed = {
+        "input": items,
+        "input_json": input_json,
+        "functions": functions,
+        "tools_json": tools_json,
+        "size": size,
+        "tool_choice": data.get("tool_choice") or "auto",
+    }
+    request = validate(CreateRequest, {**data, **parsed})
     _check_include(request.include)
     _check_metadata(request.metadata)
     return request
@@ -164,27 +176,34 @@ _UNBUILT = {
 }
 
 
-def _check_depth(data: Mapping[str, object]) -> None:
-    """Refuse what could be read but not written again: orjson reads 1024 levels and writes 254."""
-    if _can_be_written(data):
-        return
-    names = (name for name in ("input", "tools", *Fields.model_fields) if not _can_be_written([data.get(name)]))
-    name = next(names, None)
-    if name is not None:  # else it is in a field that nothing reads
-        raise invalid_request(
-            f"Invalid value for '{name}': it is nested too deeply. This server takes 240 levels.",
-            param=name,
-            code="invalid_value",
-        )
+def _written_size(data: Mapping[str, object]) -> int:
+    """Return the size of what is read of a request, as JSON, in bytes.
+
+    Refuses what could be read but not written again: orjson reads 1024 levels and writes 254.
+    """
+    read = {name: data[name] for name in ("input", "tools", *Fields.model_fields) if name in data}
+    try:
+        return len(_written(read))
+    except orjson.JSONEncodeError:
+        name = next(name for name, value in read.items() if not _can_be_written([value]))
+    raise invalid_request(
+        f"Invalid value for '{name}': it is nested too deeply. This server takes 240 levels.",
+        param=name,
+        code="invalid_value",
+    )
 
 
 def _can_be_written(value: object) -> bool:
-    """Whether a value can be serialised inside events and stores, which put levels of their own around it."""
     try:
-        orjson.dumps([[[[[[[value]]]]]]])
+        _written(value)
     except orjson.JSONEncodeError:
         return False
     return True
+
+
+def _written(value: object) -> bytes:
+    """Serialise as deep as it will stand inside events and stores, which put levels of their own around it."""
+    return orjson.dumps([[[[[[[value]]]]]]])
 
 
 def _check_include(include: list[str] | None) -> None:

@@ -11,7 +11,7 @@ and index; joined deltas equal the `done` text; the terminal `output` equals the
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from engine.harmony.header import COMMENTARY
+from engine.harmony.header import ANALYSIS, COMMENTARY
 from engine.harmony.parser import ContentDelta, HarmonyEvent, MessageCompleted, MessageStarted
 from engine.harmony.prompt import RenderedMessage, sampled_message
 from responses_app.protocol.builders import (
@@ -75,11 +75,6 @@ class ResponseStream:
         self._open: ItemBuilder | None = None
         self._started: MessageStarted | None = None
 
-    @property
-    def last_number(self) -> int:
-        """The number of the last event, -1 before the first."""
-        return self._next_number - 1
-
     def start(self, *, warm_up: bool = False) -> list[Event]:
         """Begin: `created` and `in_progress`; a warm-up, which generates nothing, only says `created`."""
         self._move(Status.IN_PROGRESS)
@@ -140,7 +135,7 @@ class ResponseStream:
                 return FunctionCallBuilder(self._new_id, name)
             self.unknown_tools.append(recipient)
             return ReasoningBuilder(self._new_id)
-        if channel == "analysis":
+        if channel == ANALYSIS:
             return ReasoningBuilder(self._new_id)
         return MessageBuilder(self._new_id, "commentary" if channel == COMMENTARY else "final_answer")
 

@@ -8,16 +8,14 @@ from pydantic import Field
 
 from engine.harmony.prompt import FunctionTool
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.items import Vocabulary
+from responses_app.protocol.items import NAME, Vocabulary
 from responses_app.protocol.validation import missing, validate, wrong_type
-
-_NAME = r"^[A-Za-z0-9_.\-]+$"
 
 
 class Function(Vocabulary):
     """A function tool in the Responses API's flat form."""
 
-    name: str = Field(min_length=1, max_length=256, pattern=_NAME)
+    name: str = Field(min_length=1, max_length=256, pattern=NAME)
     description: str | None = None
     parameters: dict[str, object] | None = None
     strict: bool | None = None

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
+from responses_app.protocol import ids
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import (
     ApiError,
     invalid_request,
+    overloaded,
     previous_response_in_progress,
     previous_response_not_found,
 )
@@ -42,9 +44,7 @@ class History:
             raise previous_response_not_found(response_id)
         return link
 
-    async def sampled_items(
-        self, project: str, request: CreateRequest, parent: ChainLink | None
-    ) -> Mapping[str, SampledItem]:
+    async def sampled_items(self, project: str, request: CreateRequest) -> Mapping[str, SampledItem]:
         """Return what this server knows of the items a request replays.
 
         Raises `ApiError` for an `item_reference`: they are resolved once conversations are built.
@@ -52,16 +52,16 @@ class History:
         for index, item in enumerate(request.input):
             if isinstance(item, ItemReference):
                 raise _unresolved_reference(index, item.id)
-        ids = {item.id for item in request.input if item.id and item.id.startswith(_OWN_PREFIXES)}
-        if not ids:
+        replayed = {item.id for item in request.input if item.id and item.id.startswith(_OWN_PREFIXES)}
+        if not replayed:
             return {}
         try:
-            return await self._store.sampled_items(project, ids)
+            return await self._store.sampled_items(project, replayed)
         except StoreError as error:
             raise _store_away() from error
 
 
-_OWN_PREFIXES = ("msg_", "rs_", "fc_")
+_OWN_PREFIXES = (ids.MESSAGE, ids.REASONING, ids.FUNCTION_CALL)
 
 
 def _unresolved_reference(index: int, item_id: str) -> ApiError:
@@ -70,10 +70,4 @@ def _unresolved_reference(index: int, item_id: str) -> ApiError:
 
 
 def _store_away() -> ApiError:
-    return ApiError(
-        "The response store cannot be reached. Try again shortly.",
-        status=503,
-        type="server_error",
-        code="server_is_overloaded",
-        retry_after=2,
-    )
+    return overloaded("The response store cannot be reached. Try again shortly.", retry_after=2)

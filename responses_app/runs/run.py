@@ -140,7 +140,7 @@ class ResponseRun:
         request = GenerationRequest(
             request_id=f"{self.response_id}-{len(self._turns)}",
             prompt_token_ids=prompt,
-            sampling=self._sampling(),
+            sampling=replace(self.plan.sampling, max_output_tokens=self._budget()),
         )
         turn = Turn(self._engine, request)
         self._turns.append(turn.usage)
@@ -158,9 +158,7 @@ class ResponseRun:
         """Return what to tell a model that has just called a tool which does not exist."""
         if not (turn.called and self._stream.unknown_tools and self._stream.output[-1]["type"] == "reasoning"):
             return None
-        request = self.plan.request
-        functions = [] if request.tool_choice == "none" else request.functions
-        names = ", ".join(FUNCTIONS + tool.name for tool in functions) or "none"
+        names = ", ".join(FUNCTIONS + tool.name for tool in self.plan.request.offered_functions) or "none"
         text = f"Error: this tool does not exist. Available tools: {names}."
         return render_tool_output(self._stream.unknown_tools[-1], text)
 
@@ -176,17 +174,6 @@ class ResponseRun:
     def _budget(self) -> int | None:
         limit = self.plan.sampling.max_output_tokens
         return None if limit is None else max(0, limit - sum(turn.output_tokens for turn in self._turns))
-
-    def _sampling(self) -> SamplingOptions:
-        chosen = self.plan.sampling
-        return SamplingOptions(
-            max_output_tokens=self._budget(),
-            temperature=chosen.temperature,
-            top_p=chosen.top_p,
-            presence_penalty=chosen.presence_penalty,
-            frequency_penalty=chosen.frequency_penalty,
-            stop_token_ids=chosen.stop_token_ids,
-        )
 
     def _publish(self, events: list[Event]) -> None:
         for event in events:

@@ -27,7 +27,7 @@ from responses_app.stores.base import BaseResponseStore
 
 logger = logging.getLogger("respsite.runs")
 
-LONG_INPUT = 20_000  # characters; rendering more than this happens off the event loop (1.2 µs a token)
+LONG_INPUT = 20_000  # bytes of JSON; rendering more than this happens off the event loop (1.2 µs a token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class ResponseService:
         self.registry.check_capacity()
         info = await self._ready(model, origin)
         parent = await self.history.parent(origin.project, request.previous_response_id, recall)
-        sampled = await self.history.sampled_items(origin.project, request, parent)
+        sampled = await self.history.sampled_items(origin.project, request)
         response_id = self.new_id(ids.RESPONSE)
         now = self.now()
 
@@ -96,7 +96,7 @@ class ResponseService:
                 stored=self._stores(request),
             )
 
-        plan = await asyncio.to_thread(prepare) if _is_long(request) else prepare()
+        plan = await asyncio.to_thread(prepare) if request.size > LONG_INPUT else prepare()
         self._note_omissions(plan)
         run = self._run(plan, model, created_at=int(now))
         self.registry.start(run)
@@ -107,7 +107,7 @@ class ResponseService:
         response = new_response(
             request, response_id=plan.response_id, created_at=created_at, model=model.name, store=plan.stored
         )
-        functions = [] if request.tool_choice == "none" else [tool.name for tool in request.functions]
+        functions = [tool.name for tool in request.offered_functions]
         return ResponseRun(
             plan,
             engine=model.engine,
@@ -152,8 +152,3 @@ def _sampling(request: CreateRequest, *, room: int) -> SamplingOptions:
         frequency_penalty=request.frequency_penalty,
         stop_token_ids=STOP_TOKENS,
     )
-
-
-def _is_long(request: CreateRequest) -> bool:
-    size = sum(len(str(item)) for item in request.input_json) + sum(len(str(tool)) for tool in request.tools_json)
-    return size + len(request.instructions or "") > LONG_INPUT

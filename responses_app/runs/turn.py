@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 from engine.backends.base import BaseEngine
 from engine.harmony.encoding import CALL
+from engine.harmony.header import ANALYSIS, COMMENTARY
 from engine.harmony.parser import HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
 from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.protocol.usage import TurnUsage
@@ -48,6 +49,6 @@ class Turn:
         for event in events:
             if isinstance(event, MessageStarted):
                 self._channel = event.channel
-            elif isinstance(event, MessageCompleted) and self._channel in ("analysis", "commentary"):
+            elif isinstance(event, MessageCompleted) and self._channel in (ANALYSIS, COMMENTARY):
                 self.usage.reasoning_tokens += event.content_tokens
         return events
