@@ -15,7 +15,10 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """How to sample; `None` leaves the choice to the model's own defaults."""
+    """How to sample; `None` leaves the choice to the model's own defaults.
+
+    `top_logprobs` asks for every token's log probability and that many alternatives; 0 for the token's own alone.
+    """
 
     max_output_tokens: int | None = None
     temperature: float | None = None
@@ -31,7 +34,8 @@ class GenerationRequest:
     """One generation: a prompt of token ids and how to continue it.
 
     `request_id` is unique among the running generations of an engine. `priority` is vLLM's: lower runs first.
-    `cache_salt` separates prefix caches: two salts never share a cached block.
+    `cache_salt` separates prefix caches: two salts never share a cached block. Requests with the same `affinity` go to
+    the same replica, where an engine has several: their prompts share a beginning.
     """
 
     request_id: str
@@ -39,6 +43,16 @@ class GenerationRequest:
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     priority: int = 0
     cache_salt: str | None = None
+    affinity: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely a sampled token was; `top` are the likeliest tokens at its place, likeliest first."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +60,24 @@ class TokenChunk:
     """What an engine sampled since its last chunk; stop tokens included.
 
     The last chunk, and only it, has a `finish_reason`. `cached_tokens` is the part of the prompt that came from the
-    engine's prefix cache, once the engine knows it (at the latest in the last chunk).
+    engine's prefix cache, once the engine knows it (at the latest in the last chunk). `logprobs` has one entry
+    per token where the request asked for them and the engine gives them.
     """
 
     token_ids: Sequence[int]
     finish_reason: FinishReason | None = None
     cached_tokens: int | None = None
+    logprobs: Sequence[TokenLogprob] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What a started engine says of itself. `max_model_len` counts prompt and output tokens together."""
+    """What a started engine says of itself.
+
+    `max_model_len` counts prompt and output tokens together; `detail` is for the operator: how it is reached.
+    """
 
     backend: str
     model: str
     max_model_len: int
+    detail: str = ""

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
-from typing import ClassVar
 
 from engine.types import EngineInfo, GenerationRequest, TokenChunk
 
@@ -14,11 +13,12 @@ class BaseEngine(ABC):
     `await aclose()`. A closed engine stays closed. Everything runs on one event loop.
     """
 
-    supports_priority: ClassVar[bool] = False
-    supports_cache_salt: ClassVar[bool] = False
-    supports_logprobs: ClassVar[bool] = False
-    supports_structured_output: ClassVar[bool] = False
-    supports_prefill: ClassVar[bool] = False  # a one-token generation leaves the prompt in a prefix cache
+    # What it can do; a backend that learns it from a server sets it in `start()`.
+    supports_priority: bool = False
+    supports_cache_salt: bool = False
+    supports_logprobs: bool = False
+    supports_structured_output: bool = False
+    supports_prefill: bool = False  # a one-token generation leaves the prompt in a prefix cache
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
         """Keep `model` (what the engine loads) and its backend's own `options`."""

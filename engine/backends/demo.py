@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 
 from engine.backends.demo_replies import reply_tokens
-from engine.backends.simulated import OptionReader, SimulatedEngine, cut_into_chunks
+from engine.backends.options import OptionReader
+from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.types import FinishReason, GenerationRequest, TokenChunk
 
 

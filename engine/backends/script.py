@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from engine.backends.simulated import OptionReader
+from engine.backends.options import OptionReader
 from engine.errors import EngineConfigurationError
 from engine.harmony.encoding import encode_harmony
 from engine.types import FinishReason

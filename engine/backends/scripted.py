@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine.backends.options import OptionReader
 from engine.backends.script import Fault, ScriptEntry, read_script, read_script_file
-from engine.backends.simulated import OptionReader, SimulatedEngine, cut_into_chunks
+from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.backends.transcript import Transcript
 from engine.errors import (
     EngineConfigurationError,
