@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 KIB, MIB = 1024, 1024 * 1024
+SERVICE_TIERS = ("auto", "default", "flex", "scale", "priority")
 
 
 class ConfigurationError(Exception):
@@ -72,6 +73,20 @@ def _names(value: str) -> tuple[str, ...]:
     return names
 
 
+def _tiers(value: str) -> tuple[str, ...]:
+    tiers = tuple(dict.fromkeys(name.strip().lower() for name in value.split(",") if name.strip()))
+    if not tiers or not set(tiers) <= set(SERVICE_TIERS):
+        raise ValueError(f"some of {','.join(SERVICE_TIERS)}, separated by commas")
+    return tiers
+
+
+def _urls(value: str) -> tuple[str, ...]:
+    urls = tuple(url.strip().rstrip("/") for url in value.split(",") if url.strip())
+    if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
+        raise ValueError("URLs of vLLM servers, separated by commas, like http://127.0.0.1:8001")
+    return tuple(url.removesuffix("/v1") for url in urls)
+
+
 def _json_object(value: str) -> dict[str, Any]:
     try:
         parsed = json.loads(value)
@@ -116,8 +131,19 @@ class Settings:
     )  # fmt: skip
     log_level: str = _setting("info", _choice("debug", "info", "warning", "error"), "how much is logged")
 
-    engine: str = _setting("demo", _choice("demo", "scripted"), "the engine: `demo` (no model) or `scripted` (tests)")
-    model: str = _setting("", _text, "what the engine loads", default_text="the engine's name")
+    engine: str = _setting(
+        "demo", _choice("demo", "vllm", "vllm-server", "scripted"),
+        "`demo` (no model), `vllm` (in this process), `vllm-server` (at ENGINE_URL) or `scripted` (tests)",
+    )  # fmt: skip
+    engine_url: tuple[str, ...] = _setting(
+        (), _urls, "vLLM servers for ENGINE=vllm-server, separated by commas", default_text="unset"
+    )
+    engine_api_key: str = _setting("", _text, "what those servers were given as `--api-key`", default_text="unset")
+    model: str = _setting(
+        "", _text, "what the engine loads: a hub name, a folder, or the name at ENGINE_URL",
+        default_text="the engine's name",
+    )  # fmt: skip
+    model_format: str = _setting("harmony", _choice("harmony"), "how the model at ENGINE_URL is talked to")
     model_name: str = _setting("", _text, "what clients call it", default_text="MODEL")
     engine_options: dict[str, Any] = _setting(
         {}, _json_object, 'the engine\'s own options, as JSON: `{"tokens_per_second": 50}`', default_text="{}"
@@ -150,6 +176,13 @@ class Settings:
     )
     responses_max_in_flight: int = _setting(2000, _whole(1), "responses running in one worker; more get a 503")
     responses_store: bool = _setting(True, _flag, "keep responses in the database", default_text="on")
+
+    responses_default_service_tier: str = _setting(
+        "auto", _choice(*SERVICE_TIERS), "the tier of requests that ask for none or for `auto`; `auto` means `default`"
+    )
+    responses_allowed_service_tiers: tuple[str, ...] = _setting(
+        SERVICE_TIERS, _tiers, "tiers a request may ask for", default_text="auto,default,flex,scale,priority"
+    )
 
     @property
     def serves_loopback(self) -> bool:
@@ -218,6 +251,12 @@ def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
         raise ConfigurationError("WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS.")
     if settings.engine == "scripted" and not settings.engine_script:
         raise ConfigurationError("ENGINE=scripted needs ENGINE_SCRIPT, the file with its completions.")
+    if settings.engine == "vllm" and not settings.model:
+        raise ConfigurationError("ENGINE=vllm needs MODEL, a model's name on the hub or its folder.")
+    if settings.engine == "vllm-server" and not (settings.engine_url and settings.model):
+        raise ConfigurationError(
+            "ENGINE=vllm-server needs ENGINE_URL, like http://127.0.0.1:8001, and MODEL, the name the model has there."
+        )
     if settings.database_url and not settings.database_url.startswith(("sqlite:", "postgres:", "postgresql:")):
         raise ConfigurationError(
             "DATABASE_URL is not valid: it takes sqlite:///path or postgres://user:password@host/name."

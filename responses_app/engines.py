@@ -16,6 +16,8 @@ logger = logging.getLogger("respsite.engine")
 BACKENDS = {  # imported when chosen: a backend may need packages that others do without
     "demo": "engine.backends.demo.DemoEngine",
     "scripted": "engine.backends.scripted.ScriptedEngine",
+    "vllm": "engine.backends.vllm_local.VllmEngine",
+    "vllm-server": "engine.backends.vllm_server.VllmServerEngine",
 }
 RETRY_SECONDS = (1, 2, 5, 10, 30)  # between attempts to start; the last one repeats
 
@@ -24,8 +26,10 @@ def make_engine(settings: Settings) -> BaseEngine:
     """Build the engine that the settings name; nothing is loaded yet."""
     module, _, name = BACKENDS[settings.engine].rpartition(".")
     options = dict(settings.engine_options)
-    if settings.engine_script:
+    if settings.engine == "scripted":
         options["script"] = settings.engine_script
+    if settings.engine == "vllm-server":
+        options |= {"urls": settings.engine_url, "api_key": settings.engine_api_key}
     engine: BaseEngine = getattr(import_module(module), name)(model=settings.model or settings.engine, options=options)
     return engine
 
@@ -78,4 +82,10 @@ class EngineStarter:
                 attempt += 1
                 await asyncio.sleep(wait)
             else:
+                logger.info("the engine is ready: %s", _described(self.info))
                 return
+
+
+def _described(info: EngineInfo) -> str:
+    detail = f" {info.detail}" if info.detail else ""
+    return f"{info.backend}, {info.model}, {info.max_model_len} tokens of context{detail}"

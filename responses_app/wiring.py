@@ -17,6 +17,7 @@ from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.memory import MemoryConnectionLimit
 from responses_app.protocol.ids import IdFactory
 from responses_app.protocol.session import SessionLimits
+from responses_app.protocol.tiers import ServiceTiers
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
 from responses_app.stores.base import BaseResponseStore
@@ -74,7 +75,13 @@ def build_site(settings: Settings) -> Site:
         registry=registry,
         new_id=new_id,
         now=time.time,
-        limits=ServiceLimits(max_lag_bytes=settings.stream_max_lag_bytes, store_responses=settings.responses_store),
+        limits=ServiceLimits(
+            max_lag_bytes=settings.stream_max_lag_bytes,
+            store_responses=settings.responses_store,
+            tiers=ServiceTiers(
+                default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers
+            ),
+        ),
     )
     return Site(
         settings=settings,

@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
 
 from tests.redis_server import private_redis_server, shared_redis_server  # noqa: F401 - fixtures
 from tests.server import KINDS, Server
+
+collect_ignore = [] if find_spec("vllm") else ["vllm"]  # those run in the venv of `make test-vllm`
 
 
 @pytest.fixture(scope="session", params=KINDS)

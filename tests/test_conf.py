@@ -25,7 +25,10 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "ALLOWED_HOSTS": ("a.example, b.example,", ("a.example", "b.example")),
     "LOG_LEVEL": ("DEBUG", "debug"),
     "ENGINE": ("Demo", "demo"),
+    "ENGINE_URL": ("http://a:8001/v1/, https://b", ("http://a:8001", "https://b")),
+    "ENGINE_API_KEY": ("k", "k"),
     "MODEL": ("m", "m"),
+    "MODEL_FORMAT": ("Harmony", "harmony"),
     "MODEL_NAME": ("n", "n"),
     "ENGINE_OPTIONS": ('{"tokens_per_second": 5}', {"tokens_per_second": 5}),
     "ENGINE_SCRIPT": ("script.json", "script.json"),
@@ -43,6 +46,8 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "RESPONSES_PING_INTERVAL_SECONDS": ("0", 0.0),
     "RESPONSES_MAX_IN_FLIGHT": ("1", 1),
     "RESPONSES_STORE": ("off", False),
+    "RESPONSES_DEFAULT_SERVICE_TIER": ("flex", "flex"),
+    "RESPONSES_ALLOWED_SERVICE_TIERS": ("default, FLEX,default", ("default", "flex")),
 }
 WRONG: dict[str, tuple[list[str], str]] = {
     "PORT": (["0", "65536", "-1", "80.5", "http"], "a whole number of at least 1 and at most 65535"),
@@ -65,6 +70,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "RESPONSES_PING_INTERVAL_SECONDS": (["-1", "often"], "a number of seconds of at least 0"),
     "RESPONSES_MAX_IN_FLIGHT": (["0"], "a whole number of at least 1"),
     "RESPONSES_STORE": (["sometimes"], "on or off"),
+    "ENGINE_URL": (["localhost:8001", "http://a,b", ","], "URLs of vLLM servers"),
+    "MODEL_FORMAT": (["chatml"], "one of harmony"),
+    "RESPONSES_DEFAULT_SERVICE_TIER": (["cheap"], "one of auto, default"),
+    "RESPONSES_ALLOWED_SERVICE_TIERS": (["cheap", ","], "some of auto,default"),
 }
 TOGETHER = {  # environment → what its sentence has to name
     "a network without host names": ({"HOST": "0.0.0.0"}, ["HOST=0.0.0.0", "ALLOWED_HOSTS"]),
@@ -73,6 +82,9 @@ TOGETHER = {  # environment → what its sentence has to name
         ["WEBSOCKET_WARNING_SECONDS", "WEBSOCKET_LIFETIME_SECONDS"],
     ),
     "scripted without a script": ({"ENGINE": "scripted"}, ["ENGINE=scripted", "ENGINE_SCRIPT"]),
+    "vllm without a model": ({"ENGINE": "vllm"}, ["ENGINE=vllm", "MODEL"]),
+    "vllm-server without its URL": ({"ENGINE": "vllm-server", "MODEL": "m"}, ["ENGINE_URL", "MODEL"]),
+    "vllm-server without a model": ({"ENGINE": "vllm-server", "ENGINE_URL": "http://h"}, ["ENGINE_URL", "MODEL"]),
     "another database": ({"DATABASE_URL": "mysql://u:hidden@h/n"}, ["DATABASE_URL", "sqlite:///", "postgres://"]),
     "another Redis": ({"REDIS_URL": "http://:hidden@h"}, ["REDIS_URL", "redis://"]),
 }

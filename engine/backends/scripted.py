@@ -5,7 +5,7 @@ import json
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.backends.options import OptionReader
@@ -19,7 +19,7 @@ from engine.errors import (
     GenerationFailed,
     PromptTooLong,
 )
-from engine.types import FinishReason, GenerationRequest, TokenChunk
+from engine.types import FinishReason, GenerationRequest, TokenChunk, TokenLogprob
 
 FILE_POLL_SECONDS = 0.02
 
@@ -64,6 +64,9 @@ class ScriptedEngine(SimulatedEngine):
     """
 
     backend = "scripted"
+    supports_priority = True
+    supports_cache_salt = True
+    supports_logprobs = True
     known_options = (*SimulatedEngine.known_options, "journal", "script")
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
@@ -91,6 +94,7 @@ class ScriptedEngine(SimulatedEngine):
         with self._following(request) as generation:
             for chunk in part.chunks(limit):
                 await self._wait_and_fail(part.entry, generation)
+                chunk = with_logprobs(chunk, request.sampling.top_logprobs)
                 generation.sampled.extend(chunk.token_ids)
                 if chunk.finish_reason is not None:  # who got the last chunk may forget to close the generator
                     self._end(generation, chunk.finish_reason.value)
@@ -184,6 +188,19 @@ class ScriptedEngine(SimulatedEngine):
                 "prompt_tokens": list(generation.request.prompt_token_ids),
                 "sampled_tokens": generation.sampled,
                 "finish": outcome,
+                "priority": generation.request.priority,
+                "cache_salt": generation.request.cache_salt,
             }
             with self._journal.open("a", encoding="utf-8") as journal:
                 journal.write(json.dumps(line) + "\n")
+
+
+def with_logprobs(chunk: TokenChunk, top: int | None) -> TokenChunk:
+    """Add made-up log probabilities, if any are asked for: -0.25 for a token, 1 less for each alternative to it."""
+    if top is None:
+        return chunk
+    logprobs = [
+        TokenLogprob(token, -0.25, tuple((max(0, token - place), -0.25 - place) for place in range(top)))
+        for token in chunk.token_ids
+    ]
+    return replace(chunk, logprobs=logprobs)

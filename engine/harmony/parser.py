@@ -18,6 +18,7 @@ from enum import Enum, auto
 
 from engine.harmony.encoding import CHANNEL, END_TOKENS, MESSAGE, START, token_bytes
 from engine.harmony.header import Header, is_cut_off, parse_header
+from engine.types import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,10 @@ class MessageStarted:
 
 @dataclass(frozen=True, slots=True)
 class ContentDelta:
-    """More text of the open message; never empty."""
+    """More text of the open message; never empty. `logprobs` are its tokens', where they are known."""
 
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

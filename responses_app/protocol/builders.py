@@ -4,12 +4,14 @@ The order of events inside an item is OpenAI's: added, content_part.added, delta
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
+from engine.types import TokenLogprob
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
+from responses_app.protocol.logprobs import event_logprobs, item_logprobs
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Said = list[tuple[EventType, JsonObject]]  # event type and its fields beside item_id and output_index
@@ -34,7 +36,7 @@ class ItemBuilder(ABC):
         """Return what follows `output_item.added`."""
         return []
 
-    def delta(self, text: str) -> JsonObject:
+    def delta(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> JsonObject:
         """Take more text; return the fields of the one `delta_type` event it makes."""
         self._texts.append(text)
         return {"delta": text}
@@ -57,22 +59,27 @@ class MessageBuilder(ItemBuilder):
     def __init__(self, new_id: Callable[[str], str], phase: Literal["commentary", "final_answer"]) -> None:
         super().__init__(new_id)
         self._phase = phase
+        self._logprobs: list[TokenLogprob] = []
 
     def opened(self) -> Said:
         return [(EventType.PART_ADDED, {"content_index": 0, "part": _output_text("")})]
 
-    def delta(self, text: str) -> JsonObject:
+    def delta(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> JsonObject:
         self._texts.append(text)
-        return {"content_index": 0, "delta": text, "logprobs": []}
+        if not logprobs:
+            return {"content_index": 0, "delta": text, "logprobs": []}
+        self._logprobs.extend(logprobs)
+        return {"content_index": 0, "delta": text, "logprobs": event_logprobs(logprobs)}
 
     def closed(self) -> Said:
+        done = {"content_index": 0, "text": self.text, "logprobs": event_logprobs(self._logprobs)}
         return [
-            (EventType.TEXT_DONE, {"content_index": 0, "text": self.text, "logprobs": []}),
-            (EventType.PART_DONE, {"content_index": 0, "part": _output_text(self.text)}),
+            (EventType.TEXT_DONE, done),
+            (EventType.PART_DONE, {"content_index": 0, "part": self._part()}),
         ]
 
     def item(self, status: ItemStatus) -> JsonObject:
-        content = [] if status == "in_progress" else [_output_text(self.text)]
+        content = [] if status == "in_progress" else [self._part()]
         return {
             "id": self.id,
             "type": "message",
@@ -81,6 +88,12 @@ class MessageBuilder(ItemBuilder):
             "phase": self._phase,
             "content": content,
         }
+
+    def _part(self) -> JsonObject:
+        part = _output_text(self.text)
+        if self._logprobs:
+            part["logprobs"] = item_logprobs(self._logprobs)
+        return part
 
 
 class ReasoningBuilder(ItemBuilder):
@@ -92,7 +105,7 @@ class ReasoningBuilder(ItemBuilder):
     def opened(self) -> Said:
         return [(EventType.PART_ADDED, {"content_index": 0, "part": _reasoning_text("")})]
 
-    def delta(self, text: str) -> JsonObject:
+    def delta(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> JsonObject:
         self._texts.append(text)
         return {"content_index": 0, "delta": text}
 

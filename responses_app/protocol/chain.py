@@ -44,12 +44,13 @@ class ChainLink:
     """One response's part of a chain: its input and what was sampled.
 
     `started_on` is the date (ISO 8601) the chain's system message carries; it stays, or the prefix cache would be lost
-    at midnight. `calls` are the function calls in here, call_id → name. `total_bytes` estimates the memory of this link
-    and all before it.
+    at midnight. `root_id` is the first link's response. `calls` are the function calls in here, call_id →
+    name. `total_bytes` estimates the memory of this link and all before it.
     """
 
     response_id: str
     parent: "ChainLink | None" = field(repr=False)
+    root_id: str
     started_on: str
     own: LinkTokens
     settled: "Tokens[int]"
@@ -130,6 +131,7 @@ def link_of(
     return ChainLink(
         response_id=response_id,
         parent=parent,
+        root_id=parent.root_id if parent else response_id,
         started_on=started_on,
         own=own,
         settled=settled,

@@ -29,6 +29,7 @@ ENGINE_FIELDS = (  # known to some forks of vLLM only
     "enable_response_messages",
     "previous_input_messages",
 )
+LOGPROBS = "message.output_text.logprobs"
 Metadata = Annotated[dict[str, str], Field(max_length=16)]
 
 
@@ -91,7 +92,7 @@ class Fields(Vocabulary):
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
     user: str | None = Field(default=None, max_length=1024)
     safety_identifier: str | None = Field(default=None, max_length=1024)
-    prompt_cache_key: str | None = Field(default=None, max_length=1024)
+    prompt_cache_key: str | None = Field(default=None, min_length=1, max_length=1024)
     prompt_cache_retention: str | None = Field(default=None, max_length=64)
     prompt_cache_options: CacheOptions | None = None
 
@@ -115,6 +116,12 @@ class CreateRequest(Fields):
     def offered_functions(self) -> list[FunctionTool]:
         """The functions the model may call now: none where the request forbids calls."""
         return [] if self.tool_choice == "none" else self.functions
+
+    @property
+    def logprobs(self) -> int | None:
+        """How many alternatives to each token the answer is to name; None where no log probabilities are asked for."""
+        asked = bool(self.top_logprobs) or LOGPROBS in (self.include or ())
+        return (self.top_logprobs or 0) if asked else None
 
     @property
     def effort(self) -> Literal["low", "medium", "high"]:
@@ -169,7 +176,6 @@ _UNBUILT = {
     "conversation": "This server has no conversations yet; continue a chain with 'previous_response_id'.",
     "prompt": "This server has no prompt templates; send 'instructions' and 'input'.",
     "context_management": "This server does not compact yet; set 'truncation' to 'auto', or send a shorter input.",
-    "top_logprobs": "This server does not return log probabilities yet; leave it out or set it to 0.",
     "moderation": "This server does not moderate; leave it out.",
     "image": "This server does not make images; leave it out.",
     "access_programs": "This server has no access programs; leave it out.",

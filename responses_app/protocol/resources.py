@@ -29,10 +29,12 @@ TERMINAL_STATUSES = frozenset(status for status, following in NEXT.items() if no
 CONTINUABLE = frozenset((Status.COMPLETED, Status.INCOMPLETE))
 
 
-def new_response(request: CreateRequest, *, response_id: str, created_at: int, model: str, store: bool) -> JsonObject:
+def new_response(
+    request: CreateRequest, *, response_id: str, created_at: int, model: str, store: bool, service_tier: str = "default"
+) -> JsonObject:
     """Return the response object of a request at its start: every field of the spec, most of them an echo.
 
-    `created_at` is in Unix seconds.
+    `created_at` is in Unix seconds; `service_tier` is the tier that runs.
     """
     text = request.text
     return {
@@ -62,7 +64,7 @@ def new_response(request: CreateRequest, *, response_id: str, created_at: int, m
             "summary": request.reasoning.summary if request.reasoning else None,
         },
         "safety_identifier": request.safety_identifier,
-        "service_tier": "default",
+        "service_tier": service_tier,
         "store": store,
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {
@@ -71,7 +73,7 @@ def new_response(request: CreateRequest, *, response_id: str, created_at: int, m
         },
         "tool_choice": request.tool_choice,
         "tools": request.tools_json,
-        "top_logprobs": 0,
+        "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "truncation": request.truncation or "disabled",
         "usage": None,

@@ -89,7 +89,7 @@ class ResponseStream:
             raise LocalProtocolError(f"{event!r} in a response that is {self.status.value}")
         match event:
             case ContentDelta():
-                return [self._delta(event.text)]
+                return [self._delta(event)]
             case MessageStarted():
                 return self._open_item(event)
             case MessageCompleted():
@@ -147,11 +147,11 @@ class ResponseStream:
         added = {"output_index": len(self.output), "item": self._open.item("in_progress")}
         return [self._event(EventType.ITEM_ADDED, added), *self._emit(self._open, self._open.opened())]
 
-    def _delta(self, text: str) -> Event:
+    def _delta(self, delta: ContentDelta) -> Event:
         item = self._open
         if item is None:
             raise LocalProtocolError("text outside of a message")
-        fields = item.delta(text)
+        fields = item.delta(delta.text, delta.logprobs)
         fields["item_id"] = item.id
         fields["output_index"] = len(self.output)
         return self._event(item.delta_type, fields)

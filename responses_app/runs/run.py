@@ -7,14 +7,15 @@ task ends it with status `cancelled`, keeping what was said; everything else tha
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.harmony.parser import HarmonyEvent
-from engine.harmony.prompt import RenderedMessage, Tokens, generation_start, render_tool_output
-from engine.types import FinishReason, GenerationRequest, SamplingOptions
+from engine.harmony.prompt import RenderedMessage, Tokens, as_tokens, generation_start, render_tool_output
+from engine.types import FinishReason, GenerationRequest
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event
@@ -51,8 +52,7 @@ class RunPlan:
     link: ChainLink
     parent: ChainLink | None
     input_messages: list[RenderedMessage]
-    prompt: "Tokens[int]"
-    sampling: SamplingOptions
+    generation: GenerationRequest  # of the first turn
     stored: bool
 
 
@@ -107,6 +107,7 @@ class ResponseRun:
         try:
             self._publish(self._stream.start(warm_up=self.plan.request.warm_up))
             if self.plan.request.warm_up:
+                await self._prefill()
                 await self._finish(Status.COMPLETED)
             else:
                 await self._converse()
@@ -119,8 +120,21 @@ class ResponseRun:
             logger.exception("response %s broke", self.response_id)
             await self._finish(Status.FAILED, error=failure(None, self.plan.origin.request_id))
 
+    async def _prefill(self) -> None:
+        """Leave the prompt in the engine's prefix cache. A warm-up whose prefill fails is still a warm-up."""
+        if not self._engine.supports_prefill:
+            return
+        generation = self.plan.generation
+        one_token = replace(generation, sampling=replace(generation.sampling, max_output_tokens=1, top_logprobs=None))
+        try:
+            async with aclosing(self._engine.generate(one_token)) as chunks:
+                async for _ in chunks:
+                    pass
+        except EngineError as error:
+            logger.warning("response %s: not prefilled: %s: %s", self.response_id, type(error).__name__, error)
+
     async def _converse(self) -> None:
-        prompt, corrections = self.plan.prompt, 0
+        prompt, corrections = self.plan.generation.prompt_token_ids, 0
         while True:
             turn = await self._take_turn(prompt)
             correction = self._correction(turn)
@@ -136,11 +150,12 @@ class ResponseRun:
         else:
             await self._finish(Status.COMPLETED if self._stream.output else Status.INCOMPLETE)
 
-    async def _take_turn(self, prompt: "Tokens[int]") -> Turn:
-        request = GenerationRequest(
+    async def _take_turn(self, prompt: Sequence[int]) -> Turn:
+        request = replace(
+            self.plan.generation,
             request_id=f"{self.response_id}-{len(self._turns)}",
             prompt_token_ids=prompt,
-            sampling=replace(self.plan.sampling, max_output_tokens=self._budget()),
+            sampling=replace(self.plan.generation.sampling, max_output_tokens=self._budget()),
         )
         turn = Turn(self._engine, request)
         self._turns.append(turn.usage)
@@ -165,14 +180,14 @@ class ResponseRun:
     def _continued(self) -> "Tokens[int]":
         """Return the prompt with everything said in this response."""
         start = generation_start()
-        longer = self.plan.prompt[: -len(start)]
+        longer = as_tokens(self.plan.generation.prompt_token_ids[: -len(start)])
         for message in self._stream.messages:
             longer.extend(message.tokens)
         longer.extend(start)
         return longer
 
     def _budget(self) -> int | None:
-        limit = self.plan.sampling.max_output_tokens
+        limit = self.plan.generation.sampling.max_output_tokens
         return None if limit is None else max(0, limit - sum(turn.output_tokens for turn in self._turns))
 
     def _publish(self, events: list[Event]) -> None:

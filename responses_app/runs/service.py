@@ -1,22 +1,26 @@
 """`ResponseService`: the one door that all transports use. A request goes in, a run comes out."""
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import orjson
+
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.harmony.encoding import STOP_TOKENS
-from engine.types import EngineInfo, SamplingOptions
+from engine.types import EngineInfo, GenerationRequest, SamplingOptions
 from responses_app.protocol import ids
 from responses_app.protocol.chain import new_link
-from responses_app.protocol.errors import model_not_found
+from responses_app.protocol.errors import model_not_found, unsupported_parameter
 from responses_app.protocol.prompt import build_prompt, omitted_media, render_items
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.resources import new_response
 from responses_app.protocol.stream import ResponseStream
+from responses_app.protocol.tiers import PRIORITIES, ServiceTiers
 from responses_app.protocol.validation import missing
 from responses_app.runs.failures import refusal
 from responses_app.runs.history import History, Recall
@@ -46,6 +50,7 @@ class ServiceLimits:
 
     max_lag_bytes: int
     store_responses: bool
+    tiers: ServiceTiers = field(default_factory=ServiceTiers)
 
 
 @dataclass(slots=True)
@@ -72,6 +77,9 @@ class ResponseService:
         if not (request.input or request.previous_response_id or request.warm_up):
             raise missing("input")
         model = self._model(request.model)
+        engine = model.engine
+        tier = self.limits.tiers.choose(request.service_tier)
+        _check_logprobs(request, engine)
         self.registry.check_capacity()
         info = await self._ready(model, origin)
         parent = await self.history.parent(origin.project, request.previous_response_id, recall)
@@ -91,21 +99,32 @@ class ResponseService:
                 link=link,
                 parent=parent,
                 input_messages=messages,
-                prompt=prompt,
-                sampling=_sampling(request, room=info.max_model_len - len(prompt)),
+                generation=GenerationRequest(
+                    request_id=response_id,
+                    prompt_token_ids=prompt,
+                    sampling=_sampling(request, engine, room=info.max_model_len - len(prompt)),
+                    priority=PRIORITIES[tier] if engine.supports_priority else 0,
+                    cache_salt=_cache_salt(request, origin) if engine.supports_cache_salt else None,
+                    affinity=request.prompt_cache_key or link.root_id,
+                ),
                 stored=self._stores(request),
             )
 
         plan = await asyncio.to_thread(prepare) if request.size > LONG_INPUT else prepare()
         self._note_omissions(plan)
-        run = self._run(plan, model, created_at=int(now))
+        run = self._run(plan, model, created_at=int(now), service_tier=tier)
         self.registry.start(run)
         return run
 
-    def _run(self, plan: RunPlan, model: ServedModel, *, created_at: int) -> ResponseRun:
+    def _run(self, plan: RunPlan, model: ServedModel, *, created_at: int, service_tier: str) -> ResponseRun:
         request = plan.request
         response = new_response(
-            request, response_id=plan.response_id, created_at=created_at, model=model.name, store=plan.stored
+            request,
+            response_id=plan.response_id,
+            created_at=created_at,
+            model=model.name,
+            store=plan.stored,
+            service_tier=service_tier,
         )
         functions = [tool.name for tool in request.offered_functions]
         return ResponseRun(
@@ -142,7 +161,20 @@ class ResponseService:
             logger.info("response %s: %d parts the model cannot read were left out", plan.response_id, omitted)
 
 
-def _sampling(request: CreateRequest, *, room: int) -> SamplingOptions:
+def _check_logprobs(request: CreateRequest, engine: BaseEngine) -> None:
+    """Refuse `top_logprobs` where the engine has none; an `include` that cannot be served is left out silently."""
+    if request.top_logprobs and not engine.supports_logprobs:
+        raise unsupported_parameter("top_logprobs", "The engine here gives no log probabilities; leave it out.")
+
+
+def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
+    """Return what separates the engine's prefix cache: one salt for each key of each project."""
+    if request.prompt_cache_key is None:
+        return None
+    return hashlib.sha256(orjson.dumps([origin.project, request.prompt_cache_key])).hexdigest()
+
+
+def _sampling(request: CreateRequest, engine: BaseEngine, *, room: int) -> SamplingOptions:
     limit = request.max_output_tokens
     return SamplingOptions(
         max_output_tokens=None if limit is None else min(limit, room),
@@ -150,5 +182,6 @@ def _sampling(request: CreateRequest, *, room: int) -> SamplingOptions:
         top_p=request.top_p,
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
+        top_logprobs=request.logprobs if engine.supports_logprobs else None,
         stop_token_ids=STOP_TOKENS,
     )

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 from engine.backends.base import BaseEngine
-from engine.harmony.encoding import CALL
+from engine.harmony.encoding import CALL, END_TOKENS
 from engine.harmony.header import ANALYSIS, COMMENTARY
-from engine.harmony.parser import HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
-from engine.types import FinishReason, GenerationRequest, TokenChunk
+from engine.harmony.parser import ContentDelta, HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
+from engine.types import FinishReason, GenerationRequest, TokenChunk, TokenLogprob
 from responses_app.protocol.usage import TurnUsage
 
 
@@ -19,6 +20,7 @@ class Turn:
         self._request = request
         self._stream = HarmonyStream()
         self._channel: str | None = None
+        self._unsaid: list[TokenLogprob] = []  # of tokens whose text has not come: the first bytes of a character
         self.usage = TurnUsage(input_tokens=len(request.prompt_token_ids))
         self.finish_reason: FinishReason | None = None
         self.called = False  # the model stopped for a tool
@@ -42,7 +44,7 @@ class Turn:
             self.called = chunk.token_ids[-1] == CALL
         if chunk.cached_tokens is not None:
             self.usage.cached_tokens = chunk.cached_tokens
-        events = self._stream.feed(chunk.token_ids)
+        events = self._stream.feed(chunk.token_ids) if chunk.logprobs is None else self._feed_with_logprobs(chunk)
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
             events += self._stream.close()
@@ -51,4 +53,17 @@ class Turn:
                 self._channel = event.channel
             elif isinstance(event, MessageCompleted) and self._channel in (ANALYSIS, COMMENTARY):
                 self.usage.reasoning_tokens += event.content_tokens
+        return events
+
+    def _feed_with_logprobs(self, chunk: TokenChunk) -> list[HarmonyEvent]:
+        """Feed token by token, so that each text gets the log probabilities of the tokens that made it."""
+        events: list[HarmonyEvent] = []
+        for token, logprob in zip(chunk.token_ids, chunk.logprobs or (), strict=True):
+            if token not in END_TOKENS:
+                self._unsaid.append(logprob)
+            for event in self._stream.feed((token,)):
+                if isinstance(event, ContentDelta):
+                    event = replace(event, logprobs=tuple(self._unsaid))
+                self._unsaid.clear()
+                events.append(event)
         return events

@@ -182,7 +182,6 @@ UNBUILT: list[tuple[dict[str, object], str]] = [
     ({"conversation": {"id": "conv_1"}}, "conversation"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
     ({"context_management": [{"type": "compaction"}]}, "context_management"),
-    ({"top_logprobs": 3}, "top_logprobs"),
     ({"moderation": {"type": "auto"}}, "moderation"),
     ({"image": {"size": "auto"}}, "image"),
     ({"access_programs": ["x"]}, "access_programs"),

@@ -13,6 +13,7 @@ from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests import parse_create
+from responses_app.protocol.tiers import ServiceTiers
 from responses_app.runs.journal import JournalReader, Waiter
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.run import Origin, ResponseRun
@@ -41,6 +42,7 @@ class FakeEngine(BaseEngine):
         self.requests: list[GenerationRequest] = []
         self.running = 0
         self.ill: Exception | None = None
+        self.supports_priority = self.supports_cache_salt = self.supports_prefill = True
         self.waits = asyncio.Event()  # a generation has come to an event that is not set
 
     @property
@@ -118,6 +120,7 @@ class Site:
     max_runs: int = 10
     max_lag_bytes: int = 1_000_000
     store_responses: bool = True
+    tiers: ServiceTiers = field(default_factory=ServiceTiers)
 
     def __post_init__(self) -> None:
         self.registry = RunRegistry(max_runs=self.max_runs)
@@ -128,7 +131,9 @@ class Site:
             registry=self.registry,
             new_id=counting_ids(),
             now=lambda: NOW,
-            limits=ServiceLimits(max_lag_bytes=self.max_lag_bytes, store_responses=self.store_responses),
+            limits=ServiceLimits(
+                max_lag_bytes=self.max_lag_bytes, store_responses=self.store_responses, tiers=self.tiers
+            ),
         )
 
     async def begin(self, *, project: str = "default", **fields: object) -> "Reading":

@@ -102,6 +102,7 @@ class TestChains:
 
     async def test_a_warm_up_generates_nothing_and_can_be_continued(self) -> None:
         site = Site()
+        site.engine.supports_prefill = False
         reading = await site.begin(
             input=[{"role": "developer", "content": "Be brief."}], generate=False, tools=[TOOL_F]
         )

@@ -1,0 +1,190 @@
+"""What a request asks of the engine itself: cache salt, affinity, tier and priority, warm-up, log probabilities."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from engine.backends.scripted import with_logprobs
+from engine.errors import EngineUnavailable
+from engine.harmony.encoding import encode_text
+from engine.types import GenerationRequest, TokenChunk
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.requests import parse_create
+from responses_app.protocol.tiers import PRIORITIES, ServiceTiers
+from tests.oracle import validate_event, validate_response
+from tests.runs.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Site
+
+INCLUDE = ["message.output_text.logprobs"]
+SMILE = "<|channel|>final<|message|>a 🥹<|return|>"  # three tokens make the last character
+
+
+class LogprobsEngine(FakeEngine):
+    """A fake engine that gives the log probabilities it is asked for."""
+
+    supports_logprobs = True
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[TokenChunk]:  # type: ignore[override]
+        async for chunk in super().generate(request):
+            yield with_logprobs(chunk, request.sampling.top_logprobs)
+
+
+def text_events(events: list[JsonObject], kind: str) -> list[JsonObject]:
+    """Return the `output_text` events of a kind."""
+    return [event for event in events if event["type"] == f"response.output_text.{kind}"]
+
+
+async def test_keys_become_salts_that_never_meet() -> None:
+    site = Site()
+    for project, key in (("a", "k"), ("a", "k"), ("a", "l"), ("b", "k")):
+        await (await site.begin(project=project, input="hi", prompt_cache_key=key)).to_the_end()
+    first, same, other_key, other_project = (request.cache_salt for request in site.engine.requests)
+    assert first == same
+    assert len({first, other_key, other_project}) == 3
+
+
+async def test_without_a_key_the_cache_is_shared() -> None:
+    site = Site()
+    response = await site.ask(input="hi")
+    assert site.engine.requests[0].cache_salt is None
+    assert response["prompt_cache_key"] is None
+
+
+def test_an_empty_key_is_refused() -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_create({"input": "hi", "prompt_cache_key": ""})
+    assert refused.value.param == "prompt_cache_key"
+
+
+async def test_a_chain_keeps_its_affinity_and_a_key_decides_it() -> None:
+    site = Site()
+    first = await site.ask(input="hi")
+    second = await site.ask(input="more", previous_response_id=first["id"])
+    await site.ask(input="more", previous_response_id=second["id"])
+    await site.ask(input="other")
+    await site.ask(input="more", previous_response_id=first["id"], prompt_cache_key="k")
+    affinities = [request.affinity for request in site.engine.requests]
+    assert affinities[:3] == [first["id"]] * 3
+    assert affinities[3] not in ("", first["id"])
+    assert affinities[4] == "k"
+
+
+@pytest.mark.parametrize(
+    ("asked", "ran"),
+    [(None, "default"), ("auto", "default"), ("default", "default"), ("flex", "flex"), ("priority", "priority")],
+)
+async def test_the_tier_is_echoed_and_becomes_a_priority(asked: str | None, ran: str) -> None:
+    site = Site()
+    response = await site.ask(input="hi", service_tier=asked)
+    assert response["service_tier"] == ran
+    assert site.engine.requests[0].priority == PRIORITIES[ran]
+    validate_response(response)
+
+
+def test_more_urgent_tiers_run_first() -> None:
+    assert sorted(PRIORITIES, key=lambda tier: PRIORITIES[tier]) == ["priority", "scale", "default", "flex"]
+
+
+async def test_the_operator_says_what_auto_is_and_what_is_allowed() -> None:
+    site = Site(tiers=ServiceTiers(default="flex", allowed=("auto", "flex")))
+    for asked in (None, "auto", "flex"):
+        assert (await site.ask(input="hi", service_tier=asked))["service_tier"] == "flex"
+    with pytest.raises(ApiError, match="auto, flex") as refused:
+        await site.ask(input="hi", service_tier="priority")
+    assert (refused.value.param, refused.value.status) == ("service_tier", 400)
+
+
+async def test_an_engine_without_these_is_not_asked_for_them() -> None:
+    engine = FakeEngine()
+    engine.supports_priority = engine.supports_cache_salt = False
+    await Site(engine).ask(input="hi", service_tier="priority", prompt_cache_key="k")
+    assert (engine.requests[0].priority, engine.requests[0].cache_salt) == (0, None)
+
+
+async def test_a_warm_up_leaves_the_prompt_in_the_engine() -> None:
+    site = Site()
+    warm = await site.ask(input="hi", generate=False, prompt_cache_key="k")
+    assert (warm["status"], warm["output"], warm["usage"]) == ("completed", [], None)
+    await site.ask(input=[], previous_response_id=warm["id"], prompt_cache_key="k", max_output_tokens=9)
+    prefill, turn = site.engine.requests
+    assert prefill.sampling.max_output_tokens == 1
+    assert list(prefill.prompt_token_ids) == list(turn.prompt_token_ids)
+    assert prefill.cache_salt == turn.cache_salt
+
+
+async def test_a_warm_up_survives_an_engine_that_does_not() -> None:
+    site = Site(FakeEngine([[EngineUnavailable("gone")], ANSWER]))
+    warm = await site.ask(input="hi", generate=False)
+    assert warm["status"] == "completed"
+    assert (await site.ask(input="and?", previous_response_id=warm["id"]))["status"] == "completed"
+
+
+async def test_a_warm_up_asks_nothing_of_an_engine_that_cannot_prefill() -> None:
+    engine = FakeEngine()
+    engine.supports_prefill = False
+    await Site(engine).ask(input="hi", generate=False)
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "top"),
+    [({"include": INCLUDE}, 0), ({"include": INCLUDE, "top_logprobs": 2}, 2), ({"top_logprobs": 3}, 3)],
+)
+async def test_logprobs_come_with_the_text(fields: JsonObject, top: int) -> None:
+    reading = await Site(LogprobsEngine([SMILE])).begin(input="hi", **fields)
+    events = await reading.to_the_end()
+    for event in events:
+        validate_event(event)
+    deltas = text_events(events, "delta")
+    (done,) = text_events(events, "done")
+    content = encode_text("a 🥹")
+    assert len(content) > len(deltas) > 1, "the last character takes several tokens"
+    assert [entry for delta in deltas for entry in delta["logprobs"]] == done["logprobs"]  # type: ignore[attr-defined]
+    assert len(done["logprobs"]) == len(content)  # type: ignore[arg-type]
+    part = events[-1]["response"]["output"][-1]["content"][0]  # type: ignore[index]
+    assert b"".join(bytes(entry["bytes"]) for entry in part["logprobs"]).decode() == part["text"] == "a 🥹"
+    assert {len(entry["top_logprobs"]) for entry in part["logprobs"]} == {top}
+    assert events[-1]["response"]["top_logprobs"] == top  # type: ignore[index]
+
+
+async def test_only_messages_have_logprobs() -> None:
+    reading = await Site(LogprobsEngine([CALL_F])).begin(input="hi", tools=[TOOL_F], include=INCLUDE)
+    events = await reading.to_the_end()
+    assert not [event for event in events if "logprobs" in event]
+    assert [item["type"] for item in events[-1]["response"]["output"]] == ["reasoning", "function_call"]  # type: ignore[index]
+
+
+async def test_without_being_asked_there_are_none() -> None:
+    site = Site(LogprobsEngine())
+    events = await (await site.begin(input="hi")).to_the_end()
+    assert site.engine.requests[0].sampling.top_logprobs is None
+    assert {str(event["logprobs"]) for event in events if "logprobs" in event} == {"[]"}
+    assert "logprobs" not in events[-1]["response"]["output"][0]["content"][0]  # type: ignore[index]
+
+
+async def test_an_engine_without_logprobs_refuses_a_number_of_them_and_ignores_the_include() -> None:
+    site = Site()
+    with pytest.raises(ApiError) as refused:
+        await site.ask(input="hi", top_logprobs=1)
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "top_logprobs")
+    assert (await site.ask(input="hi", include=INCLUDE))["status"] == "completed"
+
+
+@pytest.mark.parametrize("top", [21, -1, 1.5, "many"])
+def test_more_logprobs_than_there_are_is_refused(top: object) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_create({"input": "hi", "top_logprobs": top})
+    assert refused.value.param == "top_logprobs"
+
+
+async def test_minus_infinity_is_a_number() -> None:
+    class Certain(LogprobsEngine):
+        async def generate(self, request: GenerationRequest) -> AsyncIterator[TokenChunk]:  # type: ignore[override]
+            async for chunk in FakeEngine.generate(self, request):
+                marked = with_logprobs(chunk, request.sampling.top_logprobs)
+                for entry in marked.logprobs or ():
+                    object.__setattr__(entry, "top", ((entry.token_id, float("-inf")),))
+                yield marked
+
+    response = await Site(Certain()).ask(input="hi", top_logprobs=1)
+    part = response["output"][-1]["content"][0]  # type: ignore[index]
+    assert part["logprobs"][0]["top_logprobs"][0]["logprob"] == -9999.0
