@@ -73,6 +73,13 @@ def _names(value: str) -> tuple[str, ...]:
     return names
 
 
+def _secrets(value: str) -> tuple[str, ...]:
+    secrets = tuple(secret.strip() for secret in value.split(",") if secret.strip())
+    if not secrets or min(map(len, secrets)) < 16:
+        raise ValueError("secrets of at least 16 characters, separated by commas")
+    return secrets
+
+
 def _tiers(value: str) -> tuple[str, ...]:
     tiers = tuple(dict.fromkeys(name.strip().lower() for name in value.split(",") if name.strip()))
     if not tiers or not set(tiers) <= set(SERVICE_TIERS):
@@ -176,6 +183,40 @@ class Settings:
     )
     responses_max_in_flight: int = _setting(2000, _whole(1), "responses running in one worker; more get a 503")
     responses_store: bool = _setting(True, _flag, "keep responses in the database", default_text="on")
+    responses_store_ttl: float = _setting(
+        0.0, _seconds(), "a stored response is forgotten this long after its creation; 0 = never", default_text="0"
+    )
+    responses_store_max_entries: int = _setting(
+        0, _whole(), "stored responses of a project; over it the oldest finished ones go; 0 = any number"
+    )
+    responses_store_max_bytes: int = _setting(0, _whole(), "the same for their size; 0 = any size")
+    responses_session_ttl: float = _setting(
+        600.0, _seconds(), "a finished stream can be picked up again this long after its last event or reader",
+        default_text="600",
+    )  # fmt: skip
+    responses_max_active_sessions: int = _setting(2000, _whole(1), "streams kept for that in one worker")
+    responses_max_session_bytes: int = _setting(
+        256 * MIB, _whole(KIB), "memory of all their events in one worker", default_text="256 MiB"
+    )
+    reconnect_grace_seconds: float = _setting(
+        0.0,
+        _seconds(),
+        "a stored stream whose client is gone goes on this long, to be picked up again",
+        default_text="0",
+    )
+    background_max_running: int = _setting(64, _whole(1), "background responses that run at once in one worker")
+    background_max_queued: int = _setting(1000, _whole(), "background responses that may wait in one worker")
+    shutdown_grace_seconds: float = _setting(
+        30.0, _seconds(), "how long running responses may take to end when the server stops", default_text="30"
+    )
+    worker_lease_seconds: float = _setting(
+        15.0, _seconds(1), "a worker not seen for this long is dead; others take over its responses", default_text="15"
+    )
+    conversations_max_entries: int = _setting(0, _whole(), "conversations of a project; 0 = any number")
+    reasoning_encryption_keys: tuple[str, ...] = _setting(
+        (), _secrets, "secrets, separated by commas: the first seals compactions, all open them",
+        default_text="made from SECRET_KEY",
+    )  # fmt: skip
 
     responses_default_service_tier: str = _setting(
         "auto", _choice(*SERVICE_TIERS), "the tier of requests that ask for none or for `auto`; `auto` means `default`"

@@ -1,4 +1,4 @@
-"""What is kept of responses.
+"""What is kept of responses and conversations.
 
 A `Response` is what clients retrieve. A `ChainPart` is its part of a chain, a row of its own: forks share the parts
 before them, and nothing is copied per turn. A `SampledItem` is an output item with the tokens it was sampled as, found
@@ -51,7 +51,11 @@ class JSONTextField(models.TextField):
 
 
 class Response(models.Model):
-    """A finished response; `body` is the object its terminal event carried."""
+    """A response, from the moment it was accepted; `body` is the object as clients read it.
+
+    `worker` is the process that runs it, empty once it has ended. `request` is what a background response was asked,
+    kept until it begins to answer, so that another start can run it. `size` is in bytes, times are in milliseconds.
+    """
 
     id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     project = models.CharField(max_length=64, default="default")
@@ -60,9 +64,26 @@ class Response(models.Model):
     created_at = models.DateTimeField()
     body = JSONTextField()
     input_items = JSONTextField(default=list)
+    background = models.BooleanField(default=False)
+    transport = models.CharField(max_length=16, default="")
+    previous_response_id = models.CharField(max_length=ID_LENGTH, default="")
+    conversation_id = models.CharField(max_length=ID_LENGTH, default="")
+    worker = models.CharField(max_length=ID_LENGTH, default="")
+    request = JSONTextField(null=True)
+    size = models.PositiveBigIntegerField(default=0)
+    input_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(default=0)
+    output_tokens = models.PositiveIntegerField(default=0)
+    first_token_ms = models.PositiveIntegerField(null=True)
+    duration_ms = models.PositiveIntegerField(null=True)
 
     class Meta:
-        indexes: ClassVar = [models.Index(fields=["project", "created_at"], name="response_project_created")]
+        indexes: ClassVar = [
+            models.Index(fields=["project", "created_at", "size"], name="response_project_created"),
+            models.Index(
+                fields=["worker"], name="response_running", condition=models.Q(status__in=("queued", "in_progress"))
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.id
@@ -106,6 +127,66 @@ class SampledItem(models.Model):
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["response"], name="sampleditem_response")]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class Conversation(models.Model):
+    """Items that responses read and append to.
+
+    `head` is the response whose chain holds the items up to `head_position`, empty where none does (items were deleted,
+    or two responses ran at once): then the next response renders all items anew. `version` counts all changes.
+    """
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    created_at = models.DateTimeField()
+    title = models.TextField(default="")
+    status = models.CharField(max_length=64, default="")
+    metadata = JSONTextField(default=dict)
+    head = models.CharField(max_length=ID_LENGTH, default="")
+    head_position = models.PositiveBigIntegerField(default=0)
+    next_position = models.PositiveBigIntegerField(default=1)
+    version = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["project", "created_at"], name="conversation_project_created")]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class ConversationItem(models.Model):
+    """An item of a conversation, in the order of `position`; `response_id` is the response it came with, if one."""
+
+    conversation = models.ForeignKey(
+        Conversation, on_delete=models.CASCADE, related_name="items", db_constraint=False, db_index=False
+    )
+    item_id = models.CharField(max_length=ID_LENGTH)
+    position = models.PositiveBigIntegerField()
+    created_at = models.DateTimeField()
+    item = JSONTextField()
+    response_id = models.CharField(max_length=ID_LENGTH, default="")
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["conversation", "item_id"], name="conversationitem_id"),
+            models.UniqueConstraint(fields=["conversation", "position"], name="conversationitem_position"),
+        ]
+
+    def __str__(self) -> str:
+        return self.item_id
+
+
+class Worker(models.Model):
+    """A server process that runs responses; one that has not been `seen_at` for a while is dead."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    started_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+    connections = models.PositiveIntegerField(default=0)
+    in_flight = models.PositiveIntegerField(default=0)
 
     def __str__(self) -> str:
         return self.id

@@ -1,7 +1,7 @@
-"""The contract of a response store; `tests/contracts/store.py` runs over every one."""
+"""The contracts of the stores; `tests/contracts/` has a suite for each, which runs over every implementation."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from responses_app.protocol.chain import ChainLink
@@ -10,11 +10,41 @@ from responses_app.protocol.items import SampledItem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedResponse:
+    """A response that was accepted and has not ended.
+
+    `response` is the object as clients read it, `worker` the process that runs it. `request` is what a background
+    response was asked: with it another start can run it, as long as nothing of it was said.
+    """
+
+    project: str
+    response: JsonObject
+    worker: str
+    input_items: tuple[JsonObject, ...] = ()
+    transport: str = ""
+    request: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationAppend:
+    """What a response adds to its conversation: its input and its output, each item with an id.
+
+    `read_version` is the conversation's version whose items the response read. Where no other change came between, the
+    response becomes the conversation's head.
+    """
+
+    conversation_id: str
+    items: tuple[JsonObject, ...]
+    read_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
     """A finished response as it is kept.
 
     `response` is the object its terminal event carried. `link` is its part of the chain, None for one that cannot be
-    continued. `sampled` are the output items with their tokens, so that a client may replay them.
+    continued. `sampled` are the output items with their tokens, so that a client may replay them. Times are in
+    milliseconds.
     """
 
     project: str
@@ -22,14 +52,85 @@ class StoredResponse:
     link: ChainLink | None
     input_items: tuple[JsonObject, ...] = ()
     sampled: tuple[SampledItem, ...] = ()
+    transport: str = ""
+    first_token_ms: int | None = None
+    duration_ms: int | None = None
+    conversation: ConversationAppend | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerState:
+    """What a server process says of itself every few seconds. `started_at` is in Unix seconds."""
+
+    id: str
+    started_at: float
+    connections: int = 0
+    in_flight: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estate:
+    """What dead workers left: `queued` are this worker's now, to be run; `failed` is how many had to be given up."""
+
+    queued: tuple[AcceptedResponse, ...] = ()
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLimits:
+    """Bounds of each project's stored responses; 0 is none. `ttl` is in seconds from a response's creation."""
+
+    ttl: float = 0.0
+    max_entries: int = 0
+    max_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purged:
+    """What a purge removed, or would remove; `more` says that it stopped at its bound and there is more."""
+
+    responses: int = 0
+    parts: int = 0
+    bytes: int = 0
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationRecord:
+    """A conversation without its items. `created_at` is in Unix seconds."""
+
+    id: str
+    created_at: int
+    metadata: Mapping[str, str]
+    title: str = ""
+    status: str = ""
+    head: str = ""
+    head_position: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationEntry:
+    """An item of a conversation and where it stands. `created_at` is in Unix seconds."""
+
+    position: int
+    item: JsonObject
+    created_at: int
 
 
 class StoreError(Exception):
     """The store could not keep or find something, for a reason of its own; the text is for logs."""
 
 
+class ConversationFull(StoreError):
+    """A project has as many conversations as it may have."""
+
+
 class BaseResponseStore(ABC):
-    """Keeps responses. What `save` returned from survives the process; everything is seen per project."""
+    """Keeps responses. What a call returned from survives the process; everything is seen per project.
+
+    A response that is past its time to live is not found, purged or not.
+    """
 
     async def start(self) -> None:  # noqa: B027 - most stores have nothing to start
         """Get ready. Raises `StoreError`."""
@@ -38,8 +139,35 @@ class BaseResponseStore(ABC):
         """Finish what was asked and let go of everything. Safe to call twice."""
 
     @abstractmethod
+    async def accept(self, accepted: AcceptedResponse) -> None:
+        """Keep a response that is about to run (or, once more, one that goes back to the queue).
+
+        A response that was saved already stays as it is. Raises `StoreError`.
+        """
+
+    @abstractmethod
+    async def begin(self, project: str, response_id: str) -> None:
+        """Note that a queued response has begun to answer: it cannot be run again. Raises `StoreError`."""
+
+    @abstractmethod
     async def save(self, stored: StoredResponse) -> None:
-        """Keep a finished response; it is committed when this returns. Raises `StoreError`."""
+        """Keep a finished response, and append it to its conversation, in one transaction.
+
+        It is committed when this returns. A response that was deleted since it was accepted stays deleted.
+        Raises `StoreError`.
+        """
+
+    @abstractmethod
+    async def response(self, project: str, response_id: str) -> JsonObject | None:
+        """Return the object as clients read it, whatever its status."""
+
+    @abstractmethod
+    async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
+        """Return what the response was asked, oldest first; None if it is unknown."""
+
+    @abstractmethod
+    async def delete(self, project: str, response_id: str) -> bool:
+        """Forget a response, and what of its chain nothing else needs; return whether there was one."""
 
     @abstractmethod
     async def chain(self, project: str, response_id: str) -> ChainLink | None:
@@ -50,5 +178,72 @@ class BaseResponseStore(ABC):
         """Return what is known of these output items, by id; ids that are not known are left out."""
 
     @abstractmethod
+    async def items(self, project: str, item_ids: Collection[str]) -> Mapping[str, JsonObject]:
+        """Return these output items of responses and items of conversations, by id; unknown ids are left out."""
+
+    @abstractmethod
+    async def beat(self, worker: WorkerState) -> None:
+        """Say that a worker lives. Raises `StoreError`."""
+
+    @abstractmethod
+    async def inherit(self, worker_id: str, *, lease_seconds: float) -> Estate:
+        """Take over what workers left that have not been seen for `lease_seconds`, or not at all.
+
+        Queued responses that can be run again become `worker_id`'s; all others end as failed.
+        """
+
+    @abstractmethod
     async def check(self) -> str | None:
         """Return None if the store can be used, else one sentence that says what to do (a migration to apply)."""
+
+
+class BaseConversationStore(ABC):
+    """Keeps conversations; everything is seen per project. All methods raise `StoreError`."""
+
+    @abstractmethod
+    async def create(self, project: str, record: ConversationRecord, items: Sequence[JsonObject]) -> None:
+        """Keep a new conversation with its first items, each of which has an id.
+
+        Raises `ConversationFull` where the project has as many as it may have.
+        """
+
+    @abstractmethod
+    async def get(self, project: str, conversation_id: str) -> ConversationRecord | None:
+        """Return a conversation."""
+
+    @abstractmethod
+    async def update(
+        self, project: str, conversation_id: str, changes: Mapping[str, object]
+    ) -> ConversationRecord | None:
+        """Change `metadata`, `title` or `status`; return the conversation, None if there is none."""
+
+    @abstractmethod
+    async def delete(self, project: str, conversation_id: str) -> bool:
+        """Forget a conversation and its items; return whether there was one."""
+
+    @abstractmethod
+    async def append(
+        self, project: str, conversation_id: str, items: Sequence[JsonObject]
+    ) -> Sequence[ConversationEntry] | None:
+        """Add items, all at once and in order; one whose id the conversation has already is an error of the caller.
+
+        Return them as they stand, None if there is no such conversation.
+        """
+
+    @abstractmethod
+    async def entries(
+        self, project: str, conversation_id: str, *, after: str | None, descending: bool, limit: int
+    ) -> Sequence[ConversationEntry] | None:
+        """Return up to `limit` items after the item `after`; None if the conversation or `after` is unknown."""
+
+    @abstractmethod
+    async def entries_since(self, project: str, conversation_id: str, position: int) -> Sequence[ConversationEntry]:
+        """Return all items behind a position, oldest first."""
+
+    @abstractmethod
+    async def entry(self, project: str, conversation_id: str, item_id: str) -> ConversationEntry | None:
+        """Return one item."""
+
+    @abstractmethod
+    async def remove(self, project: str, conversation_id: str, item_id: str) -> bool:
+        """Forget one item; return whether there was one. The conversation's head goes with an item it covers."""
