@@ -6,7 +6,12 @@ RESPONSE = "resp_"
 MESSAGE = "msg_"
 REASONING = "rs_"
 FUNCTION_CALL = "fc_"
+FUNCTION_CALL_OUTPUT = "fco_"
+COMPACTION = "cmp_"
+ITEM = "item_"  # of a type that only clients use
 CALL = "call_"
+CONVERSATION = "conv_"
+WORKER = "worker_"
 CONNECTION = "ws-"
 REQUEST = "req_"
 

@@ -7,14 +7,15 @@ refused when its value asks for the feature, with 400 `unsupported_parameter`.
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-import orjson
-from pydantic import Field, SkipValidation
+from pydantic import BeforeValidator, Field, SkipValidation
 
 from engine.harmony.prompt import FunctionTool
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import InputItem, Vocabulary, parse_input
+from responses_app.protocol.metadata import Metadata, check_metadata
 from responses_app.protocol.tools import parse_tools
 from responses_app.protocol.validation import validate
+from responses_app.protocol.written import written_size
 
 KNOWN_INCLUDES = frozenset(
     "code_interpreter_call.outputs computer_call_output.output.image_url file_search_call.results "
@@ -30,7 +31,11 @@ ENGINE_FIELDS = (  # known to some forks of vLLM only
     "previous_input_messages",
 )
 LOGPROBS = "message.output_text.logprobs"
-Metadata = Annotated[dict[str, str], Field(max_length=16)]
+
+
+def _as_reference(value: object) -> object:
+    """Read a plain id as a reference."""
+    return {"id": value} if isinstance(value, str) else value
 
 
 class ReasoningOptions(Vocabulary):
@@ -65,12 +70,19 @@ class CacheOptions(Vocabulary):
     prewarm: bool | None = None
 
 
+class ConversationReference(Vocabulary):
+    """The conversation a response reads and appends to."""
+
+    id: str = Field(min_length=1, max_length=256)
+
+
 class Fields(Vocabulary):
     """The fields of a request, each of the right type."""
 
     model: str | None = Field(default=None, min_length=1, max_length=256)
     instructions: str | None = None
     previous_response_id: str | None = Field(default=None, min_length=1, max_length=256)
+    conversation: Annotated[ConversationReference, BeforeValidator(_as_reference)] | None = None
     store: bool | None = None
     stream: bool | None = None
     background: bool | None = None
@@ -113,6 +125,16 @@ class CreateRequest(Fields):
         return self.generate is False or bool(self.prompt_cache_options and self.prompt_cache_options.prewarm)
 
     @property
+    def conversation_id(self) -> str | None:
+        """The conversation to read and append to."""
+        return self.conversation.id if self.conversation else None
+
+    def as_json(self) -> JsonObject:
+        """Return a request that `parse_create` reads as this one."""
+        fields = self.model_dump(mode="json", include=set(Fields.model_fields), exclude_none=True)
+        return {**fields, "input": self.input_json, "tools": self.tools_json, "tool_choice": self.tool_choice}
+
+    @property
     def offered_functions(self) -> list[FunctionTool]:
         """The functions the model may call now: none where the request forbids calls."""
         return [] if self.tool_choice == "none" else self.functions
@@ -150,9 +172,25 @@ def parse_create(data: Mapping[str, object]) -> CreateRequest:
         "tool_choice": data.get("tool_choice") or "auto",
     }
     request = validate(CreateRequest, {**data, **parsed})
-    _check_include(request.include)
-    _check_metadata(request.metadata)
+    _check_together(request)
+    check_include(request.include)
+    check_metadata(request.metadata)
     return request
+
+
+def _check_together(request: CreateRequest) -> None:
+    if request.background and request.store is False:
+        raise invalid_request(
+            "A background response must be stored: leave 'store' out, or set 'background' to false.",
+            param="background",
+            code="invalid_value",
+        )
+    if request.conversation and request.previous_response_id:
+        raise invalid_request(
+            "'conversation' and 'previous_response_id' exclude each other: both say what comes before. Send one.",
+            param="conversation",
+            code="mutually_exclusive_parameters",
+        )
 
 
 def _refuse_unbuilt(data: Mapping[str, object]) -> None:
@@ -172,8 +210,6 @@ def _refuse_unbuilt(data: Mapping[str, object]) -> None:
 
 
 _UNBUILT = {
-    "background": "This server does not run responses in the background yet; leave it out or set it to false.",
-    "conversation": "This server has no conversations yet; continue a chain with 'previous_response_id'.",
     "prompt": "This server has no prompt templates; send 'instructions' and 'input'.",
     "context_management": "This server does not compact yet; set 'truncation' to 'auto', or send a shorter input.",
     "moderation": "This server does not moderate; leave it out.",
@@ -183,52 +219,18 @@ _UNBUILT = {
 
 
 def _written_size(data: Mapping[str, object]) -> int:
-    """Return the size of what is read of a request, as JSON, in bytes.
-
-    Refuses what could be read but not written again: orjson reads 1024 levels and writes 254.
-    """
+    """Return the size of what is read of a request, as JSON, in bytes."""
     read = {name: data[name] for name in ("input", "tools", *Fields.model_fields) if name in data}
-    try:
-        return len(_written(read))
-    except orjson.JSONEncodeError:
-        name = next(name for name, value in read.items() if not _can_be_written([value]))
-    raise invalid_request(
-        f"Invalid value for '{name}': it is nested too deeply. This server takes 240 levels.",
-        param=name,
-        code="invalid_value",
-    )
+    return written_size(read)
 
 
-def _can_be_written(value: object) -> bool:
-    try:
-        _written(value)
-    except orjson.JSONEncodeError:
-        return False
-    return True
-
-
-def _written(value: object) -> bytes:
-    """Serialise as deep as it will stand inside events and stores, which put levels of their own around it."""
-    return orjson.dumps([[[[[[[value]]]]]]])
-
-
-def _check_include(include: list[str] | None) -> None:
+def check_include(include: list[str] | None) -> None:
+    """Refuse an `include` that OpenAI does not know; those that cannot be served are left out silently."""
     for index, name in enumerate(include or ()):
         if name not in KNOWN_INCLUDES:
             known = ", ".join(sorted(KNOWN_INCLUDES))
             raise invalid_request(
                 f"Invalid value for 'include[{index}]': {name[:80]!r}. Supported values are: {known}.",
                 param=f"include[{index}]",
-                code="invalid_value",
-            )
-
-
-def _check_metadata(metadata: dict[str, str] | None) -> None:
-    for key, value in (metadata or {}).items():
-        if len(key) > 64 or len(value) > 512:
-            raise invalid_request(
-                f"Invalid value for 'metadata': the key {key[:64]!r} or its value is too long. Keys take at most 64 "
-                "characters, values 512.",
-                param="metadata",
                 code="invalid_value",
             )

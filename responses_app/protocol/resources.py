@@ -30,7 +30,13 @@ CONTINUABLE = frozenset((Status.COMPLETED, Status.INCOMPLETE))
 
 
 def new_response(
-    request: CreateRequest, *, response_id: str, created_at: int, model: str, store: bool, service_tier: str = "default"
+    request: CreateRequest,
+    *,
+    response_id: str,
+    created_at: int,
+    model: str,
+    store: bool,
+    service_tier: str = "default",
 ) -> JsonObject:
     """Return the response object of a request at its start: every field of the spec, most of them an echo.
 
@@ -42,8 +48,9 @@ def new_response(
         "object": "response",
         "created_at": created_at,
         "completed_at": None,
-        "status": Status.IN_PROGRESS.value,
-        "background": False,
+        "status": (Status.QUEUED if request.background else Status.IN_PROGRESS).value,
+        "background": bool(request.background),
+        "conversation": {"id": request.conversation.id} if request.conversation else None,
         "error": None,
         "incomplete_details": None,
         "instructions": request.instructions,

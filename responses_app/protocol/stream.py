@@ -1,6 +1,6 @@
 """`ResponseStream`: Harmony events in, Responses events out. The one state machine of a response.
 
-    QUEUED ── start() ──> IN_PROGRESS ── finish() ──> COMPLETED | INCOMPLETE | FAILED | CANCELLED
+    QUEUED ── start() or leave_queue() ──> IN_PROGRESS ── finish() ──> COMPLETED | INCOMPLETE | FAILED | CANCELLED
 
 It is the only place that maps (channel, recipient) to an item, numbers the events, and keeps the output; so the JSON
 body, the stored response and the streamed one are one object at different times. Its laws, held by property tests:
@@ -76,12 +76,21 @@ class ResponseStream:
         self._started: MessageStarted | None = None
 
     def start(self, *, warm_up: bool = False) -> list[Event]:
-        """Begin: `created` and `in_progress`; a warm-up, which generates nothing, only says `created`."""
+        """Begin at once: `created` and `in_progress`; a warm-up, which generates nothing, only says `created`."""
         self._move(Status.IN_PROGRESS)
         created = self._event(EventType.CREATED, {"response": self.snapshot()})
         if warm_up:
             return [created]
         return [created, self._event(EventType.IN_PROGRESS, {"response": self.snapshot()})]
+
+    def enqueue(self) -> list[Event]:
+        """Begin by waiting: `created` and `queued`; `leave_queue` follows."""
+        return [self._event(type, {"response": self.snapshot()}) for type in (EventType.CREATED, EventType.QUEUED)]
+
+    def leave_queue(self) -> list[Event]:
+        """Go on: `in_progress`."""
+        self._move(Status.IN_PROGRESS)
+        return [self._event(EventType.IN_PROGRESS, {"response": self.snapshot()})]
 
     def receive(self, event: HarmonyEvent) -> list[Event]:
         """Take what the model did next."""

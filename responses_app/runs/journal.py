@@ -3,16 +3,15 @@
     run ── append() ──> journal <── take() ── reader (WebSocket)
                                 <── take() ── reader (SSE, JSON)
 
-Events are serialised once, here, and never renumbered or merged. What every reader has taken is forgotten. A reader
-that falls more than `max_lag_bytes` behind is dropped, so the journal never holds more than that for it.
+Events are serialised once, here, and never renumbered or merged. What every reader has taken is forgotten, unless the
+journal is kept, so that a stream can be picked up again. A reader that falls more than `max_lag_bytes` behind is
+dropped, so the journal never holds more than that for it.
 """
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 
 from responses_app.protocol.events import TERMINAL, Event
 
@@ -33,16 +32,21 @@ class ReaderTooSlow(Exception):
     """The reader fell further behind than the journal waits for."""
 
 
-class EventJournal:
-    """Events of one response, from the first that a reader has not taken."""
+class EventsForgotten(Exception):
+    """A reader asks for events that are not kept any more."""
 
-    def __init__(self, *, max_lag_bytes: int) -> None:
+
+class EventJournal:
+    """Events of one response, from the first that a reader has not taken; from the very first where it is `kept`."""
+
+    def __init__(self, *, max_lag_bytes: int, kept: bool = False) -> None:
         self._max_lag_bytes = max_lag_bytes
-        self._entries: deque[Entry] = deque()
+        self._kept = kept
+        self._entries: list[Entry] = []
         self._first = 0  # number of the first entry kept
         self.appended_bytes = 0  # ever appended
         self._readers: list[JournalReader] = []
-        self.closed = False  # a terminal event was appended
+        self.closed = False  # nothing follows: a terminal event was appended, or the run went elsewhere
         self.last_number = -1
 
     @property
@@ -65,16 +69,49 @@ class EventJournal:
                 self._drop(reader)
             reader.wake()
 
-    def attach(self, wake: Callable[[], None], dropped: Callable[[], None]) -> "JournalReader":
-        """Add a reader that starts at the first event kept.
+    @property
+    def kept_bytes(self) -> int:
+        """How much memory its events take."""
+        return self.appended_bytes - self._bytes_before(0)
 
-        `wake` is called on news, `dropped` once if the reader falls too far behind; both must return at once.
+    def attach(
+        self, wake: Callable[[], None], dropped: Callable[[], None], *, starting_after: int | None = None
+    ) -> "JournalReader":
+        """Add a reader that starts at the first event kept, or behind the event `starting_after`.
+
+        `wake` is called on news, `dropped` once if the reader falls too far behind; both must return at once. What lies
+        in the journal when a reader comes does not count as its lag.
+        Raises `EventsForgotten`.
         """
-        oldest = self._entries[0] if self._entries else None
-        forgotten = self.appended_bytes if oldest is None else oldest.end - len(oldest.json) - ENTRY_BYTES
-        reader = JournalReader(self, (wake, dropped), self._first, forgotten)
+        start = 0 if starting_after is None else starting_after + 1 - self._first
+        if start < 0:
+            raise EventsForgotten
+        start = min(start, len(self._entries))
+        taken = self._bytes_before(start) if starting_after is None else self.appended_bytes
+        reader = JournalReader(self, (wake, dropped), self._first + start, taken)
         self._readers.append(reader)
         return reader
+
+    def keep_no_longer(self) -> None:
+        """Forget from now on what all readers have had."""
+        self._kept = False
+        self._forget()
+        if self.closed and not self._readers:
+            self._first += len(self._entries)
+            self._entries.clear()
+
+    def end(self) -> None:
+        """Close without a terminal event: the run goes on elsewhere."""
+        self.closed = True
+        for reader in tuple(self._readers):
+            reader.wake()
+
+    def _bytes_before(self, index: int) -> int:
+        """Return how many bytes had been appended before an entry."""
+        if index >= len(self._entries):
+            return self.appended_bytes
+        entry = self._entries[index]
+        return entry.end - len(entry.json) - ENTRY_BYTES
 
     def detach(self, reader: "JournalReader") -> None:
         """Remove a reader; detaching twice is no error."""
@@ -90,26 +127,25 @@ class EventJournal:
     def take(self, reader: "JournalReader", limit: int) -> list[Entry]:
         """Return up to `limit` events the reader has not had yet, and forget what all readers have had."""
         start = reader.position - self._first
-        if start == 0 and len(self._entries) <= limit and len(self._readers) == 1:  # the usual case: nothing to keep
-            taken = list(self._entries)
-            self._entries.clear()
+        if start == 0 and len(self._entries) <= limit and len(self._readers) == 1 and not self._kept:
+            taken, self._entries = self._entries, []  # the usual case: one reader, and nothing to keep
             self._first += len(taken)
         else:
-            taken = list(islice(self._entries, start, start + limit))
+            taken = self._entries[start : start + limit]
         if taken:
             reader.position += len(taken)
-            reader.taken_bytes = taken[-1].end
+            reader.taken_bytes = max(reader.taken_bytes, taken[-1].end)
             self._forget()
         return taken
 
     def _forget(self) -> None:
         """Forget what all readers have had. Without a reader nothing is forgotten: the first one may yet come."""
-        if not self._readers or not self._entries:
+        if self._kept or not self._readers or not self._entries:
             return
         oldest = min(reader.position for reader in self._readers)
-        while self._first < oldest:
-            self._entries.popleft()
-            self._first += 1
+        if self._first < oldest:
+            del self._entries[: oldest - self._first]
+            self._first = oldest
 
 
 class JournalReader:
