@@ -1,9 +1,12 @@
 #!/bin/sh
-# Install what the tests start by themselves: Redis and PostgreSQL. Nothing is left running.
+# Install what the tests start by themselves: Redis and PostgreSQL, and npm, which gets them the Codex CLI.
+# Nothing is left running.
 set -eu
 missing=""
 command -v redis-server >/dev/null || missing="$missing redis-server"
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
+command -v node >/dev/null || missing="$missing nodejs"
+command -v npm >/dev/null || missing="$missing npm"
 [ -z "$missing" ] && exit 0
 echo "installing$missing"
 if [ "$(id -u)" -eq 0 ]; then sudo=""; else sudo="sudo"; fi

@@ -42,7 +42,7 @@ def parse_header(text: str) -> Header:
     before, *channels = text.split("<|channel|>")
     channel, after = _take_last_channel(channels)
     role, before = _take_role(before)
-    loose = _without_content_type(f"{before} {after}")
+    loose = f"{_without_content_type(before)} {_without_content_type(after)}".strip()
     well_formed = len(channels) == 1 and channel is not None and role == ASSISTANT and not loose
     if role != ASSISTANT:  # the model plays the user or a tool: nobody's answer, so it is kept as reasoning
         return Header(ANALYSIS, None, loose, well_formed=False)

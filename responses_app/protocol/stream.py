@@ -5,7 +5,8 @@
 It is the only place that maps (channel, recipient) to an item, numbers the events, and keeps the output; so the JSON
 body, the stored response and the streamed one are one object at different times. Its laws, held by property tests:
 any chunking of the same tokens gives the same events; numbers run 0..n; every `added` has one `done` with the same id
-and index; joined deltas equal the `done` text; the terminal `output` equals the `done` items.
+and index, but for the item that a failure cuts; joined deltas equal the `done` text; the terminal `output` equals the
+`done` items.
 """
 
 from collections.abc import Callable, Collection
@@ -122,8 +123,13 @@ class ResponseStream:
         }
 
     def finish(self, ending: "Ending") -> list[Event]:
-        """End: the terminal event, after the events of an item that was still open."""
-        events = self.close()
+        """End: the terminal event, after the events of an item that was still open.
+
+        A failure says nothing of an open item: clients act on a call that is done, and retry what failed (Codex ran a
+        command twice: measured).
+        """
+        events = [] if ending.status is Status.FAILED else self.close()
+        self._open = None
         self._move(ending.status)
         self._response = self.outcome(ending)
         return [*events, self._event(_TERMINAL_EVENT[ending.status], {"response": self.snapshot()})]

@@ -199,7 +199,8 @@ class ResponseRun:
         if self.finishing:
             return
         self.finishing = True
-        self._publish(self._stream.close())
+        if status is not Status.FAILED:
+            self._publish(self._stream.close())
         ending = Ending(
             status=status,
             completed_at=int(self._now()),

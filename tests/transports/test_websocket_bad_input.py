@@ -87,7 +87,7 @@ BAD_FRAMES: dict[str, tuple[object, dict[str, Any]]] = {
     "context": ({**CREATE, "input": LONG_INPUT}, wrong("input", "context_length_exceeded")),
     "not-built-conversation": ({**CREATE, "input": "Hi", "conversation": "conv_1"}, unsupported("conversation")),
     "not-built-prompt": ({**CREATE, "input": "Hi", "prompt": {"id": "pmpt_1"}}, unsupported("prompt")),
-    "not-built-logprobs": ({**CREATE, "input": "Hi", "top_logprobs": 3}, unsupported("top_logprobs")),
+    "logprobs-too-many": ({**CREATE, "input": "Hi", "top_logprobs": 21}, wrong("top_logprobs", "invalid_value")),
     "not-built-choice": ({**CREATE, "input": "Hi", "tool_choice": "required"}, unsupported("tool_choice")),
     "not-built-format": (
         {**CREATE, "input": "Hi", "text": {"format": {"type": "json_object"}}},

@@ -1,0 +1,213 @@
+"""The Codex CLI against daphne: a coding agent's turns over the WebSocket and over POST with server-sent events."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from engine.harmony.encoding import decode_tokens, encode_harmony
+from responses_app.protocol.errors import JsonObject
+from tests.codex.cli import TURN_SECONDS, Codex, config, installed
+from tests.codex.wiretap import Wiretap
+from tests.server import Server
+from tests.test_readme import ADDRESS, blocks
+from tests.transports.scripts import Entry, as_history, generations
+from tests.waiting import eventually
+
+MODEL = "gpt-oss-20b"
+BEGIN = "<|channel|>final<|message|>"
+COMMAND = "echo written by the shell | tee note.txt"
+ARGUMENTS = json.dumps({"cmd": COMMAND})
+CALL_HEADER = "<|channel|>commentary to=functions.exec_command <|constrain|>json<|message|>"
+CALL = f"<|channel|>analysis<|message|>A shell can do that.<|end|><|start|>assistant{CALL_HEADER}"
+# No encoder makes these tokens of the arguments: only who keeps what was sampled can give them back.
+SPELLED_OUT = [token for letter in ARGUMENTS for token in encode_harmony(letter)]
+SCRIPT: list[Entry] = [
+    {"when": "[write websocket]", "tokens": [*encode_harmony(CALL), *SPELLED_OUT, *encode_harmony("<|call|>")]},
+    {"when": "[write sse]", "say": f"{CALL}{ARGUMENTS}<|call|>"},
+    {"when": "written by the shell", "say": f"{BEGIN}The note is written.<|return|>"},
+    {"when": "[recall]", "say": f"{BEGIN}You asked for a note.<|return|>"},
+    {"when": "[full websocket]", "fault": "overloaded", "times": 1},
+    {"when": "[full sse]", "fault": "overloaded", "times": 1},
+    {"when": "[full", "say": f"{BEGIN}There is room again.<|return|>"},
+    {"when": "[broken websocket]", "fault": "failed", "times": 1},
+    {"when": "[broken sse]", "fault": "failed", "times": 1},
+    {"when": "[broken", "say": f"{BEGIN}It is whole again.<|return|>"},
+    {"when": "[hang]", "say": f"{BEGIN}This takes long.<|return|>", "hang_after": 5},
+]
+LOGGED = re.compile(r"response (resp_\w+) (\w+) (\w+) input=(\d+) ")
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A response as the server's log tells of it."""
+
+    id: str
+    transport: str
+    status: str
+    input_tokens: str
+
+    @property
+    def is_warm_up(self) -> bool:
+        """Whether nothing was to be generated."""
+        return self.input_tokens == "0"
+
+
+class Session:
+    """One test's Codex, with a wiretap between it and the shared server."""
+
+    def __init__(self, server: Server, tap: Wiretap, codex: Codex, transport: str) -> None:
+        self.tap, self.codex, self.transport = tap, codex, transport
+        self._server = server
+        self._begin = len(server.output)
+
+    @property
+    def logged(self) -> list[Logged]:
+        """The responses of this test that ended, oldest first."""
+        return [Logged(*found) for found in LOGGED.findall(self._server.output[self._begin :])]
+
+    async def turns(self, *statuses: str) -> list[Entry]:
+        """Return what the engine wrote down of this test's responses: they had these statuses.
+
+        They came over the test's transport. Warm-ups are no turns.
+        """
+        await eventually(lambda: len(self._turns()) >= len(statuses))
+        turns = self._turns()
+        assert [(each.transport, each.status) for each in turns] == [(self.transport, each) for each in statuses]
+        return [self._generation(each) for each in turns]
+
+    def _turns(self) -> list[Logged]:
+        return [each for each in self.logged if not each.is_warm_up]
+
+    def _generation(self, response: Logged) -> Entry:
+        (found,) = generations(self._server, response.id)
+        return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that says what these tests need."""
+    folder = tmp_path_factory.mktemp("codex") / "server"
+    options = json.dumps({"journal": str(folder / "journal.jsonl")})
+    with Server(folder, script=SCRIPT, model_name=MODEL, engine_options=options) as started:
+        yield started
+
+
+@pytest.fixture(params=["websocket", "sse"])
+async def session(
+    request: pytest.FixtureRequest, codex_program: Path, server: Server, tmp_path: Path
+) -> AsyncIterator[Session]:
+    """Codex with websockets on, and with websockets off."""
+    async with Wiretap(server.port) as tap:
+        provider = config(base_url=tap.base_url, model=MODEL, websockets=request.param == "websocket")
+        yield Session(server, tap, Codex(codex_program, tmp_path, config=provider), request.param)
+
+
+@pytest.fixture(scope="session")
+def codex_program() -> Path:
+    """The installed CLI."""
+    return installed()
+
+
+only_websocket = pytest.mark.parametrize("session", ["websocket"], indirect=True)
+only_sse = pytest.mark.parametrize("session", ["sse"], indirect=True)
+
+
+async def write_the_note(session: Session) -> str:
+    """Let Codex do a turn with one shell call, and return its thread."""
+    turn = await session.codex.ask(f"Write a note. [write {session.transport}]")
+    assert turn.exit_code == 0, turn
+    assert turn.last_message == "The note is written."
+    (command,) = turn.items("command_execution")
+    assert (command["exit_code"], command["aggregated_output"]) == (0, "written by the shell\n")
+    assert (session.codex.work / "note.txt").read_text() == "written by the shell\n"
+    return turn.thread_id
+
+
+def kinds_of_input(frame: JsonObject) -> list[object]:
+    """Return the types of a frame's input items."""
+    assert isinstance(frame["input"], list)
+    return [item["type"] for item in frame["input"]]
+
+
+def assert_continued(call: Entry, answer: Entry) -> None:
+    """The second prompt is the first, what was sampled, and the shell's output, token by token."""
+    history = as_history(call)
+    assert answer["prompt_tokens"][: len(history)] == history
+    assert "written by the shell" in decode_tokens(answer["prompt_tokens"][len(history) :])
+
+
+@only_websocket
+async def test_a_turn_with_a_shell_call_over_one_websocket(session: Session) -> None:
+    await write_the_note(session)
+    call, answer = await session.turns("completed", "completed")
+    assert session.tap.requests == ["GET /v1/responses HTTP/1.1"]
+    assert [each.is_warm_up for each in session.logged] == [True, False, False]
+
+    warm_up, first, second = session.tap.frames()
+    assert [frame.get("generate", True) for frame in (warm_up, first, second)] == [False, True, True]
+    parents = [None, *(each.id for each in session.logged[:2])]
+    assert [frame.get("previous_response_id") for frame in (warm_up, first, second)] == parents
+    assert kinds_of_input(second) == ["function_call_output"]
+
+    (base_prompt,) = warm_up["input"][0]["content"]  # type: ignore[index]
+    assert base_prompt["text"] in decode_tokens(call["prompt_tokens"])
+    assert base_prompt["text"] not in [part["text"] for item in first["input"] for part in item["content"]]  # type: ignore[attr-defined]
+    assert call["sampled_tokens"][-1 - len(SPELLED_OUT) : -1] == SPELLED_OUT
+    assert_continued(call, answer)
+
+
+@only_sse
+async def test_a_turn_with_a_shell_call_over_posts(session: Session) -> None:
+    await write_the_note(session)
+    call, answer = await session.turns("completed", "completed")
+    assert set(session.tap.requests) == {"POST /v1/responses HTTP/1.1"}
+    assert_continued(call, answer)
+
+
+async def test_a_conversation_is_resumed(session: Session) -> None:
+    thread = await write_the_note(session)
+    turn = await session.codex.resume(thread, "What did I ask for? [recall]")
+    assert (turn.exit_code, turn.last_message) == (0, "You asked for a note."), turn
+    assert turn.thread_id == thread
+
+    first, _, resumed = await session.turns("completed", "completed", "completed")
+    beginning = first["prompt_tokens"]
+    assert resumed["prompt_tokens"][: len(beginning)] == beginning
+    rest = decode_tokens(resumed["prompt_tokens"][len(beginning) :])
+    told = [CALL_HEADER, ARGUMENTS, "\nwritten by the shell\n", "The note is written.", "What did I ask for?"]
+    assert [rest.count(each) for each in told] == [1] * len(told)
+    assert sorted(told, key=rest.index) == told
+
+
+@pytest.mark.parametrize(("trouble", "answer"), [("full", "There is room again."), ("broken", "It is whole again.")])
+async def test_a_turn_is_tried_again_after_a_failure(session: Session, trouble: str, answer: str) -> None:
+    turn = await session.codex.ask(f"Try it. [{trouble} {session.transport}]")
+    assert (turn.exit_code, turn.last_message) == (0, answer), turn
+    failed, retried = await session.turns("failed", "completed")
+    assert failed["prompt_tokens"] == retried["prompt_tokens"]
+
+
+async def test_the_generation_ends_when_codex_is_killed(session: Session) -> None:
+    running = asyncio.create_task(session.codex.ask("Take your time. [hang]"))
+    await eventually(lambda: running.done() or session.tap.answered('"delta":"This"'), timeout=TURN_SECONDS)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    (hung,) = await session.turns("cancelled")
+    assert hung["finish"] == "abort"
+
+
+@pytest.mark.parametrize("readme", [block for block in blocks("toml") if "model_providers" in block])
+async def test_the_readmes_config_works(
+    readme: str, codex_program: Path, daphne_server: Server, tmp_path: Path
+) -> None:
+    assert ADDRESS in readme
+    assert "supports_websockets = true" in readme
+    codex = Codex(codex_program, tmp_path, config=readme.replace(ADDRESS, f"127.0.0.1:{daphne_server.port}"))
+    turn = await codex.ask("count to 5")
+    assert (turn.exit_code, turn.last_message) == (0, "1 2 3 4 5"), turn
