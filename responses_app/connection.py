@@ -23,7 +23,8 @@ from responses_app.protocol.frames import error_frame, event_frame, lane_suffix,
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.session import CancelRuns, Close, Command, Create, Send, Start, WebSocketSession
 from responses_app.runs.journal import JournalReader, ReaderTooSlow
-from responses_app.runs.run import Origin, ResponseRun
+from responses_app.runs.plan import Origin
+from responses_app.runs.run import ResponseRun
 from responses_app.wiring import Site
 
 logger = logging.getLogger("respsite.transport")

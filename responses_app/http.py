@@ -78,9 +78,14 @@ async def run_to_end(registry: RunRegistry, run: ResponseRun) -> JsonObject:
     return run.response()
 
 
-async def event_stream(registry: RunRegistry, run: ResponseRun, *, ping_seconds: float) -> HttpResponse:
-    """Return a run as server-sent events, with a heartbeat after each `ping_seconds` of silence (0: never)."""
-    events = _server_sent(registry, run, ping_seconds)
+async def event_stream(
+    registry: RunRegistry, run: ResponseRun, *, ping_seconds: float, starting_after: int | None = None
+) -> HttpResponse:
+    """Return a run as server-sent events, with a heartbeat after each `ping_seconds` of silence (0: never).
+
+    It begins at the first event kept, or behind the event `starting_after`.
+    """
+    events = _server_sent(registry, run, ping_seconds, starting_after)
     await anext(events)  # attaches: only a generator that has begun is closed, and so detached, in any case
     response = StreamingHttpResponse(events, content_type="text/event-stream")
     response["cache-control"] = "no-cache"
@@ -88,9 +93,11 @@ async def event_stream(registry: RunRegistry, run: ResponseRun, *, ping_seconds:
     return response
 
 
-async def _server_sent(registry: RunRegistry, run: ResponseRun, ping_seconds: float) -> AsyncGenerator[bytes, None]:
+async def _server_sent(
+    registry: RunRegistry, run: ResponseRun, ping_seconds: float, starting_after: int | None
+) -> AsyncGenerator[bytes, None]:
     news = Waiter()
-    reader = registry.attach(run, news)
+    reader = registry.attach(run, news, starting_after=starting_after)
     try:
         yield b""
         while not reader.ended:

@@ -22,7 +22,7 @@ from responses_app.wiring import get_site
 logger = logging.getLogger("respsite.transport")
 
 API_URLS = "responses_app.urls"
-_API_PATH = re.compile(r"/(?:v1|responses|models|health|ready)(?:/|$)")
+_API_PATH = re.compile(r"/(?:v1|responses|conversations|models|health|ready)(?:/|$)")
 _PRINTABLE = re.compile(r"[\x20-\x7e]{1,128}")
 
 

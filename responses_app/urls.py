@@ -2,10 +2,18 @@
 
 from django.urls import re_path
 
-from responses_app.views import health, models, responses
+from responses_app.views import conversations, health, models, responses
 
 urlpatterns = [
     re_path(r"^(?:v1/)?responses/?$", responses.create),
+    re_path(r"^(?:v1/)?responses/input_tokens/?$", responses.input_tokens),
+    re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/?$", responses.detail),
+    re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/cancel/?$", responses.cancel),
+    re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/input_items/?$", responses.input_items),
+    re_path(r"^(?:v1/)?conversations/?$", conversations.index),
+    re_path(r"^(?:v1/)?conversations/(?P<conversation_id>[^/]+)/?$", conversations.detail),
+    re_path(r"^(?:v1/)?conversations/(?P<conversation_id>[^/]+)/items/?$", conversations.items),
+    re_path(r"^(?:v1/)?conversations/(?P<conversation_id>[^/]+)/items/(?P<item_id>.+?)/?$", conversations.item),
     re_path(r"^(?:v1/)?models/?$", models.index),
     re_path(r"^(?:v1/)?models/(?P<model>.+)$", models.detail),
     re_path(r"^health/?$", health.health),

@@ -15,12 +15,18 @@ from responses_app.conf import Settings
 from responses_app.engines import EngineStarter, make_engine
 from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.memory import MemoryConnectionLimit
+from responses_app.protocol import ids
 from responses_app.protocol.ids import IdFactory
 from responses_app.protocol.session import SessionLimits
 from responses_app.protocol.tiers import ServiceTiers
-from responses_app.runs.registry import RunRegistry
+from responses_app.runs.caretaker import Caretaker
+from responses_app.runs.history import History
+from responses_app.runs.library import ResponseLibrary
+from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
-from responses_app.stores.base import BaseResponseStore
+from responses_app.runs.sessions import SessionLimits as StreamSessionLimits
+from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, WorkerState
+from responses_app.stores.memory import MemoryResponseStore
 
 logger = logging.getLogger("respsite")
 
@@ -32,9 +38,12 @@ class Site:
     settings: Settings
     engine: EngineStarter
     store: BaseResponseStore
+    conversations: BaseConversationStore
     connection_limit: BaseConnectionLimit
     registry: RunRegistry
     service: ResponseService
+    library: ResponseLibrary
+    caretaker: Caretaker
     new_id: Callable[[str], str]
 
     @property
@@ -53,25 +62,34 @@ class Site:
     async def start(self) -> None:
         """Start what must run before anything is served; the engine goes on loading beside."""
         await self.store.start()
+        await self.conversations.start()
         await self.connection_limit.start()
         self.engine.start()
+        await self.caretaker.start()
 
     async def aclose(self) -> None:
-        """Cancel what runs, write what is to be written, give back what is shared."""
-        await self.registry.aclose()
-        await asyncio.gather(self.connection_limit.aclose(), self.store.aclose(), self.engine.aclose())
+        """Let what runs end, or stop it; write what is to be written, give back what is shared."""
+        await self.registry.aclose(grace=self.settings.shutdown_grace_seconds)
+        await self.caretaker.aclose()
+        await asyncio.gather(
+            self.connection_limit.aclose(), self.store.aclose(), self.conversations.aclose(), self.engine.aclose()
+        )
 
 
 def build_site(settings: Settings) -> Site:
     """Build everything from settings; nothing is started, and no event loop is needed yet."""
     new_id = IdFactory(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
+    worker = new_id(ids.WORKER)
+    started_at = time.time()
     engine = EngineStarter(make_engine(settings))
-    store = _store(settings)
-    registry = RunRegistry(max_runs=settings.responses_max_in_flight)
+    connection_limit = _connection_limit(settings)
+    store, conversations = _stores(settings)
+    registry = RunRegistry(_run_limits(settings))
     name = settings.served_name
     service = ResponseService(
-        models={name: ServedModel(name, engine.engine, lambda: engine.info, created=int(time.time()))},
+        models={name: ServedModel(name, engine.engine, lambda: engine.info, created=int(started_at))},
         store=store,
+        history=History(store, conversations, registry),
         registry=registry,
         new_id=new_id,
         now=time.time,
@@ -81,15 +99,31 @@ def build_site(settings: Settings) -> Site:
             tiers=ServiceTiers(
                 default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers
             ),
+            worker=worker,
         ),
+    )
+    caretaker = Caretaker(
+        service,
+        store,
+        state=lambda: WorkerState(
+            id=worker,
+            started_at=started_at,
+            connections=connection_limit.open_connections,
+            in_flight=len(registry),
+        ),
+        ready=lambda: engine.info is not None,
+        lease_seconds=settings.worker_lease_seconds,
     )
     return Site(
         settings=settings,
         engine=engine,
         store=store,
-        connection_limit=_connection_limit(settings),
+        conversations=conversations,
+        connection_limit=connection_limit,
         registry=registry,
         service=service,
+        library=ResponseLibrary(store, registry),
+        caretaker=caretaker,
         new_id=new_id,
     )
 
@@ -100,10 +134,34 @@ def get_site() -> Site:
     return build_site(django_settings.RESPSITE)
 
 
-def _store(settings: Settings) -> BaseResponseStore:
-    from responses_app.stores.database import DatabaseResponseStore  # after Django's apps are ready
+def _stores(settings: Settings) -> tuple[BaseResponseStore, BaseConversationStore]:
+    """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
+    from responses_app.stores.conversations import DatabaseConversationStore  # after Django's apps are ready
+    from responses_app.stores.database import DatabaseResponseStore
 
-    return DatabaseResponseStore()
+    conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries)
+    if not settings.responses_store:
+        return MemoryResponseStore(max_entries=0), conversations
+    limits = StoreLimits(
+        ttl=settings.responses_store_ttl,
+        max_entries=settings.responses_store_max_entries,
+        max_bytes=settings.responses_store_max_bytes,
+    )
+    return DatabaseResponseStore(limits=limits), conversations
+
+
+def _run_limits(settings: Settings) -> RunLimits:
+    return RunLimits(
+        max_runs=settings.responses_max_in_flight,
+        max_background=settings.background_max_running,
+        max_queued=settings.background_max_queued,
+        reconnect_grace=settings.reconnect_grace_seconds,
+        sessions=StreamSessionLimits(
+            ttl=settings.responses_session_ttl,
+            max_sessions=settings.responses_max_active_sessions,
+            max_bytes=settings.responses_max_session_bytes,
+        ),
+    )
 
 
 def _connection_limit(settings: Settings) -> BaseConnectionLimit:

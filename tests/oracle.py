@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Annotated, get_args, get_origin
 
 import pydantic
+from openai.types.conversations import Conversation, ConversationItem, ConversationItemList
 from openai.types.responses import Response, ResponseStreamEvent
 
 EXTENSIONS = frozenset(  # what this server adds to OpenAI's objects on purpose
@@ -23,6 +24,9 @@ EXTENSIONS = frozenset(  # what this server adds to OpenAI's objects on purpose
         "response.usage.output_tokens_details.output_tokens_per_turn",
         "response.usage.output_tokens_details.tool_output_tokens",
         "response.usage.output_tokens_details.tool_output_tokens_per_turn",
+        "conversation.title",
+        "conversation.status",
+        "item.created_at",
     )
 )
 
@@ -48,6 +52,33 @@ def validate_response(response: Mapping[str, object]) -> Response:
     return model
 
 
+def validate_conversation(conversation: Mapping[str, object]) -> Conversation:
+    """Validate a conversation object; raises as `validate_event` does."""
+    model = Conversation.model_validate(conversation, strict=True)
+    _assert_known(model, "conversation")
+    return model
+
+
+def validate_conversation_item(item: Mapping[str, object]) -> pydantic.BaseModel:
+    """Validate an item of a conversation against OpenAI's type of that name; raises as `validate_event` does."""
+    adapters = _item_adapters()
+    kind = item.get("type")
+    assert kind in adapters, f"OpenAI has no item {kind!r} in conversations"
+    model = adapters[kind].validate_python(item, strict=True)
+    _assert_known(model, "item")
+    return model
+
+
+def validate_conversation_items(page: Mapping[str, object]) -> list[pydantic.BaseModel]:
+    """Validate a list of a conversation's items; raises as `validate_event` does."""
+    assert set(page) == set(ConversationItemList.model_fields), page
+    ConversationItemList.model_validate({**page, "data": []}, strict=True)
+    data = page["data"]
+    assert isinstance(data, list)
+    assert (page["first_id"], page["last_id"]) == ((data[0]["id"], data[-1]["id"]) if data else ("", "")), page
+    return [validate_conversation_item(item) for item in data]
+
+
 def unknown_fields(model: object, path: str = "") -> Iterator[str]:
     """Yield the dotted paths of fields that OpenAI's models let pass without knowing them."""
     if isinstance(model, pydantic.BaseModel):
@@ -68,6 +99,13 @@ def _assert_known(model: pydantic.BaseModel, path: str = "") -> None:
 @lru_cache(maxsize=1)
 def _event_adapters() -> "dict[object, pydantic.TypeAdapter[pydantic.BaseModel]]":
     union = get_args(ResponseStreamEvent)[0] if get_origin(ResponseStreamEvent) is Annotated else ResponseStreamEvent
+    by_type = {get_args(model.model_fields["type"].annotation)[0]: model for model in get_args(union)}
+    return {kind: pydantic.TypeAdapter(model) for kind, model in by_type.items()}
+
+
+@lru_cache(maxsize=1)
+def _item_adapters() -> "dict[object, pydantic.TypeAdapter[pydantic.BaseModel]]":
+    union = get_args(ConversationItem)[0] if get_origin(ConversationItem) is Annotated else ConversationItem
     by_type = {get_args(model.model_fields["type"].annotation)[0]: model for model in get_args(union)}
     return {kind: pydantic.TypeAdapter(model) for kind, model in by_type.items()}
 

@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
                 ('project', models.CharField(default='default', max_length=64)),
                 ('created_at', models.DateTimeField()),
                 ('title', models.TextField(default='')),
-                ('status', models.CharField(default='', max_length=64)),
+                ('status', models.TextField(default='')),
                 ('metadata', responses_app.models.JSONTextField(default=dict)),
                 ('head', models.CharField(default='', max_length=64)),
                 ('head_position', models.PositiveBigIntegerField(default=0)),
@@ -118,6 +118,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='response',
+            index=models.Index(fields=['created_at', 'status', 'project', 'model', 'background', 'transport', 'input_tokens', 'cached_tokens', 'output_tokens', 'first_token_ms', 'duration_ms'], name='response_listed'),
+        ),
+        migrations.AddIndex(
+            model_name='response',
             index=models.Index(condition=models.Q(('status__in', ('queued', 'in_progress'))), fields=['worker'], name='response_running'),
         ),
         migrations.AddIndex(
@@ -131,7 +135,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='conversationitem',
-            constraint=models.UniqueConstraint(fields=('conversation', 'item_id'), name='conversationitem_id'),
+            constraint=models.UniqueConstraint(fields=('item_id', 'conversation'), name='conversationitem_id'),
         ),
         migrations.AddConstraint(
             model_name='conversationitem',

@@ -54,6 +54,18 @@ def model_not_found(model: str, served: list[str]) -> ApiError:
     return ApiError(message, status=404, type="not_found_error", code="model_not_found", param="model")
 
 
+def response_not_found(response_id: str) -> ApiError:
+    """The store has no such response, or not any more (404)."""
+    message = f"Response with id '{response_id[:80]}' not found."
+    return ApiError(message, status=404, type="not_found_error", param="response_id")
+
+
+def conversation_not_found(conversation_id: str, *, param: str = "conversation_id") -> ApiError:
+    """There is no such conversation, or not any more (404)."""
+    message = f"Conversation with id '{conversation_id[:80]}' not found."
+    return ApiError(message, status=404, type="not_found_error", param=param)
+
+
 def previous_response_not_found(response_id: str) -> ApiError:
     """Neither this connection nor the store knows a response that can be continued under this id (400)."""
     message = f"Previous response with id '{response_id}' not found."

@@ -8,7 +8,7 @@ Ids are kept but never required to be known: clients make their own.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -172,8 +172,13 @@ def parse_input(value: object) -> tuple[list[InputItem], list[JsonObject]]:
         value = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": value}]}]
     if not isinstance(value, list):
         raise wrong_type("input", "a string or an array of items", value)
-    parsed = [_parse_item(item, f"input[{index}]") for index, item in enumerate(value)]
-    return parsed, [_kept(item, raw) for item, raw in zip(parsed, value, strict=True)]
+    return parse_items(value, at="input")
+
+
+def parse_items(values: list[Any], *, at: str) -> tuple[list[InputItem], list[JsonObject]]:
+    """Validate a list of items, which stands at the path `at` of the request."""
+    parsed = [_parse_item(value, f"{at}[{index}]") for index, value in enumerate(values)]
+    return parsed, [_kept(item, raw) for item, raw in zip(parsed, values, strict=True)]
 
 
 def _parse_item(value: object, at: str) -> InputItem:

@@ -49,15 +49,18 @@ def render_items(
     *,
     parent: ChainLink | None,
     sampled: Mapping[str, SampledItem],
+    own: int | None = None,
 ) -> list[RenderedMessage]:
-    """Render a request's items.
+    """Render items; the last `own` of them are the request's (all, by default), those before its conversation's.
 
     `sampled` holds what this server knows of the items' ids. Raises `ApiError` for the output of a call that stands
-    neither in the items before it nor in the chain of `parent`.
+    neither in the items before it nor in the chain of `parent`; in a conversation, which keeps what it is given, the
+    model reads such an output without its function's name.
     """
+    first = 0 if own is None else own - len(items)
     calls: dict[str, str] = {}
     messages: list[RenderedMessage] = []
-    for index, (item, raw) in enumerate(zip(items, input_json, strict=True)):
+    for index, (item, raw) in enumerate(zip(items, input_json, strict=True), first):
         if isinstance(item, FunctionCall):
             calls[item.call_id] = item.name
         known = sampled.get(item.id) if item.id else None
@@ -66,9 +69,9 @@ def render_items(
             continue
         if isinstance(item, FunctionCallOutput):
             name = calls.get(item.call_id) or (parent.call_name(item.call_id) if parent else None)
-            if name is None:
+            if name is None and index >= 0:
                 raise _unknown_call(index, item.call_id)
-            messages.append(render_tool_output(FUNCTIONS + name, text_of(item.output)))
+            messages.append(render_tool_output(FUNCTIONS + (name or "unknown"), text_of(item.output)))
         else:
             messages += _render_item(item)
     return messages

@@ -24,6 +24,11 @@ def refusal(error: EngineError, request_id: str) -> ApiError:
     return server_error(request_id, code="processing_error")
 
 
+def server_stopped() -> JsonObject:
+    """Return the `error` object of a response that was running when its server stopped."""
+    return {"code": "server_error", "message": "The server stopped while this response was running. Send it again."}
+
+
 def failure(error: EngineError | None, request_id: str) -> JsonObject:
     """Return the `error` object of a response that failed after `response.created`.
 

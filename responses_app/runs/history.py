@@ -1,64 +1,121 @@
-"""What a request continues: `previous_response_id` → the chain with its tokens, and replayed items → theirs."""
+"""What a request continues: a chain with its tokens, a conversation with its items, replayed and referenced items."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from responses_app.protocol import ids
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import (
     ApiError,
+    JsonObject,
+    conversation_not_found,
     invalid_request,
     overloaded,
     previous_response_in_progress,
     previous_response_not_found,
 )
-from responses_app.protocol.items import ItemReference, SampledItem
+from responses_app.protocol.items import InputItem, ItemReference, SampledItem, parse_input
 from responses_app.protocol.requests import CreateRequest
 from responses_app.runs.registry import RunRegistry
-from responses_app.stores.base import BaseResponseStore, StoreError
+from responses_app.stores.base import (
+    BaseConversationStore,
+    BaseResponseStore,
+    ConversationRecord,
+    StoreError,
+)
 
 Recall = Callable[[str], ChainLink | None]  # what a connection itself remembers, by response id
 
 
-class History:
-    """Resolves first in the connection, then among what runs, then in the store."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What the model is to read: the chain of `parent`, and then `items` (and their JSON).
 
-    def __init__(self, store: BaseResponseStore, registry: RunRegistry) -> None:
+    The last `own` of the items are the request's; those before come from its conversation. `sampled` is what this
+    server knows of the items.
+    """
+
+    parent: ChainLink | None
+    items: Sequence[InputItem]
+    items_json: Sequence[JsonObject]
+    own: int
+    sampled: Mapping[str, SampledItem]
+    conversation: ConversationRecord | None = None
+
+
+class History:
+    """Finds a chain first in the connection, then among what runs, then in the store."""
+
+    def __init__(self, store: BaseResponseStore, conversations: BaseConversationStore, registry: RunRegistry) -> None:
         self._store = store
+        self._conversations = conversations
         self._registry = registry
 
-    async def parent(self, project: str, response_id: str | None, recall: Recall) -> ChainLink | None:
-        """Return the chain that ends in `response_id`. Raises `ApiError` if there is none to continue."""
-        if response_id is None:
-            return None
+    async def context(self, project: str, request: CreateRequest, recall: Recall) -> Context:
+        """Return what a request continues. Raises `ApiError` for what cannot be found."""
+        try:
+            return await self._context(project, request, recall)
+        except StoreError as error:
+            raise store_away() from error
+
+    async def _context(self, project: str, request: CreateRequest, recall: Recall) -> Context:
+        items, items_json = await self._resolved(project, request)
+        context = Context(parent=None, items=items, items_json=items_json, own=len(items), sampled={})
+        if request.previous_response_id is not None:
+            parent = await self._parent(project, request.previous_response_id, recall)
+            context = replace(context, parent=parent)
+        elif request.conversation_id is not None:
+            context = await self._in_conversation(project, request.conversation_id, context)
+        return replace(context, sampled=await self._sampled(project, context.items))
+
+    async def _parent(self, project: str, response_id: str, recall: Recall) -> ChainLink:
         known = recall(response_id)
         if known is not None:
             return known
         running = self._registry.get(response_id)
         if running is not None and running.plan.origin.project == project:
             raise previous_response_in_progress(response_id)
-        try:
-            link = await self._store.chain(project, response_id)
-        except StoreError as error:
-            raise _store_away() from error
+        link = await self._store.chain(project, response_id)
         if link is None:
             raise previous_response_not_found(response_id)
         return link
 
-    async def sampled_items(self, project: str, request: CreateRequest) -> Mapping[str, SampledItem]:
-        """Return what this server knows of the items a request replays.
+    async def _in_conversation(self, project: str, conversation_id: str, context: Context) -> Context:
+        """Put the conversation before the request's items: the chain of its head, and what was added since."""
+        record = await self._conversations.get(project, conversation_id)
+        if record is None:
+            raise conversation_not_found(conversation_id, param="conversation")
+        head = await self._store.chain(project, record.head) if record.head else None
+        covered = record.head_position if head else 0
+        entries = await self._conversations.entries_since(project, conversation_id, covered)
+        items, items_json = parse_input([entry.item for entry in entries])
+        return replace(
+            context,
+            parent=head,
+            items=[*items, *context.items],
+            items_json=[*items_json, *context.items_json],
+            conversation=record,
+        )
 
-        Raises `ApiError` for an `item_reference`: they are resolved once conversations are built.
-        """
+    async def _resolved(self, project: str, request: CreateRequest) -> tuple[Sequence[InputItem], Sequence[JsonObject]]:
+        """Return a request's items with the items that it names by their ids."""
+        named = {item.id for item in request.input if isinstance(item, ItemReference)}
+        if not named:
+            return request.input, request.input_json
+        known = await self._store.items(project, named)
         for index, item in enumerate(request.input):
-            if isinstance(item, ItemReference):
+            if isinstance(item, ItemReference) and item.id not in known:
                 raise _unresolved_reference(index, item.id)
-        replayed = {item.id for item in request.input if item.id and item.id.startswith(_OWN_PREFIXES)}
-        if not replayed:
-            return {}
-        try:
-            return await self._store.sampled_items(project, replayed)
-        except StoreError as error:
-            raise _store_away() from error
+        return parse_input(
+            [
+                known[item.id] if isinstance(item, ItemReference) else raw
+                for item, raw in zip(request.input, request.input_json, strict=True)
+            ]
+        )
+
+    async def _sampled(self, project: str, items: Sequence[InputItem]) -> Mapping[str, SampledItem]:
+        replayed = {item.id for item in items if item.id and item.id.startswith(_OWN_PREFIXES)}
+        return await self._store.sampled_items(project, replayed) if replayed else {}
 
 
 _OWN_PREFIXES = (ids.MESSAGE, ids.REASONING, ids.FUNCTION_CALL)
@@ -69,5 +126,6 @@ def _unresolved_reference(index: int, item_id: str) -> ApiError:
     return invalid_request(f"Item with id '{item_id}' not found ('{param}'). Send the item itself.", param=param)
 
 
-def _store_away() -> ApiError:
+def store_away() -> ApiError:
+    """The store fails; the log says why."""
     return overloaded("The response store cannot be reached. Try again shortly.", retry_after=2)

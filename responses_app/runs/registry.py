@@ -1,28 +1,48 @@
 """`RunRegistry`: owns the tasks of all runs of this process.
 
-A transport attaches to a run's journal and detaches; a run that no transport reads any more is cancelled. So a
-cancelled request or a closed socket never cancels a run by itself, and no task outlives the registry.
+A transport attaches to a run's journal and detaches; a foreground run that no transport reads any more is cancelled, at
+once or after its reconnect grace. So a cancelled request or a closed socket never cancels a run by itself, and no task
+outlives the registry.
 """
 
 import asyncio
 import contextvars
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from responses_app.protocol.errors import overloaded
+from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.journal import JournalReader
 from responses_app.runs.run import ResponseRun
+from responses_app.runs.sessions import SessionLimits, StreamSessions
 
 logger = logging.getLogger("respsite.runs")
 
 
-class RunRegistry:
-    """The running responses, at most `max_runs` of them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    """Bounds of one process's runs. `reconnect_grace` (seconds): how long a stored stream goes on without a reader."""
 
-    def __init__(self, *, max_runs: int) -> None:
-        self._max_runs = max_runs
+    max_runs: int = 2000
+    max_background: int = 64
+    max_queued: int = 1000
+    reconnect_grace: float = 0.0
+    sessions: SessionLimits = field(default_factory=SessionLimits)
+
+
+class RunRegistry:
+    """The running responses, and the streams of those that can be picked up again."""
+
+    def __init__(self, limits: RunLimits) -> None:
+        self._limits = limits
         self._runs: dict[str, tuple[ResponseRun, asyncio.Task[None]]] = {}
+        self._graces: dict[str, asyncio.TimerHandle] = {}
         self._draining = False
+        self.queue = BackgroundQueue(max_running=limits.max_background, max_queued=limits.max_queued)
+        self.sessions = StreamSessions(
+            limits.sessions, cancel=lambda run: self.cancel(run, reason="its stream was given up")
+        )
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -32,12 +52,17 @@ class RunRegistry:
         known = self._runs.get(response_id)
         return known[0] if known and not known[0].journal.closed else None
 
+    def find(self, project: str, response_id: str) -> ResponseRun | None:
+        """Return a response of a project that still runs, or whose stream is kept."""
+        run = self.get(response_id) or self.sessions.get(response_id)
+        return run if run and run.plan.origin.project == project and not run.deleted else None
+
     def check_capacity(self) -> None:
         """Raise `ApiError` (503) if no run can start now."""
         if self._draining:
             raise overloaded("The server is stopping. Send the request again.", retry_after=2)
-        if len(self._runs) >= self._max_runs:
-            message = f"{self._max_runs} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
+        if len(self._runs) >= self._limits.max_runs:
+            message = f"{self._limits.max_runs} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
             raise overloaded(message, retry_after=2)
 
     def start(self, run: ResponseRun) -> None:
@@ -45,10 +70,15 @@ class RunRegistry:
         self.check_capacity()
         task = asyncio.create_task(run.execute(), name=run.response_id, context=contextvars.Context())
         self._runs[run.response_id] = run, task
-        task.add_done_callback(lambda _: self._runs.pop(run.response_id, None))
+        task.add_done_callback(lambda _: self._ended(run))
+        if run.plan.resumable:
+            self.sessions.keep(run)
 
-    def attach(self, run: ResponseRun, wake: Callable[[], None]) -> JournalReader:
-        """Add a reader to a run; `wake` is called on news and must return at once."""
+    def attach(self, run: ResponseRun, wake: Callable[[], None], *, starting_after: int | None = None) -> JournalReader:
+        """Add a reader to a run; `wake` is called on news and must return at once.
+
+        Raises `EventsForgotten` where the events behind `starting_after` are not kept.
+        """
 
         def dropped() -> None:
             logger.warning(
@@ -56,16 +86,38 @@ class RunRegistry:
             )
             self._left(run, "its reader was too slow")
 
-        return run.journal.attach(wake, dropped)
+        reader = run.journal.attach(wake, dropped, starting_after=starting_after)
+        self._end_grace(run)
+        return reader
 
     def detach(self, run: ResponseRun, reader: JournalReader, *, reason: str = "") -> None:
-        """Remove a reader; the last one to leave cancels what still runs."""
+        """Remove a reader; the last one to leave ends a foreground run, at once or after its grace."""
         run.journal.detach(reader)
         self._left(run, reason or "its reader left")
 
     def _left(self, run: ResponseRun, reason: str) -> None:
-        if run.journal.readers == 0:
+        if run.journal.readers:
+            return
+        self.sessions.left(run)
+        if run.plan.background or run.journal.closed:
+            return
+        if self._limits.reconnect_grace and run.plan.resumable:
+            self._end_grace(run)
+            loop = asyncio.get_running_loop()
+            self._graces[run.response_id] = loop.call_later(
+                self._limits.reconnect_grace, lambda: self.cancel(run, reason=f"{reason} and did not come back")
+            )
+        else:
             self.cancel(run, reason=reason)
+
+    def _end_grace(self, run: ResponseRun) -> None:
+        grace = self._graces.pop(run.response_id, None)
+        if grace:
+            grace.cancel()
+
+    def _ended(self, run: ResponseRun) -> None:
+        self._runs.pop(run.response_id, None)
+        self._end_grace(run)
 
     def cancel(self, run: ResponseRun, *, reason: str) -> None:
         """Cancel a run unless it is ending already.
@@ -78,16 +130,25 @@ class RunRegistry:
             run.abandoned_reason = reason
             asyncio.get_running_loop().call_soon(_cancel, *known)
 
+    async def wait_for_end(self, run: ResponseRun) -> None:
+        """Return when a run has ended."""
+        known = self._runs.get(run.response_id)
+        if known:
+            await asyncio.wait([known[1]])
+
     async def aclose(self, *, grace: float = 0.0) -> None:
-        """Refuse new runs, give the present ones `grace` seconds, then cancel them and wait until they ended."""
+        """Refuse new runs, give the present ones `grace` seconds, then stop them and wait until they ended."""
         self._draining = True
         tasks = [task for _, task in self._runs.values()]
         if tasks and grace > 0:
+            logger.info("%d responses are running; they have %.0f s to end", len(tasks), grace)
             await asyncio.wait(tasks, timeout=grace)
         for run, _ in list(self._runs.values()):
+            run.stopping = True
             self.cancel(run, reason="the server stopped")
         if tasks:
             await asyncio.wait(tasks)
+        self.sessions.close()
 
 
 def _cancel(run: ResponseRun, task: "asyncio.Task[None]") -> None:

@@ -7,7 +7,7 @@ task ends it with status `cancelled`, keeping what was said; everything else tha
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
@@ -15,45 +15,24 @@ from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.harmony.parser import HarmonyEvent
 from engine.harmony.prompt import RenderedMessage, Tokens, as_tokens, generation_start, render_tool_output
-from engine.types import FinishReason, GenerationRequest
-from responses_app.protocol.chain import ChainLink, new_link
+from engine.types import FinishReason
+from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event
-from responses_app.protocol.requests import CreateRequest
-from responses_app.protocol.resources import CONTINUABLE, Status
+from responses_app.protocol.resources import Status
 from responses_app.protocol.stream import FUNCTIONS, Ending, ResponseStream
 from responses_app.protocol.usage import TurnUsage, usage
-from responses_app.runs.failures import failure
+from responses_app.runs.background import BackgroundQueue
+from responses_app.runs.failures import failure, server_stopped
 from responses_app.runs.journal import EventJournal
+from responses_app.runs.keeping import Measured, ResponseKeeper
+from responses_app.runs.plan import RunPlan
 from responses_app.runs.turn import Turn
-from responses_app.stores.base import BaseResponseStore, StoredResponse, StoreError
+from responses_app.stores.base import StoreError
 
 logger = logging.getLogger("respsite.runs")
 
 MAX_CORRECTIONS = 1  # how often the model is told, in one response, that a tool does not exist
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Where a request came from: for ownership and for the log."""
-
-    transport: str
-    project: str = "default"
-    request_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
-    """Everything that was decided before a run starts. `link` is the chain with the request's own input at its end."""
-
-    response_id: str
-    request: CreateRequest
-    origin: Origin
-    link: ChainLink
-    parent: ChainLink | None
-    input_messages: list[RenderedMessage]
-    generation: GenerationRequest  # of the first turn
-    stored: bool
 
 
 @dataclass(slots=True)
@@ -72,21 +51,24 @@ class ResponseRun:
         engine: BaseEngine,
         stream: ResponseStream,
         journal: EventJournal,
-        store: BaseResponseStore,
-        now: Callable[[], float] = time.time,
+        keeper: ResponseKeeper,
+        queue: BackgroundQueue,
     ) -> None:
         self.plan = plan
         self.journal = journal
         self.link: ChainLink | None = None
         self.finishing = False  # from here on a cancellation changes nothing
+        self.stopping = False  # a cancellation means that the server stops
+        self.deleted = False  # a client has deleted the response while it ran
         self.abandoned_reason = ""  # why the readers went away, for the log
         self._engine = engine
         self._stream = stream
-        self._store = store
-        self._now = now
+        self._keeper = keeper
+        self._queue = queue
         self._turns: list[TurnUsage] = []
         self._repairs = 0
         self._clockwork = _Clockwork()
+        self._accepting: asyncio.Task[None] | None = None
 
     @property
     def response_id(self) -> str:
@@ -105,20 +87,62 @@ class ResponseRun:
     async def execute(self) -> None:
         """Run to the terminal event. Raises nothing; a cancellation becomes the status `cancelled`."""
         try:
-            self._publish(self._stream.start(warm_up=self.plan.request.warm_up))
-            if self.plan.request.warm_up:
-                await self._prefill()
-                await self._finish(Status.COMPLETED)
+            if self.plan.background:
+                await self._wait_and_answer()
             else:
-                await self._converse()
+                await self._answer_at_once()
         except asyncio.CancelledError:
-            await self._finish(Status.CANCELLED)
+            await self._stop()
         except EngineError as error:
             logger.warning("response %s: the engine failed: %s: %s", self.response_id, type(error).__name__, error)
             await self._finish(Status.FAILED, error=failure(error, self.plan.origin.request_id))
         except Exception:
             logger.exception("response %s broke", self.response_id)
             await self._finish(Status.FAILED, error=failure(None, self.plan.origin.request_id))
+
+    async def accept(self) -> None:
+        """Keep the response before it runs. Raises `StoreError`."""
+        await self._keeper.accept(self.response())
+
+    async def _wait_and_answer(self) -> None:
+        self._publish(self._stream.enqueue())
+        async with self._queue.turn():
+            self._publish(self._stream.leave_queue())
+            await self._answer()
+
+    async def _answer_at_once(self) -> None:
+        self._publish(self._stream.start(warm_up=self.plan.request.warm_up))
+        self._accepting = asyncio.create_task(self._accept_beside(), name=f"accept {self.response_id}")
+        await self._answer()
+
+    async def _accept_beside(self) -> None:
+        """Keep a foreground response while it runs already: where that fails, its end is kept all the same."""
+        try:
+            await self.accept()
+        except StoreError as problem:
+            logger.warning("response %s is not stored yet: %s", self.response_id, problem)
+
+    async def _answer(self) -> None:
+        if self.plan.request.warm_up:
+            await self._prefill()
+            await self._finish(Status.COMPLETED)
+        else:
+            await self._converse()
+
+    async def _stop(self) -> None:
+        """End as cancelled; where the server stops, as failed, or go back to the queue if nothing was said."""
+        if not self.stopping:
+            await self._finish(Status.CANCELLED)
+        elif not self.plan.background or self._clockwork.first_token is not None:
+            await self._finish(Status.FAILED, error=server_stopped())
+        elif not self.finishing:
+            self.finishing = True
+            try:
+                await self._keeper.give_back({**self.response(), "status": Status.QUEUED.value})
+                logger.info("response %s goes back to the queue: the server stops", self.response_id)
+            except StoreError as problem:
+                logger.error("response %s could not go back to the queue: %s", self.response_id, problem)
+            self.journal.end()
 
     async def _prefill(self) -> None:
         """Leave the prompt in the engine's prefix cache. A warm-up whose prefill fails is still a warm-up."""
@@ -159,13 +183,17 @@ class ResponseRun:
         )
         turn = Turn(self._engine, request)
         self._turns.append(turn.usage)
-        await turn.run(self._receive)
+        await turn.run(self._receive, before=self._begin)
         self._repairs += turn.repairs
         return turn
 
-    def _receive(self, events: list[HarmonyEvent]) -> None:
+    async def _begin(self) -> None:
+        """Before the first thing is said: from here on this response is never run again."""
         if self._clockwork.first_token is None:
             self._clockwork.first_token = time.monotonic()
+            await self._keeper.begin()
+
+    def _receive(self, events: list[HarmonyEvent]) -> None:
         for event in events:
             self._publish(self._stream.receive(event))
 
@@ -203,13 +231,15 @@ class ResponseRun:
             self._publish(self._stream.close())
         ending = Ending(
             status=status,
-            completed_at=int(self._now()),
+            completed_at=int(self._keeper.now()),
             usage=usage(self._turns) if self._turns else None,
             error=error,
             reason=reason,
         )
-        link = self._final_link() if status in CONTINUABLE else None
-        if not await self._is_kept(self._stream.outcome(ending), link):
+        link = self._keeper.link(self._stream, status)
+        if self._accepting is not None:
+            await self._accepting
+        if not await self._keeper.save(self._stream.outcome(ending), link, self._stream.sampled, self._measured()):
             ending = replace(
                 ending, status=Status.FAILED, error=failure(None, self.plan.origin.request_id), reason=None
             )
@@ -218,37 +248,13 @@ class ResponseRun:
         self._publish(self._stream.finish(ending))
         self._log()
 
-    def _final_link(self) -> ChainLink:
-        return new_link(
-            self.plan.parent,
-            response_id=self.response_id,
-            started_on=self.plan.link.started_on,
-            messages=[*self.plan.input_messages, *self._stream.messages],
-            items=[*self.plan.request.input_json, *self._stream.output],
+    def _measured(self) -> Measured:
+        times = self._clockwork
+        first = times.first_token
+        return Measured(
+            first_token_ms=None if first is None else round((first - times.started) * 1000),
+            duration_ms=round((time.monotonic() - times.started) * 1000),
         )
-
-    async def _is_kept(self, response: JsonObject, link: ChainLink | None) -> bool:
-        """Store the response, if it is to be; return False if that failed."""
-        try:
-            await self._keep(response, link)
-        except StoreError as problem:
-            logger.error("response %s could not be stored: %s", self.response_id, problem)
-        except Exception:
-            logger.exception("response %s: the store broke", self.response_id)
-        else:
-            return True
-        return False
-
-    async def _keep(self, response: JsonObject, link: ChainLink | None) -> None:
-        if self.plan.stored:
-            stored = StoredResponse(
-                project=self.plan.origin.project,
-                response=response,
-                link=link,
-                input_items=tuple(self.plan.request.input_json),
-                sampled=tuple(self._stream.sampled),
-            )
-            await self._store.save(stored)
 
     def _log(self) -> None:
         times = self._clockwork

@@ -1,37 +1,36 @@
 """`ResponseService`: the one door that all transports use. A request goes in, a run comes out."""
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-
-import orjson
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
-from engine.harmony.encoding import STOP_TOKENS
-from engine.types import EngineInfo, GenerationRequest, SamplingOptions
+from engine.types import EngineInfo
 from responses_app.protocol import ids
-from responses_app.protocol.chain import new_link
-from responses_app.protocol.errors import model_not_found, unsupported_parameter
-from responses_app.protocol.prompt import build_prompt, omitted_media, render_items
-from responses_app.protocol.requests import CreateRequest
+from responses_app.protocol.errors import ApiError, invalid_request, model_not_found, unsupported_parameter
+from responses_app.protocol.identified import identified
+from responses_app.protocol.prompt import omitted_media
+from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import new_response
 from responses_app.protocol.stream import ResponseStream
-from responses_app.protocol.tiers import PRIORITIES, ServiceTiers
+from responses_app.protocol.tiers import ServiceTiers
 from responses_app.protocol.validation import missing
 from responses_app.runs.failures import refusal
-from responses_app.runs.history import History, Recall
+from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
+from responses_app.runs.keeping import ResponseKeeper
+from responses_app.runs.plan import Origin, RunPlan
+from responses_app.runs.planning import Draft, make_plan
 from responses_app.runs.registry import RunRegistry
-from responses_app.runs.run import Origin, ResponseRun, RunPlan
-from responses_app.stores.base import BaseResponseStore
+from responses_app.runs.run import ResponseRun
+from responses_app.stores.base import AcceptedResponse, BaseResponseStore, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
 LONG_INPUT = 20_000  # bytes of JSON; rendering more than this happens off the event loop (1.2 µs a token)
+LONG_CONTEXT = 50  # items of a conversation, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,12 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLimits:
-    """Bounds of the service."""
+    """Bounds of the service. `worker` is the id of this process."""
 
     max_lag_bytes: int
     store_responses: bool
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
+    worker: str = ""
 
 
 @dataclass(slots=True)
@@ -59,14 +59,11 @@ class ResponseService:
 
     models: dict[str, ServedModel]
     store: BaseResponseStore
+    history: History
     registry: RunRegistry
     new_id: Callable[[str], str]
     now: Callable[[], float]
     limits: ServiceLimits
-    history: History = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.history = History(self.store, self.registry)
 
     async def create(self, request: CreateRequest, origin: Origin, *, recall: Recall = lambda _: None) -> ResponseRun:
         """Prepare a request and start its run; the caller attaches a reader before it awaits anything.
@@ -74,66 +71,82 @@ class ResponseService:
         `recall` finds the chains that the caller's connection remembers. Raises `ApiError` for everything that can be
         known before `response.created`.
         """
-        if not (request.input or request.previous_response_id or request.warm_up):
-            raise missing("input")
-        model = self._model(request.model)
-        engine = model.engine
-        tier = self.limits.tiers.choose(request.service_tier)
-        _check_logprobs(request, engine)
-        self.registry.check_capacity()
-        info = await self._ready(model, origin)
-        parent = await self.history.parent(origin.project, request.previous_response_id, recall)
-        sampled = await self.history.sampled_items(origin.project, request)
-        response_id = self.new_id(ids.RESPONSE)
-        now = self.now()
-
-        def prepare() -> RunPlan:
-            messages = render_items(request.input, request.input_json, parent=parent, sampled=sampled)
-            today = datetime.fromtimestamp(now, UTC).date().isoformat()
-            link = new_link(parent, response_id=response_id, started_on=today, messages=messages)
-            prompt = build_prompt(request, link, max_model_len=info.max_model_len)
-            return RunPlan(
-                response_id=response_id,
-                request=request,
-                origin=origin,
-                link=link,
-                parent=parent,
-                input_messages=messages,
-                generation=GenerationRequest(
-                    request_id=response_id,
-                    prompt_token_ids=prompt,
-                    sampling=_sampling(request, engine, room=info.max_model_len - len(prompt)),
-                    priority=PRIORITIES[tier] if engine.supports_priority else 0,
-                    cache_salt=_cache_salt(request, origin) if engine.supports_cache_salt else None,
-                    affinity=request.prompt_cache_key or link.root_id,
-                ),
-                stored=self._stores(request),
-            )
-
-        plan = await asyncio.to_thread(prepare) if request.size > LONG_INPUT else prepare()
+        model, plan = await self._plan(request, origin, recall)
+        if plan.background:
+            self.registry.queue.check_room()
+        run = self._run(plan, model)
+        if plan.background:
+            try:
+                await run.accept()
+            except StoreError as error:
+                raise store_away() from error
         self._note_omissions(plan)
-        run = self._run(plan, model, created_at=int(now), service_tier=tier)
         self.registry.start(run)
         return run
 
-    def _run(self, plan: RunPlan, model: ServedModel, *, created_at: int, service_tier: str) -> ResponseRun:
+    async def count_input_tokens(self, request: CreateRequest, origin: Origin) -> int:
+        """Return how many tokens the prompt of a request would have. Raises `ApiError` as `create` does."""
+        _, plan = await self._plan(request, origin, lambda _: None)
+        return len(plan.generation.prompt_token_ids)
+
+    async def run_again(self, accepted: AcceptedResponse) -> None:
+        """Run a background response that another start has accepted and never begun.
+
+        Raises `ApiError` where that cannot be: its model is gone, or what it continues.
+        """
+        origin = Origin(transport=accepted.transport, project=accepted.project)
+        request = parse_create({**(accepted.request or {}), "input": list(accepted.input_items)})
+        model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
+        run = self._run(plan, model)
+        try:
+            await run.accept()
+        except StoreError as error:
+            raise store_away() from error
+        self.registry.start(run)
+
+    async def _plan(
+        self, request: CreateRequest, origin: Origin, recall: Recall, *, accepted: AcceptedResponse | None = None
+    ) -> tuple[ServedModel, RunPlan]:
+        if not (request.input or request.previous_response_id or request.conversation or request.warm_up):
+            raise missing("input")
+        model = self._model(request.model)
+        self._check(request, model.engine)
+        self.registry.check_capacity()
+        info = await self._ready(model, origin)
+        context = await self.history.context(origin.project, request, recall)
+        own = context.items_json[len(context.items_json) - context.own :]
+        draft = Draft(
+            response_id=str(accepted.response["id"]) if accepted else self.new_id(ids.RESPONSE),
+            created_at=float(str(accepted.response["created_at"])) if accepted else self.now(),
+            request=request,
+            origin=origin,
+            context=context,
+            input_items=identified(own, self.new_id),
+            tier=self.limits.tiers.choose(request.service_tier),
+            stored=self.limits.store_responses and request.store is not False,
+        )
+        if request.size > LONG_INPUT or len(context.items) > LONG_CONTEXT:
+            return model, await asyncio.to_thread(make_plan, draft, model.engine, info)
+        return model, make_plan(draft, model.engine, info)
+
+    def _run(self, plan: RunPlan, model: ServedModel) -> ResponseRun:
         request = plan.request
         response = new_response(
             request,
             response_id=plan.response_id,
-            created_at=created_at,
+            created_at=int(plan.created_at),
             model=model.name,
             store=plan.stored,
-            service_tier=service_tier,
+            service_tier=self.limits.tiers.choose(request.service_tier),
         )
         functions = [tool.name for tool in request.offered_functions]
         return ResponseRun(
             plan,
             engine=model.engine,
             stream=ResponseStream(response, functions=functions, new_id=self.new_id),
-            journal=EventJournal(max_lag_bytes=self.limits.max_lag_bytes),
-            store=self.store,
-            now=self.now,
+            journal=EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable),
+            keeper=ResponseKeeper(plan, self.store, worker=self.limits.worker, now=self.now),
+            queue=self.registry.queue,
         )
 
     def _model(self, name: str | None) -> ServedModel:
@@ -152,8 +165,16 @@ class ResponseService:
         assert info is not None, "a healthy engine has started"
         return info
 
-    def _stores(self, request: CreateRequest) -> bool:
-        return self.limits.store_responses and request.store is not False
+    def _check(self, request: CreateRequest, engine: BaseEngine) -> None:
+        """Refuse what this server, as it is configured, cannot do; raises `ApiError`.
+
+        An `include` that cannot be served is left out silently.
+        """
+        self.limits.tiers.choose(request.service_tier)
+        if request.top_logprobs and not engine.supports_logprobs:
+            raise unsupported_parameter("top_logprobs", "The engine here gives no log probabilities; leave it out.")
+        if request.background and not self.limits.store_responses:
+            raise _background_needs_store()
 
     def _note_omissions(self, plan: RunPlan) -> None:
         omitted = omitted_media(plan.request.input)
@@ -161,27 +182,10 @@ class ResponseService:
             logger.info("response %s: %d parts the model cannot read were left out", plan.response_id, omitted)
 
 
-def _check_logprobs(request: CreateRequest, engine: BaseEngine) -> None:
-    """Refuse `top_logprobs` where the engine has none; an `include` that cannot be served is left out silently."""
-    if request.top_logprobs and not engine.supports_logprobs:
-        raise unsupported_parameter("top_logprobs", "The engine here gives no log probabilities; leave it out.")
-
-
-def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
-    """Return what separates the engine's prefix cache: one salt for each key of each project."""
-    if request.prompt_cache_key is None:
-        return None
-    return hashlib.sha256(orjson.dumps([origin.project, request.prompt_cache_key])).hexdigest()
-
-
-def _sampling(request: CreateRequest, engine: BaseEngine, *, room: int) -> SamplingOptions:
-    limit = request.max_output_tokens
-    return SamplingOptions(
-        max_output_tokens=None if limit is None else min(limit, room),
-        temperature=request.temperature,
-        top_p=request.top_p,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
-        top_logprobs=request.logprobs if engine.supports_logprobs else None,
-        stop_token_ids=STOP_TOKENS,
+def _background_needs_store() -> ApiError:
+    return invalid_request(
+        "A background response must be stored, and this server stores none (RESPONSES_STORE=off). Leave 'background' "
+        "out and read the answer as it comes.",
+        param="background",
+        code="invalid_value",
     )

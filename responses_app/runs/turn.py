@@ -1,6 +1,6 @@
 """One generation: prompt tokens → chunks → Harmony events. Closing it aborts the engine's work."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -30,12 +30,20 @@ class Turn:
         """How many messages were malformed."""
         return self._stream.repairs
 
-    async def run(self, take: Callable[[list[HarmonyEvent]], None]) -> None:
-        """Generate; `take` gets the Harmony events of each chunk that makes any. Raises what the engine raises."""
+    async def run(
+        self, take: Callable[[list[HarmonyEvent]], None], *, before: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Generate; `take` gets the Harmony events of each chunk that makes any, once `before` has been awaited.
+
+        Raises what the engine raises.
+        """
         async with aclosing(self._engine.generate(self._request)) as chunks:
             async for chunk in chunks:
                 events = self._read(chunk)
                 if events:
+                    if before is not None:
+                        await before()
+                        before = None
                     take(events)
 
     def _read(self, chunk: TokenChunk) -> list[HarmonyEvent]:

@@ -14,7 +14,8 @@ class AcceptedResponse:
     """A response that was accepted and has not ended.
 
     `response` is the object as clients read it, `worker` the process that runs it. `request` is what a background
-    response was asked: with it another start can run it, as long as nothing of it was said.
+    response was asked: with it another start can run it, as long as nothing of it was said. `again`: it was accepted
+    before and goes back to the queue; if it was deleted meanwhile, it stays deleted.
     """
 
     project: str
@@ -23,6 +24,7 @@ class AcceptedResponse:
     input_items: tuple[JsonObject, ...] = ()
     transport: str = ""
     request: JsonObject | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class StoredResponse:
 
     `response` is the object its terminal event carried. `link` is its part of the chain, None for one that cannot be
     continued. `sampled` are the output items with their tokens, so that a client may replay them. Times are in
-    milliseconds.
+    milliseconds. `accepted`: it was kept when it was accepted, so if it is gone now, it was deleted.
     """
 
     project: str
@@ -56,6 +58,7 @@ class StoredResponse:
     first_token_ms: int | None = None
     duration_ms: int | None = None
     conversation: ConversationAppend | None = None
+    accepted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,10 @@ class StoreLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purged:
-    """What a purge removed, or would remove; `more` says that it stopped at its bound and there is more."""
+    """What a purge removed, or would remove; `more` says that it stopped at its bound and there is more.
+
+    `parts` are those of chains that nothing needs any more; a purge that only looks does not count them.
+    """
 
     responses: int = 0
     parts: int = 0
@@ -116,6 +122,9 @@ class ConversationEntry:
     position: int
     item: JsonObject
     created_at: int
+
+
+STOPPED: JsonObject = {"code": "server_error", "message": "The server stopped while this response was running."}
 
 
 class StoreError(Exception):
@@ -153,7 +162,7 @@ class BaseResponseStore(ABC):
     async def save(self, stored: StoredResponse) -> None:
         """Keep a finished response, and append it to its conversation, in one transaction.
 
-        It is committed when this returns. A response that was deleted since it was accepted stays deleted.
+        It is committed when this returns. Of one that was deleted since it was accepted nothing is kept.
         Raises `StoreError`.
         """
 
@@ -189,7 +198,16 @@ class BaseResponseStore(ABC):
     async def inherit(self, worker_id: str, *, lease_seconds: float) -> Estate:
         """Take over what workers left that have not been seen for `lease_seconds`, or not at all.
 
-        Queued responses that can be run again become `worker_id`'s; all others end as failed.
+        Queued responses that can be run again become `worker_id`'s; all others end as failed. A worker is to `beat`
+        before it accepts anything, else others take it for dead. Raises `StoreError`.
+        """
+
+    @abstractmethod
+    async def purge(self) -> Purged:
+        """Remove what is past its time or beyond the limits: the oldest first, of those that have ended.
+
+        A project's newest response always stays. One call removes a bounded number; `more` says to call again.
+        Raises `StoreError`.
         """
 
     @abstractmethod
@@ -199,6 +217,12 @@ class BaseResponseStore(ABC):
 
 class BaseConversationStore(ABC):
     """Keeps conversations; everything is seen per project. All methods raise `StoreError`."""
+
+    async def start(self) -> None:  # noqa: B027 - as with responses
+        """Get ready."""
+
+    async def aclose(self) -> None:  # noqa: B027
+        """Finish what was asked and let go of everything. Safe to call twice."""
 
     @abstractmethod
     async def create(self, project: str, record: ConversationRecord, items: Sequence[JsonObject]) -> None:
@@ -225,7 +249,7 @@ class BaseConversationStore(ABC):
     async def append(
         self, project: str, conversation_id: str, items: Sequence[JsonObject]
     ) -> Sequence[ConversationEntry] | None:
-        """Add items, all at once and in order; one whose id the conversation has already is an error of the caller.
+        """Add items, all at once and in order; one whose id the conversation has already gets another.
 
         Return them as they stand, None if there is no such conversation.
         """

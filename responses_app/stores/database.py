@@ -5,26 +5,42 @@ here runs on the event loop, or on asgiref's one thread for everything, which a 
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain as concatenated
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Model
 
-from responses_app.models import ID_LENGTH, ChainPart, Response
-from responses_app.models import SampledItem as SampledItemRow
 from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
-from responses_app.stores.base import BaseResponseStore, StoredResponse, StoreError
-from responses_app.stores.chain_sql import chain_rows
+from responses_app.stores import lookups
+from responses_app.stores.base import (
+    AcceptedResponse,
+    BaseResponseStore,
+    Estate,
+    Purged,
+    StoredResponse,
+    StoreError,
+    StoreLimits,
+    WorkerState,
+)
+from responses_app.stores.chain_sql import load_chain
+from responses_app.stores.conversation_rows import can_be_known
+from responses_app.stores.estate import inherit
 from responses_app.stores.readers import DatabaseReaders
-from responses_app.stores.rows import chain_of, part_row, response_row, sampled_item, sampled_rows
+from responses_app.stores.removal import remove_ended, remove_one
+from responses_app.stores.response_sql import KEEP_WORKER
+from responses_app.stores.retention import added, plan_purge
+from responses_app.stores.rows import worker_row
 from responses_app.stores.writer import CoalescingWriter
+from responses_app.stores.writes import Begun, Job, Write, commit
 
 logger = logging.getLogger("respsite.stores")
 
-IDS_A_QUERY = 500  # SQLite may be built for 999 parameters at most
+Result = TypeVar("Result")
 
 
 class DatabaseResponseStore(BaseResponseStore):
@@ -32,12 +48,21 @@ class DatabaseResponseStore(BaseResponseStore):
 
     Saving a response again replaces it. A part whose ancestors were never stored (a connection may continue what it
     alone remembers) is stored with them, else it could not be continued; they cannot be retrieved or continued
-    themselves.
+    themselves. `now` is the clock, in Unix seconds; `max_pending` bounds the writes that wait.
     """
 
-    def __init__(self, *, using: str = "default", max_pending: int = 10_000) -> None:
+    def __init__(
+        self,
+        *,
+        using: str = "default",
+        limits: StoreLimits = StoreLimits(),  # noqa: B008 - it is frozen
+        now: Callable[[], float] = time.time,
+        max_pending: int = 10_000,
+    ) -> None:
         self._using = using
-        self._writer = CoalescingWriter(self._commit, using=using, max_pending=max_pending)
+        self._limits = limits
+        self._now = now
+        self._writer: CoalescingWriter[Write] = CoalescingWriter(self._commit, using=using, max_pending=max_pending)
         self._readers = DatabaseReaders(using)
         self._usable = False
 
@@ -48,34 +73,67 @@ class DatabaseResponseStore(BaseResponseStore):
         await self._writer.aclose()
         await self._readers.aclose()
 
+    async def accept(self, accepted: AcceptedResponse) -> None:
+        await self._writer.write(accepted)
+
+    async def begin(self, project: str, response_id: str) -> None:
+        await self._writer.write(Begun(project, response_id))
+
     async def save(self, stored: StoredResponse) -> None:
         await self._writer.write(stored)
 
-    async def chain(self, project: str, response_id: str) -> ChainLink | None:
-        if not _can_be_known(response_id):
+    async def response(self, project: str, response_id: str) -> JsonObject | None:
+        if not can_be_known(response_id):
             return None
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.response(db, project, response_id, since=since))
 
-        def read(connection: BaseDatabaseWrapper) -> ChainLink | None:
-            rows = chain_rows(connection, project, response_id)
-            if rows and rows[0][1] is not None:
-                logger.error("response %s cannot be continued: part %s of its chain is lost", response_id, rows[0][1])
-                return None
-            return chain_of(rows)
+    async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
+        if not can_be_known(response_id):
+            return None
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.input_items(db, project, response_id, since=since))
 
-        return await self._readers.run(read)
+    async def delete(self, project: str, response_id: str) -> bool:
+        if not can_be_known(response_id):
+            return False
+        since = self._known_since()
+        return await self._do(lambda db, before: remove_one(db, project, response_id, since=since) or bool(before))
+
+    async def chain(self, project: str, response_id: str) -> ChainLink | None:
+        if not can_be_known(response_id):
+            return None
+        since = self._known_since()
+        return await self._readers.run(lambda db: load_chain(db, project, response_id, since=since))
 
     async def sampled_items(self, project: str, item_ids: Collection[str]) -> Mapping[str, SampledItem]:
-        wanted = [item_id for item_id in item_ids if _can_be_known(item_id)]
+        wanted = [item_id for item_id in item_ids if can_be_known(item_id)]
         if not wanted:
             return {}
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.sampled_items(db, project, wanted, since=since))
 
-        def read(connection: BaseDatabaseWrapper) -> Mapping[str, SampledItem]:
-            kept = SampledItemRow.objects.using(connection.alias).filter(project=project)
-            columns = kept.values_list("id", "fingerprint", "kind", "tokens")
-            rows = (columns.filter(id__in=ids) for ids in _parts(wanted))
-            return {row[0]: sampled_item(*row) for row in concatenated.from_iterable(rows)}
+    async def items(self, project: str, item_ids: Collection[str]) -> Mapping[str, JsonObject]:
+        wanted = [item_id for item_id in item_ids if can_be_known(item_id)]
+        if not wanted:
+            return {}
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.items(db, project, wanted, since=since))
 
-        return await self._readers.run(read)
+    async def beat(self, worker: WorkerState) -> None:
+        await self._do(lambda db, _: KEEP_WORKER.run(db, [worker_row(db, worker, seen_at=self._now())]))
+
+    async def inherit(self, worker_id: str, *, lease_seconds: float) -> Estate:
+        return await self._do(
+            lambda db, before: inherit(db, worker_id, before, now=self._now(), lease_seconds=lease_seconds)
+        )
+
+    async def purge(self) -> Purged:
+        plan = await self._readers.run(lambda db: plan_purge(db, self._limits, now=self._now()))
+        purged = Purged(more=plan.more)
+        for batch in plan.batches():
+            purged = added(purged, await self._do(lambda db, _, batch=batch: remove_ended(db, batch)))
+        return purged
 
     async def check(self) -> str | None:
         if self._usable:
@@ -90,58 +148,18 @@ class DatabaseResponseStore(BaseResponseStore):
         self._usable = True
         return None
 
-    # What follows runs on the writer's thread, in a transaction.
+    def _known_since(self) -> float:
+        """Return the time, in Unix seconds, from which on responses are known."""
+        return self._now() - self._limits.ttl if self._limits.ttl else -1.0
 
-    def _commit(self, batch: Sequence[StoredResponse]) -> None:
-        """Write a batch, one statement a table (SQLite: as many as its limit of parameters asks for)."""
-        links = {stored.link.response_id: (stored.project, stored.link) for stored in batch if stored.link}
-        links |= self._unstored_ancestors(links)
-        self._upsert(Response, {stored.response["id"]: response_row(stored) for stored in batch})
-        self._upsert(ChainPart, {part_id: part_row(*owned) for part_id, owned in links.items()})
-        self._upsert(SampledItemRow, {row.pk: row for stored in batch for row in sampled_rows(stored)})
+    async def _do(self, act: Callable[[BaseDatabaseWrapper, Result | None], Result]) -> Result:
+        """Return what `act` returns, which runs on the writer's thread."""
+        job = Job(act)
+        await self._writer.write(job)
+        return job.result  # type: ignore[return-value]
 
-    def _unstored_ancestors(self, links: "Mapping[str, _OwnedLink]") -> "dict[str, _OwnedLink]":
-        """Return what these links continue and what is not stored yet, with its project, by id."""
-        parents = {
-            link.parent.response_id: (project, link.parent)
-            for project, link in links.values()
-            if link.parent and link.parent.response_id not in links
-        }
-        stored = self._stored_parts(parents)
-        lineages = {
-            ancestor.response_id: (project, ancestor)
-            for parent_id, (project, parent) in parents.items()
-            if parent_id not in stored
-            for ancestor in parent.lineage()
-            if ancestor.response_id not in links
-        }
-        stored |= self._stored_parts(lineages.keys() - parents.keys())
-        return {part_id: owned for part_id, owned in lineages.items() if part_id not in stored}
-
-    def _stored_parts(self, part_ids: Iterable[str]) -> set[str]:
-        kept = ChainPart.objects.using(self._using).values_list("id", flat=True)
-        return {part_id for ids in _parts(list(part_ids)) for part_id in kept.filter(id__in=ids)}
-
-    def _upsert(self, model: type[Model], rows: Mapping[object, Model]) -> None:
-        """Insert or replace rows; by id, since PostgreSQL refuses a statement that meets one row twice."""
-        model._default_manager.using(self._using).bulk_create(
-            rows.values(),
-            update_conflicts=True,
-            unique_fields=["id"],
-            update_fields=[field.name for field in model._meta.concrete_fields if not field.primary_key],
-        )
-
-
-_OwnedLink = tuple[str, ChainLink]  # a project and its link
-
-
-def _can_be_known(identifier: str) -> bool:
-    """Whether an id that a client sent can be one of ours; no database takes every string (NUL, surrogates)."""
-    return len(identifier) <= ID_LENGTH and identifier.isascii() and identifier.isprintable()
-
-
-def _parts(ids: Sequence[str]) -> Iterable[Sequence[str]]:
-    return (ids[start : start + IDS_A_QUERY] for start in range(0, len(ids), IDS_A_QUERY))
+    def _commit(self, batch: Sequence[Write]) -> None:
+        commit(connections[self._using], batch)
 
 
 def _unapplied_migrations(connection: BaseDatabaseWrapper) -> Sequence[object]:

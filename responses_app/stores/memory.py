@@ -1,36 +1,185 @@
 """A store that forgets with the process: for tests, and for servers that want no database writes."""
 
-from collections.abc import Collection, Mapping
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
-from responses_app.stores.base import BaseResponseStore, StoredResponse
+from responses_app.protocol.resources import Status
+from responses_app.stores.base import (
+    STOPPED,
+    AcceptedResponse,
+    BaseResponseStore,
+    Estate,
+    Purged,
+    StoredResponse,
+    StoreLimits,
+    WorkerState,
+)
+
+RUNNING = (Status.QUEUED.value, Status.IN_PROGRESS.value)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A response; `of` is what was accepted or saved of it, `response` how it is now."""
+
+    of: AcceptedResponse | StoredResponse
+    response: JsonObject
+
+    @property
+    def runs(self) -> bool:
+        return self.response["status"] in RUNNING
+
+    @property
+    def created_at(self) -> float:
+        return float(str(self.response["created_at"]))
+
+    @property
+    def sampled(self) -> tuple[SampledItem, ...]:
+        return self.of.sampled if isinstance(self.of, StoredResponse) else ()
+
+    def size(self) -> int:
+        return len(json.dumps(self.response)) + len(json.dumps(self.of.input_items))
+
+
+_Key = tuple[str, str]  # a project and an id in it
 
 
 class MemoryResponseStore(BaseResponseStore):
-    """Keeps at most `max_entries` responses; the oldest go first."""
+    """Keeps at most `max_entries` responses and those that run, and `limits` of them once somebody purges.
 
-    def __init__(self, *, max_entries: int = 10_000) -> None:
+    Conversations are another store's, and left alone. `now` is the clock, in Unix seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_entries: int = 10_000,
+        limits: StoreLimits = StoreLimits(),  # noqa: B008 - it is frozen
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._max_entries = max_entries
-        self._responses: dict[tuple[str, str], StoredResponse] = {}
-        self._items: dict[tuple[str, str], SampledItem] = {}
+        self._limits = limits
+        self._now = now
+        self._responses: dict[_Key, _Kept] = {}
+        self._owners: dict[_Key, _Key] = {}  # the responses of output items
+        self._workers: dict[str, float] = {}  # when each was seen
+
+    async def accept(self, accepted: AcceptedResponse) -> None:
+        key = accepted.project, str(accepted.response["id"])
+        before = self._responses.get(key)
+        if before.runs if before else not accepted.again:
+            self._responses[key] = _Kept(accepted, accepted.response)
+
+    async def begin(self, project: str, response_id: str) -> None:
+        kept = self._responses.get((project, response_id))
+        if kept and kept.response["status"] == Status.QUEUED.value:
+            kept.response = {**kept.response, "status": Status.IN_PROGRESS.value}
 
     async def save(self, stored: StoredResponse) -> None:
-        self._responses[stored.project, str(stored.response["id"])] = stored
-        for sampled in stored.sampled:
-            self._items[stored.project, sampled.id] = sampled
-        while len(self._responses) > self._max_entries:
-            oldest = self._responses.pop(next(iter(self._responses)))
-            for sampled in oldest.sampled:
-                self._items.pop((oldest.project, sampled.id), None)
+        key = stored.project, str(stored.response["id"])
+        if stored.accepted and key not in self._responses:
+            return
+        self._responses[key] = _Kept(stored, stored.response)
+        self._owners |= {(stored.project, sampled.id): key for sampled in stored.sampled}
+        self._forget_oldest()
+
+    async def response(self, project: str, response_id: str) -> JsonObject | None:
+        kept = self._known(project, response_id)
+        return dict(kept.response) if kept else None
+
+    async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
+        kept = self._known(project, response_id)
+        return list(kept.of.input_items) if kept else None
+
+    async def delete(self, project: str, response_id: str) -> bool:
+        known = self._known(project, response_id) is not None
+        if known:
+            self._remove((project, response_id))
+        return known
 
     async def chain(self, project: str, response_id: str) -> ChainLink | None:
-        stored = self._responses.get((project, response_id))
-        return stored.link if stored else None
+        kept = self._known(project, response_id)
+        return kept.of.link if kept and isinstance(kept.of, StoredResponse) else None
 
     async def sampled_items(self, project: str, item_ids: Collection[str]) -> Mapping[str, SampledItem]:
-        found = ((item_id, self._items.get((project, item_id))) for item_id in item_ids)
-        return {item_id: sampled for item_id, sampled in found if sampled}
+        wanted = frozenset(item_ids)
+        return {each.id: each for kept in self._having(project, wanted) for each in kept.sampled if each.id in wanted}
+
+    async def items(self, project: str, item_ids: Collection[str]) -> Mapping[str, JsonObject]:
+        found: dict[str, JsonObject] = {}
+        for kept in self._having(project, item_ids):
+            output = kept.response["output"]
+            assert isinstance(output, list)
+            found |= {item["id"]: item for item in output if item.get("id") in item_ids}
+        return found
+
+    async def beat(self, worker: WorkerState) -> None:
+        self._workers[worker.id] = self._now()
+
+    async def inherit(self, worker_id: str, *, lease_seconds: float) -> Estate:
+        seen_since = self._now() - lease_seconds
+        alive = {worker_id, *(each for each, seen_at in self._workers.items() if seen_at > seen_since)}
+        queued, failed = [], 0
+        for kept in self._responses.values():
+            if not isinstance(kept.of, AcceptedResponse) or kept.of.worker in alive or not kept.runs:
+                continue
+            if kept.response["status"] == Status.QUEUED.value and kept.of.request is not None:
+                kept.of = replace(kept.of, worker=worker_id, again=True)
+                queued.append(kept.of)
+            else:
+                kept.response = {**kept.response, "status": Status.FAILED.value, "error": STOPPED}
+                failed += 1
+        return Estate(queued=tuple(queued), failed=failed)
+
+    async def purge(self) -> Purged:
+        purged = Purged()
+        for project in {project for project, _ in self._responses}:
+            for key, size in list(self._excess(project)):
+                self._remove(key)
+                purged = replace(purged, responses=purged.responses + 1, bytes=purged.bytes + size)
+        return purged
 
     async def check(self) -> str | None:
         return None
+
+    def _known(self, project: str, response_id: str) -> _Kept | None:
+        kept = self._responses.get((project, response_id))
+        return None if kept is None or self._is_expired(kept) else kept
+
+    def _is_expired(self, kept: _Kept) -> bool:
+        return bool(self._limits.ttl) and kept.created_at + self._limits.ttl <= self._now()
+
+    def _having(self, project: str, item_ids: Collection[str]) -> Iterator[_Kept]:
+        """Yield the responses that have some of these output items."""
+        for key in {self._owners.get((project, item_id)) for item_id in item_ids}:
+            if key and (kept := self._known(*key)):
+                yield kept
+
+    def _excess(self, project: str) -> Iterator[tuple[_Key, int]]:
+        """Yield the responses of a project that are to go, with their sizes, the oldest first."""
+        limits = self._limits
+        ordered = sorted(((kept.created_at, key) for key, kept in self._responses.items() if key[0] == project))
+        sizes = {key: self._responses[key].size() for _, key in ordered}
+        count, total = len(sizes), sum(sizes.values())
+        for _, key in ordered:
+            kept = self._responses[key]
+            beyond = 0 < limits.max_entries < count or 0 < limits.max_bytes < total
+            if not kept.runs and (self._is_expired(kept) or (beyond and key != ordered[-1][1])):
+                yield key, sizes[key]
+                count, total = count - 1, total - sizes[key]
+
+    def _forget_oldest(self) -> None:
+        excess = len(self._responses) - self._max_entries
+        if excess > 0:
+            for key in list(islice((key for key, kept in self._responses.items() if not kept.runs), excess)):
+                self._remove(key)
+
+    def _remove(self, key: _Key) -> None:
+        for sampled in self._responses.pop(key).sampled:
+            self._owners.pop((key[0], sampled.id), None)

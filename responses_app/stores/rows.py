@@ -1,19 +1,20 @@
 """What the store keeps ⇄ rows of the database. Token ids and lengths stand there as little-endian 32-bit numbers."""
 
-import json
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import orjson
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from engine.harmony.prompt import MessageKind, RenderedMessage, as_tokens
-from responses_app import models
-from responses_app.protocol.chain import ChainLink, LinkTokens, link_of
+from responses_app.models import json_text
+from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.items import SampledItem
-from responses_app.stores.base import StoredResponse
+from responses_app.stores.base import AcceptedResponse, StoredResponse, WorkerState
+from responses_app.stores.conversation_rows import can_be_known
+from responses_app.stores.response_sql import Row
 
 
 def pack(numbers: Sequence[int]) -> bytes:
@@ -33,47 +34,70 @@ def unpack(blob: bytes) -> "array[int]":
     return numbers
 
 
-def response_row(stored: StoredResponse) -> models.Response:
-    """Return the row that clients retrieve."""
-    response: dict[str, Any] = stored.response
-    return models.Response(
-        id=response["id"],
-        project=stored.project,
-        status=response["status"],
-        model=response["model"],
-        created_at=datetime.fromtimestamp(response["created_at"], UTC),
-        body=response,
-        input_items=stored.input_items,
-    )
+def time_value(connection: BaseDatabaseWrapper, seconds: float) -> object:
+    """Return a time in Unix seconds as the database's driver takes it."""
+    return connection.ops.adapt_datetimefield_value(datetime.fromtimestamp(seconds, UTC))
 
 
-def part_row(project: str, link: ChainLink) -> models.ChainPart:
+def accepted_row(connection: BaseDatabaseWrapper, accepted: AcceptedResponse) -> Row:
+    """Return the row of a response that has not ended."""
+    request = None if accepted.request is None else json_text(accepted.request)
+    row = _response_row(connection, accepted)
+    return row | {"worker": accepted.worker, "request": request, "size": row["size"] + _bytes(request or "")}
+
+
+def stored_row(connection: BaseDatabaseWrapper, stored: StoredResponse) -> Row:
+    """Return the row of a response that has ended."""
+    usage: dict[str, Any] = stored.response.get("usage") or {}
+    row = _response_row(connection, stored)
+    return row | {
+        "size": row["size"] + _bytes_of_tokens(stored),
+        "input_tokens": usage.get("input_tokens", 0),
+        "cached_tokens": usage.get("input_tokens_details", {}).get("cached_tokens", 0),
+        "output_tokens": usage.get("output_tokens", 0),
+        "first_token_ms": stored.first_token_ms,
+        "duration_ms": stored.duration_ms,
+    }
+
+
+def part_row(project: str, link: ChainLink) -> Row:
     """Return a link's own part of its chain."""
-    return models.ChainPart(
-        id=link.response_id,
-        project=project,
-        parent_id=link.parent.response_id if link.parent else None,
-        started_on=link.started_on,
-        calls=link.calls,
-        kinds=link.own.kinds,
-        lengths=pack(link.own.lengths),
-        tokens=pack(link.own.tokens),
-        settles=link.own.settles,
-        ends_final=link.own.ends_final,
-    )
+    return {
+        "id": link.response_id,
+        "project": project,
+        "parent_id": link.parent.response_id if link.parent else None,
+        "started_on": link.started_on,
+        "calls": json_text(link.calls) if link.calls else "{}",
+        "kinds": link.own.kinds,
+        "lengths": pack(link.own.lengths),
+        "tokens": pack(link.own.tokens),
+        "settles": link.own.settles,
+        "ends_final": link.own.ends_final,
+    }
 
 
-def sampled_rows(stored: StoredResponse) -> Iterator[models.SampledItem]:
+def sampled_rows(stored: StoredResponse) -> Iterator[Row]:
     """Yield a response's items with their tokens."""
     for item in stored.sampled:
-        yield models.SampledItem(
-            id=item.id,
-            project=stored.project,
-            response_id=stored.response["id"],
-            fingerprint=item.fingerprint,
-            kind=item.message.kind.value,
-            tokens=pack(item.message.tokens),
-        )
+        yield {
+            "id": item.id,
+            "project": stored.project,
+            "response_id": stored.response["id"],
+            "fingerprint": item.fingerprint,
+            "kind": item.message.kind.value,
+            "tokens": pack(item.message.tokens),
+        }
+
+
+def worker_row(connection: BaseDatabaseWrapper, worker: WorkerState, *, seen_at: float) -> Row:
+    """Return the row of a server process."""
+    return {
+        "id": worker.id,
+        "started_at": time_value(connection, worker.started_at),
+        "seen_at": time_value(connection, seen_at),
+        "connections": worker.connections,
+        "in_flight": worker.in_flight,
+    }
 
 
 def sampled_item(item_id: str, fingerprint: str, kind: str, tokens: bytes) -> SampledItem:
@@ -81,29 +105,42 @@ def sampled_item(item_id: str, fingerprint: str, kind: str, tokens: bytes) -> Sa
     return SampledItem(item_id, fingerprint, RenderedMessage(MessageKind(kind), unpack(tokens)))
 
 
-def chain_of(rows: Sequence[Sequence[Any]]) -> ChainLink | None:
-    """Return the last link of the chain that these rows (`chain_sql.chain_rows`) make up."""
-    link: ChainLink | None = None
-    for response_id, _, started_on, calls, kinds, lengths, tokens, settles, ends_final, _ in rows:
-        own = LinkTokens(
-            kinds=kinds,
-            lengths=unpack(lengths),
-            tokens=unpack(tokens),
-            settles=bool(settles),
-            ends_final=bool(ends_final),
-        )
-        link = link_of(
-            link,
-            response_id=response_id,
-            started_on=started_on,
-            own=own,
-            calls=_calls(calls),
-        )
-    return link
+def _response_row(connection: BaseDatabaseWrapper, response: AcceptedResponse | StoredResponse) -> dict[str, Any]:
+    """Return what is the same in all rows of responses."""
+    body: dict[str, Any] = response.response
+    body_text, input_text = json_text(body), json_text(response.input_items)
+    return {
+        "id": body["id"],
+        "project": response.project,
+        "status": body["status"],
+        "model": body["model"],
+        "created_at": time_value(connection, body["created_at"]),
+        "body": body_text,
+        "input_items": input_text,
+        "background": bool(body.get("background")),
+        "transport": response.transport,
+        "previous_response_id": _known_id(body.get("previous_response_id")),
+        "conversation_id": _known_id((body.get("conversation") or {}).get("id")),
+        "worker": "",
+        "request": None,
+        "size": _bytes(body_text) + _bytes(input_text),
+        "input_tokens": 0,
+        "cached_tokens": 0,
+        "output_tokens": 0,
+        "first_token_ms": None,
+        "duration_ms": None,
+    }
 
 
-def _calls(text: str) -> dict[str, str]:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:  # a lone surrogate, which is an escape here; a client's id may have one
-        return json.loads(text)
+def _known_id(value: object) -> str:
+    """Return an id, or nothing where it cannot be one of ours."""
+    return value if isinstance(value, str) and can_be_known(value) else ""
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _bytes_of_tokens(stored: StoredResponse) -> int:
+    own = len(stored.link.own.tokens) + len(stored.link.own.lengths) if stored.link else 0
+    return 4 * (own + sum(len(item.message.tokens) for item in stored.sampled))

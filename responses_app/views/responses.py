@@ -1,23 +1,122 @@
-"""`POST /v1/responses`: JSON or server-sent events."""
+"""`/v1/responses`: create (JSON, server-sent events, background), and what is asked of a response by its id."""
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 
 from responses_app.http import MethodNotAllowed, event_stream, json_response, read_json, request_id_of, run_to_end
-from responses_app.protocol.requests import parse_create
-from responses_app.runs.run import Origin
-from responses_app.wiring import get_site
+from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.pages import check_include_query, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.requests import CreateRequest, parse_create
+from responses_app.runs.plan import Origin
+from responses_app.runs.run import ResponseRun
+from responses_app.wiring import Site, get_site
+
+PROJECT = "default"  # until there are keys
 
 
 async def create(request: HttpRequest) -> HttpResponseBase:
-    """Create a response; `stream: true` streams it."""
+    """Create a response; `stream: true` streams it, `background: true` answers before it runs."""
     if request.method != "POST":
         raise MethodNotAllowed(str(request.method), ["POST"], " A WebSocket needs an upgrade request to this path.")
     site = get_site()
     wanted = parse_create(read_json(request, max_body_bytes=site.settings.max_body_bytes))
-    transport = "sse" if wanted.stream else "json"
-    run = await site.service.create(wanted, Origin(transport=transport, request_id=request_id_of(request)))
+    run = await site.service.create(wanted, _origin(request, wanted))
     if wanted.stream:
-        interval = site.settings.responses_ping_interval_seconds
-        return await event_stream(site.registry, run, ping_seconds=interval)
+        return await _stream(site, run)
+    if wanted.background:
+        return json_response(run.response())
     return json_response(await run_to_end(site.registry, run))
+
+
+async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
+    """Return a response, pick up its stream (`stream=true&starting_after=N`), or delete it."""
+    site = get_site()
+    if request.method == "DELETE":
+        await site.library.delete(PROJECT, response_id)
+        return json_response({"id": response_id, "object": "response", "deleted": True})
+    if request.method != "GET":
+        raise MethodNotAllowed(str(request.method), ["GET", "DELETE"])
+    check_include_query(_query(request.GET))
+    starting_after = _starting_after(request.GET)
+    if _flag(request.GET, "stream"):
+        run = await site.library.stream(PROJECT, response_id, starting_after=starting_after)
+        return await _stream(site, run, starting_after=-1 if starting_after is None else starting_after)
+    return json_response(await site.library.response(PROJECT, response_id))
+
+
+async def cancel(request: HttpRequest, response_id: str) -> HttpResponse:
+    """Cancel a background response."""
+    _only(request, "POST")
+    return json_response(await get_site().library.cancel(PROJECT, response_id))
+
+
+async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
+    """List what a response was asked."""
+    _only(request, "GET")
+    query = _query(request.GET)
+    wanted = parse_list_query(query)
+    check_include_query(query)
+    items = list(await get_site().library.input_items(PROJECT, response_id))
+    if wanted.descending:
+        items.reverse()
+    start = 0
+    if wanted.after is not None:
+        ids = [item["id"] for item in items]
+        if wanted.after not in ids:
+            raise unknown_cursor(wanted.after)
+        start = ids.index(wanted.after) + 1
+    page = items[start : start + wanted.limit]
+    return json_response(list_page(page, has_more=start + len(page) < len(items)))
+
+
+async def input_tokens(request: HttpRequest) -> HttpResponse:
+    """Count the tokens of the prompt that a request would have."""
+    _only(request, "POST")
+    site = get_site()
+    wanted = parse_create(read_json(request, max_body_bytes=site.settings.max_body_bytes))
+    count = await site.service.count_input_tokens(wanted, _origin(request, wanted))
+    counted: JsonObject = {"object": "response.input_tokens", "input_tokens": count}
+    return json_response(counted)
+
+
+def _origin(request: HttpRequest, wanted: CreateRequest) -> Origin:
+    transport = "background" if wanted.background else "sse" if wanted.stream else "json"
+    return Origin(transport=transport, project=PROJECT, request_id=request_id_of(request))
+
+
+async def _stream(site: Site, run: ResponseRun, *, starting_after: int | None = None) -> HttpResponseBase:
+    interval = site.settings.responses_ping_interval_seconds
+    return await event_stream(site.registry, run, ping_seconds=interval, starting_after=starting_after)
+
+
+def _only(request: HttpRequest, method: str) -> None:
+    if request.method != method:
+        raise MethodNotAllowed(str(request.method), [method])
+
+
+def _query(given: QueryDict) -> dict[str, list[str]]:
+    return {name: [str(value) for value in values] for name, values in given.lists()}
+
+
+def _flag(query: QueryDict, name: str) -> bool:
+    value = query.get(name, "false").lower()
+    if value not in ("true", "false", "1", "0"):
+        raise invalid_request(
+            f"Invalid value for '{name}': {value[:80]!r}. Supported values are: 'true' and 'false'.",
+            param=name,
+            code="invalid_value",
+        )
+    return value in ("true", "1")
+
+
+def _starting_after(query: QueryDict) -> int | None:
+    value = query.get("starting_after")
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdecimal() and len(value) < 10):
+        raise invalid_request(
+            f"Invalid value for 'starting_after': {value[:80]!r}. It takes the sequence number of an event.",
+            param="starting_after",
+            code="invalid_value",
+        )
+    return int(value)

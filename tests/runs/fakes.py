@@ -14,11 +14,21 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.tiers import ServiceTiers
+from responses_app.runs.history import History
 from responses_app.runs.journal import JournalReader, Waiter
-from responses_app.runs.registry import RunRegistry
-from responses_app.runs.run import Origin, ResponseRun
+from responses_app.runs.library import ResponseLibrary
+from responses_app.runs.plan import Origin
+from responses_app.runs.registry import RunLimits, RunRegistry
+from responses_app.runs.run import ResponseRun
 from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
-from responses_app.stores.base import StoredResponse, StoreError
+from responses_app.stores.base import (
+    AcceptedResponse,
+    BaseConversationStore,
+    ConversationEntry,
+    ConversationRecord,
+    StoredResponse,
+    StoreError,
+)
 from responses_app.stores.memory import MemoryResponseStore
 from tests.protocol.laws import counting_ids
 
@@ -105,10 +115,32 @@ class FakeStore(MemoryResponseStore):
         await super().save(stored)
         self.saved.append(stored)
 
+    async def accept(self, accepted: AcceptedResponse) -> None:
+        if isinstance(self.failure, StoreError):
+            raise self.failure
+        await super().accept(accepted)
+
     async def chain(self, project: str, response_id: str) -> ChainLink | None:
         if isinstance(self.failure, StoreError):
             raise self.failure
         return await super().chain(project, response_id)
+
+
+class FakeConversations(BaseConversationStore):
+    """Conversations as a service reads them; `entries` are those of one project, by conversation."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, ConversationRecord] = {}
+        self.kept: dict[str, list[ConversationEntry]] = {}
+
+    async def get(self, project: str, conversation_id: str) -> ConversationRecord | None:
+        return self.records.get(conversation_id)
+
+    async def entries_since(self, project: str, conversation_id: str, position: int) -> list[ConversationEntry]:
+        return [entry for entry in self.kept.get(conversation_id, []) if entry.position > position]
+
+
+FakeConversations.__abstractmethods__ = frozenset()  # the service calls no other method
 
 
 @dataclass
@@ -117,17 +149,20 @@ class Site:
 
     engine: FakeEngine = field(default_factory=FakeEngine)
     store: FakeStore = field(default_factory=FakeStore)
-    max_runs: int = 10
+    run_limits: RunLimits = field(default_factory=lambda: RunLimits(max_runs=10))
+    conversations: FakeConversations = field(default_factory=FakeConversations)
     max_lag_bytes: int = 1_000_000
     store_responses: bool = True
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
 
     def __post_init__(self) -> None:
-        self.registry = RunRegistry(max_runs=self.max_runs)
+        self.registry = RunRegistry(self.run_limits)
+        self.library = ResponseLibrary(self.store, self.registry)
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0)
         self.service = ResponseService(
             models={"fake": model},
             store=self.store,
+            history=History(self.store, self.conversations, self.registry),
             registry=self.registry,
             new_id=counting_ids(),
             now=lambda: NOW,
@@ -136,9 +171,9 @@ class Site:
             ),
         )
 
-    async def begin(self, *, project: str = "default", **fields: object) -> "Reading":
+    async def begin(self, *, project: str = "default", transport: str = "test", **fields: object) -> "Reading":
         """Start a run and attach a reader."""
-        origin = Origin(transport="test", project=project, request_id="req_1")
+        origin = Origin(transport=transport, project=project, request_id="req_1")
         run = await self.service.create(parse_create(fields), origin)
         return Reading(self, run)
 
@@ -153,11 +188,11 @@ class Site:
 class Reading:
     """A run and its one reader."""
 
-    def __init__(self, site: Site, run: ResponseRun) -> None:
+    def __init__(self, site: Site, run: ResponseRun, *, starting_after: int | None = None) -> None:
         self.site = site
         self.run = run
         self.wake = Waiter()
-        self.reader: JournalReader = site.registry.attach(run, self.wake)
+        self.reader: JournalReader = site.registry.attach(run, self.wake, starting_after=starting_after)
         self.events: list[JsonObject] = []
 
     async def to_the_end(self) -> list[JsonObject]:

@@ -8,6 +8,7 @@ from engine.harmony.encoding import encode_harmony
 from engine.types import FinishReason
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status
+from responses_app.runs.registry import RunLimits
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, THOUGHT, FakeEngine, Site
@@ -103,7 +104,7 @@ async def test_a_run_that_ended_is_forgotten() -> None:
 
 
 async def test_no_more_runs_than_there_may_be() -> None:
-    site = Site(FakeEngine([[HALF, asyncio.Event(), ANSWER]]), max_runs=2)
+    site = Site(FakeEngine([[HALF, asyncio.Event(), ANSWER]]), run_limits=RunLimits(max_runs=2))
     readings = [await site.begin(input="hi") for _ in range(2)]
     with pytest.raises(ApiError) as refused:
         await site.begin(input="hi")
@@ -114,12 +115,12 @@ async def test_no_more_runs_than_there_may_be() -> None:
         reading.leave()
 
 
-async def test_closing_cancels_what_runs_and_refuses_the_rest() -> None:
+async def test_closing_stops_what_runs_and_refuses_the_rest() -> None:
     site = hanging()
     reading = await site.begin(input="hi")
     await site.engine.waits.wait()
     await site.registry.aclose()
-    assert (await reading.to_the_end())[-1]["response"]["status"] == "cancelled"
+    assert (await reading.to_the_end())[-1]["response"]["status"] == "failed"
     assert site.engine.running == 0
     with pytest.raises(ApiError) as refused:
         await site.begin(input="hi")
@@ -131,7 +132,7 @@ async def test_closing_with_runs_that_have_not_begun() -> None:
     site = hanging()
     reading = await site.begin(input="hi")
     await site.registry.aclose()
-    assert (await reading.to_the_end())[-1]["response"]["status"] == "cancelled"
+    assert (await reading.to_the_end())[-1]["response"]["status"] == "failed"
 
 
 async def test_closing_gives_runs_a_grace() -> None:

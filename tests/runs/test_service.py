@@ -13,7 +13,8 @@ from responses_app.protocol.chain import new_link
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests import parse_create
 from responses_app.runs import service
-from responses_app.runs.run import Origin
+from responses_app.runs.plan import Origin
+from responses_app.runs.registry import RunLimits
 from responses_app.stores.base import StoreError
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site
@@ -292,9 +293,9 @@ async def test_long_inputs_are_rendered_off_the_loop(monkeypatch: pytest.MonkeyP
     threads = []
     in_thread = asyncio.to_thread
 
-    async def counting(function: Callable[[], object]) -> object:
+    async def counting(function: Callable[..., object], *arguments: object) -> object:
         threads.append(function)
-        return await in_thread(function)
+        return await in_thread(function, *arguments)
 
     monkeypatch.setattr(service.asyncio, "to_thread", counting)
     await site.ask(input="short")
@@ -314,7 +315,7 @@ async def test_media_is_replaced_by_a_note(caplog: pytest.LogCaptureFixture) -> 
 
 
 async def test_many_at_once_do_not_mix() -> None:
-    site = Site(FakeEngine([SAID]), max_runs=50)
+    site = Site(FakeEngine([SAID]), run_limits=RunLimits(max_runs=50))
     readings = [await site.begin(input=f"number {number}") for number in range(30)]
     for reading in readings:
         assert_laws(await reading.to_the_end())

@@ -1,0 +1,81 @@
+"""What can be done with chosen responses: cancel, delete, export. Each is bounded, and says so where it stops."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin import actions as django_actions
+from django.db import connection, transaction
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from responses_app.admin.cancelling import cancel_responses, forget_runs
+from responses_app.admin.formats import RUNNING
+from responses_app.models import Response
+from responses_app.stores.removal import remove
+
+MOST_CHANGED = 500  # responses that one action deletes or cancels
+MOST_EXPORTED = 1_000
+MOST_EXPORTED_BYTES = 64 << 20
+
+
+@admin.action(permissions=["cancel"], description="Cancel the selected responses")
+def cancel(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]") -> None:
+    """Cancel what runs."""
+    running = list(queryset.filter(status__in=RUNNING).order_by().values_list("pk", flat=True)[:MOST_CHANGED])
+    cancelled = cancel_responses(running) if running else 0
+    if cancelled:
+        model_admin.message_user(request, f"{_counted(cancelled)} cancelled.", messages.SUCCESS)
+    if cancelled < len(running):
+        rest = f"{_counted(len(running) - cancelled)} not cancelled: they run in another worker, or have just ended."
+        model_admin.message_user(request, rest, messages.WARNING)
+    if not running:
+        model_admin.message_user(request, "None of the selected responses is running.", messages.WARNING)
+
+
+@admin.action(permissions=["delete"], description="Delete the selected responses")
+def delete_selected(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]") -> HttpResponseBase | None:
+    """Delete them, after a page that asks."""
+    return django_actions.delete_selected(model_admin, request, queryset[:MOST_CHANGED])
+
+
+@admin.action(permissions=["view"], description="Export the selected responses as JSON lines")
+def export(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]") -> HttpResponse:
+    """Send a file with one response a line, each with its input items."""
+    ids = list(queryset.values_list("pk", flat=True)[:MOST_EXPORTED])
+    answer = HttpResponse(content_type="application/jsonl")
+    answer["Content-Disposition"] = 'attachment; filename="responses.jsonl"'
+    left = MOST_EXPORTED_BYTES
+    for line in json_lines(ids):
+        left -= len(line)
+        if left < 0:
+            break
+        answer.write(line)
+    return answer
+
+
+def json_lines(ids: Sequence[str], *, at_once: int = 20) -> Iterator[bytes]:
+    """Yield a line for each of these responses, in this order, as JSON that is never parsed here."""
+    for start in range(0, len(ids), at_once):
+        some = ids[start : start + at_once]
+        texts = Response.objects.filter(pk__in=some).values_list("pk", _text("body"), _text("input_items"))
+        rows = {pk: (body, items) for pk, body, items in texts}
+        for body, items in (rows[pk] for pk in some if pk in rows):
+            yield f'{{"response":{body},"input_items":{items}}}\n'.encode()
+
+
+def delete_responses(response_ids: Collection[str]) -> None:
+    """Delete responses as clients do: what of their chains others still need stays."""
+    with transaction.atomic():
+        remove(connection, list(response_ids))
+    forget_runs(response_ids)
+
+
+def _text(column: str) -> Cast:
+    return Cast(column, TextField())
+
+
+def _counted(number: int) -> str:
+    return f"{number:,} response was" if number == 1 else f"{number:,} responses were"

@@ -1,0 +1,161 @@
+"""Stored responses: a list with filters, and each as the conversation it was."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from responses_app.admin.actions import cancel, delete_responses, delete_selected, export, json_lines
+from responses_app.admin.filters import AgeFilter, ModelFilter, ProjectFilter, StatusFilter, TransportFilter
+from responses_app.admin.formats import NONE, conversation_link, milliseconds, moment, pill, response_link
+from responses_app.admin.lists import ReadOnlyAdmin
+from responses_app.admin.pages import html_page
+from responses_app.admin.response_page import BULKY, response_page
+from responses_app.admin.search import HELP, found_ids
+from responses_app.admin.text import visible
+from responses_app.models import Response
+
+MOST_NAMED = 20  # of the responses that are to be deleted, on the page that asks
+
+
+@admin.register(Response)
+class ResponseAdmin(ReadOnlyAdmin):
+    """Responses, the newest first."""
+
+    list_display = ("identifier", "state", "model_name", "created", "tokens", "first_token", "duration", "way", "links")
+    list_filter = (
+        StatusFilter,
+        AgeFilter,
+        ModelFilter,
+        ("background", admin.BooleanFieldListFilter),
+        TransportFilter,
+        ProjectFilter,
+    )
+    date_hierarchy = "created_at"
+    ordering = ("-created_at",)
+    search_fields = ("id",)
+    search_help_text = HELP
+    actions = (export, cancel, delete_selected)
+
+    def get_queryset(self, request: HttpRequest) -> "QuerySet[Response]":
+        """Leave out what is long: lists never show it."""
+        return super().get_queryset(request).defer(*BULKY)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: "QuerySet[Response]", search_term: str
+    ) -> "tuple[QuerySet[Response], bool]":
+        """Search by ids."""
+        return (queryset.filter(pk__in=found_ids(search_term)) if search_term.strip() else queryset), False
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the download."""
+        download = path("<path:object_id>/json/", self.admin_site.admin_view(self.download), name="response_json")
+        return [download, *super().get_urls()]
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        """Cancelling is Django's permission to change, though nothing else can be changed."""
+        return bool(request.user.has_perm("responses_app.change_response"))
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Show a response."""
+        response = self._response(request, object_id)
+        context = {
+            **self.admin_site.each_context(request),
+            **response_page(response, turns=request.GET.get("turns", "")),
+            "opts": self.opts,
+            "has_delete_permission": self.has_delete_permission(request, response),
+        }
+        return html_page(TemplateResponse(request, "admin/respsite/response.html", context))
+
+    def download(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Send a response and its input items as one JSON object."""
+        response = self._response(request, object_id)
+        answer = HttpResponse(json_lines([response.pk]), content_type="application/json")
+        answer["Content-Disposition"] = f'attachment; filename="{response.pk}.json"'
+        return answer
+
+    def get_deleted_objects(
+        self, objs: "QuerySet[Response] | Sequence[Response]", request: HttpRequest
+    ) -> tuple[list[str], dict[str, int], set[str], list[str]]:
+        """Name what is to be deleted without loading it."""
+        ids = [str(each) for each in objs]
+        more = [f"and {len(ids) - MOST_NAMED:,} more"] if len(ids) > MOST_NAMED else []
+        return [*ids[:MOST_NAMED], *more], {"responses": len(ids)}, set(), []
+
+    def delete_model(self, request: HttpRequest, obj: Response) -> None:
+        """Delete one."""
+        delete_responses([obj.pk])
+
+    def delete_queryset(self, request: HttpRequest, queryset: "QuerySet[Response]") -> None:
+        """Delete some."""
+        delete_responses([response.pk for response in queryset])
+
+    def _response(self, request: HttpRequest, object_id: str) -> Response:
+        response = self.get_object(request, object_id)
+        if response is None:
+            raise Http404
+        if not self.has_view_permission(request, response):
+            raise PermissionDenied
+        return response
+
+    @admin.display(description="response")
+    def identifier(self, response: Response) -> SafeString:
+        """The id, to select and copy."""
+        return format_html('<span class="id">{}</span>', response.pk)
+
+    @admin.display(description="status")
+    def state(self, response: Response) -> SafeString:
+        """The status in its colour."""
+        return pill(response.status)
+
+    @admin.display(description="model")
+    def model_name(self, response: Response) -> str:
+        """The model as clients call it."""
+        return visible(response.model)
+
+    @admin.display(description="created")
+    def created(self, response: Response) -> SafeString:
+        """When it was accepted."""
+        return moment(response.created_at)
+
+    @admin.display(description="tokens in → out")
+    def tokens(self, response: Response) -> SafeString:
+        """What it read and what it said."""
+        cached = f"{response.cached_tokens:,} of them cached"
+        return format_html(
+            '<span title="{}">{} → {}</span>', cached, f"{response.input_tokens:,}", f"{response.output_tokens:,}"
+        )
+
+    @admin.display(description="first token")
+    def first_token(self, response: Response) -> str:
+        """Time to the first token."""
+        return milliseconds(response.first_token_ms)
+
+    @admin.display(description="duration")
+    def duration(self, response: Response) -> str:
+        """Time to its end."""
+        return milliseconds(response.duration_ms)
+
+    @admin.display(description="came by")
+    def way(self, response: Response) -> SafeString:
+        """The transport, and the project where it is not the only one's name."""
+        names = [response.transport or NONE]
+        names += ["background"] if response.background else []
+        names += [response.project] if response.project != "default" else []
+        return format_html_join(" ", '<span class="chip">{}</span>', ((visible(name),) for name in names))
+
+    @admin.display(description="continues")
+    def links(self, response: Response) -> SafeString | str:
+        """What it goes on from."""
+        links = [conversation_link(response.conversation_id)] if response.conversation_id else []
+        links += [response_link(response.previous_response_id)] if response.previous_response_id else []
+        return format_html_join(" ", "{}", ((link,) for link in links)) or NONE

@@ -1,0 +1,34 @@
+"""Search for responses by ids, through indexes alone: never a look into the bodies."""
+
+from django.db import connections
+from django.db.models import Model, QuerySet
+
+from responses_app.models import ID_LENGTH, ChainPart, ConversationItem, Response
+
+HELP = (
+    "Finds a response by its id or the beginning of it, the responses that continue one by its whole id, and the "
+    "responses of a conversation by its whole id."
+)
+MOST_FOUND = 1_000  # of each kind
+
+
+def found_ids(term: str) -> list[str]:
+    """Return the ids of the responses that a search is for."""
+    term = term.strip()
+    if not 0 < len(term) <= ID_LENGTH or not term.isascii() or not term.isprintable():
+        return []
+    ids = list(beginning_with(Response.objects.all(), term).order_by("-pk").values_list("pk", flat=True)[:MOST_FOUND])
+    ids += ChainPart.objects.filter(parent_id=term).values_list("pk", flat=True)[:MOST_FOUND]
+    appended = ConversationItem.objects.filter(conversation_id=term).exclude(response_id="")
+    ids += appended.order_by().values_list("response_id", flat=True).distinct()[:MOST_FOUND]
+    return ids
+
+
+def beginning_with(queryset: "QuerySet[Model]", beginning: str) -> "QuerySet[Model]":
+    """Return the rows whose id begins so, by the index on it.
+
+    PostgreSQL has one for LIKE. SQLite's LIKE knows no case and so no index; its order of text is that of code points.
+    """
+    if connections[queryset.db].vendor == "sqlite":
+        return queryset.filter(pk__gte=beginning, pk__lt=beginning[:-1] + chr(ord(beginning[-1]) + 1))
+    return queryset.filter(pk__startswith=beginning)

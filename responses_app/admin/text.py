@@ -1,0 +1,70 @@
+"""Text of models and clients, made fit for a page: nothing hides in it, nothing breaks out of it, nothing is endless.
+
+Templates escape HTML; this is about the rest. A lone surrogate cannot be encoded, a NUL ends documents early, controls
+of direction turn what stands beside them around, and tag characters say what nobody sees. All are shown as escapes.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # control characters but tab, line feed and carriage return
+    "\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff"  # separators, embeddings, overrides and isolates, the BOM
+    "\ud800-\udfff"  # lone surrogates
+    "\U000e0000-\U000e007f]"  # tags
+)
+SHOWN, FOLDED = 1_500, 30_000  # characters of a text that a page shows at once, and that can be unfolded
+CUT_BACK = 200  # a text is cut at a line or a word, if there is one this close
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """A text as a page shows it: its beginning, what can be unfolded, and how many characters only the JSON has."""
+
+    shown: str
+    folded: str = ""
+    lost: int = 0
+
+
+class Room:
+    """What is left of a page: texts that come after it is full show their beginning alone."""
+
+    def __init__(self, characters: int = 1_000_000) -> None:
+        self._left = characters
+
+    def clip(self, text: str, *, shown: int = SHOWN, folded: int = FOLDED) -> Clipped:
+        """Return a text as the page shows it; it is only folded where that saves something."""
+        most = min(shown + folded, max(self._left, SHOWN))
+        shown = min(shown, most)
+        seen, lost = visible(text[:most]), max(0, len(text) - most)
+        cut = _cut(seen, shown) if len(seen) > shown + CUT_BACK else len(seen)
+        self._left -= len(seen)
+        return Clipped(seen[:cut], seen[cut:], lost)
+
+
+def visible(text: object) -> str:
+    """Return a text with everything that cannot be seen, or encoded, as an escape."""
+    return _UNSEEN.sub(_escape, str(text))
+
+
+def pretty(value: object) -> str:
+    """Return JSON to read; what is nested too deeply to indent stays on one line."""
+    try:
+        return json.dumps(value, indent=2, ensure_ascii=False)
+    except RecursionError:
+        return json.dumps(value, ensure_ascii=False)
+
+
+def _escape(found: "re.Match[str]") -> str:
+    code = ord(found[0])
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _cut(text: str, at: int) -> int:
+    """Return where to cut: behind the last line, or word, before `at`."""
+    for mark in "\n ":
+        found = text.rfind(mark, max(0, at - CUT_BACK), at)
+        if found >= 0:
+            return found + 1
+    return at

@@ -1,0 +1,186 @@
+"""Items of a response, read as a conversation: who said what, and each function call beside its output.
+
+Items are what clients and models sent: nothing is taken for granted about their shape.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from responses_app.admin.text import FOLDED, Clipped, Room, pretty, visible
+
+ROLES = {"user": "User", "assistant": "Assistant", "developer": "Developer", "system": "System"}
+OUTPUT = "_output"  # how the types of outputs end: function_call_output, custom_tool_call_output, …
+MOST_ITEMS = 200  # shown of each list of items
+MOST_PARTS = 50  # shown of an item
+
+
+@dataclass(slots=True)
+class Block:
+    """An item on the page.
+
+    `kind` is how it is drawn: message, reasoning, call, output or other. `who` is the side it stands on. `answer` is a
+    call's output, `answer_in` the response whose input had it.
+    """
+
+    kind: str
+    who: str
+    title: str
+    item_id: str = ""
+    status: str = ""
+    note: str = ""
+    texts: list[Clipped] = field(default_factory=list)
+    chips: list[str] = field(default_factory=list)
+    code: Clipped | None = None
+    call_id: str = ""
+    answer: "Block | None" = None
+    answer_in: str = ""
+
+
+class Transcript:
+    """Reads items in the order of the conversation; outputs find their calls in any earlier ones."""
+
+    def __init__(self, room: Room | None = None) -> None:
+        self._room = room or Room()
+        self._calls: dict[str, Block] = {}
+
+    def read(self, items: object) -> list[Block]:
+        """Return the blocks of items; an output whose call was read stands with the call."""
+        blocks = (self._block(item) for item in as_list(items)[-MOST_ITEMS:])
+        return [block for block in blocks if not self._answers(block)]
+
+    def unanswered(self) -> list[str]:
+        """Return the `call_id`s of calls whose output was not read."""
+        return [call_id for call_id, call in self._calls.items() if call.answer is None]
+
+    def read_answers(self, items: object, response_id: str) -> None:
+        """Look for outputs of calls in the input of a later response."""
+        for item in as_list(items):
+            call = self._calls.get(_string(item, "call_id")) if _string(item, "type").endswith(OUTPUT) else None
+            if call is not None and call.answer is None:
+                call.answer, call.answer_in = self._block(item), response_id
+
+    def _answers(self, block: Block) -> bool:
+        if block.kind == "call" and block.call_id:
+            self._calls.setdefault(block.call_id, block)
+        if block.kind != "output":
+            return False
+        call = self._calls.get(block.call_id)
+        if call is None or call.answer is not None:
+            return False
+        call.answer = block
+        return True
+
+    def _block(self, item: Any) -> Block:
+        kind = _string(item, "type") or ("message" if isinstance(item, dict) and "role" in item else "")
+        if kind == "message":
+            block = self._message(item)
+        elif kind == "reasoning":
+            block = self._reasoning(item)
+        elif kind in ("function_call", "custom_tool_call"):
+            block = self._call(item)
+        elif kind.endswith(OUTPUT):
+            block = self._output(kind, item)
+        else:
+            block = self._other(kind, item)
+        block.item_id, status = visible(_string(item, "id")), _string(item, "status")
+        block.status = "" if status == "completed" else visible(status)
+        return block
+
+    def _message(self, item: Any) -> Block:
+        role = _string(item, "role")
+        block = Block("message", role if role in ROLES else "other", ROLES.get(role, visible(role) or "Message"))
+        block.note = "commentary" if item.get("phase") == "commentary" else ""
+        self._say(block, item.get("content"))
+        return block
+
+    def _reasoning(self, item: Any) -> Block:
+        block = Block("reasoning", "assistant", "Reasoning")
+        self._say(block, item.get("content"))
+        if not block.texts:
+            self._say(block, item.get("summary"))
+            block.note = "summary" if block.texts else ""
+        if not block.texts:
+            block.note = "encrypted" if item.get("encrypted_content") else "empty"
+        return block
+
+    def _call(self, item: Any) -> Block:
+        name = ".".join(part for part in (_string(item, "namespace"), _string(item, "name")) if part)
+        block = Block("call", "assistant", visible(name) or "function call", call_id=_string(item, "call_id"))
+        written = item.get("arguments", item.get("input", ""))
+        block.code = self._room.clip(_readable(written))
+        return block
+
+    def _output(self, kind: str, item: Any) -> Block:
+        call_id = _string(item, "call_id")
+        block = Block("output", "tool", f"Output of {visible(call_id)[:80]}", call_id=call_id)
+        if kind not in ("function_call_output", "custom_tool_call_output"):
+            block.note = visible(kind)
+        output = item.get("output")
+        if isinstance(output, str):
+            block.code = self._room.clip(_readable(output))
+        elif isinstance(output, list):
+            self._say(block, output)
+        else:
+            block.code = self._room.clip(pretty(output))
+        return block
+
+    def _other(self, kind: str, item: Any) -> Block:
+        block = Block("other", "other", visible(kind)[:80] or "An item without a type")
+        block.call_id = _string(item, "call_id")
+        block.code = self._room.clip(pretty(item), shown=FOLDED, folded=0)
+        if block.call_id and kind.endswith("_call"):
+            block.kind = "call"
+        return block
+
+    def _say(self, block: Block, content: object) -> None:
+        """Add a message's parts: texts as they are, everything else by name."""
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        parts = as_list(content)
+        for part in parts[:MOST_PARTS]:
+            text = _string(part, "text") or _string(part, "refusal")
+            if text:
+                block.texts.append(self._room.clip(text))
+            if _string(part, "refusal"):
+                block.note = "refusal"
+            if not text:
+                block.chips.append(_part_name(part))
+        if len(parts) > MOST_PARTS:
+            block.chips.append(f"{len(parts) - MOST_PARTS:,} more parts")
+
+
+def as_list(value: object) -> Sequence[Any]:
+    """Return a list as it is, and nothing for what is none."""
+    return value if isinstance(value, list) else ()
+
+
+def call_ids(items: Iterable[Any]) -> set[str]:
+    """Return the `call_id`s these items name."""
+    return {call_id for item in items if (call_id := _string(item, "call_id"))}
+
+
+def _string(item: object, name: str) -> str:
+    value = item.get(name) if isinstance(item, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _part_name(part: object) -> str:
+    kind = _string(part, "type") or "part"
+    if kind in ("input_text", "output_text", "text"):
+        return "empty text"
+    name = _string(part, "filename") or _string(part, "file_id")
+    return visible(f"{kind}: {name}" if name else kind)[:120]
+
+
+def _readable(text: object) -> str:
+    """Return JSON indented, anything else as it is."""
+    if not isinstance(text, str):
+        return pretty(text)
+    if len(text) > 1_000_000 or text[:1] not in ("{", "["):
+        return text
+    try:
+        return pretty(json.loads(text))
+    except (ValueError, RecursionError):
+        return text

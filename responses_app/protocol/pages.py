@@ -1,0 +1,67 @@
+"""Lists as OpenAI pages them: `limit`, `order`, `after` and `include` in, `{"object": "list", …}` out.
+
+A query is a mapping of names to all values each was given; the last one counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.requests import check_include
+
+MAX_LIMIT, DEFAULT_LIMIT = 100, 20
+
+Query = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListQuery:
+    """What part of a list is asked for: up to `limit` items behind the item `after`, the newest first or last."""
+
+    limit: int = DEFAULT_LIMIT
+    descending: bool = True
+    after: str | None = None
+
+
+def parse_list_query(query: Query) -> ListQuery:
+    """Read `limit`, `order` and `after`. Raises `ApiError` that names the one that is wrong."""
+    limit, order = _last(query, "limit"), _last(query, "order")
+    if limit is not None and not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_LIMIT):
+        raise _invalid("limit", limit, f"It takes a whole number from 1 to {MAX_LIMIT}.")
+    if order not in (None, "asc", "desc"):
+        raise _invalid("order", order, "Supported values are: 'asc' and 'desc'.")
+    return ListQuery(
+        limit=int(limit) if limit is not None else DEFAULT_LIMIT,
+        descending=order != "asc",
+        after=_last(query, "after") or None,  # an empty one is that of a client that has no cursor yet
+    )
+
+
+def check_include_query(query: Query) -> None:
+    """Refuse an `include` that OpenAI does not know; SDKs write it as `include[]`."""
+    check_include([*query.get("include", ()), *query.get("include[]", ())])
+
+
+def unknown_cursor(after: str) -> ApiError:
+    """`after` names nothing in this list (400)."""
+    return _invalid("after", after, "No item of this list has this id.")
+
+
+def list_page(items: Sequence[JsonObject], *, has_more: bool) -> JsonObject:
+    """Return a part of a list. The ids of an empty one are empty: OpenAI's types have strings there, never null."""
+    return {
+        "object": "list",
+        "data": list(items),
+        "first_id": items[0]["id"] if items else "",
+        "last_id": items[-1]["id"] if items else "",
+        "has_more": has_more,
+    }
+
+
+def _last(query: Query, name: str) -> str | None:
+    values = query.get(name)
+    return values[-1] if values else None
+
+
+def _invalid(name: str, value: object, hint: str) -> ApiError:
+    return invalid_request(f"Invalid value for '{name}': {str(value)[:80]!r}. {hint}", param=name, code="invalid_value")

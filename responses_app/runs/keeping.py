@@ -1,0 +1,120 @@
+"""`ResponseKeeper`: what a run tells the store, from its acceptance to its end."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from responses_app.protocol.chain import ChainLink, new_link
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items import SampledItem
+from responses_app.protocol.resources import CONTINUABLE, Status
+from responses_app.protocol.stream import ResponseStream
+from responses_app.runs.plan import RunPlan
+from responses_app.stores.base import (
+    AcceptedResponse,
+    BaseResponseStore,
+    ConversationAppend,
+    StoredResponse,
+    StoreError,
+)
+
+logger = logging.getLogger("respsite.runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """How long a response took, in milliseconds."""
+
+    first_token_ms: int | None
+    duration_ms: int
+
+
+class ResponseKeeper:
+    """Keeps one response; does nothing for one that is not stored. `worker` is this process, `now` its clock."""
+
+    def __init__(self, plan: RunPlan, store: BaseResponseStore, *, worker: str, now: Callable[[], float]) -> None:
+        self.now = now
+        self._plan = plan
+        self._store = store
+        self._worker = worker
+        self._accepted = False
+
+    async def accept(self, response: JsonObject) -> None:
+        """Keep the response before it runs. Raises `StoreError`."""
+        if self._plan.stored:
+            await self._accept(response, self._worker)
+            self._accepted = True
+
+    async def begin(self) -> None:
+        """Note that it has begun to answer, so that no other start runs it again. Raises `StoreError`."""
+        if self._plan.stored and self._plan.background:
+            await self._store.begin(self._plan.origin.project, self._plan.response_id)
+
+    async def give_back(self, response: JsonObject) -> None:
+        """Put it back into the queue, nobody's. Raises `StoreError`."""
+        await self._accept(response, "")
+
+    async def _accept(self, response: JsonObject, worker: str) -> None:
+        plan = self._plan
+        await self._store.accept(
+            AcceptedResponse(
+                project=plan.origin.project,
+                response=response,
+                worker=worker,
+                input_items=tuple(plan.input_items),
+                transport=plan.origin.transport,
+                request=plan.request.as_json() if plan.background else None,
+            )
+        )
+
+    def link(self, stream: ResponseStream, status: Status) -> ChainLink | None:
+        """Return the response's part of its chain; None for one that cannot be continued."""
+        if status not in CONTINUABLE:
+            return None
+        plan = self._plan
+        return new_link(
+            plan.parent,
+            response_id=plan.response_id,
+            started_on=plan.link.started_on,
+            messages=[*plan.input_messages, *stream.messages],
+            items=[*plan.context_items, *stream.output],
+        )
+
+    async def save(
+        self, response: JsonObject, link: ChainLink | None, sampled: list[SampledItem], measured: Measured
+    ) -> bool:
+        """Keep the finished response; return False if that failed."""
+        if not self._plan.stored:
+            return True
+        try:
+            await self._store.save(self._stored(response, link, sampled, measured))
+        except StoreError as problem:
+            logger.error("response %s could not be stored: %s", self._plan.response_id, problem)
+        except Exception:
+            logger.exception("response %s: the store broke", self._plan.response_id)
+        else:
+            return True
+        return False
+
+    def _stored(
+        self, response: JsonObject, link: ChainLink | None, sampled: list[SampledItem], measured: Measured
+    ) -> StoredResponse:
+        plan = self._plan
+        conversation = None
+        if plan.conversation is not None and link is not None:
+            items = (*plan.input_items, *response["output"])  # type: ignore[misc]
+            conversation = ConversationAppend(
+                conversation_id=plan.conversation.id, items=items, read_version=plan.conversation.version
+            )
+        return StoredResponse(
+            project=plan.origin.project,
+            response=response,
+            link=link,
+            input_items=tuple(plan.input_items),
+            sampled=tuple(sampled),
+            transport=plan.origin.transport,
+            first_token_ms=measured.first_token_ms,
+            duration_ms=measured.duration_ms,
+            conversation=conversation,
+            accepted=self._accepted,
+        )

@@ -1,0 +1,108 @@
+"""`ResponseLibrary`: responses by their id: read, resume, cancel, delete. What runs here is found before the store."""
+
+import logging
+from collections.abc import Sequence
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
+from responses_app.protocol.resources import TERMINAL_STATUSES, Status
+from responses_app.runs.history import store_away
+from responses_app.runs.registry import RunRegistry
+from responses_app.runs.run import ResponseRun
+from responses_app.stores.base import BaseResponseStore, StoreError
+
+logger = logging.getLogger("respsite.runs")
+
+_TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
+
+
+class ResponseLibrary:
+    """Every method raises `ApiError`: 404 for what the project does not have, 503 where the store is away."""
+
+    def __init__(self, store: BaseResponseStore, registry: RunRegistry) -> None:
+        self._store = store
+        self._registry = registry
+
+    async def response(self, project: str, response_id: str) -> JsonObject:
+        """Return a response as it stands."""
+        run = self._registry.find(project, response_id)
+        if run is not None and run.plan.stored and not run.journal.closed:
+            return run.response()
+        return await self._stored(project, response_id)
+
+    async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject]:
+        """Return what a response was asked, oldest first."""
+        run = self._registry.find(project, response_id)
+        if run is not None and run.plan.stored and not run.journal.closed:
+            return run.plan.input_items
+        try:
+            items = await self._store.input_items(project, response_id)
+        except StoreError as error:
+            raise store_away() from error
+        if items is None:
+            raise response_not_found(response_id)
+        return items
+
+    async def stream(self, project: str, response_id: str, *, starting_after: int | None) -> ResponseRun:
+        """Return the run whose stream goes on behind the event `starting_after`."""
+        run = self._registry.find(project, response_id)
+        if run is None or not run.plan.resumable:
+            await self._stored(project, response_id)
+            raise _stream_not_kept(response_id)
+        if starting_after is not None and starting_after > run.journal.last_number:
+            raise invalid_request(
+                f"Invalid value for 'starting_after': the stream's last event so far is {run.journal.last_number}.",
+                param="starting_after",
+                code="invalid_value",
+            )
+        if run.journal.closed:
+            await self._stored(project, response_id)  # it may have been deleted elsewhere, or be past its time
+        return run
+
+    async def cancel(self, project: str, response_id: str) -> JsonObject:
+        """Cancel a background response and return it; once more is no error."""
+        run = self._registry.find(project, response_id)
+        if run is not None and run.plan.background and not run.journal.closed:
+            self._registry.cancel(run, reason="its client cancelled it")
+            await self._registry.wait_for_end(run)
+            return run.response()
+        response = await self.response(project, response_id)
+        if not response.get("background"):
+            raise invalid_request("Cannot cancel a synchronous response: only background ones.", param="response_id")
+        if response["status"] == Status.CANCELLED.value:
+            return response
+        if response["status"] in _TERMINAL:
+            raise invalid_request(f"Cannot cancel a {response['status']} response.", param="response_id")
+        raise overloaded("Another worker runs this response, and it cannot be reached. Try again.", retry_after=5)
+
+    async def delete(self, project: str, response_id: str) -> None:
+        """Forget a response; what it continues and what continues it stay. One that runs is cancelled."""
+        run = self._registry.find(project, response_id)
+        try:
+            known = await self._store.delete(project, response_id)
+        except StoreError as error:
+            raise store_away() from error
+        if run is not None and run.plan.stored:
+            run.deleted = known = True
+            self._registry.sessions.drop(response_id)
+            if run.plan.background:
+                self._registry.cancel(run, reason="its client deleted it")
+        if not known:
+            raise response_not_found(response_id)
+
+    async def _stored(self, project: str, response_id: str) -> JsonObject:
+        try:
+            response = await self._store.response(project, response_id)
+        except StoreError as error:
+            raise store_away() from error
+        if response is None:
+            raise response_not_found(response_id)
+        return response
+
+
+def _stream_not_kept(response_id: str) -> ApiError:
+    return invalid_request(
+        f"The stream of response '{response_id[:80]}' cannot be picked up again: its events are not kept here any more "
+        "(RESPONSES_SESSION_TTL), or it was not streamed. Get the response without 'stream'.",
+        param="stream",
+        code="stream_not_kept",
+    )

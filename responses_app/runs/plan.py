@@ -1,0 +1,54 @@
+"""What was decided before a run starts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.harmony.prompt import RenderedMessage
+from engine.types import GenerationRequest
+from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.requests import CreateRequest
+from responses_app.stores.base import ConversationRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a request came from: for ownership and for the log."""
+
+    transport: str
+    project: str = "default"
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """Everything that was decided before a run starts.
+
+    `link` is the chain with the request's own input at its end, `input_messages` what it was rendered to.
+    `context_items` are the items they were rendered from: those of the conversation that the chain does not hold yet,
+    and the request's own, which are `input_items` (each with an id). `generation` is the first turn's. `created_at` is
+    in Unix seconds.
+    """
+
+    response_id: str
+    created_at: float
+    request: CreateRequest
+    origin: Origin
+    link: ChainLink
+    parent: ChainLink | None
+    conversation: ConversationRecord | None
+    input_messages: Sequence[RenderedMessage]
+    context_items: Sequence[JsonObject]
+    input_items: Sequence[JsonObject]
+    generation: GenerationRequest
+    stored: bool
+
+    @property
+    def background(self) -> bool:
+        """Whether it outlives its readers."""
+        return bool(self.request.background)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether its events are kept, so that its stream can be picked up again."""
+        return self.stored and (self.background or self.origin.transport in ("sse", "websocket"))

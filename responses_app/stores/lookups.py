@@ -1,0 +1,89 @@
+"""What is read of responses, each with one query; on SQLite and PostgreSQL alike.
+
+`since` is the time, in Unix seconds, from which on responses are known: older ones are past their time to live.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from responses_app.models import Conversation, ConversationItem
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items import SampledItem
+from responses_app.stores.response_sql import RESPONSES, SAMPLED, in_parts, placeholders
+from responses_app.stores.rows import sampled_item, time_value
+
+_FRESH = "response.project = %s AND response.created_at > %s"
+_RESPONSE = f"SELECT {{columns}} FROM {RESPONSES} AS response WHERE response.id = %s AND {_FRESH}"
+_OF_RESPONSES = f"""
+SELECT {{columns}} FROM {SAMPLED} AS item JOIN {RESPONSES} AS response ON response.id = item.response_id
+WHERE item.id IN ({{ids}}) AND {_FRESH}
+"""
+_OF_CONVERSATIONS = f"""
+SELECT item.item_id, item.item FROM {ConversationItem._meta.db_table} AS item
+JOIN {Conversation._meta.db_table} AS conversation ON conversation.id = item.conversation_id
+WHERE item.item_id IN ({{ids}}) AND conversation.project = %s
+"""
+
+
+def response(connection: BaseDatabaseWrapper, project: str, response_id: str, *, since: float) -> JsonObject | None:
+    """Return a response as clients read it. Begun ones are told by their row alone: their body still says queued."""
+    for body, status in _row(connection, "response.body, response.status", project, response_id, since):
+        return {**json.loads(body), "status": status}
+    return None
+
+
+def input_items(
+    connection: BaseDatabaseWrapper, project: str, response_id: str, *, since: float
+) -> Sequence[JsonObject] | None:
+    """Return what a response was asked."""
+    for (asked,) in _row(connection, "response.input_items", project, response_id, since):
+        items: Sequence[JsonObject] = json.loads(asked)
+        return items
+    return None
+
+
+def sampled_items(
+    connection: BaseDatabaseWrapper, project: str, item_ids: Sequence[str], *, since: float
+) -> Mapping[str, SampledItem]:
+    """Return output items with their tokens, by id."""
+    rows = _items(connection, "item.id, item.fingerprint, item.kind, item.tokens", project, item_ids, since)
+    return {row[0]: sampled_item(*row) for row in rows}
+
+
+def items(
+    connection: BaseDatabaseWrapper, project: str, item_ids: Sequence[str], *, since: float
+) -> Mapping[str, JsonObject]:
+    """Return output items of responses and items of conversations, by id."""
+    wanted = set(item_ids)
+    found: dict[str, JsonObject] = {}
+    bodies = dict(_items(connection, "response.id, response.body", project, item_ids, since))
+    for body in bodies.values():
+        found |= {item["id"]: item for item in json.loads(body)["output"] if item.get("id") in wanted}
+    missing = [item_id for item_id in item_ids if item_id not in found]
+    for some in in_parts(missing):
+        with connection.cursor() as cursor:
+            cursor.execute(_OF_CONVERSATIONS.format(ids=placeholders(some)), [*some, project])
+            found |= {item_id: json.loads(item) for item_id, item in cursor.fetchall()}
+    return found
+
+
+def _row(
+    connection: BaseDatabaseWrapper, columns: str, project: str, response_id: str, since: float
+) -> Sequence[Sequence[Any]]:
+    with connection.cursor() as cursor:
+        cursor.execute(_RESPONSE.format(columns=columns), [response_id, project, time_value(connection, since)])
+        return cursor.fetchall()
+
+
+def _items(
+    connection: BaseDatabaseWrapper, columns: str, project: str, item_ids: Sequence[str], since: float
+) -> Iterable[tuple[Any, ...]]:
+    """Yield rows of output items."""
+    with connection.cursor() as cursor:
+        for some in in_parts(item_ids):
+            sql = _OF_RESPONSES.format(columns=columns, ids=placeholders(some))
+            cursor.execute(sql, [*some, project, time_value(connection, since)])
+            yield from cursor.fetchall()

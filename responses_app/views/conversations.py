@@ -1,0 +1,190 @@
+"""The Conversations API: `/v1/conversations` and what lies below it."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from django.http import HttpRequest, HttpResponse
+
+from responses_app.http import MethodNotAllowed, json_response, read_json
+from responses_app.protocol import ids
+from responses_app.protocol.conversations import (
+    conversation_object,
+    deleted_object,
+    item_not_found,
+    item_object,
+    parse_added_items,
+    parse_changes,
+    parse_conversation,
+    references,
+    resolved,
+    too_many_conversations,
+)
+from responses_app.protocol.errors import JsonObject, conversation_not_found
+from responses_app.protocol.identified import identified
+from responses_app.protocol.pages import check_include_query, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.validation import missing
+from responses_app.runs.history import store_away
+from responses_app.stores.base import ConversationEntry, ConversationFull, ConversationRecord, StoreError
+from responses_app.views.queries import query_of
+from responses_app.wiring import get_site
+
+PROJECT = "default"  # until there are keys
+
+Handler = Callable[..., Awaitable[HttpResponse]]
+
+
+async def index(request: HttpRequest) -> HttpResponse:
+    """Create a conversation (POST)."""
+    return await _dispatched(request, {"POST": _create})
+
+
+async def detail(request: HttpRequest, conversation_id: str) -> HttpResponse:
+    """Return (GET), change (POST) or delete (DELETE) a conversation."""
+    return await _dispatched(request, {"GET": _get, "POST": _update, "DELETE": _delete}, conversation_id)
+
+
+async def items(request: HttpRequest, conversation_id: str) -> HttpResponse:
+    """List (GET) or add (POST) items; delete the one that `item_id` in the query names (DELETE)."""
+    handlers: dict[str, Handler] = {"GET": _list_items, "POST": _add_items, "DELETE": _remove_named_item}
+    return await _dispatched(request, handlers, conversation_id)
+
+
+async def item(request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
+    """Return (GET) or delete (DELETE) an item; deleting answers with the conversation."""
+    return await _dispatched(request, {"GET": _get_item, "DELETE": _remove_item}, conversation_id, item_id)
+
+
+async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponse:
+    method = "GET" if request.method == "HEAD" else str(request.method)
+    if method not in handlers:
+        raise MethodNotAllowed(method, list(handlers))
+    with _store_errors():
+        return await handlers[method](request, *named)
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    try:
+        yield
+    except ConversationFull:
+        raise too_many_conversations(get_site().settings.conversations_max_entries) from None
+    except StoreError as error:
+        raise store_away() from error
+
+
+async def _create(request: HttpRequest) -> HttpResponse:
+    site = get_site()
+    wanted = parse_conversation(_body(request))
+    record = ConversationRecord(
+        id=site.new_id(ids.CONVERSATION),
+        created_at=int(time.time()),
+        metadata=wanted.metadata,
+        title=wanted.title,
+        status=wanted.status,
+    )
+    await site.conversations.create(PROJECT, record, await _whole(wanted.items))
+    return json_response(_object(record))
+
+
+async def _get(request: HttpRequest, conversation_id: str) -> HttpResponse:
+    record = await get_site().conversations.get(PROJECT, conversation_id)
+    if record is None:
+        raise conversation_not_found(conversation_id)
+    return json_response(_object(record))
+
+
+async def _update(request: HttpRequest, conversation_id: str) -> HttpResponse:
+    record = await get_site().conversations.update(PROJECT, conversation_id, parse_changes(_body(request)))
+    if record is None:
+        raise conversation_not_found(conversation_id)
+    return json_response(_object(record))
+
+
+async def _delete(request: HttpRequest, conversation_id: str) -> HttpResponse:
+    if not await get_site().conversations.delete(PROJECT, conversation_id):
+        raise conversation_not_found(conversation_id)
+    return json_response(deleted_object(conversation_id))
+
+
+async def _list_items(request: HttpRequest, conversation_id: str) -> HttpResponse:
+    query = query_of(request)
+    wanted = parse_list_query(query)
+    check_include_query(query)
+    store = get_site().conversations
+    entries = await store.entries(
+        PROJECT, conversation_id, after=wanted.after, descending=wanted.descending, limit=wanted.limit + 1
+    )
+    if entries is None:
+        if wanted.after is None or await store.get(PROJECT, conversation_id) is None:
+            raise conversation_not_found(conversation_id)
+        raise unknown_cursor(wanted.after)
+    return json_response(_page(entries[: wanted.limit], has_more=len(entries) > wanted.limit))
+
+
+async def _add_items(request: HttpRequest, conversation_id: str) -> HttpResponse:
+    check_include_query(query_of(request))
+    added = await _whole(parse_added_items(_body(request)))
+    entries = await get_site().conversations.append(PROJECT, conversation_id, added)
+    if entries is None:
+        raise conversation_not_found(conversation_id)
+    return json_response(_page(entries, has_more=False))
+
+
+async def _get_item(request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
+    check_include_query(query_of(request))
+    store = get_site().conversations
+    entry = await store.entry(PROJECT, conversation_id, item_id)
+    if entry is None:
+        if await store.get(PROJECT, conversation_id) is None:
+            raise conversation_not_found(conversation_id)
+        raise item_not_found(conversation_id, item_id)
+    return json_response(_item(entry))
+
+
+async def _remove_item(request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
+    store = get_site().conversations
+    was_there = await store.remove(PROJECT, conversation_id, item_id)
+    record = await store.get(PROJECT, conversation_id)
+    if record is None:
+        raise conversation_not_found(conversation_id)
+    if not was_there:
+        raise item_not_found(conversation_id, item_id)
+    return json_response(_object(record))
+
+
+async def _remove_named_item(request: HttpRequest, conversation_id: str) -> HttpResponse:
+    named = query_of(request).get("item_id")
+    if not named:
+        raise missing("item_id")
+    return await _remove_item(request, conversation_id, named[-1])
+
+
+def _body(request: HttpRequest) -> JsonObject:
+    return read_json(request, max_body_bytes=get_site().settings.max_body_bytes)
+
+
+async def _whole(given: Sequence[JsonObject]) -> Sequence[JsonObject]:
+    """Return items to be kept: those that are named by their ids in full, and each with an id."""
+    site = get_site()
+    named = references(given)
+    known = await site.store.items(PROJECT, named) if named else {}
+    return identified(resolved(given, known), site.new_id)
+
+
+def _object(record: ConversationRecord) -> JsonObject:
+    return conversation_object(
+        record.id,
+        created_at=record.created_at,
+        metadata=record.metadata,
+        title=record.title,
+        status=record.status,
+    )
+
+
+def _item(entry: ConversationEntry) -> JsonObject:
+    return item_object(entry.item, created_at=entry.created_at)
+
+
+def _page(entries: Sequence[ConversationEntry], *, has_more: bool) -> JsonObject:
+    return list_page([_item(entry) for entry in entries], has_more=has_more)

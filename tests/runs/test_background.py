@@ -1,0 +1,199 @@
+"""Background responses: they wait, outlive their readers, can be cancelled, and survive the end of their process."""
+
+import asyncio
+
+import pytest
+
+from engine.harmony.encoding import encode_harmony
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.requests import parse_create
+from responses_app.protocol.resources import Status
+from responses_app.runs.registry import RunLimits
+from responses_app.stores.base import StoreError, WorkerState
+from tests.oracle import validate_event
+from tests.protocol.laws import assert_laws
+from tests.runs.fakes import ANSWER, FakeEngine, Site
+from tests.waiting import eventually
+
+HALF = "<|channel|>final<|message|>Half of it"
+
+
+def hanging(**limits: int) -> Site:
+    """Return a site whose engine says a half and then waits for ever."""
+    engine = FakeEngine([[HALF, asyncio.Event(), ANSWER]])
+    return Site(engine, run_limits=RunLimits(**limits)) if limits else Site(engine)
+
+
+async def test_its_events_tell_of_the_queue() -> None:
+    events = await (await Site().begin(input="hi", background=True)).to_the_end()
+    assert [event["type"] for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert [event["response"]["status"] for event in events[:3]] == ["queued", "queued", "in_progress"]  # type: ignore[index]
+    assert events[-1]["response"]["background"] is True  # type: ignore[index]
+    assert_laws(events)
+    for event in events:
+        validate_event(event)
+
+
+async def test_it_is_accepted_by_the_store_before_it_runs() -> None:
+    site = hanging()
+    reading = await site.begin(input="hi", background=True)
+    kept = await site.store.response("default", reading.run.response_id)
+    assert kept is not None
+    assert kept["status"] == "queued"
+    site.store.failure = StoreError("away")
+    with pytest.raises(ApiError) as refused:
+        await site.begin(input="hi", background=True)
+    assert refused.value.status == 503
+    site.store.failure = None
+    await site.registry.aclose()
+
+
+async def test_it_goes_on_without_readers() -> None:
+    gate = asyncio.Event()
+    site = Site(FakeEngine([[HALF, gate, ANSWER]]))
+    reading = await site.begin(input="hi", background=True)
+    await site.engine.waits.wait()
+    reading.leave()
+    await asyncio.sleep(0)
+    gate.set()
+    await site.registry.wait_for_end(reading.run)
+    assert reading.run.status is Status.COMPLETED
+
+
+async def test_at_most_so_many_run_and_so_many_wait() -> None:
+    site = hanging(max_background=1, max_queued=1)
+    first = await site.begin(input="a", background=True)
+    await site.engine.waits.wait()
+    second = await site.begin(input="b", background=True)
+    await eventually(lambda: site.registry.queue.waiting == 1)
+    with pytest.raises(ApiError, match="BACKGROUND_MAX_QUEUED") as refused:
+        await site.begin(input="c", background=True)
+    assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "5")
+    assert second.run.status is Status.QUEUED
+    site.registry.cancel(first.run, reason="asked to")
+    await eventually(lambda: second.run.status is Status.IN_PROGRESS)
+    await site.begin(input="foreground")  # has no queue to wait in
+    await site.registry.aclose()
+
+
+async def test_one_that_waits_can_be_cancelled() -> None:
+    site = hanging(max_background=1)
+    await site.begin(input="a", background=True)
+    await site.engine.waits.wait()
+    waiting = await site.begin(input="b", background=True)
+    await eventually(lambda: site.registry.queue.waiting == 1)
+    response = await site.library.cancel("default", waiting.run.response_id)
+    assert (response["status"], response["output"]) == ("cancelled", [])
+    assert site.registry.queue.waiting == 0
+    assert_laws(await waiting.to_the_end())
+    await site.registry.aclose()
+
+
+async def test_cancelled_in_the_middle_it_keeps_what_was_said() -> None:
+    site = hanging()
+    reading = await site.begin(input="hi", background=True)
+    await site.engine.waits.wait()
+    response = await site.library.cancel("default", reading.run.response_id)
+    assert response["status"] == "cancelled"
+    assert response["output"][0]["content"][0]["text"] == "Half of it"  # type: ignore[index]
+    again = await site.library.cancel("default", reading.run.response_id)
+    assert again == response == await site.library.response("default", reading.run.response_id)
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_what_cannot_be_cancelled(background: bool) -> None:
+    site = Site()
+    response = await site.ask(input="hi", background=background)
+    with pytest.raises(ApiError, match="completed" if background else "synchronous") as refused:
+        await site.library.cancel("default", str(response["id"]))
+    assert (refused.value.status, refused.value.param) == (400, "response_id")
+    with pytest.raises(ApiError) as unknown:
+        await site.library.cancel("another", str(response["id"]))
+    assert unknown.value.status == 404
+
+
+async def test_nothing_said_when_the_server_stops_goes_back_to_the_queue() -> None:
+    site = Site(FakeEngine([[asyncio.Event(), ANSWER]]))
+    reading = await site.begin(input="hi", background=True, metadata={"a": "b"})
+    await site.engine.waits.wait()
+    await site.registry.aclose()
+    kept = await site.store.response("default", reading.run.response_id)
+    assert kept is not None
+    assert kept["status"] == "queued"
+    assert reading.reader.ended or reading.take()
+
+    other = Site(store=site.store)
+    await other.store.beat(WorkerState(id="other", started_at=0))
+    (accepted,) = (await other.store.inherit("other", lease_seconds=15)).queued
+    await other.service.run_again(accepted)
+    await eventually(lambda: len(other.registry) == 0)
+    done = await other.library.response("default", reading.run.response_id)
+    assert (done["status"], done["id"], done["metadata"]) == ("completed", reading.run.response_id, {"a": "b"})
+    assert done["created_at"] == kept["created_at"]
+    assert list(other.engine.prompts[0]) == list(site.engine.prompts[0])
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_something_said_when_the_server_stops_has_failed(background: bool) -> None:
+    site = hanging()
+    reading = await site.begin(input="hi", background=background)
+    await site.engine.waits.wait()
+    await site.registry.aclose()
+    events = await reading.to_the_end()
+    assert events[-1]["type"] == "response.failed"
+    assert events[-1]["response"]["error"]["code"] == "server_error"  # type: ignore[index]
+    assert "server stopped" in events[-1]["response"]["error"]["message"]  # type: ignore[index]
+    kept = await site.store.response("default", reading.run.response_id)
+    assert kept is not None
+    assert kept["status"] == "failed"
+    assert len(encode_harmony(HALF)) == events[-1]["response"]["usage"]["output_tokens"]  # type: ignore[index]
+
+
+async def test_what_ends_within_the_grace_is_completed() -> None:
+    gate = asyncio.Event()
+    site = Site(FakeEngine([[HALF, gate, ANSWER]]))
+    reading = await site.begin(input="hi", background=True)
+    await site.engine.waits.wait()
+    closing = asyncio.create_task(site.registry.aclose(grace=30))
+    await asyncio.sleep(0)
+    gate.set()
+    await closing
+    assert reading.run.status is Status.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input": "hi", "background": True, "store": False},
+        {"input": "hi", "conversation": "conv_1", "previous_response_id": "resp_1"},
+    ],
+)
+def test_contradictions_are_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_create(fields)
+    assert refused.value.param in ("background", "conversation")
+
+
+async def test_without_a_store_there_is_no_background() -> None:
+    site = Site(store_responses=False)
+    with pytest.raises(ApiError, match="RESPONSES_STORE") as refused:
+        await site.begin(input="hi", background=True)
+    assert refused.value.param == "background"
+
+
+async def test_a_request_that_is_written_and_read_again_is_the_same() -> None:
+    fields = {
+        "input": [{"role": "user", "content": "hi"}, {"type": "local_shell_call", "x": 1}],
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}, {"type": "web_search"}],
+        "tool_choice": "none",
+        "reasoning": {"effort": "low"},
+        "metadata": {"a": "b"},
+        "conversation": "conv_1",
+        "background": True,
+        "max_output_tokens": 7,
+        "include": ["message.output_text.logprobs"],
+    }
+    request = parse_create(fields)
+    again = parse_create(request.as_json())
+    assert again.as_json() == request.as_json()
+    assert (again.functions, again.conversation_id, again.effort) == (request.functions, "conv_1", "low")
