@@ -7,6 +7,7 @@ from responses_app.views import conversations, health, models, responses
 urlpatterns = [
     re_path(r"^(?:v1/)?responses/?$", responses.create),
     re_path(r"^(?:v1/)?responses/input_tokens/?$", responses.input_tokens),
+    re_path(r"^(?:v1/)?responses/compact/?$", responses.compact),
     re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/?$", responses.detail),
     re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/cancel/?$", responses.cancel),
     re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/input_items/?$", responses.input_items),

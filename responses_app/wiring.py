@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import random
 import time
 from collections.abc import Callable
@@ -17,15 +18,17 @@ from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.memory import MemoryConnectionLimit
 from responses_app.protocol import ids
 from responses_app.protocol.ids import IdFactory
+from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session import SessionLimits
 from responses_app.protocol.tiers import ServiceTiers
+from responses_app.relay import Relay
 from responses_app.runs.caretaker import Caretaker
 from responses_app.runs.history import History
 from responses_app.runs.library import ResponseLibrary
 from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
 from responses_app.runs.sessions import SessionLimits as StreamSessionLimits
-from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, WorkerState
+from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, Stores, WorkerState
 from responses_app.stores.memory import MemoryResponseStore
 
 logger = logging.getLogger("respsite")
@@ -44,6 +47,7 @@ class Site:
     service: ResponseService
     library: ResponseLibrary
     caretaker: Caretaker
+    relay: Relay
     new_id: Callable[[str], str]
 
     @property
@@ -65,12 +69,14 @@ class Site:
         await self.conversations.start()
         await self.connection_limit.start()
         self.engine.start()
+        self.relay.start(self.library.cancel_here)
         await self.caretaker.start()
 
     async def aclose(self) -> None:
         """Let what runs end, or stop it; write what is to be written, give back what is shared."""
         await self.registry.aclose(grace=self.settings.shutdown_grace_seconds)
         await self.caretaker.aclose()
+        await self.relay.aclose()
         await asyncio.gather(
             self.connection_limit.aclose(), self.store.aclose(), self.conversations.aclose(), self.engine.aclose()
         )
@@ -83,14 +89,16 @@ def build_site(settings: Settings) -> Site:
     started_at = time.time()
     engine = EngineStarter(make_engine(settings))
     connection_limit = _connection_limit(settings)
-    store, conversations = _stores(settings)
+    stores = _stores(settings)
     registry = RunRegistry(_run_limits(settings))
+    sealer = Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom)
     name = settings.served_name
     service = ResponseService(
         models={name: ServedModel(name, engine.engine, lambda: engine.info, created=int(started_at))},
-        store=store,
-        history=History(store, conversations, registry),
+        stores=stores,
+        history=History(stores, registry, sealer=sealer),
         registry=registry,
+        sealer=sealer,
         new_id=new_id,
         now=time.time,
         limits=ServiceLimits(
@@ -104,7 +112,7 @@ def build_site(settings: Settings) -> Site:
     )
     caretaker = Caretaker(
         service,
-        store,
+        stores.responses,
         state=lambda: WorkerState(
             id=worker,
             started_at=started_at,
@@ -114,16 +122,18 @@ def build_site(settings: Settings) -> Site:
         ready=lambda: engine.info is not None,
         lease_seconds=settings.worker_lease_seconds,
     )
+    relay = Relay()
     return Site(
         settings=settings,
         engine=engine,
-        store=store,
-        conversations=conversations,
+        store=stores.responses,
+        conversations=stores.conversations,
         connection_limit=connection_limit,
         registry=registry,
         service=service,
-        library=ResponseLibrary(store, registry),
+        library=ResponseLibrary(stores.responses, registry, others=relay),
         caretaker=caretaker,
+        relay=relay,
         new_id=new_id,
     )
 
@@ -134,20 +144,20 @@ def get_site() -> Site:
     return build_site(django_settings.RESPSITE)
 
 
-def _stores(settings: Settings) -> tuple[BaseResponseStore, BaseConversationStore]:
+def _stores(settings: Settings) -> Stores:
     """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
     from responses_app.stores.conversations import DatabaseConversationStore  # after Django's apps are ready
     from responses_app.stores.database import DatabaseResponseStore
 
     conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries)
     if not settings.responses_store:
-        return MemoryResponseStore(max_entries=0), conversations
+        return Stores(MemoryResponseStore(max_entries=0), conversations)
     limits = StoreLimits(
         ttl=settings.responses_store_ttl,
         max_entries=settings.responses_store_max_entries,
         max_bytes=settings.responses_store_max_bytes,
     )
-    return DatabaseResponseStore(limits=limits), conversations
+    return Stores(DatabaseResponseStore(limits=limits), conversations)
 
 
 def _run_limits(settings: Settings) -> RunLimits:

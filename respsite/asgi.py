@@ -4,10 +4,11 @@ import os
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
 
-from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.asgi import get_asgi_application
 
-django_application = ASGIStaticFilesHandler(get_asgi_application())  # sets Django up: imports below need that
+from respsite.static import StaticFiles
+
+django_application = StaticFiles(get_asgi_application())  # sets Django up: imports below need that
 
 from channels.routing import ProtocolTypeRouter, URLRouter
 

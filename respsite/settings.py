@@ -53,6 +53,7 @@ DEBUG = RESPSITE.debug
 ALLOWED_HOSTS = list(RESPSITE.allowed_hosts)
 
 INSTALLED_APPS = [
+    "responses_app",  # before the admin: its templates go first
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -61,12 +62,12 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "channels",
     "engine",
-    "responses_app",
 ]
 
 # The first one answers the API's paths itself; the others serve the admin alone (they cost 3 ms a request).
 MIDDLEWARE = [
     "responses_app.middleware.ApiMiddleware",
+    "responses_app.admin.middleware.close_connections",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

@@ -4,7 +4,10 @@ from django.contrib import admin
 from django.urls import path
 from django.views.generic import RedirectView
 
+from responses_app.admin.dashboard import dashboard
+
 urlpatterns = [
+    path("admin/dashboard/", admin.site.admin_view(dashboard), name="dashboard"),
     path("admin/", admin.site.urls),
     path("", RedirectView.as_view(url="/admin/", permanent=False)),
 ]

@@ -11,7 +11,7 @@ from typing import Annotated, get_args, get_origin
 
 import pydantic
 from openai.types.conversations import Conversation, ConversationItem, ConversationItemList
-from openai.types.responses import Response, ResponseStreamEvent
+from openai.types.responses import CompactedResponse, Response, ResponseStreamEvent
 
 EXTENSIONS = frozenset(  # what this server adds to OpenAI's objects on purpose
     (
@@ -48,6 +48,13 @@ def validate_event(event: Mapping[str, object]) -> pydantic.BaseModel:
 def validate_response(response: Mapping[str, object]) -> Response:
     """Validate a response object; raises as `validate_event` does."""
     model = _response_adapter().validate_python(response, strict=True)
+    _assert_known(model, "response")
+    return model
+
+
+def validate_compacted(compacted: Mapping[str, object]) -> CompactedResponse:
+    """Validate what a compaction is answered with; raises as `validate_event` does."""
+    model = CompactedResponse.model_validate(compacted, strict=True)
     _assert_known(model, "response")
     return model
 

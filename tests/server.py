@@ -3,26 +3,25 @@
     with Server(tmp_path, engine="scripted", script=[…]) as server:
         httpx.get(f"{server.url}/v1/models")
 
-A server gets a migrated SQLite file of its own in `folder` (copied from one that was migrated once per test run),
-unless `DATABASE_URL` is set. Its output goes to `folder/server.log`.
+A server gets a migrated database of its own, that of its `folder` (see `databases`), unless `DATABASE_URL` is set. Its
+output goes to `folder/server.log`.
 """
 
 import contextlib
-import functools
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
+
+from tests.databases import database_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 30.0  # bound of every wait for a process here
@@ -43,14 +42,6 @@ def clean_environ(**settings: str) -> dict[str, str]:
     ours = {row.name for row in table()}
     environ = {name: value for name, value in os.environ.items() if name not in ours}
     return {**environ, "DJANGO_SETTINGS_MODULE": "respsite.settings", "PYTHONPATH": str(ROOT), **settings}
-
-
-@functools.cache
-def migrated_database() -> Path:
-    """Migrate a SQLite file once per test run and return it; to be copied, not used."""
-    folder = Path(tempfile.mkdtemp(prefix="respsite-template-"))
-    manage("migrate", "--verbosity", "0", DATA_DIR=str(folder))
-    return folder / "respsite.sqlite3"
 
 
 def manage(*arguments: str, **settings: str) -> str:
@@ -86,14 +77,15 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         chosen = {name.upper(): str(value) for name, value in settings.items()}
+        chosen.setdefault("SHUTDOWN_GRACE_SECONDS", "0")  # what hangs would be waited for
         if script is not None:
             self.script = folder / "script.json"
             self.script.write_text(json.dumps(list(script)))
             chosen |= {"ENGINE": "scripted", "ENGINE_SCRIPT": str(self.script)}
+        if "DATABASE_URL" not in chosen:
+            chosen |= database_settings(folder, manage)
         self.environ = clean_environ(DATA_DIR=str(folder), **chosen)
         self.environ["PYTHONWARNINGS"] = "error::RuntimeWarning"
-        if "DATABASE_URL" not in chosen and not (folder / "respsite.sqlite3").exists():
-            shutil.copy(migrated_database(), folder / "respsite.sqlite3")
 
     @property
     def url(self) -> str:

@@ -1,10 +1,11 @@
 """What the demo engine answers: rules over the messages of a prompt, with no model behind them.
 
-1. `repeat: TEXT`                         → TEXT, exactly
-2. the user names declared functions      → calls them, one a turn, in the order they are named
-3. a function has given its output        → says what it returned
-4. `count to N`                           → 1 2 3 … N
-5. anything else                          → says what it is, what the user said, and which user message this is
+1. it is asked for a handoff summary      → lists what the user said
+2. `repeat: TEXT`                         → TEXT, exactly
+3. the user names declared functions      → calls them, one a turn, in the order they are named
+4. a function has given its output        → says what it returned
+5. `count to N`                           → 1 2 3 … N
+6. anything else                          → says what it is, what the user said, and which user message this is
 """
 
 import json
@@ -21,7 +22,10 @@ from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
 LONGEST_COUNT = 10_000
 LONGEST_QUOTE = 200  # characters of the user's text
 LONGEST_REPORT = 500  # characters of what functions returned
+LONGEST_SUMMARY = 20  # messages of the user; the oldest are left out
 
+_SUMMARY_WANTED = "Write a handoff summary of this conversation"
+_SAID = "- The user said: "
 _REPEAT = "repeat:"
 _COUNT = re.compile(r"\bcount to (\d{1,3}(?:,\d{3})+|\d+)\b", re.IGNORECASE)
 
@@ -60,6 +64,8 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
     """Choose the reply to a conversation."""
     asked = transcript.last_user
     text = asked.text() if asked else ""
+    if text.startswith(_SUMMARY_WANTED):
+        return DemoAnswer("A summary is wanted. I list what the user said.", _summary(transcript))
     if text.startswith(_REPEAT):
         return DemoAnswer("The user wants a text repeated.", text.removeprefix(_REPEAT).removeprefix(" "))
     last = transcript.last
@@ -114,6 +120,21 @@ def _mentions(text: str, names: Iterable[str]) -> Iterator[_Mention]:
         yield _Mention(match[0], text[match.end() : end])
 
 
+def _summary(transcript: Transcript) -> str:
+    """List the user's messages, those of an earlier summary first; the last one asks for the summary."""
+    texts = [message.text() for message in transcript.of_user()][:-1]
+    said = [*_summed_up(transcript), *(f'{_SAID}"{_quoted(text)}"' for text in texts)]
+    left_out = max(0, len(said) - LONGEST_SUMMARY)
+    earlier = [f"({left_out} earlier messages are left out.)"] if left_out else []
+    return "\n".join(["Summary by the demo engine (no model is loaded).", *earlier, *said[left_out:]])
+
+
+def _summed_up(transcript: Transcript) -> list[str]:
+    """Return what an earlier summary says of the user's messages."""
+    lines = (line for message in transcript.of_developer() for line in message.text().splitlines())
+    return [line for line in lines if line.startswith(_SAID)]
+
+
 def _report(transcript: Transcript) -> str:
     outputs = [message for message in transcript.since_last_user() if message.output_of is not None]
     longest = max(LONGEST_REPORT // len(outputs), 20)
@@ -130,8 +151,14 @@ def _introduction(transcript: Transcript, text: str) -> str:
     engine = "This is the demo engine (no model is loaded)."
     if not transcript.user_messages:
         return f"{engine} There is no user message in this conversation."
-    said = _shortened(" ".join(text[: 10 * LONGEST_QUOTE].split()), LONGEST_QUOTE)
-    return f'{engine} You said: "{said}". This is user message {transcript.user_messages} of this conversation.'
+    earlier = len(_summed_up(transcript))
+    behind = f", behind a summary of {earlier} before" if earlier else ""
+    number = f"This is user message {transcript.user_messages} of this conversation{behind}."
+    return f'{engine} You said: "{_quoted(text)}". {number}'
+
+
+def _quoted(text: str) -> str:
+    return _shortened(" ".join(text[: 10 * LONGEST_QUOTE].split()), LONGEST_QUOTE)
 
 
 def _end_of_count(text: str) -> int:

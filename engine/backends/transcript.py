@@ -81,6 +81,10 @@ class Transcript:
         """Return the last message of the user."""
         return next(self._read(self._user_positions[-1:]), None)
 
+    def of_user(self) -> Iterator[TranscriptMessage]:
+        """Yield the messages of the user."""
+        return self._read(self._user_positions)
+
     def since_last_user(self) -> tuple[TranscriptMessage, ...]:
         """Return the messages after the last one of the user."""
         after = self._user_positions[-1] + 1 if self._user_positions else 0

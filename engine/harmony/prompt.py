@@ -114,6 +114,11 @@ def render_text(role: str, text: str) -> RenderedMessage:
     return RenderedMessage(MessageKind.OTHER, _render("developer", f"# Instructions\n\n{text}"))
 
 
+def render_summary(text: str) -> RenderedMessage:
+    """Render what stands for an earlier part of the conversation: told by the developer, and no instruction."""
+    return RenderedMessage(MessageKind.OTHER, _render("developer", text))
+
+
 def render_assistant(channel: str, text: str) -> RenderedMessage:
     """Render a message of the assistant that was not sampled here."""
     return RenderedMessage(MessageKind.of_channel(channel), _render(f"assistant<|channel|>{channel}", text))

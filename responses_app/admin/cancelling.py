@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from asgiref.sync import async_to_sync
 
-from responses_app.wiring import get_site
+from responses_app.runs.registry import RunRegistry
 
 CANCELLED = "it was cancelled in the admin"
 DELETED = "it was deleted in the admin"
@@ -29,7 +29,7 @@ def forget_runs(response_ids: Collection[str]) -> None:
 
 
 async def _cancel(response_ids: Collection[str]) -> int:
-    registry = get_site().registry
+    registry = _registry()
     runs = [run for response_id in response_ids if (run := registry.get(response_id)) is not None]
     for run in runs:
         registry.cancel(run, reason=CANCELLED)
@@ -39,7 +39,7 @@ async def _cancel(response_ids: Collection[str]) -> int:
 
 
 async def _forget(response_ids: Collection[str]) -> None:
-    registry = get_site().registry
+    registry = _registry()
     for response_id in response_ids:
         run = registry.get(response_id) or registry.sessions.get(response_id)
         if run is None:
@@ -48,3 +48,9 @@ async def _forget(response_ids: Collection[str]) -> None:
         registry.sessions.drop(response_id)
         if run.plan.background:
             registry.cancel(run, reason=DELETED)
+
+
+def _registry() -> RunRegistry:
+    from responses_app.wiring import get_site  # here, since every command of manage.py loads the admin
+
+    return get_site().registry

@@ -52,7 +52,9 @@ def in_bytes(value: int) -> str:
 def moment(at: datetime) -> SafeString:
     """Return a time, to the second."""
     at = at.astimezone(UTC)
-    return format_html('<time datetime="{}">{}</time>', at.isoformat(), at.strftime("%d %b %Y %H:%M:%S"))
+    shown = at.strftime("%d %b %H:%M:%S" if at.year == datetime.now(UTC).year else "%d %b %Y %H:%M:%S")
+    whole = at.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return format_html('<time datetime="{}" title="{}">{}</time>', at.isoformat(), whole, shown)
 
 
 def ago(at: datetime, now: datetime) -> str:

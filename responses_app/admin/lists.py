@@ -5,12 +5,17 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db.models import Model, Value
-from django.http import HttpRequest
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponseRedirect
+from django.urls import reverse
 from django.utils.functional import cached_property
+
+from responses_app.admin.text import visible
 
 MOST_COUNTED = 10_000  # rows of a list that are counted and can be paged to; filters reach the others
 
@@ -21,8 +26,8 @@ class CappedPaginator(Paginator):
     @cached_property
     def found(self) -> int:
         """How many there are; one more than `MOST_COUNTED` stands for any number."""
-        rows = self.object_list.order_by().values(one=Value(1))  # no column: an index may be all that is read
-        return int(rows[: MOST_COUNTED + 1].count())
+        ordered_by = self.object_list.query.order_by[0].lstrip("-")  # it is in an index, which may be all that is read
+        return int(self.object_list.order_by().values(ordered_by)[: MOST_COUNTED + 1].count())
 
     @cached_property
     def count(self) -> int:
@@ -50,6 +55,10 @@ class BoundedChangeList(ChangeList):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.title = str(self.opts.verbose_name_plural).capitalize()
+
+    def url_for_result(self, result: Model) -> str:
+        """Return a page's address with the id as it is: our ids need none of Django's quoting."""
+        return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=(result.pk,))
 
     @cached_property
     def drill(self) -> Drill | None:
@@ -113,6 +122,23 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Bound what a page costs."""
         return BoundedChangeList
+
+    def find(self, request: HttpRequest, object_id: str) -> Model | None:
+        """Return what a page is about; where there is no such thing, the next page says so.
+
+        Raises `PermissionDenied`.
+        """
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        found = self.get_object(request, unquote(object_id))
+        if found is None:
+            text = f"The {self.opts.verbose_name} {visible(object_id)[:80]} is not kept, or not any more."
+            self.message_user(request, text, messages.WARNING)
+        return found
+
+    def to_list(self) -> HttpResponseRedirect:
+        """Send to the list."""
+        return HttpResponseRedirect(reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Clients add."""

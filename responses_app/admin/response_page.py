@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from responses_app.admin.formats import (
@@ -34,9 +35,9 @@ _ASKED = (
     "top_logprobs truncation service_tier tool_choice prompt_cache_key safety_identifier user"
 ).split()
 _USUAL = {
-    **{"parallel_tool_calls": True, "temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0},
-    **{"frequency_penalty": 0.0, "top_logprobs": 0, "truncation": "disabled", "tool_choice": "auto"},
-    "service_tier": "default",
+    **{"parallel tool calls": True, "temperature": 1.0, "top p": 1.0, "presence penalty": 0.0},
+    **{"frequency penalty": 0.0, "top logprobs": 0, "truncation": "disabled", "tool choice": "auto"},
+    **{"service tier": "default", "text format": "text", "verbosity": "medium"},
 }
 
 
@@ -53,7 +54,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """What comes before and after: `next` are responses that continue this one, `deleted` ids of those that are gone."""
+    """What comes before and after: `next` continue this response, `deleted` are ids of those that did and are gone."""
 
     previous: Response | None
     next: Sequence[Response]
@@ -67,7 +68,7 @@ def response_page(response: Response, *, turns: str = "") -> dict[str, Any]:
     fits = response.size <= LARGEST
     if fits:
         response.refresh_from_db(fields=["body", "input_items"])
-    body = response.body if fits and isinstance(response.body, dict) else {}
+    body = _dict(response.body) if fits else {}
     room = Room()
     transcript = Transcript(room)
     conversation = [_turn(transcript, each) for each in _ancestors(response)] if turns else []
@@ -83,6 +84,7 @@ def response_page(response: Response, *, turns: str = "") -> dict[str, Any]:
         "instructions": instructions,
         "conversation": conversation,
         "near": near,
+        "gone_before": "" if near.previous else visible(response.previous_response_id),
         "can_show_turns": bool(near.previous and not turns),
         "turns": TURNS,
         "problem": _problem(body),
@@ -95,9 +97,8 @@ def response_page(response: Response, *, turns: str = "") -> dict[str, Any]:
 
 
 def _turn(transcript: Transcript, response: Response, *, current: bool = False) -> Turn:
-    body = response.body if isinstance(response.body, dict) else {}
     turn = Turn(response.pk, response.created_at, current)
-    for items in (response.input_items, body.get("output")):
+    for items in (response.input_items, _dict(response.body).get("output")):
         turn.left_out += max(0, len(as_list(items)) - MOST_ITEMS)
         turn.blocks += transcript.read(items)
     return turn
@@ -165,9 +166,9 @@ def _figures(response: Response) -> list[tuple[str, str, str]]:
 def _facts(response: Response, near: Neighbours) -> Facts:
     previous = response.previous_response_id
     before: str | SafeString = response_link(previous) if near.previous else f"{visible(previous)} (not kept)"
+    age = ago(response.created_at, datetime.now(UTC))
     facts: Facts = [
-        ("Created", moment(response.created_at)),
-        ("", ago(response.created_at, datetime.now(UTC))),
+        ("Created", format_html("{} UTC, {}", moment(response.created_at), age)),
         ("Model", visible(response.model)),
         ("Transport", visible(response.transport) or NONE),
         ("Background", "yes" if response.background else "no"),
@@ -188,10 +189,11 @@ def _asked(body: dict[str, Any]) -> list[tuple[str, str]]:
         "reasoning summary": reasoning.get("summary"),
         "text format": _dict(text.get("format")).get("type"),
         "verbosity": text.get("verbosity"),
-        **{name.replace("_", " "): body.get(name) for name in _ASKED if body.get(name) != _USUAL.get(name)},
+        **{name.replace("_", " "): body.get(name) for name in _ASKED},
         **{f"metadata {key}": value for key, value in list(_dict(body.get("metadata")).items())[:16]},
     }
-    return [(visible(name)[:80], _short(value)) for name, value in asked.items() if value is not None]
+    told = ((name, value) for name, value in asked.items() if value is not None and value != _USUAL.get(name))
+    return [(visible(name)[:80], _short(value)) for name, value in told]
 
 
 def _short(value: object) -> str:

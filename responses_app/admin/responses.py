@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.views.decorators.http import require_safe
 
 from responses_app.admin.actions import cancel, delete_responses, delete_selected, export, json_lines
 from responses_app.admin.filters import AgeFilter, ModelFilter, ProjectFilter, StatusFilter, TransportFilter
-from responses_app.admin.formats import NONE, conversation_link, milliseconds, moment, pill, response_link
+from responses_app.admin.formats import NONE, conversation_link, milliseconds, moment, pill, response_link, short_id
 from responses_app.admin.lists import ReadOnlyAdmin
 from responses_app.admin.pages import html_page
 from responses_app.admin.response_page import BULKY, response_page
@@ -63,11 +64,14 @@ class ResponseAdmin(ReadOnlyAdmin):
         """Cancelling is Django's permission to change, though nothing else can be changed."""
         return bool(request.user.has_perm("responses_app.change_response"))
 
+    @method_decorator(require_safe)
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show a response."""
-        response = self._response(request, object_id)
+        response = self.find(request, object_id)
+        if not isinstance(response, Response):
+            return self.to_list()
         context = {
             **self.admin_site.each_context(request),
             **response_page(response, turns=request.GET.get("turns", "")),
@@ -78,7 +82,9 @@ class ResponseAdmin(ReadOnlyAdmin):
 
     def download(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Send a response and its input items as one JSON object."""
-        response = self._response(request, object_id)
+        response = self.find(request, object_id)
+        if not isinstance(response, Response):
+            return self.to_list()
         answer = HttpResponse(json_lines([response.pk]), content_type="application/json")
         answer["Content-Disposition"] = f'attachment; filename="{response.pk}.json"'
         return answer
@@ -99,18 +105,10 @@ class ResponseAdmin(ReadOnlyAdmin):
         """Delete some."""
         delete_responses([response.pk for response in queryset])
 
-    def _response(self, request: HttpRequest, object_id: str) -> Response:
-        response = self.get_object(request, object_id)
-        if response is None:
-            raise Http404
-        if not self.has_view_permission(request, response):
-            raise PermissionDenied
-        return response
-
     @admin.display(description="response")
     def identifier(self, response: Response) -> SafeString:
-        """The id, to select and copy."""
-        return format_html('<span class="id">{}</span>', response.pk)
+        """The id, short: the whole one is in the link, and in what the pointer shows."""
+        return format_html('<span class="id" title="{}">{}</span>', response.pk, short_id(response.pk))
 
     @admin.display(description="status")
     def state(self, response: Response) -> SafeString:

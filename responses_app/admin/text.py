@@ -26,6 +26,16 @@ class Clipped:
     folded: str = ""
     lost: int = 0
 
+    @property
+    def folded_length(self) -> str:
+        """How much can be unfolded."""
+        return f"{len(self.folded):,}"
+
+    @property
+    def lost_length(self) -> str:
+        """How much is left out."""
+        return f"{self.lost:,}"
+
 
 class Room:
     """What is left of a page: texts that come after it is full show their beginning alone."""

@@ -13,6 +13,7 @@ from responses_app.admin.text import FOLDED, Clipped, Room, pretty, visible
 ROLES = {"user": "User", "assistant": "Assistant", "developer": "Developer", "system": "System"}
 OUTPUT = "_output"  # how the types of outputs end: function_call_output, custom_tool_call_output, …
 MOST_ITEMS = 200  # shown of each list of items
+ONE_LINE = 80  # characters of JSON that need no second one
 MOST_PARTS = 50  # shown of an item
 
 
@@ -36,6 +37,16 @@ class Block:
     call_id: str = ""
     answer: "Block | None" = None
     answer_in: str = ""
+
+    @property
+    def length(self) -> str:
+        """How much was said."""
+        return f"{sum(len(text.shown) + len(text.folded) + text.lost for text in self.texts):,}"
+
+    @property
+    def shown_call_id(self) -> str:
+        """The call's id, which a client may have made."""
+        return visible(self.call_id)[:80]
 
 
 class Transcript:
@@ -175,12 +186,14 @@ def _part_name(part: object) -> str:
 
 
 def _readable(text: object) -> str:
-    """Return JSON indented, anything else as it is."""
+    """Return JSON to read, on one line where it is short, and anything else as it is."""
     if not isinstance(text, str):
         return pretty(text)
     if len(text) > 1_000_000 or text[:1] not in ("{", "["):
         return text
     try:
-        return pretty(json.loads(text))
+        value = json.loads(text)
+        line = json.dumps(value, ensure_ascii=False) if len(text) < 2 * ONE_LINE else ""
+        return line if 0 < len(line) <= ONE_LINE else pretty(value)
     except (ValueError, RecursionError):
         return text

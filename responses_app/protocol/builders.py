@@ -147,6 +147,25 @@ class FunctionCallBuilder(ItemBuilder):
         }
 
 
+class CompactionBuilder(ItemBuilder):
+    """A summary that this server has made; clients see it when it is sealed."""
+
+    prefix = ids.COMPACTION
+
+    def __init__(self, new_id: Callable[[str], str]) -> None:
+        super().__init__(new_id)
+        self.sealed = ""
+
+    def opened(self) -> Said:
+        return [(EventType.COMPACTING, {})]
+
+    def closed(self) -> Said:
+        return []
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        return {"id": self.id, "type": "compaction", "encrypted_content": self.sealed}
+
+
 def _output_text(text: str) -> JsonObject:
     return {"type": "output_text", "text": text, "annotations": []}
 

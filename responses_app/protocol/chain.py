@@ -9,7 +9,7 @@ count once a later link (or a later message of its own) has *settled* what came 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.harmony.prompt import MessageKind, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.errors import JsonObject
@@ -38,13 +38,28 @@ class LinkTokens:
             yield kind, self.tokens[start : start + length]
             start += length
 
+    def settled(self) -> "LinkTokens":
+        """Return it without analysis: what counts of it once something later has settled it."""
+        if _ANALYSIS not in self.kinds:
+            return self
+        kept = as_tokens()
+        start = end = 0
+        for kind, length in zip(self.kinds, self.lengths, strict=True):
+            if kind == _ANALYSIS:
+                kept.extend(self.tokens[start:end])
+                start = end + length
+            end += length
+        kept.extend(self.tokens[start:end])
+        lengths = [length for kind, length in zip(self.kinds, self.lengths, strict=True) if kind != _ANALYSIS]
+        return replace(self, kinds=self.kinds.replace(_ANALYSIS, ""), lengths=lengths, tokens=kept)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # a link is itself: comparing would recurse
 class ChainLink:
-    """One response's part of a chain: its input and what was sampled.
+    """One response's part of a chain: its input and what was sampled. Or several parts, which a store reads at once.
 
     `started_on` is the date (ISO 8601) the chain's system message carries; it stays, or the prefix cache would be lost
-    at midnight. `root_id` is the first link's response. `calls` are the function calls in here, call_id →
+    at midnight. `root_id` is the chain's first response. `calls` are the function calls in here, call_id →
     name. `total_bytes` estimates the memory of this link and all before it.
     """
 
@@ -122,16 +137,20 @@ def link_of(
     started_on: str,
     own: LinkTokens,
     calls: Mapping[str, str],
+    root_id: str | None = None,
 ) -> ChainLink:
-    """Make a link of tokens that are in order already."""
-    settled = own.tokens
-    if _ANALYSIS in own.kinds:
-        settled = _join(tokens for kind, tokens in own.messages() if kind != _ANALYSIS)
-    size = 4 * (len(own.tokens) + len(settled)) + 2 * 128 * len(calls) + _SIZE_OF_LINK
+    """Make a link of tokens that are in order already; `root_id` is for a first link that holds several parts.
+
+    Parts that continue each other are as good as one that holds their messages and calls, as long as none but the
+    first settles what came before: what an earlier one had to settle is told by `LinkTokens.settled`.
+    """
+    settled = own.settled().tokens
+    copied = 0 if settled is own.tokens else len(settled)
+    size = 4 * (len(own.tokens) + copied) + 2 * 128 * len(calls) + _SIZE_OF_LINK
     return ChainLink(
         response_id=response_id,
         parent=parent,
-        root_id=parent.root_id if parent else response_id,
+        root_id=parent.root_id if parent else root_id or response_id,
         started_on=started_on,
         own=own,
         settled=settled,

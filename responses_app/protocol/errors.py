@@ -91,6 +91,16 @@ def context_length_exceeded(prompt_tokens: int, max_model_len: int) -> ApiError:
     return ApiError(message, code="context_length_exceeded", param="input")
 
 
+def invalid_encrypted_content(content: str, param: str) -> ApiError:
+    """A sealed item was changed, or sealed elsewhere: by another server, for another project, with a lost key (400)."""
+    shown = content if len(content) <= 12 else f"{content[:4]}...{content[-4:]}"
+    message = (
+        f"The encrypted content {shown!r} could not be verified ('{param}'). Send the item as this server gave it, "
+        "or leave it out."
+    )
+    return invalid_request(message, param=param, code="invalid_encrypted_content")
+
+
 def rate_limited(message: str, *, retry_after: int = 1) -> ApiError:
     """Too much at once (429)."""
     return ApiError(message, status=429, type="rate_limit_error", code="rate_limit_exceeded", retry_after=retry_after)

@@ -27,6 +27,7 @@ class EventType(StrEnum):
     REASONING_DONE = "response.reasoning_text.done"
     ARGUMENTS_DELTA = "response.function_call_arguments.delta"
     ARGUMENTS_DONE = "response.function_call_arguments.done"
+    COMPACTING = "response.compaction.compacting"
 
 
 TERMINAL = frozenset((EventType.COMPLETED, EventType.INCOMPLETE, EventType.FAILED))

@@ -14,13 +14,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from engine.harmony.prompt import RenderedMessage
+from responses_app.protocol.compaction import Compacted
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.validation import missing, validate, wrong_type
 
 PASSED_THROUGH = frozenset(
-    "additional_tools apply_patch_call apply_patch_call_output code_interpreter_call compaction compaction_trigger "
-    "computer_call computer_call_output configuration_update custom_tool_call custom_tool_call_output "
-    "file_search_call image_generation_call local_shell_call local_shell_call_output mcp_approval_request "
+    "additional_tools apply_patch_call apply_patch_call_output code_interpreter_call computer_call "
+    "computer_call_output configuration_update custom_tool_call custom_tool_call_output file_search_call "
+    "image_generation_call local_shell_call local_shell_call_output mcp_approval_request "
     "mcp_approval_response mcp_call mcp_list_tools program program_output shell_call shell_call_output "
     "tool_search_call tool_search_output web_search_call".split()
 )
@@ -117,6 +118,30 @@ class ItemReference(Vocabulary):
     id: str = Field(min_length=1, max_length=256)
 
 
+class Compaction(Vocabulary):
+    """A sealed summary of what came before."""
+
+    type: Literal["compaction"]
+    id: str | None = None
+    encrypted_content: str = Field(min_length=1)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedCompaction:
+    """A compaction whose seal is good: what the model reads in its place."""
+
+    compacted: Compacted
+    id: str | None = None
+    type: Literal["compaction"] = "compaction"
+
+
+class CompactionTrigger(Vocabulary):
+    """Asks for a compaction of everything before it, and for nothing else."""
+
+    type: Literal["compaction_trigger"]
+    id: str | None = None
+
+
 class PassedThrough(Vocabulary):
     """An item the model does not read yet."""
 
@@ -124,14 +149,18 @@ class PassedThrough(Vocabulary):
     id: str | None = None
 
 
-InputItem = Message | Reasoning | FunctionCall | FunctionCallOutput | ItemReference | PassedThrough
+_Read = Message | Reasoning | FunctionCall | FunctionCallOutput | ItemReference | Compaction | CompactionTrigger
+ParsedItem = _Read | PassedThrough
+InputItem = ParsedItem | OpenedCompaction
 
-_MODELS: dict[str, type[Message | Reasoning | FunctionCall | FunctionCallOutput | ItemReference]] = {
+_MODELS: dict[str, type[_Read]] = {
     "message": Message,
     "reasoning": Reasoning,
     "function_call": FunctionCall,
     "function_call_output": FunctionCallOutput,
     "item_reference": ItemReference,
+    "compaction": Compaction,
+    "compaction_trigger": CompactionTrigger,
 }
 
 
@@ -164,7 +193,7 @@ def fingerprint(item: JsonObject) -> str:
     return hashlib.blake2b(repr(seen).encode(), digest_size=16).hexdigest()
 
 
-def parse_input(value: object) -> tuple[list[InputItem], list[JsonObject]]:
+def parse_input(value: object) -> tuple[list[ParsedItem], list[JsonObject]]:
     """Validate a request's `input`: the items, and beside them their JSON as it is kept and given back."""
     if value is None:
         return [], []
@@ -175,13 +204,13 @@ def parse_input(value: object) -> tuple[list[InputItem], list[JsonObject]]:
     return parse_items(value, at="input")
 
 
-def parse_items(values: list[Any], *, at: str) -> tuple[list[InputItem], list[JsonObject]]:
+def parse_items(values: list[Any], *, at: str) -> tuple[list[ParsedItem], list[JsonObject]]:
     """Validate a list of items, which stands at the path `at` of the request."""
     parsed = [_parse_item(value, f"{at}[{index}]") for index, value in enumerate(values)]
     return parsed, [_kept(item, raw) for item, raw in zip(parsed, values, strict=True)]
 
 
-def _parse_item(value: object, at: str) -> InputItem:
+def _parse_item(value: object, at: str) -> ParsedItem:
     if not isinstance(value, dict):
         raise wrong_type(at, "an object", value)
     kind = value.get("type") or ("message" if "role" in value else None)
@@ -201,7 +230,7 @@ def _parse_item(value: object, at: str) -> InputItem:
     )
 
 
-def _kept(item: InputItem, raw: Mapping[str, object]) -> JsonObject:
+def _kept(item: ParsedItem, raw: Mapping[str, object]) -> JsonObject:
     """Return an item's JSON in its full form: an easy-input message becomes a message with parts."""
     kept = {**raw, "type": item.type}
     if isinstance(item, Message) and isinstance(raw["content"], str):

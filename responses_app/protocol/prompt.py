@@ -20,13 +20,16 @@ from engine.harmony.prompt import (
     render_tool_output,
 )
 from responses_app.protocol.chain import ChainLink, drop_oldest
+from responses_app.protocol.compaction import UNREADABLE, summary_message
 from responses_app.protocol.errors import ApiError, JsonObject, context_length_exceeded, invalid_request
 from responses_app.protocol.items import (
+    Compaction,
     FunctionCall,
     FunctionCallOutput,
     InputItem,
     MediaPart,
     Message,
+    OpenedCompaction,
     Part,
     Reasoning,
     RefusalPart,
@@ -55,14 +58,17 @@ def render_items(
 
     `sampled` holds what this server knows of the items' ids. Raises `ApiError` for the output of a call that stands
     neither in the items before it nor in the chain of `parent`; in a conversation, which keeps what it is given, the
-    model reads such an output without its function's name.
+    model reads such an output without its function's name. What a compaction replaces is left out.
     """
     first = 0 if own is None else own - len(items)
+    begin = first + _replaced(items)
     calls: dict[str, str] = {}
     messages: list[RenderedMessage] = []
     for index, (item, raw) in enumerate(zip(items, input_json, strict=True), first):
         if isinstance(item, FunctionCall):
             calls[item.call_id] = item.name
+        if index < begin:
+            continue
         known = sampled.get(item.id) if item.id else None
         if known is not None and known.is_replayed_by(raw):
             messages.append(known.message)
@@ -77,6 +83,14 @@ def render_items(
     return messages
 
 
+def _replaced(items: Sequence[InputItem]) -> int:
+    """Return how many of the first items a compaction behind them stands for."""
+    places = (
+        index for index, item in enumerate(items) if isinstance(item, OpenedCompaction) and item.compacted.replaces_all
+    )
+    return max(places, default=0)
+
+
 def _render_item(item: InputItem) -> list[RenderedMessage]:
     match item:
         case Message(role="assistant"):
@@ -88,6 +102,10 @@ def _render_item(item: InputItem) -> list[RenderedMessage]:
             return [render_assistant(ANALYSIS, text_of(item.content))]
         case FunctionCall():
             return [render_call(FUNCTIONS + item.name, item.arguments)]
+        case OpenedCompaction():
+            return item.compacted.messages()
+        case Compaction():
+            return [summary_message(UNREADABLE)]
     return []  # kept, not read: see items.PASSED_THROUGH
 
 
@@ -131,6 +149,32 @@ def build_prompt(request: CreateRequest, link: ChainLink, *, max_model_len: int)
         chain = drop_oldest(link, max_model_len - fixed - reserve)
         if fixed + len(chain) >= max_model_len:
             raise context_length_exceeded(fixed + len(chain), max_model_len)
+    prompt.extend(chain)
+    prompt.extend(start)
+    return prompt
+
+
+def frame_tokens(request: CreateRequest, started_on: str) -> int:
+    """Return how many tokens of a request's prompt are not its chain's."""
+    has_functions = bool(request.offered_functions)
+    system = render_system(effort=request.effort, date=started_on, has_functions=has_functions)
+    return len(system) + len(_developer(request)) + len(generation_start())
+
+
+def build_summary_prompt(request: CreateRequest, link: ChainLink, *, max_model_len: int, room: int) -> "Tokens[int]":
+    """Return the prompt that asks for a summary of `link`, whose last message says so; `room` tokens are left for it.
+
+    The oldest messages are left out where there is no room for them. Raises `ApiError` where none of them would remain.
+    """
+    prompt = as_tokens(render_system(effort="low", date=link.started_on, has_functions=False))
+    prompt.extend(render_developer(instructions=request.instructions, tools=()))
+    start = generation_start()
+    whole = chain = link.prompt_tokens()
+    space = max_model_len - room - len(prompt) - len(start)
+    if len(chain) > space:
+        chain = drop_oldest(link, space)
+        if len(chain) > space or len(chain) == link.own.lengths[-1]:
+            raise context_length_exceeded(len(prompt) + len(whole) + len(start), max_model_len)
     prompt.extend(chain)
     prompt.extend(start)
     return prompt

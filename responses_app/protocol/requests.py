@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, SkipValidation
 
 from engine.harmony.prompt import FunctionTool
+from responses_app.protocol.compaction import LEAST_THRESHOLD
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
-from responses_app.protocol.items import InputItem, Vocabulary, parse_input
+from responses_app.protocol.items import CompactionTrigger, ParsedItem, Vocabulary, parse_input
 from responses_app.protocol.metadata import Metadata, check_metadata
 from responses_app.protocol.tools import parse_tools
 from responses_app.protocol.validation import validate
@@ -76,6 +77,13 @@ class ConversationReference(Vocabulary):
     id: str = Field(min_length=1, max_length=256)
 
 
+class ContextManagement(Vocabulary):
+    """When to compact: a prompt of more tokens than this begins with a summary of what came before."""
+
+    type: Literal["compaction"]
+    compact_threshold: int | None = Field(default=None, ge=LEAST_THRESHOLD)
+
+
 class Fields(Vocabulary):
     """The fields of a request, each of the right type."""
 
@@ -107,12 +115,13 @@ class Fields(Vocabulary):
     prompt_cache_key: str | None = Field(default=None, min_length=1, max_length=1024)
     prompt_cache_retention: str | None = Field(default=None, max_length=64)
     prompt_cache_options: CacheOptions | None = None
+    context_management: list[ContextManagement] | None = None
 
 
 class CreateRequest(Fields):
     """A whole request: its fields, its input and its tools. `input_json` and `tools_json` are kept and echoed."""
 
-    input: SkipValidation[list[InputItem]]  # these are validated already, by `parse_input` and `parse_tools`
+    input: SkipValidation[list[ParsedItem]]  # these are validated already, by `parse_input` and `parse_tools`
     input_json: SkipValidation[list[JsonObject]]
     functions: SkipValidation[list[FunctionTool]]
     tools_json: SkipValidation[list[JsonObject]]
@@ -123,6 +132,18 @@ class CreateRequest(Fields):
     def warm_up(self) -> bool:
         """Whether nothing is to be generated."""
         return self.generate is False or bool(self.prompt_cache_options and self.prompt_cache_options.prewarm)
+
+    @property
+    def only_compacts(self) -> bool:
+        """Whether a summary of everything is all that is wanted."""
+        return bool(self.input) and isinstance(self.input[-1], CompactionTrigger) and not self.warm_up
+
+    def compact_threshold(self, max_model_len: int) -> int | None:
+        """Return how many tokens a prompt may have before it is compacted; None: as many as the model takes."""
+        asked = [entry.compact_threshold for entry in self.context_management or ()]
+        if not asked:
+            return None
+        return min(*(wanted or max_model_len * 3 // 4 for wanted in asked), max_model_len - 1)
 
     @property
     def conversation_id(self) -> str | None:
@@ -179,6 +200,13 @@ def parse_create(data: Mapping[str, object]) -> CreateRequest:
 
 
 def _check_together(request: CreateRequest) -> None:
+    for index, item in enumerate(request.input[:-1]):
+        if isinstance(item, CompactionTrigger):
+            raise invalid_request(
+                f"Invalid value for 'input[{index}]': a 'compaction_trigger' must be the last item.",
+                param=f"input[{index}]",
+                code="invalid_value",
+            )
     if request.background and request.store is False:
         raise invalid_request(
             "A background response must be stored: leave 'store' out, or set 'background' to false.",
@@ -211,7 +239,6 @@ def _refuse_unbuilt(data: Mapping[str, object]) -> None:
 
 _UNBUILT = {
     "prompt": "This server has no prompt templates; send 'instructions' and 'input'.",
-    "context_management": "This server does not compact yet; set 'truncation' to 'auto', or send a shorter input.",
     "moderation": "This server does not moderate; leave it out.",
     "image": "This server does not make images; leave it out.",
     "access_programs": "This server has no access programs; leave it out.",

@@ -5,8 +5,8 @@
 It is the only place that maps (channel, recipient) to an item, numbers the events, and keeps the output; so the JSON
 body, the stored response and the streamed one are one object at different times. Its laws, held by property tests:
 any chunking of the same tokens gives the same events; numbers run 0..n; every `added` has one `done` with the same id
-and index, but for the item that a failure cuts; joined deltas equal the `done` text; the terminal `output` equals the
-`done` items.
+and index, but for the item that a failure cuts and a compaction that anything cuts; joined deltas equal the `done`
+text; the terminal `output` equals the `done` items.
 """
 
 from collections.abc import Callable, Collection
@@ -16,6 +16,7 @@ from engine.harmony.header import ANALYSIS, COMMENTARY
 from engine.harmony.parser import ContentDelta, HarmonyEvent, MessageCompleted, MessageStarted
 from engine.harmony.prompt import RenderedMessage, sampled_message
 from responses_app.protocol.builders import (
+    CompactionBuilder,
     FunctionCallBuilder,
     ItemBuilder,
     ItemStatus,
@@ -106,8 +107,25 @@ class ResponseStream:
                 return self._complete_item(event)
         raise LocalProtocolError(f"unknown event {event!r}")
 
+    def begin_compaction(self) -> list[Event]:
+        """Announce a compaction: an item of this server's own, which no token goes into."""
+        if self.status is not Status.IN_PROGRESS or self._open is not None:
+            raise LocalProtocolError("a compaction began inside an item, or outside of a running response")
+        return self._open_builder(CompactionBuilder(self._new_id))
+
+    def end_compaction(self, sealed: str, message: RenderedMessage) -> list[Event]:
+        """Finish the compaction that has begun; `message` is what the model reads of it."""
+        if not isinstance(self._open, CompactionBuilder):
+            raise LocalProtocolError("no compaction has begun")
+        self._open.sealed = sealed
+        events = self._close_item("completed")
+        self._note_sampled(message)
+        return events
+
     def close(self) -> list[Event]:
-        """Close an item that is still open, as incomplete."""
+        """Close an item that is still open, as incomplete; a compaction that was cut is worth nothing, and is gone."""
+        if isinstance(self._open, CompactionBuilder):
+            self._open = None
         return self._close_item("incomplete") if self._open else []
 
     def outcome(self, ending: "Ending") -> JsonObject:
@@ -158,9 +176,12 @@ class ResponseStream:
         if self._open is not None:
             raise LocalProtocolError("a message began inside a message")
         self._started = event
-        self._open = self._builder_for(event.channel, event.recipient)
-        added = {"output_index": len(self.output), "item": self._open.item("in_progress")}
-        return [self._event(EventType.ITEM_ADDED, added), *self._emit(self._open, self._open.opened())]
+        return self._open_builder(self._builder_for(event.channel, event.recipient))
+
+    def _open_builder(self, item: ItemBuilder) -> list[Event]:
+        self._open = item
+        added = {"output_index": len(self.output), "item": item.item("in_progress")}
+        return [self._event(EventType.ITEM_ADDED, added), *self._emit(item, item.opened())]
 
     def _delta(self, delta: ContentDelta) -> Event:
         item = self._open
@@ -179,9 +200,12 @@ class ResponseStream:
         )
         self.messages.append(message)
         events = self._close_item("incomplete" if event.truncated else "completed")
+        self._note_sampled(message)
+        return events
+
+    def _note_sampled(self, message: RenderedMessage) -> None:
         item = self.output[-1]
         self.sampled.append(SampledItem(str(item["id"]), fingerprint(item), message))
-        return events
 
     def _close_item(self, status: ItemStatus) -> list[Event]:
         item = self._open

@@ -67,13 +67,14 @@ def validate(model: type[Model], data: Mapping[str, object], *, at: str = "") ->
 def dotted(location: tuple[int | str, ...], at: str = "") -> str:
     """Write a location as OpenAI does: `input[2].content[0].text`.
 
-    pydantic puts a union's tag behind the index (`content.0.input_text.text`); it is no part of the path.
+    pydantic puts a union's tag behind the index (`content.0.input_text.text`); it is no part of the path. A tag is
+    never the last part.
     """
     path = at
-    for before, part in zip((None, *location), location, strict=False):
+    for before, part, after in zip((None, *location), location, (*location[1:], None), strict=False):
         if isinstance(part, int):
             path += f"[{part}]"
-        elif not isinstance(before, int):
+        elif not isinstance(before, int) or after is None:
             path += f".{part}" if path else part
     return path
 

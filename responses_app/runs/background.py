@@ -1,8 +1,8 @@
 """`BackgroundQueue`: how many background responses run at once, and how many may wait for that."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from responses_app.protocol.errors import rate_limited
 
@@ -12,14 +12,32 @@ class BackgroundQueue:
 
     def __init__(self, *, max_running: int, max_queued: int) -> None:
         self._running = asyncio.Semaphore(max_running)
-        self._max_queued = max_queued
+        self._places = max_running + max_queued
+        self._taken = 0  # by those that wait, run, or are about to
         self.waiting = 0
 
-    def check_room(self) -> None:
-        """Raise `ApiError` (429) if another one would have to wait and may not."""
-        if self._running.locked() and self.waiting >= self._max_queued:
+    @contextmanager
+    def admission(self) -> Iterator[None]:
+        """Hold a place for a response that is being accepted; it is to `join` before this ends.
+
+        Raises `ApiError` (429) if it would have to wait and may not.
+        """
+        if self._taken >= self._places:
             message = f"{self.waiting} background responses wait already (BACKGROUND_MAX_QUEUED). Try again shortly."
             raise rate_limited(message, retry_after=5)
+        self._taken += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
+
+    def join(self) -> None:
+        """Take a place until `leave`: the response starts."""
+        self._taken += 1
+
+    def leave(self) -> None:
+        """Give the place back: the response has ended."""
+        self._taken -= 1
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:

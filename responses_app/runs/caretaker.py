@@ -3,9 +3,12 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.resources import Status
 from responses_app.runs.failures import server_stopped
 from responses_app.runs.service import ResponseService
 from responses_app.stores.base import AcceptedResponse, BaseResponseStore, StoredResponse, StoreError, WorkerState
@@ -17,7 +20,7 @@ PURGE_SECONDS = 60.0
 
 
 class Caretaker:
-    """One task per process. `state` is what this worker says of itself; nothing is taken over before `ready()`."""
+    """One per process. `state` is what this worker says of itself; nothing is taken over before `ready()`."""
 
     def __init__(
         self,
@@ -33,27 +36,37 @@ class Caretaker:
         self._state = state
         self._ready = ready
         self._lease = lease_seconds
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._inherited: deque[AcceptedResponse] = deque()  # taken over, and to be run here
         self._purged_at = time.monotonic()
 
     async def start(self) -> None:
         """Say that the worker lives, before it accepts anything; then go on saying so."""
         await self._look_after(self._beat)
-        self._task = asyncio.create_task(self._run(), name="caretaker")
+        self._tasks = [  # two, since a long estate must not make this worker look dead
+            asyncio.create_task(self._keep_beating(), name="heart"),
+            asyncio.create_task(self._keep_looking(), name="caretaker"),
+        ]
 
     async def aclose(self) -> None:
-        """Stop; what others left stays theirs."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        """Stop; what was taken over and does not run yet is for others."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._look_after(self._give_back)
 
-    async def _run(self) -> None:
+    async def _keep_beating(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease / BEATS_PER_LEASE)
+            await self._look_after(self._beat)
+
+    async def _keep_looking(self) -> None:
         while True:
             if self._ready():
                 await self._look_after(self._inherit)
                 await self._look_after(self._purge)
             await asyncio.sleep(self._lease / BEATS_PER_LEASE)
-            await self._look_after(self._beat)
 
     async def _look_after(self, duty: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -70,28 +83,44 @@ class Caretaker:
         estate = await self._store.inherit(self._state().id, lease_seconds=self._lease)
         if estate.failed:
             logger.warning("%d responses of workers that died have failed", estate.failed)
-        for accepted in estate.queued:
-            await self._run_again(accepted)
+        self._inherited += estate.queued
+        while self._inherited and await self._run_again(self._inherited[0]):
+            self._inherited.popleft()
 
-    async def _run_again(self, accepted: AcceptedResponse) -> None:
+    async def _run_again(self, accepted: AcceptedResponse) -> bool:
+        """Run a response, or let it fail; return False if it can do neither now, and has to wait."""
         response_id = accepted.response["id"]
         try:
             await self._service.run_again(accepted)
         except ApiError as error:
             logger.warning("response %s, which another start left, cannot run: %s", response_id, error.message)
-            failed = {**accepted.response, "status": "failed", "error": server_stopped()}
-            await self._store.save(
-                StoredResponse(
-                    project=accepted.project,
-                    response=failed,
-                    link=None,
-                    input_items=accepted.input_items,
-                    transport=accepted.transport,
-                    accepted=True,
-                )
-            )
+            if error.retry_after is not None:
+                return False
+        except Exception:
+            logger.exception("response %s, which another start left, cannot run", response_id)
         else:
             logger.info("response %s, which another start left, runs now", response_id)
+            return True
+        await self._fail(accepted)
+        return True
+
+    async def _fail(self, accepted: AcceptedResponse) -> None:
+        failed = {**accepted.response, "status": Status.FAILED.value, "error": server_stopped()}
+        await self._store.save(
+            StoredResponse(
+                project=accepted.project,
+                response=failed,
+                link=None,
+                input_items=accepted.input_items,
+                transport=accepted.transport,
+                accepted=True,
+            )
+        )
+
+    async def _give_back(self) -> None:
+        while self._inherited:
+            await self._store.accept(replace(self._inherited[0], worker="", again=True))
+            self._inherited.popleft()
 
     async def _purge(self) -> None:
         if time.monotonic() - self._purged_at < PURGE_SECONDS:

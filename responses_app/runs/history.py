@@ -1,28 +1,36 @@
 """What a request continues: a chain with its tokens, a conversation with its items, replayed and referenced items."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol import ids
 from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.compaction import PURPOSE, Compacted
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
     conversation_not_found,
+    invalid_encrypted_content,
     invalid_request,
     overloaded,
     previous_response_in_progress,
     previous_response_not_found,
 )
-from responses_app.protocol.items import InputItem, ItemReference, SampledItem, parse_input
-from responses_app.protocol.requests import CreateRequest
-from responses_app.runs.registry import RunRegistry
-from responses_app.stores.base import (
-    BaseConversationStore,
-    BaseResponseStore,
-    ConversationRecord,
-    StoreError,
+from responses_app.protocol.items import (
+    Compaction,
+    InputItem,
+    ItemReference,
+    OpenedCompaction,
+    SampledItem,
+    parse_input,
 )
+from responses_app.protocol.requests import CreateRequest
+from responses_app.protocol.sealing import SealBroken, Sealer
+from responses_app.runs.registry import RunRegistry
+from responses_app.stores.base import ConversationRecord, StoreError, Stores
+
+logger = logging.getLogger("respsite.runs")
 
 Recall = Callable[[str], ChainLink | None]  # what a connection itself remembers, by response id
 
@@ -46,10 +54,11 @@ class Context:
 class History:
     """Finds a chain first in the connection, then among what runs, then in the store."""
 
-    def __init__(self, store: BaseResponseStore, conversations: BaseConversationStore, registry: RunRegistry) -> None:
-        self._store = store
-        self._conversations = conversations
+    def __init__(self, stores: Stores, registry: RunRegistry, *, sealer: Sealer) -> None:
+        self._store = stores.responses
+        self._conversations = stores.conversations
         self._registry = registry
+        self._sealer = sealer
 
     async def context(self, project: str, request: CreateRequest, recall: Recall) -> Context:
         """Return what a request continues. Raises `ApiError` for what cannot be found."""
@@ -66,7 +75,30 @@ class History:
             context = replace(context, parent=parent)
         elif request.conversation_id is not None:
             context = await self._in_conversation(project, request.conversation_id, context)
+        context = replace(context, items=self._opened(project, context))
         return replace(context, sampled=await self._sampled(project, context.items))
+
+    def _opened(self, project: str, context: Context) -> Sequence[InputItem]:
+        """Open the seals of compactions. Raises `ApiError` for a broken one of the request.
+
+        A conversation keeps what it was given: there a broken one stays as it is, and the model reads a note.
+        """
+        return [
+            self._open(project, item, index) if isinstance(item, Compaction) else item
+            for index, item in enumerate(context.items, context.own - len(context.items))
+        ]
+
+    def _open(self, project: str, item: Compaction, index: int) -> InputItem:
+        try:
+            data = self._sealer.open(PURPOSE, project, item.encrypted_content)
+            return OpenedCompaction(Compacted.from_bytes(data), item.id)
+        except SealBroken as problem:
+            if index >= 0:
+                raise invalid_encrypted_content(
+                    item.encrypted_content, f"input[{index}].encrypted_content"
+                ) from problem
+            logger.warning("compaction %s of a conversation cannot be read: %s", item.id, problem)
+            return item
 
     async def _parent(self, project: str, response_id: str, recall: Recall) -> ChainLink:
         known = recall(response_id)

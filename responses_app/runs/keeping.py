@@ -12,10 +12,10 @@ from responses_app.protocol.stream import ResponseStream
 from responses_app.runs.plan import RunPlan
 from responses_app.stores.base import (
     AcceptedResponse,
-    BaseResponseStore,
     ConversationAppend,
     StoredResponse,
     StoreError,
+    Stores,
 )
 
 logger = logging.getLogger("respsite.runs")
@@ -32,17 +32,18 @@ class Measured:
 class ResponseKeeper:
     """Keeps one response; does nothing for one that is not stored. `worker` is this process, `now` its clock."""
 
-    def __init__(self, plan: RunPlan, store: BaseResponseStore, *, worker: str, now: Callable[[], float]) -> None:
+    def __init__(self, plan: RunPlan, stores: Stores, *, worker: str, now: Callable[[], float]) -> None:
         self.now = now
         self._plan = plan
-        self._store = store
+        self._store = stores.responses
+        self._conversations = stores.conversations
         self._worker = worker
         self._accepted = False
 
-    async def accept(self, response: JsonObject) -> None:
-        """Keep the response before it runs. Raises `StoreError`."""
+    async def accept(self, response: JsonObject, *, again: bool = False) -> None:
+        """Keep the response before it runs; `again`: another start has kept it already. Raises `StoreError`."""
         if self._plan.stored:
-            await self._accept(response, self._worker)
+            await self._accept(response, self._worker, again=again)
             self._accepted = True
 
     async def begin(self) -> None:
@@ -52,9 +53,13 @@ class ResponseKeeper:
 
     async def give_back(self, response: JsonObject) -> None:
         """Put it back into the queue, nobody's. Raises `StoreError`."""
-        await self._accept(response, "")
+        await self._accept(response, "", again=True)
 
-    async def _accept(self, response: JsonObject, worker: str) -> None:
+    def go_on(self, plan: RunPlan) -> None:
+        """Keep what another plan makes of the same response: its chain begins anew."""
+        self._plan = plan
+
+    async def _accept(self, response: JsonObject, worker: str, *, again: bool) -> None:
         plan = self._plan
         await self._store.accept(
             AcceptedResponse(
@@ -64,6 +69,7 @@ class ResponseKeeper:
                 input_items=tuple(plan.input_items),
                 transport=plan.origin.transport,
                 request=plan.request.as_json() if plan.background else None,
+                again=again,
             )
         )
 
@@ -84,10 +90,8 @@ class ResponseKeeper:
         self, response: JsonObject, link: ChainLink | None, sampled: list[SampledItem], measured: Measured
     ) -> bool:
         """Keep the finished response; return False if that failed."""
-        if not self._plan.stored:
-            return True
         try:
-            await self._store.save(self._stored(response, link, sampled, measured))
+            await self._save(response, link, sampled, measured)
         except StoreError as problem:
             logger.error("response %s could not be stored: %s", self._plan.response_id, problem)
         except Exception:
@@ -96,16 +100,29 @@ class ResponseKeeper:
             return True
         return False
 
+    async def _save(
+        self, response: JsonObject, link: ChainLink | None, sampled: list[SampledItem], measured: Measured
+    ) -> None:
+        if self._plan.stored:
+            await self._store.save(self._stored(response, link, sampled, measured))
+            return
+        append = self._append(response, link)
+        if append is not None:  # a conversation keeps its items, whoever made them
+            await self._conversations.append(self._plan.origin.project, append.conversation_id, append.items)
+
+    def _append(self, response: JsonObject, link: ChainLink | None) -> ConversationAppend | None:
+        """Return what the response adds to its conversation; one that cannot be continued adds nothing."""
+        conversation = self._plan.conversation
+        if conversation is None or link is None:
+            return None
+        asked = (item for item in self._plan.input_items if item["type"] != "compaction_trigger")  # it only asks
+        items = (*asked, *response["output"])  # type: ignore[misc]
+        return ConversationAppend(conversation_id=conversation.id, items=items, read_version=conversation.version)
+
     def _stored(
         self, response: JsonObject, link: ChainLink | None, sampled: list[SampledItem], measured: Measured
     ) -> StoredResponse:
         plan = self._plan
-        conversation = None
-        if plan.conversation is not None and link is not None:
-            items = (*plan.input_items, *response["output"])  # type: ignore[misc]
-            conversation = ConversationAppend(
-                conversation_id=plan.conversation.id, items=items, read_version=plan.conversation.version
-            )
         return StoredResponse(
             project=plan.origin.project,
             response=response,
@@ -115,6 +132,6 @@ class ResponseKeeper:
             transport=plan.origin.transport,
             first_token_ms=measured.first_token_ms,
             duration_ms=measured.duration_ms,
-            conversation=conversation,
+            conversation=self._append(response, link),
             accepted=self._accepted,
         )

@@ -1,7 +1,9 @@
 """`ResponseLibrary`: responses by their id: read, resume, cancel, delete. What runs here is found before the store."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Protocol
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
 from responses_app.protocol.resources import TERMINAL_STATUSES, Status
@@ -15,12 +17,28 @@ logger = logging.getLogger("respsite.runs")
 _TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
 
 
+CANCEL_SECONDS = 5.0  # how long another worker may take to cancel what it runs
+LOOK_SECONDS = 0.1  # between looks at whether it did
+
+
+class OtherWorkers(Protocol):
+    """What reaches the other workers."""
+
+    @property
+    def reaches_others(self) -> bool:
+        """Whether there is a way to them."""
+
+    async def ask_to_cancel(self, response_id: str) -> bool:
+        """Tell them to cancel a response; return whether the word went out."""
+
+
 class ResponseLibrary:
     """Every method raises `ApiError`: 404 for what the project does not have, 503 where the store is away."""
 
-    def __init__(self, store: BaseResponseStore, registry: RunRegistry) -> None:
+    def __init__(self, store: BaseResponseStore, registry: RunRegistry, *, others: OtherWorkers | None = None) -> None:
         self._store = store
         self._registry = registry
+        self._others = others
 
     async def response(self, project: str, response_id: str) -> JsonObject:
         """Return a response as it stands."""
@@ -47,7 +65,7 @@ class ResponseLibrary:
         run = self._registry.find(project, response_id)
         if run is None or not run.plan.resumable:
             await self._stored(project, response_id)
-            raise _stream_not_kept(response_id)
+            raise stream_not_kept(response_id)
         if starting_after is not None and starting_after > run.journal.last_number:
             raise invalid_request(
                 f"Invalid value for 'starting_after': the stream's last event so far is {run.journal.last_number}.",
@@ -72,7 +90,27 @@ class ResponseLibrary:
             return response
         if response["status"] in _TERMINAL:
             raise invalid_request(f"Cannot cancel a {response['status']} response.", param="response_id")
-        raise overloaded("Another worker runs this response, and it cannot be reached. Try again.", retry_after=5)
+        return await self._cancel_elsewhere(project, response_id)
+
+    def cancel_here(self, response_id: str) -> None:
+        """Cancel a background response that this process runs, if it does: another worker was asked to."""
+        run = self._registry.get(response_id)
+        if run is not None and run.plan.background:
+            self._registry.cancel(run, reason="its client cancelled it")
+
+    async def _cancel_elsewhere(self, project: str, response_id: str) -> JsonObject:
+        if self._others is None or not self._others.reaches_others:
+            raise overloaded(
+                "Another worker runs this response, and workers reach each other through Redis only (REDIS_URL).",
+                retry_after=5,
+            )
+        if await self._others.ask_to_cancel(response_id):
+            for _ in range(round(CANCEL_SECONDS / LOOK_SECONDS)):
+                response = await self._stored(project, response_id)
+                if response["status"] in _TERMINAL:
+                    return response
+                await asyncio.sleep(LOOK_SECONDS)
+        raise overloaded("The worker that runs this response did not answer. Try again.", retry_after=5)
 
     async def delete(self, project: str, response_id: str) -> None:
         """Forget a response; what it continues and what continues it stay. One that runs is cancelled."""
@@ -99,7 +137,8 @@ class ResponseLibrary:
         return response
 
 
-def _stream_not_kept(response_id: str) -> ApiError:
+def stream_not_kept(response_id: str) -> ApiError:
+    """The events that a reader asks for are not there (400)."""
     return invalid_request(
         f"The stream of response '{response_id[:80]}' cannot be picked up again: its events are not kept here any more "
         "(RESPONSES_SESSION_TTL), or it was not streamed. Get the response without 'stream'.",

@@ -1,10 +1,10 @@
 """What was decided before a run starts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.harmony.prompt import RenderedMessage
-from engine.types import GenerationRequest
+from engine.types import GenerationRequest, SamplingOptions
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests import CreateRequest
@@ -18,6 +18,20 @@ class Origin:
     transport: str
     project: str = "default"
     request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPlan:
+    """What happens before a response answers: its first turn sums up what came before.
+
+    `kept` follows the summary as it was. `sampling` is the answer's; None where the compaction is all that is wanted.
+    `seal` makes what the client gets of it.
+    """
+
+    kept: Sequence[RenderedMessage]
+    sampling: SamplingOptions | None
+    max_model_len: int
+    seal: Callable[[bytes], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +56,7 @@ class RunPlan:
     input_items: Sequence[JsonObject]
     generation: GenerationRequest
     stored: bool
+    compaction: CompactionPlan | None = None
 
     @property
     def background(self) -> bool:

@@ -1,6 +1,7 @@
 """A request and what it continues → the plan of its run. Pure computation, off the event loop where it is long."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -8,19 +9,27 @@ import orjson
 
 from engine.backends.base import BaseEngine
 from engine.harmony.encoding import STOP_TOKENS
+from engine.harmony.prompt import RenderedMessage
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions
-from responses_app.protocol.chain import new_link
-from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.prompt import build_prompt, render_items
+from responses_app.protocol.chain import ChainLink, new_link
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.prompt import build_prompt, frame_tokens, render_items
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.tiers import PRIORITIES
+from responses_app.runs.compaction import bounded, plan_compaction, summary_sampling
 from responses_app.runs.history import Context
 from responses_app.runs.plan import Origin, RunPlan
+
+LONG_INPUT = 20_000  # bytes of JSON
+LONG_CONTEXT = 50  # items of a conversation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What a plan is made of. `input_items` are the request's own, each with an id; `created_at` in Unix seconds."""
+    """What a plan is made of. `input_items` are the request's own, each with an id; `created_at` in Unix seconds.
+
+    `seal` seals for the request's project.
+    """
 
     response_id: str
     created_at: float
@@ -30,17 +39,28 @@ class Draft:
     input_items: list[JsonObject]
     tier: str
     stored: bool
+    seal: Callable[[bytes], str]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether rendering it would hold up the event loop (1.2 µs a token)."""
+        return self.request.size > LONG_INPUT or len(self.context.items) > LONG_CONTEXT
 
 
 def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     """Render what is new, and decide how to generate. Raises `ApiError` for what the model cannot take."""
     request, context = draft.request, draft.context
-    messages = render_items(
-        context.items, context.items_json, parent=context.parent, sampled=context.sampled, own=context.own
+    link, messages = _rendered(draft)
+    sampling = _sampling(request, engine)
+    compaction = plan_compaction(
+        request, link, messages, sampling=sampling, max_model_len=info.max_model_len, seal=draft.seal
     )
-    today = datetime.fromtimestamp(draft.created_at, UTC).date().isoformat()
-    link = new_link(context.parent, response_id=draft.response_id, started_on=today, messages=messages)
-    prompt = build_prompt(request, link, max_model_len=info.max_model_len)
+    if compaction is None:
+        plan, prompt = None, build_prompt(request, link, max_model_len=info.max_model_len)
+        sampling = bounded(sampling, room=info.max_model_len - len(prompt))
+    else:
+        plan, prompt = compaction
+        sampling = summary_sampling(info.max_model_len)
     return RunPlan(
         response_id=draft.response_id,
         created_at=draft.created_at,
@@ -55,13 +75,34 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         generation=GenerationRequest(
             request_id=draft.response_id,
             prompt_token_ids=prompt,
-            sampling=_sampling(request, engine, room=info.max_model_len - len(prompt)),
+            sampling=sampling,
             priority=PRIORITIES[draft.tier] if engine.supports_priority else 0,
             cache_salt=_cache_salt(request, draft.origin) if engine.supports_cache_salt else None,
             affinity=request.prompt_cache_key or link.root_id,
         ),
         stored=draft.stored,
+        compaction=plan,
     )
+
+
+def count_prompt(draft: Draft, info: EngineInfo) -> int:
+    """Return how many tokens the prompt has; also of one that is longer than the model takes."""
+    link, _ = _rendered(draft)
+    try:
+        return len(build_prompt(draft.request, link, max_model_len=info.max_model_len))
+    except ApiError:
+        return frame_tokens(draft.request, link.started_on) + len(link.prompt_tokens())
+
+
+def _rendered(draft: Draft) -> tuple[ChainLink, list[RenderedMessage]]:
+    """Return the chain with what is new at its end, and that alone."""
+    context = draft.context
+    messages = render_items(
+        context.items, context.items_json, parent=context.parent, sampled=context.sampled, own=context.own
+    )
+    today = datetime.fromtimestamp(draft.created_at, UTC).date().isoformat()
+    link = new_link(context.parent, response_id=draft.response_id, started_on=today, messages=messages)
+    return link, messages
 
 
 def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
@@ -71,10 +112,9 @@ def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
     return hashlib.sha256(orjson.dumps([origin.project, request.prompt_cache_key])).hexdigest()
 
 
-def _sampling(request: CreateRequest, engine: BaseEngine, *, room: int) -> SamplingOptions:
-    limit = request.max_output_tokens
+def _sampling(request: CreateRequest, engine: BaseEngine) -> SamplingOptions:
     return SamplingOptions(
-        max_output_tokens=None if limit is None else min(limit, room),
+        max_output_tokens=request.max_output_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
         presence_penalty=request.presence_penalty,

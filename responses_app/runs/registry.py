@@ -66,8 +66,14 @@ class RunRegistry:
             raise overloaded(message, retry_after=2)
 
     def start(self, run: ResponseRun) -> None:
-        """Start a run in a task, and a context, of its own."""
-        self.check_capacity()
+        """Start a run in a task, and a context, of its own.
+
+        Raises `ApiError` as `check_capacity` does, but for background responses: they are accepted already.
+        """
+        if run.plan.background:
+            self.queue.join()
+        else:
+            self.check_capacity()
         task = asyncio.create_task(run.execute(), name=run.response_id, context=contextvars.Context())
         self._runs[run.response_id] = run, task
         task.add_done_callback(lambda _: self._ended(run))
@@ -117,6 +123,8 @@ class RunRegistry:
 
     def _ended(self, run: ResponseRun) -> None:
         self._runs.pop(run.response_id, None)
+        if run.plan.background:
+            self.queue.leave()
         self._end_grace(run)
 
     def cancel(self, run: ResponseRun, *, reason: str) -> None:
@@ -143,11 +151,11 @@ class RunRegistry:
         if tasks and grace > 0:
             logger.info("%d responses are running; they have %.0f s to end", len(tasks), grace)
             await asyncio.wait(tasks, timeout=grace)
-        for run, _ in list(self._runs.values()):
-            run.stopping = True
-            self.cancel(run, reason="the server stopped")
-        if tasks:
-            await asyncio.wait(tasks)
+        while self._runs:  # one that was being accepted when this began comes late
+            for run, _ in self._runs.values():
+                run.stopping = True
+                self.cancel(run, reason="the server stopped")
+            await asyncio.wait([task for _, task in self._runs.values()])
         self.sessions.close()
 
 

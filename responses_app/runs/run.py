@@ -7,12 +7,12 @@ task ends it with status `cancelled`, keeping what was said; everything else tha
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineError
+from engine.errors import EngineError, GenerationFailed
 from engine.harmony.parser import HarmonyEvent
 from engine.harmony.prompt import RenderedMessage, Tokens, as_tokens, generation_start, render_tool_output
 from engine.types import FinishReason
@@ -23,10 +23,11 @@ from responses_app.protocol.resources import Status
 from responses_app.protocol.stream import FUNCTIONS, Ending, ResponseStream
 from responses_app.protocol.usage import TurnUsage, usage
 from responses_app.runs.background import BackgroundQueue
+from responses_app.runs.compaction import Summary, compacted, go_on
 from responses_app.runs.failures import failure, server_stopped
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.keeping import Measured, ResponseKeeper
-from responses_app.runs.plan import RunPlan
+from responses_app.runs.plan import CompactionPlan, RunPlan
 from responses_app.runs.turn import Turn
 from responses_app.stores.base import StoreError
 
@@ -66,6 +67,7 @@ class ResponseRun:
         self._keeper = keeper
         self._queue = queue
         self._turns: list[TurnUsage] = []
+        self._compactions = 0  # turns that summed up
         self._repairs = 0
         self._clockwork = _Clockwork()
         self._accepting: asyncio.Task[None] | None = None
@@ -100,9 +102,9 @@ class ResponseRun:
             logger.exception("response %s broke", self.response_id)
             await self._finish(Status.FAILED, error=failure(None, self.plan.origin.request_id))
 
-    async def accept(self) -> None:
-        """Keep the response before it runs. Raises `StoreError`."""
-        await self._keeper.accept(self.response())
+    async def accept(self, *, again: bool = False) -> None:
+        """Keep the response before it runs; `again`: another start has kept it already. Raises `StoreError`."""
+        await self._keeper.accept(self.response(), again=again)
 
     async def _wait_and_answer(self) -> None:
         self._publish(self._stream.enqueue())
@@ -126,8 +128,32 @@ class ResponseRun:
         if self.plan.request.warm_up:
             await self._prefill()
             await self._finish(Status.COMPLETED)
-        else:
+        elif self.plan.compaction is None or await self._compact(self.plan.compaction):
             await self._converse()
+
+    async def _compact(self, compaction: CompactionPlan) -> bool:
+        """Let the model sum up what came before, and go on from there; return whether there is to be an answer."""
+        summary = Summary()
+        turn = await self._take_turn(
+            self.plan.generation.prompt_token_ids, take=summary.take, before=self._begin_compaction
+        )
+        if turn.finish_reason is FinishReason.ABORT:
+            await self._finish(Status.CANCELLED)
+            return False
+        if not summary.text:
+            raise GenerationFailed("the model gave no summary")
+        now = compacted(compaction, summary.text)
+        self.plan = go_on(self.plan, compaction, now)
+        self._keeper.go_on(self.plan)
+        self._compactions = len(self._turns)
+        self._publish(self._stream.end_compaction(compaction.seal(now.as_bytes()), now.messages()[0]))
+        if compaction.sampling is None:
+            await self._finish(Status.COMPLETED)
+        return compaction.sampling is not None
+
+    async def _begin_compaction(self) -> None:
+        await self._begin()
+        self._publish(self._stream.begin_compaction())
 
     async def _stop(self) -> None:
         """End as cancelled; where the server stops, as failed, or go back to the queue if nothing was said."""
@@ -160,7 +186,7 @@ class ResponseRun:
     async def _converse(self) -> None:
         prompt, corrections = self.plan.generation.prompt_token_ids, 0
         while True:
-            turn = await self._take_turn(prompt)
+            turn = await self._take_turn(prompt, take=self._receive, before=self._begin)
             correction = self._correction(turn)
             if correction is None or corrections >= MAX_CORRECTIONS or self._budget() == 0:
                 break
@@ -174,7 +200,13 @@ class ResponseRun:
         else:
             await self._finish(Status.COMPLETED if self._stream.output else Status.INCOMPLETE)
 
-    async def _take_turn(self, prompt: Sequence[int]) -> Turn:
+    async def _take_turn(
+        self,
+        prompt: Sequence[int],
+        *,
+        take: Callable[[list[HarmonyEvent]], None],
+        before: Callable[[], Awaitable[None]],
+    ) -> Turn:
         request = replace(
             self.plan.generation,
             request_id=f"{self.response_id}-{len(self._turns)}",
@@ -183,7 +215,7 @@ class ResponseRun:
         )
         turn = Turn(self._engine, request)
         self._turns.append(turn.usage)
-        await turn.run(self._receive, before=self._begin)
+        await turn.run(take, before=before)
         self._repairs += turn.repairs
         return turn
 
@@ -216,7 +248,8 @@ class ResponseRun:
 
     def _budget(self) -> int | None:
         limit = self.plan.generation.sampling.max_output_tokens
-        return None if limit is None else max(0, limit - sum(turn.output_tokens for turn in self._turns))
+        spent = sum(turn.output_tokens for turn in self._turns[self._compactions :])
+        return None if limit is None else max(0, limit - spent)
 
     def _publish(self, events: list[Event]) -> None:
         for event in events:
@@ -276,6 +309,8 @@ class ResponseRun:
         remarks = ""
         if self._repairs:
             remarks += f" repaired={self._repairs}"
+        if self._compactions:
+            remarks += " compacted"
         if self._stream.unknown_tools:
             remarks += f" unknown_tools={len(self._stream.unknown_tools)}"
         if self.abandoned_reason:

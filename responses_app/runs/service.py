@@ -4,16 +4,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.types import EngineInfo
 from responses_app.protocol import ids
+from responses_app.protocol.compaction import PURPOSE
 from responses_app.protocol.errors import ApiError, invalid_request, model_not_found, unsupported_parameter
 from responses_app.protocol.identified import identified
 from responses_app.protocol.prompt import omitted_media
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import new_response
+from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.stream import ResponseStream
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.protocol.validation import missing
@@ -22,15 +25,12 @@ from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.keeping import ResponseKeeper
 from responses_app.runs.plan import Origin, RunPlan
-from responses_app.runs.planning import Draft, make_plan
+from responses_app.runs.planning import Draft, count_prompt, make_plan
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.run import ResponseRun
-from responses_app.stores.base import AcceptedResponse, BaseResponseStore, StoreError
+from responses_app.stores.base import AcceptedResponse, StoreError, Stores
 
 logger = logging.getLogger("respsite.runs")
-
-LONG_INPUT = 20_000  # bytes of JSON; rendering more than this happens off the event loop (1.2 µs a token)
-LONG_CONTEXT = 50  # items of a conversation, likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,10 @@ class ResponseService:
     """Prepares and starts runs. `models` is ordered; a request without `model` uses the first."""
 
     models: dict[str, ServedModel]
-    store: BaseResponseStore
+    stores: Stores
     history: History
     registry: RunRegistry
+    sealer: Sealer
     new_id: Callable[[str], str]
     now: Callable[[], float]
     limits: ServiceLimits
@@ -72,22 +73,23 @@ class ResponseService:
         known before `response.created`.
         """
         model, plan = await self._plan(request, origin, recall)
-        if plan.background:
-            self.registry.queue.check_room()
         run = self._run(plan, model)
-        if plan.background:
-            try:
-                await run.accept()
-            except StoreError as error:
-                raise store_away() from error
         self._note_omissions(plan)
-        self.registry.start(run)
+        if plan.background:
+            await self._enqueue(run)
+        else:
+            self.registry.start(run)
         return run
 
     async def count_input_tokens(self, request: CreateRequest, origin: Origin) -> int:
-        """Return how many tokens the prompt of a request would have. Raises `ApiError` as `create` does."""
-        _, plan = await self._plan(request, origin, lambda _: None)
-        return len(plan.generation.prompt_token_ids)
+        """Return how many tokens the prompt of a request would have, even if they are too many for the model.
+
+        Raises `ApiError` for everything else that `create` refuses.
+        """
+        _, draft, info = await self._draft(request, origin, lambda _: None)
+        if draft.is_long:
+            return await asyncio.to_thread(count_prompt, draft, info)
+        return count_prompt(draft, info)
 
     async def run_again(self, accepted: AcceptedResponse) -> None:
         """Run a background response that another start has accepted and never begun.
@@ -99,14 +101,40 @@ class ResponseService:
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
         run = self._run(plan, model)
         try:
-            await run.accept()
+            await run.accept(again=True)
         except StoreError as error:
             raise store_away() from error
         self.registry.start(run)
 
+    async def _enqueue(self, run: ResponseRun) -> None:
+        """Accept a background response and start it, even if the client leaves meanwhile: then it is kept already."""
+
+        def start(accepted: "asyncio.Future[None]") -> None:
+            if not accepted.cancelled() and accepted.exception() is None:
+                self.registry.start(run)
+
+        with self.registry.queue.admission():
+            accepting = asyncio.ensure_future(run.accept())
+            try:
+                await asyncio.shield(accepting)
+            except asyncio.CancelledError:
+                accepting.add_done_callback(start)
+                raise
+            except StoreError as error:
+                raise store_away() from error
+            self.registry.start(run)
+
     async def _plan(
         self, request: CreateRequest, origin: Origin, recall: Recall, *, accepted: AcceptedResponse | None = None
     ) -> tuple[ServedModel, RunPlan]:
+        model, draft, info = await self._draft(request, origin, recall, accepted=accepted)
+        if draft.is_long:
+            return model, await asyncio.to_thread(make_plan, draft, model.engine, info)
+        return model, make_plan(draft, model.engine, info)
+
+    async def _draft(
+        self, request: CreateRequest, origin: Origin, recall: Recall, *, accepted: AcceptedResponse | None = None
+    ) -> tuple[ServedModel, Draft, EngineInfo]:
         if not (request.input or request.previous_response_id or request.conversation or request.warm_up):
             raise missing("input")
         model = self._model(request.model)
@@ -124,10 +152,9 @@ class ResponseService:
             input_items=identified(own, self.new_id),
             tier=self.limits.tiers.choose(request.service_tier),
             stored=self.limits.store_responses and request.store is not False,
+            seal=partial(self.sealer.seal, PURPOSE, origin.project),
         )
-        if request.size > LONG_INPUT or len(context.items) > LONG_CONTEXT:
-            return model, await asyncio.to_thread(make_plan, draft, model.engine, info)
-        return model, make_plan(draft, model.engine, info)
+        return model, draft, info
 
     def _run(self, plan: RunPlan, model: ServedModel) -> ResponseRun:
         request = plan.request
@@ -145,7 +172,7 @@ class ResponseService:
             engine=model.engine,
             stream=ResponseStream(response, functions=functions, new_id=self.new_id),
             journal=EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable),
-            keeper=ResponseKeeper(plan, self.store, worker=self.limits.worker, now=self.now),
+            keeper=ResponseKeeper(plan, self.stores, worker=self.limits.worker, now=self.now),
             queue=self.registry.queue,
         )
 

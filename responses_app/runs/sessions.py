@@ -53,7 +53,7 @@ class StreamSessions:
     def keep(self, run: ResponseRun) -> None:
         """Begin a session; where there is no room for it, its stream cannot be picked up again."""
         self._sessions[run.response_id] = _Session(run, asyncio.get_running_loop().time())
-        while len(self._sessions) > self._limits.max_sessions and self._evict():
+        while len(self._sessions) > self._limits.max_sessions and self._evict(but=run):  # its reader is yet to come
             pass
         if len(self._sessions) > self._limits.max_sessions:
             self._forget(run.response_id)
@@ -93,9 +93,9 @@ class StreamSessions:
         while excess > 0 and (freed := self._evict()):
             excess -= freed
 
-    def _evict(self) -> int:
-        """Forget the session that is missed least; return the bytes that frees, 0 if none may go."""
-        unread = [session for session in self._sessions.values() if not session.run.journal.readers]
+    def _evict(self, *, but: ResponseRun | None = None) -> int:
+        """Forget the session that is missed least, not that of `but`; return the bytes that frees, 0 if none may go."""
+        unread = [s for s in self._sessions.values() if not s.run.journal.readers and s.run is not but]
         finished = [session for session in unread if session.run.journal.closed]
         foreground = [s for s in unread if not s.run.journal.closed and not s.run.plan.background]
         candidates = finished or foreground

@@ -271,3 +271,11 @@ class BaseConversationStore(ABC):
     @abstractmethod
     async def remove(self, project: str, conversation_id: str, item_id: str) -> bool:
         """Forget one item; return whether there was one. The conversation's head goes with an item it covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Where responses and where conversations are kept."""
+
+    responses: BaseResponseStore
+    conversations: BaseConversationStore

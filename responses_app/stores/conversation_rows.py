@@ -14,8 +14,7 @@ from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.identified import PREFIXES
 from responses_app.stores.base import ConversationAppend, ConversationEntry, ConversationRecord
-
-IDS_A_QUERY = 500  # SQLite may be built for 999 parameters at most
+from responses_app.stores.response_sql import in_parts
 
 
 def can_be_known(identifier: str) -> bool:
@@ -120,7 +119,7 @@ def _was_appended(using: str, append: ConversationAppend, response_id: str) -> b
     own = [item_id for item in append.items if can_be_known(item_id := str(item.get("id") or ""))]
     made = [_made_id(append.conversation_id, response_id, index, item) for index, item in enumerate(append.items)]
     rows = ConversationItem.objects.using(using).filter(conversation_id=append.conversation_id, response_id=response_id)
-    return any(rows.filter(item_id__in=part).exists() for part in _parts([*own, *made]))
+    return any(rows.filter(item_id__in=part).exists() for part in in_parts([*own, *made]))
 
 
 def _taken(using: str, conversation_id: str, item_ids: Iterable[str]) -> set[str]:
@@ -128,13 +127,9 @@ def _taken(using: str, conversation_id: str, item_ids: Iterable[str]) -> set[str
     wanted = [item_id for item_id in item_ids if can_be_known(item_id)]
     rows = ConversationItem.objects.using(using).filter(conversation_id=conversation_id)
     known = rows.values_list("item_id", flat=True)
-    return {item_id for part in _parts(wanted) for item_id in known.filter(item_id__in=part)}
+    return {item_id for part in in_parts(wanted) for item_id in known.filter(item_id__in=part)}
 
 
 def _made_id(conversation_id: str, seed: str, index: int, item: JsonObject) -> str:
     origin = f"{conversation_id} {seed} {index}".encode()
     return PREFIXES.get(str(item.get("type")), ids.ITEM) + hashlib.blake2b(origin, digest_size=16).hexdigest()
-
-
-def _parts(wanted: Sequence[str]) -> Iterable[Sequence[str]]:
-    return (wanted[start : start + IDS_A_QUERY] for start in range(0, len(wanted), IDS_A_QUERY))

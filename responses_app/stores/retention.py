@@ -111,13 +111,12 @@ def _excess(
     expired_until = time_value(connection, now - limits.ttl if limits.ttl else -1.0)
     with connection.cursor() as cursor:
         cursor.execute(_OLDEST, [expired_until, project, at_most])
-        oldest = cursor.fetchall()
-    for response_id, size, expired in oldest:
-        beyond = 0 < limits.max_entries < count or 0 < limits.max_bytes < total
-        if not expired and (not beyond or response_id == newest):
-            return
-        yield response_id, size
-        count, total = count - 1, total - size
+        for response_id, size, expired in cursor:
+            beyond = 0 < limits.max_entries < count or 0 < limits.max_bytes < total
+            if not expired and (not beyond or response_id == newest):
+                return
+            yield response_id, size
+            count, total = count - 1, total - size
 
 
 def _one(connection: BaseDatabaseWrapper, sql: str, parameters: Sequence[object]) -> Sequence[object]:

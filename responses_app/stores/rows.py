@@ -25,10 +25,11 @@ def pack(numbers: Sequence[int]) -> bytes:
     return packed.tobytes()
 
 
-def unpack(blob: bytes) -> "array[int]":
-    """Return the numbers that were packed."""
+def unpack(*blobs: bytes) -> "array[int]":
+    """Return the numbers that were packed, those of all blobs together."""
     numbers = as_tokens()
-    numbers.frombytes(blob)
+    for blob in blobs:
+        numbers.frombytes(blob)
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers

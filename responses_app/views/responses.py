@@ -1,14 +1,19 @@
 """`/v1/responses`: create (JSON, server-sent events, background), and what is asked of a response by its id."""
 
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from responses_app.http import MethodNotAllowed, event_stream, json_response, read_json, request_id_of, run_to_end
+from responses_app.protocol.compact_requests import compacted_response, parse_compact
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.pages import check_include_query, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.item_resources import item_resource
+from responses_app.protocol.pages import Query, check_include_query, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.requests import CreateRequest, parse_create
+from responses_app.runs.journal import EventsForgotten
+from responses_app.runs.library import stream_not_kept
 from responses_app.runs.plan import Origin
 from responses_app.runs.run import ResponseRun
+from responses_app.views.queries import query_of
 from responses_app.wiring import Site, get_site
 
 PROJECT = "default"  # until there are keys
@@ -36,11 +41,15 @@ async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
         return json_response({"id": response_id, "object": "response", "deleted": True})
     if request.method != "GET":
         raise MethodNotAllowed(str(request.method), ["GET", "DELETE"])
-    check_include_query(_query(request.GET))
-    starting_after = _starting_after(request.GET)
-    if _flag(request.GET, "stream"):
+    query = query_of(request)
+    check_include_query(query)
+    starting_after = _starting_after(query)
+    if _flag(query, "stream"):
         run = await site.library.stream(PROJECT, response_id, starting_after=starting_after)
-        return await _stream(site, run, starting_after=-1 if starting_after is None else starting_after)
+        try:
+            return await _stream(site, run, starting_after=-1 if starting_after is None else starting_after)
+        except EventsForgotten:
+            raise stream_not_kept(response_id) from None
     return json_response(await site.library.response(PROJECT, response_id))
 
 
@@ -53,7 +62,7 @@ async def cancel(request: HttpRequest, response_id: str) -> HttpResponse:
 async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
     """List what a response was asked."""
     _only(request, "GET")
-    query = _query(request.GET)
+    query = query_of(request)
     wanted = parse_list_query(query)
     check_include_query(query)
     items = list(await get_site().library.input_items(PROJECT, response_id))
@@ -66,7 +75,7 @@ async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
             raise unknown_cursor(wanted.after)
         start = ids.index(wanted.after) + 1
     page = items[start : start + wanted.limit]
-    return json_response(list_page(page, has_more=start + len(page) < len(items)))
+    return json_response(list_page([item_resource(item) for item in page], has_more=start + len(page) < len(items)))
 
 
 async def input_tokens(request: HttpRequest) -> HttpResponse:
@@ -77,6 +86,15 @@ async def input_tokens(request: HttpRequest) -> HttpResponse:
     count = await site.service.count_input_tokens(wanted, _origin(request, wanted))
     counted: JsonObject = {"object": "response.input_tokens", "input_tokens": count}
     return json_response(counted)
+
+
+async def compact(request: HttpRequest) -> HttpResponse:
+    """Sum a conversation up; the client goes on from the item it gets."""
+    _only(request, "POST")
+    site = get_site()
+    wanted = parse_compact(read_json(request, max_body_bytes=site.settings.max_body_bytes))
+    run = await site.service.create(wanted, _origin(request, wanted))
+    return json_response(compacted_response(await run_to_end(site.registry, run)))
 
 
 def _origin(request: HttpRequest, wanted: CreateRequest) -> Origin:
@@ -94,12 +112,8 @@ def _only(request: HttpRequest, method: str) -> None:
         raise MethodNotAllowed(str(request.method), [method])
 
 
-def _query(given: QueryDict) -> dict[str, list[str]]:
-    return {name: [str(value) for value in values] for name, values in given.lists()}
-
-
-def _flag(query: QueryDict, name: str) -> bool:
-    value = query.get(name, "false").lower()
+def _flag(query: Query, name: str) -> bool:
+    value = (query.get(name) or ["false"])[-1].lower()
     if value not in ("true", "false", "1", "0"):
         raise invalid_request(
             f"Invalid value for '{name}': {value[:80]!r}. Supported values are: 'true' and 'false'.",
@@ -109,10 +123,11 @@ def _flag(query: QueryDict, name: str) -> bool:
     return value in ("true", "1")
 
 
-def _starting_after(query: QueryDict) -> int | None:
-    value = query.get("starting_after")
-    if value is None:
+def _starting_after(query: Query) -> int | None:
+    values = query.get("starting_after")
+    if not values:
         return None
+    value = values[-1]
     if not (value.isascii() and value.isdecimal() and len(value) < 10):
         raise invalid_request(
             f"Invalid value for 'starting_after': {value[:80]!r}. It takes the sequence number of an event.",

@@ -2,72 +2,32 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.db import connections
-from django.db.backends.signals import connection_created
 
 from responses_app.models import ChainPart, Response, SampledItem, json_text
 from responses_app.stores.base import StoreError
 from responses_app.stores.database import DatabaseResponseStore
 from responses_app.stores.rows import pack, unpack
 from tests.adapters.conftest import OpenDatabase, migrate
+from tests.adapters.stores import SQLITE_AND_POSTGRES, DatabaseCase, queries, reads
 from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, same_chain, sampled_text, save_chain
+from tests.contracts.store_life import LifeContract
 from tests.postgres_server import PostgresServer
 
-SQLITE_AND_POSTGRES = ("sqlite_url", "postgres_url")
 
-
-class DatabaseCase:
-    """Stores on a migrated database that a module's tests share; a subclass gives its `url`."""
-
-    @pytest.fixture
-    def alias(self, url: str, open_database: OpenDatabase) -> Iterator[str]:
-        with open_database(url) as alias:
-            yield alias
-
-    @pytest.fixture
-    async def store(self, alias: str) -> AsyncIterator[DatabaseResponseStore]:
-        store = DatabaseResponseStore(using=alias)
-        await store.start()
-        yield store
-        await store.aclose()
-
-
-class TestOnSqlite(DatabaseCase, StoreContract):
+class TestOnSqlite(DatabaseCase, StoreContract, LifeContract):
     @pytest.fixture
     def url(self, sqlite_url: str) -> str:
         return sqlite_url
 
 
-class TestOnPostgres(DatabaseCase, StoreContract):
+class TestOnPostgres(DatabaseCase, StoreContract, LifeContract):
     @pytest.fixture
     def url(self, postgres_url: str) -> str:
         return postgres_url
-
-
-@contextmanager
-def queries(alias: str) -> Iterator[list[str]]:
-    """Collect the statements of all connections to `alias` that are made in here, transactions' own left out."""
-    statements: list[str] = []
-
-    def note(execute: Callable[..., Any], sql: str, params: object, many: bool, context: object) -> Any:
-        statements.append(sql)
-        return execute(sql, params, many, context)
-
-    def watch(connection: Any, **_: object) -> None:
-        if connection.alias == alias:
-            connection.execute_wrappers.append(note)
-
-    connection_created.connect(watch)
-    try:
-        yield statements
-    finally:
-        connection_created.disconnect(watch)
 
 
 class TestOnBoth(DatabaseCase):
@@ -287,10 +247,6 @@ def test_numbers_are_packed_little_endian() -> None:
 )
 def test_json_is_written_whatever_it_holds(value: object, text: str) -> None:
     assert json_text(value) == text
-
-
-def reads(statements: list[str]) -> list[str]:
-    return [sql for sql in statements if "SELECT" in sql]
 
 
 def retrieve(alias: str, response_id: str) -> Response:

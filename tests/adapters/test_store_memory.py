@@ -1,15 +1,25 @@
 """The store that forgets with the process."""
 
+from typing import Any
+
 import pytest
 
 from responses_app.stores.memory import MemoryResponseStore
 from tests.contracts.store import StoreContract, Turn, exchange, sampled_text
+from tests.contracts.store_life import LifeContract, OpenStore
 
 
-class TestMemoryResponseStore(StoreContract):
+class TestMemoryResponseStore(StoreContract, LifeContract):
     @pytest.fixture
     def store(self) -> MemoryResponseStore:
         return MemoryResponseStore()
+
+    @pytest.fixture
+    def open_store(self) -> OpenStore:
+        async def open_one(**options: Any) -> MemoryResponseStore:
+            return MemoryResponseStore(**options)
+
+        return open_one
 
 
 async def test_the_oldest_go_first() -> None:

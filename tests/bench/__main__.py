@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.bench import chains, events, memory, work
+from tests.bench import chains, events, memory, replay, work
 from tests.bench.report import Report, Result
 from tests.bench.servers import Bench, can_pin
 
@@ -26,6 +26,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "stalled": memory.stalled,
     "store": work.store,
     "inbound": work.inbound,
+    "replay": replay.replay,
 }
 
 

@@ -105,7 +105,7 @@ class ConversationStoreContract:
         assert await listed(conversations, record.id, descending=True, after=ids[2]) == ["b", "a"]
         assert await listed(conversations, record.id, descending=True, after=ids[0]) == []
 
-    @pytest.mark.parametrize("unknown", IDS_NOBODY_MADE, ids=ascii)
+    @pytest.mark.parametrize("unknown", IDS_NOBODY_MADE, ids=lambda unknown: ascii(unknown)[:20])
     async def test_knows_nothing_of_ids_it_never_saw(self, conversations: BaseConversationStore, unknown: str) -> None:
         record = await created(conversations, "1")
         await nothing_is_known(conversations, PROJECT, unknown, "msg_1")

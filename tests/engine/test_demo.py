@@ -13,6 +13,7 @@ from engine.errors import EngineConfigurationError, EngineUnavailable
 from engine.harmony.encoding import CALL, RETURN, decode_tokens, encode_harmony
 from engine.harmony.prompt import generation_start, render_text
 from engine.types import FinishReason
+from responses_app.protocol.compaction import summary_message, summary_request
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
 from tests.engine.prompts import called, declare, prompt, users
 
@@ -87,6 +88,20 @@ class TestAnswers:
     def test_it_answers_without_a_user(self) -> None:
         assert "no user message" in answer(list(generation_start()))
         assert "no user message" in answer([])
+
+    def test_it_sums_up_what_the_user_said_and_what_an_earlier_summary_says(self) -> None:
+        asked = list(summary_request().tokens)
+        said = answer([*users("One", "Two\n2"), *asked, *generation_start()])
+        summary = 'Summary by the demo engine (no model is loaded).\n- The user said: "One"\n- The user said: "Two 2"'
+        assert said == summary
+        later = [*summary_message(said).tokens, *users("Three")]
+        assert "behind a summary of 2 before" in answer([*later, *generation_start()])
+        assert answer([*later, *asked, *generation_start()]) == f'{summary}\n- The user said: "Three"'
+
+    def test_a_summary_is_bounded(self) -> None:
+        said = answer([*users(*map(str, range(50))), *summary_request().tokens, *generation_start()])
+        assert "(30 earlier messages are left out.)" in said
+        assert said.endswith('"49"')
 
     def test_it_thinks_and_then_answers_in_harmony(self) -> None:
         text = decode_tokens(reply_tokens(prompt("repeat: Hi")))

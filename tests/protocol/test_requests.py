@@ -177,11 +177,7 @@ def test_a_wrong_value_is_named_with_what_is_taken(fields: dict[str, object], pa
 
 
 UNBUILT: list[tuple[dict[str, object], str]] = [
-    ({"background": True}, "background"),
-    ({"conversation": "conv_1"}, "conversation"),
-    ({"conversation": {"id": "conv_1"}}, "conversation"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-    ({"context_management": [{"type": "compaction"}]}, "context_management"),
     ({"moderation": {"type": "auto"}}, "moderation"),
     ({"image": {"size": "auto"}}, "image"),
     ({"access_programs": ["x"]}, "access_programs"),

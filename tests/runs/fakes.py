@@ -1,6 +1,7 @@
 """A tiny engine, a store that waits, and a service around them."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests import parse_create
+from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.runs.history import History
 from responses_app.runs.journal import JournalReader, Waiter
@@ -28,6 +30,7 @@ from responses_app.stores.base import (
     ConversationRecord,
     StoredResponse,
     StoreError,
+    Stores,
 )
 from responses_app.stores.memory import MemoryResponseStore
 from tests.protocol.laws import counting_ids
@@ -154,16 +157,19 @@ class Site:
     max_lag_bytes: int = 1_000_000
     store_responses: bool = True
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
+    sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
     def __post_init__(self) -> None:
         self.registry = RunRegistry(self.run_limits)
         self.library = ResponseLibrary(self.store, self.registry)
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0)
+        stores = Stores(self.store, self.conversations)
         self.service = ResponseService(
             models={"fake": model},
-            store=self.store,
-            history=History(self.store, self.conversations, self.registry),
+            stores=stores,
+            history=History(stores, self.registry, sealer=self.sealer),
             registry=self.registry,
+            sealer=self.sealer,
             new_id=counting_ids(),
             now=lambda: NOW,
             limits=ServiceLimits(

@@ -9,10 +9,10 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.resources import Status
 from responses_app.runs.registry import RunLimits
-from responses_app.stores.base import StoreError, WorkerState
+from responses_app.stores.base import AcceptedResponse, StoreError, WorkerState
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, Site
+from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
 from tests.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
@@ -74,6 +74,56 @@ async def test_at_most_so_many_run_and_so_many_wait() -> None:
     await eventually(lambda: second.run.status is Status.IN_PROGRESS)
     await site.begin(input="foreground")  # has no queue to wait in
     await site.registry.aclose()
+
+
+class SlowStore(FakeStore):
+    """A store that waits before it accepts anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accepting = 0
+        self.go_on = asyncio.Event()
+
+    async def accept(self, accepted: AcceptedResponse) -> None:
+        self.accepting += 1
+        await self.go_on.wait()
+        await super().accept(accepted)
+
+
+async def test_many_at_once_are_no_more_than_that() -> None:
+    site = Site(FakeEngine([[asyncio.Event()]]), SlowStore(), run_limits=RunLimits(max_background=2, max_queued=3))
+    attempts = [asyncio.create_task(site.begin(input=str(number), background=True)) for number in range(9)]
+    await asyncio.sleep(0)
+    assert isinstance(site.store, SlowStore)
+    site.store.go_on.set()
+    done = await asyncio.gather(*attempts, return_exceptions=True)
+    assert [isinstance(each, ApiError) for each in done] == [False] * 5 + [True] * 4
+    await eventually(lambda: site.registry.queue.waiting == 3)
+    await site.registry.aclose()
+
+
+async def test_one_that_could_not_be_accepted_takes_no_place() -> None:
+    site = hanging(max_background=1, max_queued=0)
+    site.store.failure = StoreError("away")
+    for _ in range(3):
+        with pytest.raises(ApiError) as refused:
+            await site.begin(input="hi", background=True)
+        assert refused.value.status == 503
+    site.store.failure = None
+    await site.begin(input="hi", background=True)
+    await site.registry.aclose()
+
+
+async def test_a_client_that_leaves_while_it_is_accepted_leaves_no_orphan() -> None:
+    site = Site(store=SlowStore())
+    assert isinstance(site.store, SlowStore)
+    creating = asyncio.create_task(site.begin(input="hi", background=True))
+    await eventually(lambda: site.store.accepting == 1)
+    creating.cancel()
+    await asyncio.wait([creating])
+    site.store.go_on.set()
+    await eventually(lambda: len(site.store.saved) == 1)
+    assert site.store.saved[0].response["status"] == "completed"
 
 
 async def test_one_that_waits_can_be_cancelled() -> None:

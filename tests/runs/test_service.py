@@ -12,7 +12,7 @@ from engine.types import FinishReason
 from responses_app.protocol.chain import new_link
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests import parse_create
-from responses_app.runs import service
+from responses_app.runs import planning, service
 from responses_app.runs.plan import Origin
 from responses_app.runs.registry import RunLimits
 from responses_app.stores.base import StoreError
@@ -300,7 +300,7 @@ async def test_long_inputs_are_rendered_off_the_loop(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(service.asyncio, "to_thread", counting)
     await site.ask(input="short")
     assert threads == []
-    response = await site.ask(input="x" * (service.LONG_INPUT + 1))
+    response = await site.ask(input="x" * (planning.LONG_INPUT + 1))
     assert response["status"] == "completed"
     assert len(threads) == 1
 

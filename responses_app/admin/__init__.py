@@ -1,0 +1,10 @@
+"""Django's admin: stored responses as conversations, workers, and a dashboard. It only reads, cancels and deletes."""
+
+from django.contrib import admin
+
+from responses_app.admin import conversations, responses, workers  # noqa: F401 - each registers its pages
+
+admin.site.site_header = admin.site.site_title = "respsite"
+admin.site.index_title = "Administration"
+admin.site.site_url = None
+admin.site.enable_nav_sidebar = False  # the head of each page leads everywhere

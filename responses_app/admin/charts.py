@@ -1,0 +1,176 @@
+"""Charts as shapes: numbers become coordinates here, a template draws them as SVG."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT = 640, 220
+LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 24  # what the axes take
+_PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Numbers over the bins, None where there is none; `name` is also the class that has its colour."""
+
+    name: str
+    label: str
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A rectangle of a series."""
+
+    name: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A series as lines: `paths` between gaps, `dots` at values that stand alone."""
+
+    name: str
+    paths: Sequence[str]
+    dots: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark of an axis."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The whole height over a bin, which tells its numbers."""
+
+    x: float
+    width: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """All a template needs. `rows` are the numbers as a table: a bin's name, then a text for each series."""
+
+    key: str
+    title: str
+    summary: str
+    series: Sequence[Series]
+    bars: Sequence[Bar]
+    lines: Sequence[Line]
+    y_ticks: Sequence[Tick]
+    x_ticks: Sequence[Tick]
+    slots: Sequence[Slot]
+    rows: Sequence[tuple[str, Sequence[str]]]
+    empty: bool
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    top: int = TOP
+    bottom: int = HEIGHT - BOTTOM
+    plot_height: int = _PLOT_HEIGHT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a chart is to show.
+
+    `names` are those of the bins, `marks` the texts under some of them; `write` writes a number of the axis.
+    """
+
+    key: str
+    title: str
+    summary: str
+    names: Sequence[str]
+    marks: Sequence[tuple[int, str]]
+    series: Sequence[Series]
+    write: Callable[[float], str]
+
+    @property
+    def slot(self) -> float:
+        """The width of a bin."""
+        return _PLOT_WIDTH / max(1, len(self.names))
+
+
+def bar_chart(plan: Plan) -> Chart:
+    """Return stacked bars, the first series at the bottom."""
+    totals = [sum(each.values[index] or 0 for each in plan.series) for index in range(len(plan.names))]
+    top = nice_top(max(totals, default=0))
+    gap = min(3.0, plan.slot * 0.2)
+    bars = []
+    for index in range(len(plan.names)):
+        floor = float(HEIGHT - BOTTOM)
+        for each in plan.series:
+            height = (each.values[index] or 0) / top * _PLOT_HEIGHT
+            floor -= height
+            if height:
+                x = LEFT + index * plan.slot + gap / 2
+                bars.append(Bar(each.name, _r(x), _r(floor), _r(plan.slot - gap), _r(height)))
+    return _chart(plan, top, bars=bars)
+
+
+def line_chart(plan: Plan) -> Chart:
+    """Return lines with gaps where nothing is known."""
+    top = nice_top(max((value for each in plan.series for value in each.values if value is not None), default=0))
+    return _chart(plan, top, lines=[_line(each, top, plan.slot) for each in plan.series])
+
+
+def nice_top(value: float) -> float:
+    """Return a round number not below `value`, that can be halved: the top of an axis."""
+    if value <= 2:
+        return 2.0
+    size = 10.0 ** math.floor(math.log10(value))
+    return next(step * size for step in (1, 2, 4, 6, 8, 10) if step * size >= value * 0.999999)
+
+
+def _line(series: Series, top: float, slot: float) -> Line:
+    paths, dots, path = [], [], list[tuple[float, float]]()
+    for index, value in enumerate([*series.values, None]):
+        if value is not None:
+            y = HEIGHT - BOTTOM - value / top * _PLOT_HEIGHT
+            path.append((_r(LEFT + (index + 0.5) * slot), _r(y)))
+        elif path:
+            dots += path if len(path) == 1 else []
+            paths += [" ".join(f"{x},{y}" for x, y in path)] if len(path) > 1 else []
+            path = []
+    return Line(series.name, paths, dots)
+
+
+def _chart(plan: Plan, top: float, *, bars: Sequence[Bar] = (), lines: Sequence[Line] = ()) -> Chart:
+    rows = [
+        (name, ["–" if value is None else plan.write(value) for value in (each.values[index] for each in plan.series)])
+        for index, name in enumerate(plan.names)
+    ]
+    heights = ((HEIGHT - BOTTOM - share * _PLOT_HEIGHT, top * share) for share in (0.0, 0.5, 1.0))
+    return Chart(
+        key=plan.key,
+        title=plan.title,
+        summary=plan.summary,
+        series=plan.series,
+        bars=bars,
+        lines=lines,
+        y_ticks=[Tick(_r(y), plan.write(value)) for y, value in heights],
+        x_ticks=[Tick(_r(LEFT + (index + 0.5) * plan.slot), text) for index, text in plan.marks],
+        slots=[
+            Slot(_r(LEFT + index * plan.slot), _r(plan.slot), _told(name, plan.series, texts))
+            for index, (name, texts) in enumerate(rows)
+        ],
+        rows=[row for index, row in enumerate(rows) if any(each.values[index] for each in plan.series)],
+        empty=not any(value for each in plan.series for value in each.values),
+    )
+
+
+def _told(name: str, series: Sequence[Series], texts: Sequence[str]) -> str:
+    return "\n".join([name, *(f"{each.label}: {text}" for each, text in zip(series, texts, strict=True))])
+
+
+def _r(value: float) -> float:
+    return round(value, 2)

@@ -1,0 +1,188 @@
+"""Conversations: a list, and each with its items."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin import actions as django_actions
+from django.contrib.admin.views.main import ChangeList
+from django.db import transaction
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
+from django.utils.decorators import method_decorator
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_safe
+
+from responses_app.admin.actions import MOST_CHANGED
+from responses_app.admin.formats import NONE, moment, response_link, short_id
+from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin
+from responses_app.admin.pages import html_page
+from responses_app.admin.search import beginning_with
+from responses_app.admin.text import visible
+from responses_app.admin.transcript import Block, Transcript
+from responses_app.models import ID_LENGTH, Conversation, ConversationItem
+
+AT_ONCE = 100  # items on a page
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Items that came with one response, or without one."""
+
+    response_id: str
+    created_at: datetime
+    blocks: list[Block] = field(default_factory=list)
+
+
+class ConversationChangeList(BoundedChangeList):
+    """The list, with the items of its rows counted in one query."""
+
+    @cached_property
+    def item_counts(self) -> dict[str, int]:
+        """How many items each conversation of this page has."""
+        counted = ConversationItem.objects.filter(conversation_id__in=[each.pk for each in self.result_list])
+        return dict(counted.values_list("conversation_id").annotate(Count("pk")).order_by())
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Hand the counts to the rows."""
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        for conversation in self.result_list:
+            conversation.items_counted = self.item_counts.get(conversation.pk, 0)
+
+
+@admin.register(Conversation)
+class ConversationAdmin(ReadOnlyAdmin):
+    """Conversations, the newest first."""
+
+    list_display = ("identifier", "named", "items_counted", "created", "project_name", "head_link")
+    date_hierarchy = "created_at"
+    ordering = ("-created_at",)
+    search_fields = ("id",)
+    search_help_text = "Finds a conversation by its id or the beginning of it."
+    actions = ("delete_selected",)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """Count items beside."""
+        return ConversationChangeList
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: "QuerySet[Conversation]", search_term: str
+    ) -> "tuple[QuerySet[Conversation], bool]":
+        """Search by the id."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        if len(term) > ID_LENGTH or not term.isascii() or not term.isprintable():
+            return queryset.none(), False
+        return beginning_with(queryset, term), False
+
+    @method_decorator(require_safe)
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Show a conversation."""
+        conversation = self.find(request, object_id)
+        if not isinstance(conversation, Conversation):
+            return self.to_list()
+        context = {
+            **self.admin_site.each_context(request),
+            **_page(conversation, after=_number(request.GET.get("after"))),
+            "opts": self.opts,
+            "has_delete_permission": self.has_delete_permission(request, conversation),
+        }
+        return html_page(TemplateResponse(request, "admin/respsite/conversation.html", context))
+
+    def get_deleted_objects(
+        self, objs: Sequence[Conversation], request: HttpRequest
+    ) -> tuple[list[str], dict[str, int], set[str], list[str]]:
+        """Name what is to be deleted, its items not one by one."""
+        return [str(each) for each in objs], {"conversations": len(objs)}, set(), []
+
+    def delete_model(self, request: HttpRequest, obj: Conversation) -> None:
+        """Delete one."""
+        _delete([obj.pk])
+
+    def delete_queryset(self, request: HttpRequest, queryset: "QuerySet[Conversation]") -> None:
+        """Delete some."""
+        _delete([conversation.pk for conversation in queryset])
+
+    @admin.action(permissions=["delete"], description="Delete the selected conversations")
+    def delete_selected(self, request: HttpRequest, queryset: "QuerySet[Conversation]") -> HttpResponseBase | None:
+        """Delete them, after a page that asks; their responses stay."""
+        return django_actions.delete_selected(self, request, queryset[:MOST_CHANGED])
+
+    @admin.display(description="conversation")
+    def identifier(self, conversation: Conversation) -> SafeString:
+        """The id, short."""
+        return format_html('<span class="id" title="{}">{}</span>', conversation.pk, short_id(conversation.pk))
+
+    @admin.display(description="title")
+    def named(self, conversation: Conversation) -> str:
+        """What it is called."""
+        return visible(conversation.title)[:100] or NONE
+
+    @admin.display(description="items")
+    def items_counted(self, conversation: Any) -> str:
+        """How many items it has."""
+        return f"{conversation.items_counted:,}"
+
+    @admin.display(description="created")
+    def created(self, conversation: Conversation) -> SafeString:
+        """When it was created."""
+        return moment(conversation.created_at)
+
+    @admin.display(description="project")
+    def project_name(self, conversation: Conversation) -> str:
+        """Whose it is."""
+        return visible(conversation.project)
+
+    @admin.display(description="latest response")
+    def head_link(self, conversation: Conversation) -> SafeString | str:
+        """The response whose chain goes on, where one does."""
+        return response_link(conversation.head) if conversation.head else NONE
+
+
+def _page(conversation: Conversation, *, after: int) -> dict[str, Any]:
+    """Return what the template of the page needs: the items behind the position `after`."""
+    kept = ConversationItem.objects.filter(conversation_id=conversation.pk, position__gt=after).order_by("position")
+    rows = list(kept[: AT_ONCE + 1])
+    transcript = Transcript()
+    stretches = []
+    for response_id, some in groupby(rows[:AT_ONCE], key=lambda row: row.response_id):
+        group = list(some)
+        blocks = transcript.read([row.item for row in group])
+        if blocks:  # outputs stand with their calls, wherever those are
+            stretches.append(Stretch(response_id, group[0].created_at, blocks))
+    return {
+        "title": "Conversation",
+        "conversation": conversation,
+        "name": visible(conversation.title),
+        "status": visible(conversation.status),
+        "metadata": [(visible(key), visible(value)) for key, value in _pairs(conversation.metadata)],
+        "stretches": stretches,
+        "from_start": after == 0,
+        "next_after": rows[AT_ONCE - 1].position if len(rows) > AT_ONCE else None,
+    }
+
+
+def _pairs(metadata: object) -> list[tuple[str, Any]]:
+    return list(metadata.items())[:16] if isinstance(metadata, dict) else []
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def _delete(conversation_ids: Sequence[str]) -> None:
+    """Delete conversations and their items, as clients do: the responses stay."""
+    with transaction.atomic():
+        ConversationItem.objects.filter(conversation_id__in=conversation_ids).delete()
+        Conversation.objects.filter(pk__in=conversation_ids).delete()

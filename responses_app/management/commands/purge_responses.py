@@ -1,0 +1,88 @@
+"""`manage.py purge_responses`: remove stored responses that are past their time or beyond the limits."""
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from django.core.management import BaseCommand, CommandParser
+from django.db import DatabaseError
+
+from responses_app.stores.base import Purged, StoreLimits
+from responses_app.stores.retention import added, purge
+
+MOST_COUNTED = 1_000_000  # responses a dry run looks at
+
+
+class Command(BaseCommand):
+    """Removes in small steps; a server may run beside it."""
+
+    help = "Remove stored responses that are past RESPONSES_STORE_TTL or beyond RESPONSES_STORE_MAX_ENTRIES or _BYTES."
+    requires_system_checks = ()  # they are about serving
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take what stands for the settings this once."""
+        parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+        for flag, variable, parse in (
+            ("--ttl", "RESPONSES_STORE_TTL", _at_least_0(float)),
+            ("--max-entries", "RESPONSES_STORE_MAX_ENTRIES", _at_least_0(int)),
+            ("--max-bytes", "RESPONSES_STORE_MAX_BYTES", _at_least_0(int)),
+        ):
+            parser.add_argument(flag, type=parse, metavar="N", help=f"instead of {variable}; 0 = no limit")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Remove until there is no more to do, or look only."""
+        limits = _limits(options)
+        if limits == StoreLimits():
+            self.stdout.write(
+                "Nothing limits what is stored: set RESPONSES_STORE_TTL, RESPONSES_STORE_MAX_ENTRIES or "
+                "RESPONSES_STORE_MAX_BYTES, or give --ttl, --max-entries or --max-bytes."
+            )
+            return
+        try:
+            self._look(limits) if options["dry_run"] else self._remove(limits)
+        except DatabaseError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise SystemExit(
+                f"respsite: the database cannot be used ({reason}). Check that it runs, what DATABASE_URL names, and "
+                "that `python manage.py migrate` has been run."
+            ) from None
+
+    def _look(self, limits: StoreLimits) -> None:
+        found = purge("default", limits, dry_run=True, max_responses=MOST_COUNTED)
+        self.stdout.write(f"Would remove {'at least ' if found.more else ''}{_told(found)}.")
+
+    def _remove(self, limits: StoreLimits) -> None:
+        before = Purged()
+        while True:
+            step = purge(
+                "default", limits, report=lambda sum, before=before: self.stdout.write(f"… {_told(added(before, sum))}")
+            )
+            before = added(before, step)
+            if not step.more or not step.responses:
+                break
+        self.stdout.write(f"Removed {_told(before)} and {before.parts:,} parts of chains.")
+
+
+def _limits(options: dict[str, Any]) -> StoreLimits:
+    own = settings.RESPSITE
+    given = {name: options[name] for name in ("ttl", "max_entries", "max_bytes") if options[name] is not None}
+    configured = {name: getattr(own, f"responses_store_{name}") for name in ("ttl", "max_entries", "max_bytes")}
+    return StoreLimits(**{**configured, **given})
+
+
+def _at_least_0(kind: Callable[[str], float]) -> Callable[[str], float]:
+    def parse(value: str) -> float:
+        try:
+            number = kind(value)
+        except ValueError:
+            number = -1
+        if not 0 <= number < 10**18:
+            raise ArgumentTypeError(f"{value!r} is not valid: it takes a number of at least 0.")
+        return number
+
+    return parse
+
+
+def _told(purged: Purged) -> str:
+    return f"{purged.responses:,} responses ({purged.bytes / 2**20:,.1f} MiB)"

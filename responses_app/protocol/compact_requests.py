@@ -1,0 +1,54 @@
+"""`POST /v1/responses/compact`: a create that only compacts, and what its response becomes."""
+
+from collections.abc import Mapping
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, rate_limited, unsupported_parameter
+from responses_app.protocol.items import parse_input
+from responses_app.protocol.requests import CreateRequest, parse_create
+from responses_app.protocol.resources import Status
+
+_FIELDS = (  # of a create that this takes, too; everything else means nothing here
+    "model",
+    "previous_response_id",
+    "instructions",
+    "service_tier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+)
+_TRIGGER: JsonObject = {"type": "compaction_trigger"}
+
+
+def parse_compact(data: Mapping[str, object]) -> CreateRequest:
+    """Validate a request. Raises `ApiError` that names the field and says what it takes."""
+    if data.get("conversation") is not None:
+        hint = "Name a response of the conversation with 'previous_response_id', or send its items as 'input'."
+        raise unsupported_parameter("conversation", hint)
+    _, items = parse_input(data.get("input"))
+    if not items or items[-1]["type"] != _TRIGGER["type"]:
+        items.append(_TRIGGER)
+    fields = {name: data[name] for name in _FIELDS if name in data}
+    return parse_create({**fields, "input": items, "store": False})
+
+
+def compacted_response(response: JsonObject) -> JsonObject:
+    """Return the object of a response that has compacted. Raises `ApiError` for one that has not."""
+    if response["status"] != Status.COMPLETED.value:
+        raise _failure(response.get("error"))
+    return {
+        "id": response["id"],
+        "object": "response.compaction",
+        "created_at": response["created_at"],
+        "output": response["output"],
+        "usage": response["usage"],
+    }
+
+
+def _failure(error: object) -> ApiError:
+    told: JsonObject = error if isinstance(error, dict) else {}
+    message = str(told.get("message") or "The compaction was cancelled. Send the request again.")
+    match told.get("code"):
+        case "rate_limit_exceeded":
+            return rate_limited(message)
+        case "invalid_prompt":
+            return invalid_request(message, param="input", code="context_length_exceeded")
+    return ApiError(message, status=500, type="server_error", code="server_error")

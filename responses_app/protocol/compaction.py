@@ -1,0 +1,99 @@
+"""Compaction: a summary that stands for a conversation, and how the model is asked to write one.
+
+A `compaction` item carries a `Compacted`, sealed: clients keep it and send it back, and cannot read it. A chain and a
+client that replays the item give the model the same tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import orjson
+
+from engine.harmony.prompt import MessageKind, RenderedMessage, as_tokens, render_summary, render_text
+
+PURPOSE = "compaction"  # what it is sealed for
+LEAST_SUMMARY = 512  # tokens that a summary may have in any case; less than this is never worth one
+LEAST_THRESHOLD = 1000  # tokens; OpenAI's bound
+
+REQUEST = (
+    "Write a handoff summary of this conversation, for a model that will go on with it and sees nothing else of it. "
+    "Cover, as far as there is any: what the user wants; decisions and facts, with exact names, numbers, paths and "
+    "identifiers; instructions and preferences that still hold; what was done and what came of it; open work and the "
+    "next step. Quote what must stay exact. Call no tools, answer nothing and do no work now: write the summary and "
+    "nothing else."
+)
+UNREADABLE = "[a summary of the conversation up to here is left out: its seal is broken]"
+
+_HEADING = "# Summary of the conversation so far\n\nIt stands for all that was said before this point.\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A summary of what came before, and messages that follow it as they were.
+
+    With `replaces_all`, what a client sends before it is in it already; otherwise that is the client's own choice of
+    what the model should read once more.
+    """
+
+    summary: str
+    kept: Sequence[RenderedMessage] = ()
+    replaces_all: bool = False
+
+    def messages(self) -> list[RenderedMessage]:
+        """Return what the model reads of it."""
+        return [summary_message(self.summary), *self.kept]
+
+    def as_bytes(self) -> bytes:
+        """Return it as it is sealed."""
+        fields: dict[str, object] = {"summary": self.summary}
+        if self.replaces_all:
+            fields["replaces_all"] = True
+        if self.kept:
+            fields["kinds"] = "".join(message.kind.value for message in self.kept)
+            fields["lengths"] = [len(message.tokens) for message in self.kept]
+            fields["tokens"] = [token for message in self.kept for token in message.tokens]
+        return orjson.dumps(fields)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Compacted":
+        """Read what `as_bytes` wrote."""
+        fields = orjson.loads(data)
+        ends = accumulate(fields.get("lengths", ()), initial=0)
+        kept = [
+            RenderedMessage(MessageKind(kind), as_tokens(fields["tokens"][start:end]))
+            for kind, (start, end) in zip(fields.get("kinds", ""), pairwise(ends), strict=True)
+        ]
+        return cls(fields["summary"], kept, bool(fields.get("replaces_all")))
+
+
+def summary_message(summary: str) -> RenderedMessage:
+    """Return the message that stands for what was compacted."""
+    return render_summary(_HEADING + summary)
+
+
+def summary_request() -> RenderedMessage:
+    """Return the message that asks the model for a summary.
+
+    It settles nothing, and is no user's: the thoughts before it stay, and the oldest messages can be left out.
+    """
+    return RenderedMessage(MessageKind.OTHER, render_text("user", REQUEST).tokens)
+
+
+def summary_room(max_model_len: int) -> int:
+    """Return how many tokens a summary may have."""
+    return min(max(LEAST_SUMMARY, max_model_len // 8), max_model_len // 2)
+
+
+def split(messages: Sequence[RenderedMessage], before: Sequence[RenderedMessage]) -> int:
+    """Return from where on messages are kept beside a summary; negative where it lies in those `before` them.
+
+    What is new since the model last spoke is kept, and the call whose output that may be.
+    """
+    whole = [*before, *messages]
+    start = len(whole)
+    while start and whole[start - 1].kind in (MessageKind.USER, MessageKind.OTHER):
+        start -= 1
+    while start and whole[start - 1].kind in (MessageKind.ANALYSIS, MessageKind.COMMENTARY):
+        start -= 1
+    return start - len(before)

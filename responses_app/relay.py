@@ -1,0 +1,78 @@
+"""`Relay`: words from one worker to the one that runs a response, over the channel layer.
+
+`CHANNEL_LAYERS` is the one place that names Redis. Without it the layer lies in this process's memory, nobody else
+hears, and `reaches_others` says so. Nothing is streamed here, and a Redis that is away costs no response: the listener
+comes back by itself.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from channels.layers import InMemoryChannelLayer, get_channel_layer
+
+logger = logging.getLogger("respsite.relay")
+
+GROUP = "respsite-workers"
+RETRY_SECONDS = 2.0
+SEND_SECONDS = 2.0  # bound of a publication
+
+
+class Relay:
+    """One listener per process."""
+
+    def __init__(self, *, layer: Any = None) -> None:
+        self._layer = layer or get_channel_layer()
+        self._outages: tuple[type[Exception], ...] = (OSError, TimeoutError)
+        if self.reaches_others:
+            from redis.exceptions import RedisError  # not loaded where there is no Redis
+
+            self._outages += (RedisError,)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def reaches_others(self) -> bool:
+        """Whether other processes hear what is said here."""
+        return not isinstance(self._layer, InMemoryChannelLayer)
+
+    def start(self, cancel: Callable[[str], None]) -> None:
+        """Begin to listen; `cancel` is called with the id of each response that any worker wants cancelled."""
+        self._task = asyncio.create_task(self._listen(cancel), name="relay")
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def ask_to_cancel(self, response_id: str) -> bool:
+        """Tell all workers to cancel a response; return whether the word went out."""
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._layer.group_send(GROUP, {"type": "cancel", "response_id": response_id})
+        except self._outages as problem:
+            logger.warning("the workers could not be told to cancel %s: %s", response_id, problem or "no answer")
+            return False
+        return True
+
+    async def _listen(self, cancel: Callable[[str], None]) -> None:
+        while True:
+            try:
+                await self._hear(cancel)
+            except self._outages as problem:
+                logger.warning("the channel layer is away: %s; trying again in %.0f s", problem, RETRY_SECONDS)
+            except Exception:
+                logger.exception("the relay broke and listens again")
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _hear(self, cancel: Callable[[str], None]) -> None:
+        channel = await self._layer.new_channel("relay")
+        await self._layer.group_add(GROUP, channel)
+        try:
+            while True:
+                message = await self._layer.receive(channel)
+                if message.get("type") == "cancel":
+                    cancel(str(message.get("response_id")))
+        finally:
+            await self._layer.group_discard(GROUP, channel)

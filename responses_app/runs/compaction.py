@@ -1,0 +1,171 @@
+"""Compaction in a run: when it happens, what the model is asked then, and what goes on from its summary."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from engine.errors import PromptTooLong
+from engine.harmony.encoding import STOP_TOKENS
+from engine.harmony.header import FINAL
+from engine.harmony.parser import ContentDelta, HarmonyEvent, MessageStarted
+from engine.harmony.prompt import MessageKind, RenderedMessage, Tokens
+from engine.types import SamplingOptions
+from responses_app.protocol.chain import ChainLink, new_link
+from responses_app.protocol.compaction import LEAST_SUMMARY, Compacted, split, summary_request, summary_room
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.prompt import build_prompt, build_summary_prompt, frame_tokens
+from responses_app.protocol.requests import CreateRequest
+from responses_app.runs.plan import CompactionPlan, RunPlan
+
+_SAID_LAST = (MessageKind.ANALYSIS, MessageKind.COMMENTARY)
+
+
+def plan_compaction(
+    request: CreateRequest,
+    link: ChainLink,
+    messages: Sequence[RenderedMessage],
+    *,
+    sampling: SamplingOptions,
+    max_model_len: int,
+    seal: Callable[[bytes], str],
+) -> "tuple[CompactionPlan, Tokens[int]] | None":
+    """Return what is to be compacted before a request is answered, and the summary's prompt; None if nothing is.
+
+    `link` ends with `messages`, which are new. Raises `ApiError` for what cannot be summed up.
+    """
+    if request.warm_up:
+        return None
+    if request.only_compacts:
+        if not messages and link.parent is None:
+            raise _nothing_to_compact()
+        cut, kept = len(messages), []
+    else:
+        before = _unanswered(link.parent)
+        cut = split(messages, before)
+        kept = [*before, *messages][len(before) + cut :]
+        if not _is_worth_it(request, link, kept, max_model_len):
+            return None
+    asked = new_link(
+        link.parent,
+        response_id=link.response_id,
+        started_on=link.started_on,
+        messages=[*messages[: max(cut, 0)], summary_request()],
+    )
+    prompt = build_summary_prompt(request, asked, max_model_len=max_model_len, room=summary_room(max_model_len))
+    plan = CompactionPlan(
+        kept=kept, sampling=None if request.only_compacts else sampling, max_model_len=max_model_len, seal=seal
+    )
+    return plan, prompt
+
+
+def summary_sampling(max_model_len: int) -> SamplingOptions:
+    """Return how a summary is sampled."""
+    return SamplingOptions(max_output_tokens=summary_room(max_model_len), stop_token_ids=STOP_TOKENS)
+
+
+class Summary:
+    """What a model says when it is asked for a summary: its final answer or, if it gives none, all it said."""
+
+    def __init__(self) -> None:
+        self._final: list[str] = []
+        self._other: list[str] = []
+        self._saying = self._final
+
+    def take(self, events: list[HarmonyEvent]) -> None:
+        """Read on."""
+        for event in events:
+            match event:
+                case MessageStarted(channel=channel, recipient=recipient):
+                    self._saying = self._final if recipient is None and channel in (None, FINAL) else self._other
+                    self._saying.append("\n")
+                case ContentDelta(text=text):
+                    self._saying.append(text)
+
+    @property
+    def text(self) -> str:
+        """The summary; "" where there is none."""
+        return "".join(self._final).strip() or "".join(self._other).strip()
+
+
+def compacted(compaction: CompactionPlan, summary: str) -> Compacted:
+    """Return what now stands for the conversation."""
+    return Compacted(summary, compaction.kept, replaces_all=compaction.sampling is not None)
+
+
+def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:
+    """Return the plan of what follows the summary: a chain that begins with it, and the answer, if there is to be one.
+
+    Raises `PromptTooLong`.
+    """
+    messages = now.messages()
+    today = datetime.fromtimestamp(plan.created_at, UTC).date().isoformat()
+    link = new_link(None, response_id=plan.response_id, started_on=today, messages=messages)
+    compacted_plan = replace(
+        plan,
+        link=link,
+        parent=None,
+        input_messages=messages,
+        context_items=() if compaction.sampling is None else [*_calls(plan), *plan.context_items],
+        compaction=None,
+    )
+    if compaction.sampling is None:
+        return compacted_plan
+    try:
+        prompt = build_prompt(plan.request, link, max_model_len=compaction.max_model_len)
+    except ApiError as error:
+        raise PromptTooLong(prompt_tokens=len(link.own.tokens), max_model_len=compaction.max_model_len) from error
+    generation = replace(
+        plan.generation,
+        prompt_token_ids=prompt,
+        sampling=bounded(compaction.sampling, room=compaction.max_model_len - len(prompt)),
+        affinity=plan.request.prompt_cache_key or link.root_id,
+    )
+    return replace(compacted_plan, generation=generation)
+
+
+def bounded(sampling: SamplingOptions, *, room: int) -> SamplingOptions:
+    """Return options that ask for no more tokens than there is room for."""
+    limit = sampling.max_output_tokens
+    return sampling if limit is None else replace(sampling, max_output_tokens=min(limit, room))
+
+
+def _is_worth_it(request: CreateRequest, link: ChainLink, kept: Sequence[RenderedMessage], max_model_len: int) -> bool:
+    """Whether the prompt is over the request's threshold, and a summary would make it shorter."""
+    threshold = request.compact_threshold(max_model_len)
+    if threshold is None:
+        return False
+    frame, chain = frame_tokens(request, link.started_on), len(link.prompt_tokens())
+    stays = sum(len(message.tokens) for message in kept)
+    shorter = chain - stays >= LEAST_SUMMARY and frame + stays + summary_room(max_model_len) < max_model_len
+    return frame + chain > threshold and shorter
+
+
+def _unanswered(parent: ChainLink | None) -> list[RenderedMessage]:
+    """Return what the model said last, if that is no answer: a call whose output may now have come."""
+    found: list[RenderedMessage] = []
+    for kind, tokens in parent.own.messages() if parent else ():
+        if MessageKind(kind) in _SAID_LAST:
+            found.append(RenderedMessage(MessageKind(kind), tokens))
+        else:
+            found.clear()
+    return found
+
+
+def _calls(plan: RunPlan) -> list[JsonObject]:
+    """Return the calls of the old chain whose outputs the new one begins with."""
+    calls: list[JsonObject] = []
+    for item in plan.context_items:
+        call_id = str(item.get("call_id"))
+        name = plan.parent.call_name(call_id) if plan.parent and item["type"] == "function_call_output" else None
+        if name is not None:
+            calls.append({"type": "function_call", "call_id": call_id, "name": name})
+    return calls
+
+
+def _nothing_to_compact() -> ApiError:
+    return invalid_request(
+        "There is nothing to compact. Send the conversation as 'input', or name its last response with "
+        "'previous_response_id'.",
+        param="input",
+        code="invalid_value",
+    )

@@ -1,0 +1,421 @@
+"""Responses coming and going in a database: what its rows hold, and what happens at once."""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from responses_app.models import ChainPart, Conversation, ConversationItem, Response, SampledItem, Worker
+from responses_app.protocol.errors import JsonObject
+from responses_app.stores.base import AcceptedResponse, ConversationAppend, StoredResponse, StoreError, WorkerState
+from responses_app.stores.database import DatabaseResponseStore
+from responses_app.stores.estate import inherit
+from responses_app.stores.removal import remove, remove_one
+from responses_app.stores.writes import commit
+from tests.adapters.stores import SQLITE_AND_POSTGRES, DatabaseCase, queries, reads, rows
+from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
+from tests.contracts.store_life import NOW, Clock, OpenStore, forget, is_unknown, status
+from tests.server import ROOT, clean_environ
+from tests.waiting import eventually
+
+Result = TypeVar("Result")
+
+USAGE: JsonObject = {
+    "input_tokens": 11,
+    "input_tokens_details": {"cached_tokens": 3},
+    "output_tokens": 7,
+    "total_tokens": 18,
+}
+
+
+def within(alias: str, act: Callable[[BaseDatabaseWrapper], Result]) -> Result:
+    """Do something in a transaction; not on an event loop."""
+    try:
+        with transaction.atomic(using=alias):
+            return act(connections[alias])
+    finally:
+        connections[alias].close()
+
+
+class Held:
+    """A transaction on a thread of its own that has done something, and commits when it is told to."""
+
+    def __init__(self, alias: str, act: Callable[[BaseDatabaseWrapper], object]) -> None:
+        self._acted, self._release = threading.Event(), threading.Event()
+
+        def hold(connection: BaseDatabaseWrapper) -> None:
+            act(connection)
+            self._acted.set()
+            assert self._release.wait(10)
+
+        self._task = asyncio.create_task(asyncio.to_thread(within, alias, hold))
+
+    async def acted(self) -> "Held":
+        assert await asyncio.to_thread(self._acted.wait, 10)
+        return self
+
+    async def commit(self) -> None:
+        self._release.set()
+        await self._task
+
+
+class LifeCase(DatabaseCase):
+    @pytest.fixture(params=SQLITE_AND_POSTGRES)
+    def url(self, request: pytest.FixtureRequest) -> str:
+        return request.getfixturevalue(request.param)
+
+
+class TestRows(LifeCase):
+    async def test_an_accepted_response(self, store: DatabaseResponseStore, alias: str) -> None:
+        turn = Turn(parent=Turn().saying().link)
+        begun = turn.begun("queued", worker="worker_1")
+        begun.response["conversation"] = {"id": "conv_1"}
+        await store.accept(begun)
+        [row] = await asyncio.to_thread(rows, alias, Response, pk=turn.response_id)
+        assert (row.status, row.worker, row.background, row.transport) == ("queued", "worker_1", True, "test")
+        assert (row.body, row.input_items, row.request) == (begun.response, list(begun.input_items), begun.request)
+        assert turn.parent is not None
+        assert (row.previous_response_id, row.conversation_id) == (turn.parent.response_id, "conv_1")
+        assert row.size > 100
+        await store.begin(turn.project, turn.response_id)
+        [row] = await asyncio.to_thread(rows, alias, Response, pk=turn.response_id)
+        assert (row.status, row.worker, row.request) == ("in_progress", "worker_1", None)
+
+    @pytest.mark.parametrize("accepted", [True, False])
+    async def test_a_stored_response(self, store: DatabaseResponseStore, alias: str, accepted: bool) -> None:
+        turn = Turn()
+        stored = turn.saying(*exchange(1), sampled=[sampled_text("Answer.")])
+        stored.response["usage"] = USAGE
+        stored = replace(stored, accepted=accepted, transport="test", first_token_ms=12, duration_ms=345)
+        if accepted:
+            await store.accept(turn.begun("queued"))
+        await store.save(stored)
+        [row] = await asyncio.to_thread(rows, alias, Response, pk=turn.response_id)
+        assert (row.status, row.worker, row.request, row.transport) == ("completed", "", None, "test")
+        assert (row.input_tokens, row.cached_tokens, row.output_tokens) == (11, 3, 7)
+        assert (row.first_token_ms, row.duration_ms) == (12, 345)
+        assert (row.body, row.input_items) == (stored.response, list(stored.input_items))
+        assert stored.link is not None
+        assert 4 * len(stored.link.own.tokens) + 300 < row.size < 4 * len(stored.link.own.tokens) + 3000
+
+    async def test_what_no_column_takes_is_left_out_of_it(self, store: DatabaseResponseStore, alias: str) -> None:
+        turn = Turn()
+        begun = turn.begun()
+        begun.response["previous_response_id"] = "resp_\x00" + "x" * 1000
+        await store.accept(begun)
+        [row] = await asyncio.to_thread(rows, alias, Response, pk=turn.response_id)
+        assert row.previous_response_id == ""
+        assert row.body == begun.response
+
+    async def test_a_worker(self, open_store: OpenStore, alias: str) -> None:
+        clock = Clock()
+        store = await open_store(now=clock)
+        worker = new_id("worker")
+        await store.beat(WorkerState(id=worker, started_at=NOW - 60.0, connections=1, in_flight=2))
+        clock.now += 5
+        await store.beat(WorkerState(id=worker, started_at=NOW - 60.0, connections=3, in_flight=4))
+        [row] = await asyncio.to_thread(rows, alias, Worker, pk=worker)
+        assert (row.started_at.timestamp(), row.seen_at.timestamp()) == (NOW - 60, NOW + 5)
+        assert (row.connections, row.in_flight) == (3, 4)
+        clock.now += 3599
+        await store.inherit("worker_heir", lease_seconds=15.0)
+        assert await asyncio.to_thread(rows, alias, Worker, pk=worker)
+        clock.now += 1
+        await store.inherit("worker_heir", lease_seconds=15.0)
+        assert not await asyncio.to_thread(rows, alias, Worker, pk=worker)
+
+
+class TestDeleting(LifeCase):
+    @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2), (2, 0, 3, 1)], ids=str)
+    async def test_the_last_one_takes_all_that_is_left(
+        self, store: DatabaseResponseStore, alias: str, order: tuple[int, ...]
+    ) -> None:
+        """Of a trunk of two, and two that fork from it."""
+        trunk = Turn().saying(*exchange(0), sampled=[sampled_text("Answer.")])
+        branch = Turn().after(trunk).saying(*exchange(1))
+        chain = [trunk, branch, *(Turn().after(branch).saying(*exchange(number)) for number in (2, 3))]
+        for stored in chain:
+            await store.save(stored)
+        needed = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}}
+        left = {0, 1, 2, 3}
+        for number in order:
+            assert await forget(store, chain[number])
+            left.remove(number)
+            parts = await asyncio.to_thread(rows, alias, ChainPart, project=trunk.project)
+            expected = set().union(*(needed[each] for each in left))
+            assert {part.pk for part in parts} == {chain[each].response["id"] for each in expected}
+        assert not await asyncio.to_thread(rows, alias, SampledItem, project=trunk.project)
+        assert not await asyncio.to_thread(rows, alias, Response, project=trunk.project)
+
+    async def test_a_fork_that_is_deleted_at_once(self, store: DatabaseResponseStore, alias: str) -> None:
+        trunk = Turn().saying(*exchange(0))
+        forks = [Turn().after(trunk).saying(*exchange(number)) for number in (1, 2, 3)]
+        for stored in (trunk, *forks):
+            await store.save(stored)
+        ids = [str(stored.response["id"]) for stored in (trunk, *forks)]
+        assert await asyncio.to_thread(within, alias, lambda db: remove(db, ids)) == 4
+        assert not await asyncio.to_thread(rows, alias, ChainPart, project=trunk.project)
+
+    async def test_a_long_chain(self, store: DatabaseResponseStore, alias: str) -> None:
+        last = await save_chain(store, length=1200)
+        ids = [link.response_id for link in last.link.lineage()] if last.link else []
+        assert await asyncio.to_thread(within, alias, lambda db: remove(db, ids[1:])) == 0
+        assert await same_chain(store, last)
+        assert await asyncio.to_thread(within, alias, lambda db: remove(db, ids[:1])) == 1200
+
+
+class TestTwice(LifeCase):
+    """A commit whose answer got lost is tried again."""
+
+    async def test_steps(self, store: DatabaseResponseStore, alias: str) -> None:
+        turn = Turn()
+        stored = replace(turn.saying(*exchange(1), sampled=[sampled_text("Answer.")]), accepted=True)
+        for _ in range(2):
+            await asyncio.to_thread(within, alias, lambda db: commit(db, [turn.begun("queued")]))
+        for _ in range(2):
+            await asyncio.to_thread(within, alias, lambda db: commit(db, [stored]))
+        assert await status(store, stored) == "completed"
+        assert await same_chain(store, stored)
+
+    async def test_inheriting(self, store: DatabaseResponseStore, alias: str) -> None:
+        turn = Turn()
+        await store.accept(turn.begun("queued"))
+        await store.accept(Turn(turn.project).begun())
+
+        def take(connection: BaseDatabaseWrapper, before: object = None) -> object:
+            return inherit(connection, "worker_heir", before, now=NOW, lease_seconds=15.0)  # type: ignore[arg-type]
+
+        first = await asyncio.to_thread(within, alias, take)
+        assert await asyncio.to_thread(within, alias, lambda db: take(db, first)) == first
+
+    async def test_deleting(self, store: DatabaseResponseStore, alias: str) -> None:
+        stored = Turn().saying(*exchange(1))
+        await store.save(stored)
+        arguments = stored.project, str(stored.response["id"])
+        assert await asyncio.to_thread(within, alias, lambda db: remove_one(db, *arguments, since=0.0))
+        assert not await asyncio.to_thread(within, alias, lambda db: remove_one(db, *arguments, since=0.0))
+
+
+class TestConversations(LifeCase):
+    @pytest.fixture
+    def project(self) -> str:
+        return new_id("proj")
+
+    @pytest.fixture
+    def conversation(self, alias: str, project: str) -> str:
+        conversation_id = new_id("conv")
+        within(
+            alias,
+            lambda db: Conversation.objects.using(db.alias).create(
+                pk=conversation_id, project=project, created_at=datetime.fromtimestamp(NOW, UTC)
+            ),
+        )
+        return conversation_id
+
+    def appending(self, turn: Turn, conversation: str) -> StoredResponse:
+        items: tuple[JsonObject, ...] = ({"type": "message", "id": new_id("msg")},)
+        append = ConversationAppend(conversation_id=conversation, items=items, read_version=0)
+        return replace(turn.saying(*exchange(1)), conversation=append, accepted=True)
+
+    async def test_a_response_and_its_items_are_kept_together(
+        self, store: DatabaseResponseStore, alias: str, project: str, conversation: str
+    ) -> None:
+        turn = Turn(project)
+        stored = self.appending(turn, conversation)
+        await store.accept(turn.begun())
+        await store.save(stored)
+        [item] = await asyncio.to_thread(rows, alias, ConversationItem, conversation_id=conversation)
+        assert stored.conversation is not None
+        assert (item.item, item.response_id) == (stored.conversation.items[0], turn.response_id)
+        [row] = await asyncio.to_thread(rows, alias, Conversation, pk=conversation)
+        assert row.head == turn.response_id
+        assert await store.items(project, [item.item_id, "msg_unknown"]) == {item.item_id: item.item}
+        assert await store.items("another", [item.item_id]) == {}
+
+    async def test_a_deleted_response_appends_nothing(
+        self, store: DatabaseResponseStore, alias: str, project: str, conversation: str
+    ) -> None:
+        turn = Turn(project)
+        await store.accept(turn.begun())
+        await forget(store, turn.begun())
+        await store.save(self.appending(turn, conversation))
+        assert not await asyncio.to_thread(rows, alias, ConversationItem, conversation_id=conversation)
+
+    async def test_a_conversation_that_is_gone_is_no_error(self, store: DatabaseResponseStore, project: str) -> None:
+        turn = Turn(project)
+        await store.accept(turn.begun())
+        stored = self.appending(turn, "conv_gone")
+        await store.save(stored)
+        assert await same_chain(store, stored)
+
+    async def test_what_cannot_be_appended_is_not_kept(
+        self, store: DatabaseResponseStore, project: str, conversation: str
+    ) -> None:
+        turn = Turn(project)
+        await store.accept(turn.begun())
+        stored = self.appending(turn, conversation)
+        assert stored.conversation is not None
+        stored.conversation.items[0]["content"] = object()  # no JSON
+        with pytest.raises(StoreError):
+            await store.save(stored)
+        assert await status(store, stored) == "in_progress"
+        assert await store.chain(project, turn.response_id) is None
+
+
+class TestAtOnce(LifeCase):
+    async def test_a_chain_is_one_query_and_so_is_each_read(self, alias: str) -> None:
+        with queries(alias) as statements:
+            store = DatabaseResponseStore(using=alias)
+            await store.start()
+            last = await save_chain(store, length=300)
+            response_id = str(last.response["id"])
+            for read in (store.chain, store.response, store.input_items):
+                statements.clear()
+                assert await read(last.project, response_id) is not None
+                assert len(reads(statements)) == 1
+            await store.aclose()
+
+    async def test_fifty_responses_are_few_statements(self, alias: str) -> None:
+        with queries(alias) as statements:
+            store = DatabaseResponseStore(using=alias)
+            await store.start()
+            first = Turn().saying(*exchange(0))
+            await store.save(first)
+            turns = [Turn().after(first) for _ in range(50)]
+            statements.clear()
+            await asyncio.gather(*(store.accept(turn.begun()) for turn in turns))
+            assert len(statements) <= 2
+            statements.clear()
+            saved = [
+                replace(turn.saying(*exchange(1), sampled=[sampled_text("Yes.")]), accepted=True) for turn in turns
+            ]
+            await asyncio.gather(*(store.save(stored) for stored in saved))
+            assert (
+                len(statements) <= 2 * 5
+            )  # who is there still, their ends, parents, parts, items; at most two batches
+            await store.aclose()
+
+    async def test_nobody_inherits_what_another_does(self, open_store: OpenStore) -> None:
+        """Eight workers at once, each with a connection of its own."""
+        project = new_id("proj")
+        stores = [await open_store() for _ in range(8)]
+        workers = [new_id("worker") for _ in stores]
+        left = [Turn(project).begun("queued") for _ in range(200)]
+        await asyncio.gather(*(stores[0].accept(accepted) for accepted in left))
+        for store, worker in zip(stores, workers, strict=True):
+            await store.beat(WorkerState(id=worker, started_at=0.0))
+        estates = await asyncio.gather(
+            *(store.inherit(worker, lease_seconds=60.0) for store, worker in zip(stores, workers, strict=True))
+        )
+        taken = [accepted for estate in estates for accepted in estate.queued if accepted.project == project]
+        assert sorted(ids_of(taken)) == sorted(ids_of(left))
+
+    async def test_deleted_while_somebody_continues_it(
+        self, store: DatabaseResponseStore, alias: str, url: str
+    ) -> None:
+        first = Turn().saying(*exchange(0))
+        await store.save(first)
+        second = Turn().after(first).saying(*exchange(1))
+        deleting = await Held(alias, lambda db: remove(db, [str(first.response["id"])])).acted()
+        saving = asyncio.create_task(store.save(second))
+        await waits_for_a_lock(alias, url)
+        await deleting.commit()
+        await saving
+        assert await is_unknown(store, first)
+        assert await same_chain(store, second)
+
+    async def test_continued_while_somebody_deletes_it(
+        self, store: DatabaseResponseStore, alias: str, url: str
+    ) -> None:
+        first = Turn().saying(*exchange(0))
+        await store.save(first)
+        second = Turn().after(first).saying(*exchange(1))
+        saving = await Held(alias, lambda db: commit(db, [second])).acted()
+        deleting = asyncio.create_task(forget(store, first))
+        await waits_for_a_lock(alias, url)
+        await saving.commit()
+        assert await deleting
+        assert await is_unknown(store, first)
+        assert await same_chain(store, second)
+
+
+def ids_of(accepted: list[AcceptedResponse]) -> list[str]:
+    return [str(each.response["id"]) for each in accepted]
+
+
+async def waits_for_a_lock(alias: str, url: str) -> None:
+    """Return once another connection waits; nobody can see that on SQLite, where everybody waits from the start."""
+
+    def is_waiting(connection: BaseDatabaseWrapper) -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            )
+            return bool(cursor.fetchone()[0])
+
+    if url.startswith("postgres"):
+        await eventually(lambda: asyncio.to_thread(within, alias, is_waiting))
+
+
+WRITER = """
+import asyncio, sys
+from tests.contracts.store import Turn, exchange, sampled_text
+import django
+django.setup()
+from dataclasses import replace
+from responses_app.stores.database import DatabaseResponseStore
+
+async def client(store, number):
+    turn = Turn("project")
+    for _ in range(number):
+        await store.accept(turn.begun())
+        stored = replace(turn.saying(*exchange(1), sampled=[sampled_text("Yes.")]), accepted=True)
+        await store.save(stored)
+        turn = Turn("project", stored.link)
+
+async def main():
+    store = DatabaseResponseStore()
+    await store.start()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    await asyncio.gather(*(client(store, 20) for _ in range(25)))
+    await store.aclose()
+
+asyncio.run(main())
+"""
+
+
+def test_two_processes_write_to_one_file(migrated_sqlite: Path, tmp_path: Path) -> None:
+    """500 responses each, at once; nobody ever finds it locked."""
+    file = tmp_path / "store.sqlite3"
+    file.write_bytes(migrated_sqlite.read_bytes())
+    environ = clean_environ(
+        DATABASE_URL=f"sqlite:///{file}", DATA_DIR=str(tmp_path), DJANGO_SETTINGS_MODULE="respsite.settings"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER], cwd=ROOT, env=environ, **pipes) for _ in range(2)]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        _, errors = writer.communicate(timeout=60)
+        assert writer.returncode == 0
+        assert errors == ""
+    with sqlite3.connect(file) as connection:
+        kept = connection.execute("SELECT status, COUNT(*) FROM responses_app_response GROUP BY 1").fetchall()
+    connection.close()
+    assert kept == [("completed", 1000)]

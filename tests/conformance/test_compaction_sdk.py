@@ -1,0 +1,263 @@
+"""Compaction through OpenAI's SDK: on request, in line, by a trigger; and counting tokens."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from responses_app.protocol.errors import JsonObject
+from tests.conformance.sdk import MODEL, PATIENCE, WEATHER, AsyncChat, Chat, Refused, server_sent
+from tests.oracle import validate_compacted, validate_event
+from tests.protocol.laws import assert_laws
+from tests.server import Server
+from tests.waiting import eventually
+
+FROM_1000: Any = [{"type": "compaction", "compact_threshold": 1000}]
+TRIGGER: Any = {"type": "compaction_trigger"}
+LONG = "word " * 1200
+
+
+def compacted(client: OpenAI, **fields: Any) -> JsonObject:
+    """Compact, hold the answer to OpenAI's type, and return the one item it gives."""
+    raw = client.responses.with_raw_response.compact(**{"model": MODEL, **fields})
+    validate_compacted(json.loads(raw.text))
+    response = raw.parse()
+    assert response.object == "response.compaction"
+    assert response.usage.output_tokens > 0
+    (item,) = response.output
+    assert item.type == "compaction"
+    return item.model_dump(exclude_unset=True)
+
+
+def tampered(item: JsonObject) -> JsonObject:
+    """Return the item with one character changed."""
+    content = str(item["encrypted_content"])
+    return {**item, "encrypted_content": content[:50] + ("A" if content[50] != "A" else "B") + content[51:]}
+
+
+def user(text: str) -> Any:
+    """Return a message of the user."""
+    return {"role": "user", "content": text}
+
+
+def test_a_client_goes_on_from_what_compact_gives(client: OpenAI, chat: Chat) -> None:
+    item = compacted(client, input=[user("One"), user("Two")], instructions="Be brief.")
+    assert "Two" not in json.dumps(item)
+    asked: Any = [item, user("Three")]
+    by_http = client.responses.create(model=MODEL, input=asked)
+    by_socket = chat.ask(asked, store=False)
+    assert by_http.output_text == by_socket.output_text
+    assert "behind a summary of 2 before" in by_http.output_text
+    assert chat.ask("Four").output_text.endswith("user message 2 of this conversation, behind a summary of 2 before.")
+
+
+def test_a_stored_chain_is_compacted(client: OpenAI) -> None:
+    first = client.responses.create(model=MODEL, input="One")
+    item = compacted(client, previous_response_id=first.id)
+    again = compacted(client, input=[item, user("Two")])
+    asked: Any = [again, user("Three")]
+    assert "behind a summary of 2 before" in client.responses.create(model=MODEL, input=asked).output_text
+
+
+def test_a_changed_item_is_refused(client: OpenAI, chat: Chat) -> None:
+    broken: Any = [user("x"), tampered(compacted(client, input="One"))]
+    for call in (client.responses.create, client.responses.compact, client.responses.input_tokens.count):
+        with pytest.raises(openai.BadRequestError) as raised:
+            call(model=MODEL, input=broken)  # type: ignore[operator]
+        assert (raised.value.code, raised.value.param) == ("invalid_encrypted_content", "input[1].encrypted_content")
+    with pytest.raises(Refused) as refused:
+        chat.ask(broken)
+    assert refused.value.error["code"] == "invalid_encrypted_content"
+    assert chat.ask("Hello").status == "completed"
+
+
+REFUSALS: dict[str, tuple[JsonObject, int, str, str]] = {
+    "nothing": ({}, 400, "input", "invalid_value"),
+    "input": ({"input": 5}, 400, "input", "invalid_type"),
+    "an item": ({"input": [{"type": "nonsense"}]}, 400, "input[0].type", "invalid_value"),
+    "model": ({"input": "x", "model": "gpt-9"}, 404, "model", "model_not_found"),
+    "model's type": ({"input": "x", "model": 5}, 400, "model", "invalid_type"),
+    "instructions": ({"input": "x", "instructions": []}, 400, "instructions", "invalid_type"),
+    "conversation": ({"input": "x", "conversation": "conv_1"}, 400, "conversation", "unsupported_parameter"),
+    "parent": ({"previous_response_id": "resp_0"}, 400, "previous_response_id", "previous_response_not_found"),
+    "too long": ({"input": "word " * 140_000}, 400, "input", "context_length_exceeded"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_cannot_be_compacted_is_told(demo_server: Server, case: str) -> None:
+    body, status, param, code = REFUSALS[case]
+    answer = httpx.post(f"{demo_server.base_url}/responses/compact", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (status, param, code)
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_only_posts_compact(demo_server: Server) -> None:
+    answer = httpx.get(f"{demo_server.base_url}/responses/compact")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+# In line.
+
+
+def test_a_long_chain_is_compacted_on_the_way(client: OpenAI) -> None:
+    first = client.responses.create(model=MODEL, input=LONG, context_management=FROM_1000)
+    assert [item.type for item in first.output] == ["reasoning", "message"]
+    with client.responses.with_streaming_response.create(
+        model=MODEL, input="Two", previous_response_id=first.id, context_management=FROM_1000, stream=True
+    ) as streamed:
+        events = server_sent(list(streamed.iter_lines()))
+    for event in events:
+        validate_event(event)
+    assert_laws(events)
+    assert [event["type"] for event in events[2:5]] == [
+        "response.output_item.added",
+        "response.compaction.compacting",
+        "response.output_item.done",
+    ]
+    second = client.responses.retrieve(str(events[-1]["response"]["id"]))  # type: ignore[index]
+    assert [item.type for item in second.output] == ["compaction", "reasoning", "message"]
+    assert "behind a summary of 1 before" in second.output_text
+    third = client.responses.create(
+        model=MODEL, input="Three", previous_response_id=second.id, context_management=FROM_1000
+    )
+    assert [item.type for item in third.output] == ["reasoning", "message"]
+    assert third.usage is not None
+    assert third.usage.input_tokens < 500
+    assert "user message 2 of this conversation, behind a summary of 1 before" in third.output_text
+
+
+def test_who_replays_gets_what_who_continues_gets(client: OpenAI, chat: Chat) -> None:
+    """A chain in the store, a chain on a socket, all items, and the items from the compaction on: one prompt."""
+    first = client.responses.create(model=MODEL, input=LONG)
+    history: list[Any] = [user(LONG), *(item.model_dump(exclude_unset=True) for item in first.output), user("Two")]
+    second = chat.ask(history, store=False, context_management=FROM_1000)
+    since: list[Any] = [item.model_dump(exclude_unset=True) for item in second.output]
+    assert since[0]["type"] == "compaction"
+    ways = [
+        chat.ask("Three", store=False, context_management=FROM_1000),
+        *(
+            client.responses.create(model=MODEL, input=[*before, *since, user("Three")], context_management=FROM_1000)
+            for before in ([], history)
+        ),
+    ]
+    assert len({way.output_text for way in ways}) == 1
+    assert len({way.usage.input_tokens for way in ways if way.usage}) == 1
+
+
+async def test_lanes_compact_side_by_side(async_chat: AsyncChat) -> None:
+    for lane in ("a", "b"):
+        await async_chat.send(LONG, lane=lane, store=False)
+    await async_chat.finish("a", "b")
+    for lane in ("a", "b"):
+        await async_chat.send(f"In {lane}", lane=lane, store=False, context_management=FROM_1000)
+    await async_chat.finish("a", "b")
+    for lane in ("a", "b"):
+        assert async_chat.last[lane].output[0].type == "compaction"
+        assert f"In {lane}" in async_chat.last[lane].output_text
+
+
+def test_a_conversation_goes_on_behind_its_compaction(client: OpenAI) -> None:
+    conversation = client.conversations.create()
+    client.responses.create(model=MODEL, input=LONG, conversation=conversation.id)
+    second = client.responses.create(
+        model=MODEL, input="Two", conversation=conversation.id, context_management=FROM_1000
+    )
+    assert second.output[0].type == "compaction"
+    third = client.responses.create(
+        model=MODEL, input="Three", conversation=conversation.id, context_management=FROM_1000
+    )
+    assert "user message 2 of this conversation, behind a summary of 1 before" in third.output_text
+    listed = client.conversations.items.list(conversation.id, order="asc", limit=100)
+    assert [item.type for item in listed].count("compaction") == 1
+
+
+# By a trigger.
+
+
+def test_a_trigger_compacts_and_nothing_else(client: OpenAI, chat: Chat) -> None:
+    for response in (
+        client.responses.create(model=MODEL, input=[user("One"), TRIGGER], tools=[WEATHER]),  # type: ignore[list-item]
+        chat.ask([user("One"), TRIGGER], store=False),
+    ):
+        assert [item.type for item in response.output] == ["compaction"]
+        assert response.status == "completed"
+    assert "behind a summary of 1 before" in chat.ask("Two").output_text
+
+
+def test_a_trigger_in_the_background(client: OpenAI) -> None:
+    begun = client.responses.create(model=MODEL, input=[user("One"), TRIGGER], background=True, stream=True)
+    ended = list(begun)[-1]
+    assert ended.type == "response.completed"
+    assert [item.type for item in ended.response.output] == ["compaction"]
+    asked = client.responses.input_items.list(ended.response.id, order="asc")
+    assert [item.type for item in asked] == ["message", "compaction_trigger"]
+
+
+async def test_leaving_a_compaction_leaves_nothing_running(tmp_path: Path) -> None:
+    script = [{"when": "handoff summary", "say": "<|channel|>final<|message|>They<|return|>", "hang_after": 4}]
+    with Server(tmp_path / "server", script=script) as server:
+
+        def running() -> int:
+            return int(httpx.get(f"{server.url}/ready").json()["responses_in_flight"])
+
+        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+            asked = asyncio.create_task(http.post(f"{server.base_url}/responses/compact", json={"input": "x"}))
+            await eventually(lambda: running() == 1)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            await eventually(lambda: running() == 0)
+
+
+# Counting.
+
+
+def test_counted_tokens_are_those_that_are_used(client: OpenAI) -> None:
+    item = compacted(client, input="One")
+    first = client.responses.create(model=MODEL, input="One")
+    conversation = client.conversations.create(items=[user("One")])
+    cases: list[dict[str, Any]] = [
+        {"input": "Hello"},
+        {"input": "Hello", "instructions": "Be brief.", "tools": [WEATHER], "reasoning": {"effort": "high"}},
+        {"input": [item, user("Two")]},
+        {"input": "Two", "previous_response_id": first.id},
+        {"input": "Two", "conversation": conversation.id},
+    ]
+    for fields in cases:
+        raw = client.responses.input_tokens.with_raw_response.count(model=MODEL, **fields)
+        counted = json.loads(raw.text)
+        assert set(counted) == {"object", "input_tokens"}
+        assert raw.parse().object == "response.input_tokens"
+        response = client.responses.create(model=MODEL, **fields)
+        assert response.usage is not None
+        assert counted["input_tokens"] == response.usage.input_tokens
+
+
+def test_what_is_too_long_is_counted_too(client: OpenAI) -> None:
+    assert client.responses.input_tokens.count(model=MODEL, input="word " * 140_000).input_tokens > 140_000
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({}, 400, "input"),
+        ({"input": 5}, 400, "input"),
+        ({"input": "x", "model": "gpt-9"}, 404, "model"),
+        ({"input": "x", "tools": "all"}, 400, "tools"),
+        ({"input": "x", "reasoning": {"effort": "ultra"}}, 400, "reasoning.effort"),
+        ({"input": "x", "truncation": "some"}, 400, "truncation"),
+        ({"input": "x", "conversation": 5}, 400, "conversation"),
+        ({"input": "x", "conversation": "conv_0"}, 404, "conversation"),
+        ({"input": "x", "previous_response_id": "resp_0"}, 400, "previous_response_id"),
+    ],
+)
+def test_what_cannot_be_counted_is_told(demo_server: Server, body: JsonObject, status: int, param: str) -> None:
+    answer = httpx.post(f"{demo_server.base_url}/responses/input_tokens", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)

@@ -1,0 +1,358 @@
+"""How responses come and go in every store: accepted, begun, saved, read, deleted, expired, inherited, purged."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items import SampledItem
+from responses_app.stores.base import (
+    STOPPED,
+    AcceptedResponse,
+    BaseResponseStore,
+    Estate,
+    Purged,
+    StoredResponse,
+    StoreLimits,
+    WorkerState,
+)
+from tests.contracts.store import IDS_NOBODY_MADE, INPUT, Turn, as_output, exchange, new_id, same_chain, sampled_text
+
+OpenStore = Callable[..., Awaitable[BaseResponseStore]]  # with `limits` and `now`; closed after the test
+
+NOW = 1_800_000_000
+LEASE = 15.0
+
+
+class Clock:
+    """A time that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = float(NOW)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def seen(store: BaseResponseStore, step: AcceptedResponse | StoredResponse) -> JsonObject | None:
+    """Return how clients see a response."""
+    return await store.response(step.project, str(step.response["id"]))
+
+
+async def status(store: BaseResponseStore, step: AcceptedResponse | StoredResponse) -> object:
+    """Return a response's status, None for one that is unknown."""
+    response = await seen(store, step)
+    return response and response["status"]
+
+
+async def forget(store: BaseResponseStore, step: AcceptedResponse | StoredResponse) -> bool:
+    """Delete a response."""
+    return await store.delete(step.project, str(step.response["id"]))
+
+
+async def is_unknown(store: BaseResponseStore, stored: StoredResponse) -> bool:
+    """Whether nothing can be found of a response, whatever is asked for."""
+    project, response_id = stored.project, str(stored.response["id"])
+    item_ids = [item.id for item in stored.sampled]
+    found = [
+        await store.response(project, response_id),
+        await store.input_items(project, response_id),
+        await store.chain(project, response_id),
+        *(await store.items(project, item_ids)).values(),
+        *(await store.sampled_items(project, item_ids)).values(),
+    ]
+    assert all(each is None for each in found) or all(each is not None for each in found[:3]), "all or nothing"
+    return found == [None, None, None]
+
+
+async def inherited(store: BaseResponseStore, worker: str, project: str) -> tuple[list[AcceptedResponse], Estate]:
+    """Let a worker inherit; return what it got of this test's project, and all."""
+    estate = await store.inherit(worker, lease_seconds=LEASE)
+    return [accepted for accepted in estate.queued if accepted.project == project], estate
+
+
+async def purged(store: BaseResponseStore) -> list[Purged]:
+    """Purge until there is no more to do."""
+    steps = [await store.purge()]
+    while steps[-1].more:
+        steps.append(await store.purge())
+    return steps
+
+
+class LifeContract:
+    """Give a subclass the fixtures `store`, a started one, and `open_store`, which opens one with options."""
+
+    async def test_an_accepted_response_is_known(self, store: BaseResponseStore) -> None:
+        begun = Turn().begun()
+        await store.accept(begun)
+        assert await seen(store, begun) == begun.response
+        assert await store.input_items(begun.project, str(begun.response["id"])) == list(INPUT)
+        assert await store.chain(begun.project, str(begun.response["id"])) is None
+        assert await store.response("another", str(begun.response["id"])) is None
+
+    async def test_it_begins_and_ends(self, store: BaseResponseStore) -> None:
+        turn = Turn()
+        stored = replace(turn.saying(*exchange(1)), accepted=True)
+        await store.accept(turn.begun("queued"))
+        assert await status(store, stored) == "queued"
+        await store.begin(turn.project, turn.response_id)
+        assert await status(store, stored) == "in_progress"
+        await store.save(stored)
+        assert await seen(store, stored) == stored.response
+        assert await store.input_items(turn.project, turn.response_id) == list(INPUT)
+        assert await same_chain(store, stored)
+
+    async def test_all_steps_at_once_keep_their_order(self, store: BaseResponseStore) -> None:
+        turns = [Turn() for _ in range(20)]
+        stored = [replace(turn.saying(*exchange(1)), accepted=True) for turn in turns]
+        await asyncio.gather(
+            *(store.accept(turn.begun("queued")) for turn in turns),
+            *(store.begin(turn.project, turn.response_id) for turn in turns[:10]),
+            *(store.save(each) for each in stored),
+            *(store.begin(turn.project, turn.response_id) for turn in turns),
+        )
+        for each in stored:
+            assert await seen(store, each) == each.response
+            assert await same_chain(store, each)
+
+    async def test_only_what_is_queued_begins(self, store: BaseResponseStore) -> None:
+        turn = Turn()
+        await store.begin(turn.project, turn.response_id)
+        assert await store.response(turn.project, turn.response_id) is None
+        await store.accept(turn.begun("queued"))
+        await store.begin("another", turn.response_id)
+        assert await status(store, turn.begun()) == "queued"
+        await store.save(turn.failed())
+        await store.begin(turn.project, turn.response_id)
+        assert await status(store, turn.failed()) == "failed"
+
+    async def test_it_goes_back_to_the_queue(self, store: BaseResponseStore) -> None:
+        turn = Turn()
+        await store.accept(turn.begun("queued", request=None))
+        await asyncio.gather(
+            store.begin(turn.project, turn.response_id),
+            store.accept(turn.begun("queued", worker="", again=True)),
+        )
+        assert await status(store, turn.begun()) == "queued"
+        queued, _ = await inherited(store, "worker_heir", turn.project)
+        assert [accepted.request for accepted in queued] == [{"input": "Hello"}]
+
+    @pytest.mark.parametrize("again", [False, True])
+    async def test_what_has_ended_is_not_accepted(self, store: BaseResponseStore, again: bool) -> None:
+        turn = Turn()
+        await store.save(turn.failed())
+        await store.accept(turn.begun(again=again))
+        assert await status(store, turn.failed()) == "failed"
+
+    async def test_deleted_it_stays_deleted(self, store: BaseResponseStore) -> None:
+        turn = Turn()
+        stored = replace(turn.saying(*exchange(1), sampled=[sampled_text("Answer.")]), accepted=True)
+        await store.accept(turn.begun())
+        assert await forget(store, stored)
+        await store.save(stored)
+        assert await is_unknown(store, stored)
+        await store.accept(turn.begun("queued", again=True))
+        assert await is_unknown(store, stored)
+
+    async def test_output_items_are_found_by_id(self, store: BaseResponseStore) -> None:
+        items = [sampled_text(f"Item {number}.") for number in range(4)]
+        turn = Turn()
+        await store.save(turn.saying(*exchange(1), sampled=items[:2]))
+        await store.save(Turn(turn.project).failed(sampled=items[2:]))
+        wanted = [items[0].id, items[1].id, items[3].id, *IDS_NOBODY_MADE]
+        assert await store.items(turn.project, wanted) == {
+            item.id: as_output(item) for item in (items[0], items[1], items[3])
+        }
+        assert await store.items(turn.project, []) == {}
+        assert await store.items("another", wanted) == {}
+
+    # --- deleting ---
+
+    async def test_deleting(self, store: BaseResponseStore) -> None:
+        stored = Turn().saying(*exchange(1), sampled=[sampled_text("Answer.")])
+        await store.save(stored)
+        assert not await store.delete("another", str(stored.response["id"]))
+        assert not await is_unknown(store, stored)
+        assert await forget(store, stored)
+        assert await is_unknown(store, stored)
+        assert not await forget(store, stored)
+
+    @pytest.mark.parametrize("unknown", IDS_NOBODY_MADE, ids=ascii)
+    async def test_what_nobody_made_is_unknown(self, store: BaseResponseStore, unknown: str) -> None:
+        turn = Turn()
+        await store.save(turn.saying(*exchange(1)))
+        assert await store.response(turn.project, unknown) is None
+        assert await store.input_items(turn.project, unknown) is None
+        assert await store.items(turn.project, [unknown]) == {}
+        assert not await store.delete(turn.project, unknown)
+
+    @pytest.mark.parametrize("gone", [0, 1, 2, 3])
+    async def test_what_continues_a_deleted_response_goes_on(self, store: BaseResponseStore, gone: int) -> None:
+        trunk = [Turn().saying(*exchange(0))]
+        trunk += [Turn().after(trunk[0]).saying(*exchange(1))]
+        chain = [*trunk, *(Turn().after(trunk[1]).saying(*exchange(number)) for number in (2, 3))]  # a fork
+        for stored in chain:
+            await store.save(stored)
+        await forget(store, chain[gone])
+        for number, stored in enumerate(chain):
+            assert await is_unknown(store, stored) if number == gone else await same_chain(store, stored)
+
+    async def test_a_connection_goes_on_after_what_it_remembers_was_deleted(self, store: BaseResponseStore) -> None:
+        """Deleted at any time: what is continued is stored with what continues it."""
+        saved: list[StoredResponse] = []
+        last: StoredResponse | None = None
+        for number in range(4):
+            turn = Turn().after(last) if last else Turn()
+            await store.accept(turn.begun())
+            last = replace(turn.saying(*exchange(number)), accepted=True)
+            await store.save(last)
+            saved.append(last)
+            for earlier in saved[:-1]:
+                await forget(store, earlier)
+            assert await same_chain(store, last)
+
+    # --- time to live ---
+
+    async def test_expired_it_is_unknown(self, open_store: OpenStore) -> None:
+        clock = Clock()
+        store = await open_store(limits=StoreLimits(ttl=60.0), now=clock)
+        turn = Turn(created_at=NOW)
+        stored = turn.saying(*exchange(1), sampled=[sampled_text("Answer.")])
+        await store.save(stored)
+        clock.now = NOW + 59.9
+        assert not await is_unknown(store, stored)
+        clock.now = NOW + 60.0
+        assert await is_unknown(store, stored)
+        assert not await forget(store, stored)
+
+    async def test_a_chain_outlives_its_beginning(self, open_store: OpenStore) -> None:
+        clock = Clock()
+        store = await open_store(limits=StoreLimits(ttl=60.0), now=clock)
+        first = Turn(created_at=NOW).saying(*exchange(0))
+        second = Turn(first.project, first.link, created_at=NOW + 30).saying(*exchange(1))
+        await store.save(first)
+        await store.save(second)
+        clock.now = NOW + 60.0
+        assert await is_unknown(store, first)
+        assert await same_chain(store, second)
+        await purged(store)
+        assert await same_chain(store, second)
+
+    # --- workers ---
+
+    async def test_what_a_dead_worker_left_is_taken_over(self, open_store: OpenStore) -> None:
+        clock = Clock()
+        store = await open_store(now=clock)
+        project, dead, heir = (new_id(prefix) for prefix in ("proj", "worker", "worker"))
+        queued, running = Turn(project).begun("queued", worker=dead), Turn(project).begun(worker=dead)
+        unknown = Turn(project).begun("queued", worker=dead, request=None)
+        await store.beat(WorkerState(id=dead, started_at=NOW))
+        for accepted in (queued, running, unknown):
+            await store.accept(accepted)
+        clock.now = NOW + LEASE - 1
+        assert (await inherited(store, heir, project))[0] == []
+        assert await status(store, running) == "in_progress"
+        clock.now = NOW + LEASE
+        taken, estate = await inherited(store, heir, project)
+        assert taken == [replace(queued, worker=heir, again=True)]
+        assert estate.failed >= 2
+        for lost in (running, unknown):
+            assert await seen(store, lost) == {**lost.response, "status": "failed", "error": STOPPED}
+        assert await seen(store, queued) == queued.response
+        assert await inherited(store, heir, project) == ([], Estate())
+
+    async def test_what_a_living_worker_runs_is_left_alone(self, open_store: OpenStore) -> None:
+        clock = Clock()
+        store = await open_store(now=clock)
+        project, alive, heir = (new_id(prefix) for prefix in ("proj", "worker", "worker"))
+        begun = [Turn(project).begun(state, worker=alive) for state in ("queued", "in_progress")]
+        for accepted in begun:
+            await store.accept(accepted)
+        for clock.now in (NOW, NOW + LEASE - 1, NOW + 2 * LEASE - 2):
+            await store.beat(WorkerState(id=alive, started_at=NOW, connections=3, in_flight=2))
+            assert (await inherited(store, heir, project))[0] == []
+        assert [await status(store, accepted) for accepted in begun] == ["queued", "in_progress"]
+
+    async def test_one_that_never_said_it_lives_is_dead_and_nobody_inherits_from_itself(
+        self, store: BaseResponseStore
+    ) -> None:
+        worker = new_id("worker")
+        queued = Turn().begun("queued", worker=worker)
+        await store.accept(queued)
+        assert (await inherited(store, worker, queued.project))[0] == []
+        assert len((await inherited(store, "worker_heir", queued.project))[0]) == 1
+
+    async def test_what_was_taken_over_runs_to_its_end(self, store: BaseResponseStore) -> None:
+        turn = Turn()
+        await store.accept(turn.begun("queued"))
+        assert len((await inherited(store, "worker_heir", turn.project))[0]) == 1
+        await store.begin(turn.project, turn.response_id)
+        stored = replace(turn.saying(*exchange(1)), accepted=True)
+        await store.save(stored)
+        assert (await inherited(store, "worker_other", turn.project))[0] == []
+        assert await seen(store, stored) == stored.response
+
+    async def test_a_worker_that_was_taken_for_dead_may_still_end_it(self, store: BaseResponseStore) -> None:
+        turn = Turn()
+        await store.accept(turn.begun())
+        await inherited(store, "worker_heir", turn.project)
+        assert await status(store, turn.begun()) == "failed"
+        stored = replace(turn.saying(*exchange(1)), accepted=True)
+        await store.save(stored)
+        assert await seen(store, stored) == stored.response
+
+    # --- retention ---
+
+    @pytest.mark.parametrize(
+        "limits", [StoreLimits(ttl=50.0), StoreLimits(max_entries=4), StoreLimits(ttl=50.0, max_entries=5)], ids=str
+    )
+    async def test_the_oldest_go_first(self, open_store: OpenStore, limits: StoreLimits) -> None:
+        clock = Clock()
+        store = await open_store(limits=limits, now=clock)
+        saved = list(responses(10))
+        for stored in saved:
+            await store.save(stored)
+        clock.now = NOW + 55.5  # six are past their time then
+        await purged(store)
+        assert [await is_unknown(store, stored) for stored in saved] == [True] * 6 + [False] * 4
+        assert sum(step.responses for step in await purged(store)) == 0
+
+    async def test_what_runs_stays(self, open_store: OpenStore) -> None:
+        store = await open_store(limits=StoreLimits(max_entries=1))
+        project = new_id("proj")
+        begun = [Turn(project, created_at=NOW + number).begun() for number in range(3)]
+        for accepted in begun:
+            await store.accept(accepted)
+        ended = list(responses(2, project))
+        for stored in ended:
+            await store.save(stored)
+        await purged(store)
+        assert [await status(store, accepted) for accepted in begun] == ["in_progress"] * 3
+        assert [await is_unknown(store, stored) for stored in ended] == [True, True]
+
+    async def test_the_newest_stays_however_large(self, open_store: OpenStore) -> None:
+        store = await open_store(limits=StoreLimits(max_bytes=1))
+        saved = list(responses(3))
+        for stored in saved:
+            await store.save(stored)
+        await purged(store)
+        assert [await is_unknown(store, stored) for stored in saved] == [True, True, False]
+
+    async def test_without_limits_nothing_goes(self, store: BaseResponseStore) -> None:
+        stored = Turn(created_at=1).saying(*exchange(1))
+        await store.save(stored)
+        assert await store.purge() == Purged()
+        assert await same_chain(store, stored)
+
+
+def responses(number: int, project: str | None = None) -> Iterator[StoredResponse]:
+    """Yield ended responses of one project, a second apart."""
+    project = project or new_id("proj")
+    for created_at in count(NOW):
+        if created_at == NOW + number:
+            return
+        item: SampledItem = sampled_text("Answer.")
+        yield Turn(project, created_at=created_at).saying(*exchange(1), sampled=[item])

@@ -1,0 +1,58 @@
+"""The databases of test servers: a SQLite file each, or, with SERVERS_ON=postgres, a PostgreSQL database each.
+
+Both are copies of one that was migrated once per test run. A folder keeps its database, so a server that is started
+again finds what it had.
+"""
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.postgres_server import PostgresServer
+
+ON_POSTGRES = os.environ.get("SERVERS_ON") == "postgres"
+Manage = Callable[..., str]
+
+
+def database_settings(folder: Path, manage: Manage) -> dict[str, str]:
+    """Make the folder's database, if it has none; return the settings that lead a server with this DATA_DIR to it.
+
+    `manage` runs a command of manage.py with settings.
+    """
+    if ON_POSTGRES:
+        return {"DATABASE_URL": _postgres_url(folder.resolve(), manage)}
+    file = folder / "respsite.sqlite3"  # where a server looks by itself
+    if not file.exists():
+        shutil.copy(_migrated_file(manage), file)
+    return {}
+
+
+@functools.cache
+def _migrated_file(manage: Manage) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="respsite-template-"))
+    manage("migrate", "--verbosity", "0", DATA_DIR=str(folder))
+    return folder / "respsite.sqlite3"
+
+
+@functools.cache
+def _postgres() -> PostgresServer:
+    server = PostgresServer()
+    server.start()
+    atexit.register(server.close)
+    return server
+
+
+@functools.cache
+def _migrated_database(manage: Manage) -> str:
+    name = _postgres().create_database()
+    manage("migrate", "--verbosity", "0", DATABASE_URL=_postgres().url_of(name))
+    return name
+
+
+@functools.cache  # a folder keeps its database
+def _postgres_url(folder: Path, manage: Manage) -> str:
+    return _postgres().url_of(_postgres().create_database(template=_migrated_database(manage)))

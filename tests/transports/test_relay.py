@@ -1,0 +1,86 @@
+"""A response that one worker runs is cancelled through another: Redis carries the word."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.redis_server import RedisServer
+from tests.server import Server
+
+SLOW = [{"say": "<|channel|>final<|message|>" + "word " * 500 + "<|return|>", "delay": 0.05}]
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    """A Redis of these tests' own."""
+    server = RedisServer()
+    server.start()
+    yield server
+    server.close()
+
+
+def pair(folder: Path, **settings: str) -> tuple[Server, Server]:
+    """Return two workers that share a database."""
+    first = Server(folder, script=SLOW, **settings)
+    second = Server(folder, script=SLOW, **settings)
+    second.log = folder / "second.log"
+    return first, second
+
+
+def begun(server: Server) -> str:
+    """Return the id of a background response that has said something."""
+    body = {"input": "hi", "background": True, "stream": True}
+    with httpx.stream("POST", f"{server.base_url}/responses", json=body, timeout=20) as stream:
+        for line in stream.iter_lines():
+            event = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
+            if event.get("type") == "response.created":
+                response_id = str(event["response"]["id"])
+            if event.get("type") == "response.output_text.delta":
+                break
+    return response_id
+
+
+def test_a_response_is_cancelled_through_another_worker(folder: Path, redis: RedisServer) -> None:
+    first, second = pair(folder, redis_url=redis.url)
+    with first, second:
+        response_id = begun(first)
+        for _ in range(2):
+            answer = httpx.post(f"{second.base_url}/responses/{response_id}/cancel", timeout=20)
+            assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
+            assert answer.json()["output"][0]["content"][0]["text"].startswith("word")
+        assert "its client cancelled it" in first.output
+
+
+def test_without_redis_it_says_what_is_missing(folder: Path) -> None:
+    first, second = pair(folder)
+    with first, second:
+        response_id = begun(first)
+        answer = httpx.post(f"{second.base_url}/responses/{response_id}/cancel", timeout=20)
+        assert answer.status_code == 503
+        assert "REDIS_URL" in answer.json()["error"]["message"]
+        assert answer.headers["retry-after"]
+        assert httpx.get(f"{second.base_url}/responses/{response_id}").json()["status"] == "in_progress"
+        assert httpx.post(f"{first.base_url}/responses/{response_id}/cancel").json()["status"] == "cancelled"
+
+
+def test_redis_away_delays_only_the_word(folder: Path) -> None:
+    redis = RedisServer()
+    redis.start()
+    first, second = pair(folder, redis_url=redis.url)
+    try:
+        with first, second:
+            response_id = begun(first)
+            redis.kill()
+            answer = httpx.post(f"{second.base_url}/responses/{response_id}/cancel", timeout=20)
+            assert answer.status_code == 503
+            redis.start()
+            for _ in range(10):
+                answer = httpx.post(f"{second.base_url}/responses/{response_id}/cancel", timeout=20)
+                if answer.status_code == 200:
+                    break
+            assert answer.json()["status"] == "cancelled"
+    finally:
+        redis.close()
