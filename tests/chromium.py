@@ -141,6 +141,7 @@ class Page:
         """Prefer dark colours, as a system does."""
         features = [{"name": "prefers-color-scheme", "value": "dark" if on else "light"}]
         self.call("Emulation.setEmulatedMedia", features=features)
+        self.run("Promise.all(document.getAnimations().map(animation => animation.finished)).then(() => true)")
 
     def open(self, url: str) -> None:
         """Go to a page and wait until it has loaded."""

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install what the tests start by themselves: Redis and PostgreSQL, and npm, which gets them the Codex CLI.
+# Install what the tests start by themselves: Redis, PostgreSQL, Chromium, and npm, which gets them the Codex CLI.
 # Nothing is left running.
 set -eu
 missing=""
@@ -7,6 +7,7 @@ command -v redis-server >/dev/null || missing="$missing redis-server"
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
 command -v node >/dev/null || missing="$missing nodejs"
 command -v npm >/dev/null || missing="$missing npm"
+command -v chromium >/dev/null || missing="$missing chromium"
 [ -z "$missing" ] && exit 0
 echo "installing$missing"
 if [ "$(id -u)" -eq 0 ]; then sudo=""; else sudo="sudo"; fi

@@ -24,15 +24,21 @@ MOST_EXPORTED_BYTES = 64 << 20
 @admin.action(permissions=["cancel"], description="Cancel the selected responses")
 def cancel(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]") -> None:
     """Cancel what runs."""
-    running = list(queryset.filter(status__in=RUNNING).order_by().values_list("pk", flat=True)[:MOST_CHANGED])
-    cancelled = cancel_responses(running) if running else 0
-    if cancelled:
-        model_admin.message_user(request, f"{_counted(cancelled)} cancelled.", messages.SUCCESS)
-    if cancelled < len(running):
-        rest = f"{_counted(len(running) - cancelled)} not cancelled: they run in another worker, or have just ended."
-        model_admin.message_user(request, rest, messages.WARNING)
+    rows = queryset.filter(status__in=RUNNING).order_by().values_list("pk", "background")[:MOST_CHANGED]
+    running = dict(rows)
     if not running:
         model_admin.message_user(request, "None of the selected responses is running.", messages.WARNING)
+        return
+    done = cancel_responses(running)
+    left = len(running) - done.here - done.asked
+    told = [
+        (done.here, "cancelled.", messages.SUCCESS),
+        (done.asked, "given to the workers that run them, to be cancelled.", messages.SUCCESS),
+        (left, "not cancelled: another worker runs them, or they have just ended.", messages.WARNING),
+    ]
+    for number, text, level in told:
+        if number:
+            model_admin.message_user(request, f"{_counted(number)} {text}", level)
 
 
 @admin.action(permissions=["delete"], description="Delete the selected responses")

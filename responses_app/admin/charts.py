@@ -128,7 +128,8 @@ def nice_top(value: float) -> float:
     if value <= 2:
         return 2.0
     size = 10.0 ** math.floor(math.log10(value))
-    return next(step * size for step in (1, 2, 4, 6, 8, 10) if step * size >= value * 0.999999)
+    steps = (2, 4, 6, 8, 10) if size == 1 else (1, 1.2, 1.6, 2, 3, 4, 5, 6, 8, 10)
+    return next(round(step * size) for step in steps if step * size >= value * 0.999999)
 
 
 def _line(series: Series, top: float, slot: float) -> Line:

@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import reverse
 
 from responses_app.admin.charts import Chart, Plan, Series, bar_chart, line_chart
 from responses_app.admin.formats import ago, milliseconds, short_id, short_number
@@ -46,6 +47,7 @@ def dashboard(request: HttpRequest) -> HttpResponse:
         **admin.site.each_context(request),
         **page(datetime.now(UTC), SPANS[name]),
         "title": "Dashboard",
+        "chosen": name,
         "spans": [(key, span.label, key == name) for key, span in SPANS.items()],
     }
     return html_page(TemplateResponse(request, "admin/respsite/dashboard.html", context))
@@ -60,6 +62,7 @@ def page(now: datetime, span: Span) -> dict[str, Any]:
         "span": span,
         "statistics": counted,
         "tiles": _tiles(counted.total, present, connections=sum(worker.connections for worker in alive)),
+        "list": reverse("admin:responses_app_response_changelist"),
         "charts": _charts(counted, span),
         "workers": _worker_rows(known, present, now),
         "alive": len(alive),

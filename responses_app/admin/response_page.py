@@ -88,7 +88,7 @@ def response_page(response: Response, *, turns: str = "") -> dict[str, Any]:
         "can_show_turns": bool(near.previous and not turns),
         "turns": TURNS,
         "problem": _problem(body),
-        "figures": _figures(response),
+        "figures": _figures(response, body),
         "facts": _facts(response, near),
         "asked": _asked(body),
         "tools": _tools(body),
@@ -150,16 +150,18 @@ def _problem(body: dict[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _figures(response: Response) -> list[tuple[str, str, str]]:
+def _figures(response: Response, body: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return the numbers that stand at the top: a name, a value, a remark."""
     cached = f"{response.cached_tokens:,} cached" if response.cached_tokens else ""
     seconds = ((response.duration_ms or 0) - (response.first_token_ms or 0)) / 1_000
-    rate = f"{response.output_tokens / seconds:,.0f} a second" if seconds > 0 and response.first_token_ms else ""
+    reasoning = _dict(_dict(body.get("usage")).get("output_tokens_details")).get("reasoning_tokens")
+    thought = f"{reasoning:,} reasoning" if isinstance(reasoning, int) and reasoning else ""
+    rate = f"{response.output_tokens / seconds:,.0f} tokens/s" if seconds > 0 and response.first_token_ms else ""
     return [
         ("Tokens in", f"{response.input_tokens:,}", cached),
-        ("Tokens out", f"{response.output_tokens:,}", rate),
+        ("Tokens out", f"{response.output_tokens:,}", thought),
         ("First token", milliseconds(response.first_token_ms), ""),
-        ("Duration", milliseconds(response.duration_ms), ""),
+        ("Duration", milliseconds(response.duration_ms), rate),
     ]
 
 

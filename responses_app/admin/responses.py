@@ -143,7 +143,7 @@ class ResponseAdmin(ReadOnlyAdmin):
         """Time to its end."""
         return milliseconds(response.duration_ms)
 
-    @admin.display(description="came by")
+    @admin.display(description="transport")
     def way(self, response: Response) -> SafeString:
         """The transport, and the project where it is not the only one's name."""
         names = [response.transport or NONE]

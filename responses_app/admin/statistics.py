@@ -6,16 +6,29 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import BooleanField, Case, CharField, Count, F, Func, IntegerField, QuerySet, Sum, Value, When
+from django.db import connection
+from django.db.models import BooleanField, Count, Func, QuerySet
 
 from responses_app.admin.filters import newest_since
 from responses_app.models import Response, Worker
+from responses_app.stores.response_sql import RESPONSES
 from responses_app.stores.response_sql import RUNNING as RUNNING_SQL
 
 MOST_COUNTED = 300_000  # responses a chart looks at: the newest
 MOST_WORKERS = 50
-STEPS = ((20, 1), (200, 5), (1_000, 25), (5_000, 100), (20_000, 500))  # up to: to what times are rounded, milliseconds
+STEPS = ((50, 1), (200, 5), (1_000, 20), (5_000, 100), (20_000, 500))  # up to: to what times are rounded, milliseconds
 LAST_STEP = 2_000
+_ROUNDED = " ".join(
+    [
+        "CASE",
+        *(f"WHEN first_token_ms < {most} THEN first_token_ms / {step} * {step}" for most, step in STEPS),
+        f"ELSE first_token_ms / {LAST_STEP} * {LAST_STEP} END",
+    ]
+)
+_COUNTED = (
+    f"SELECT {{index}}, status, {_ROUNDED}, COUNT(*), SUM(input_tokens), SUM(cached_tokens), SUM(output_tokens) "
+    f"FROM {RESPONSES} WHERE created_at >= %s AND created_at < %s GROUP BY 2, 3"
+)
 
 
 @dataclass(slots=True)
@@ -63,16 +76,6 @@ class Statistics:
     complete: bool
 
 
-class _Hour(Func):
-    """The hour of a time, as text: a function of the database. Django's own is Python on SQLite, 10 µs a row."""
-
-    output_field = CharField()
-    template = "TO_CHAR(%(expressions)s AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24')"
-
-    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="SUBSTR(%(expressions)s, 1, 13)", **context)
-
-
 class _Running(Func):
     """Whether a response runs, literally as in the condition of the index `response_running`: SQLite compares text."""
 
@@ -87,46 +90,30 @@ def statistics(now: datetime, *, hours: int, hours_a_bin: int) -> Statistics:
     bins = [Bin(last - timedelta(hours=offset)) for offset in range(hours - hours_a_bin, -1, -hours_a_bin)]
     first = bins[0].start
     since = newest_since(MOST_COUNTED, first) or first
+    with connection.cursor() as cursor:
+        cursor.execute(*counting(bins, since, timedelta(hours=hours_a_bin)))
+        for index, status, first_token, count, tokens_in, cached, tokens_out in cursor.fetchall():
+            counted = bins[index]
+            counted.statuses[status] += count
+            counted.input_tokens += tokens_in
+            counted.cached_tokens += cached
+            counted.output_tokens += tokens_out
+            if first_token is not None:
+                counted.first_tokens[first_token] += count
     total = Bin(first)
-    for counted in _hours(since):
-        index = int((counted.start - first) / timedelta(hours=hours_a_bin))
-        if 0 <= index < len(bins):  # a clock that went back leaves responses of the future
-            bins[index].add(counted)
-            total.add(counted)
+    for counted in bins:
+        total.add(counted)
     return Statistics(bins=bins, total=total, since=since, complete=since == first)
 
 
-def _hours_query(since: datetime) -> "QuerySet[Response, tuple[Any, ...]]":
-    return (
-        Response.objects.filter(created_at__gte=since)
-        .order_by()
-        .values_list(_Hour("created_at"), "status", _rounded("first_token_ms"))
-        .annotate(count=Count("*"), into=Sum("input_tokens"), cached=Sum("cached_tokens"), out=Sum("output_tokens"))
-    )
+def counting(bins: Sequence[Bin], since: datetime, length: timedelta) -> tuple[str, list[Any]]:
+    """Return the query, and its parameters, that counts each bin by status and time to the first token.
 
-
-def _hours(since: datetime) -> list[Bin]:
-    """Count by hour, status and time to the first token, in one query."""
-    bins: dict[str, Bin] = {}
-    for hour, status, first_token, count, tokens_in, cached, tokens_out in _hours_query(since):
-        if hour not in bins:
-            bins[hour] = Bin(datetime.strptime(hour, "%Y-%m-%d %H").replace(tzinfo=UTC))
-        counted = bins[hour]
-        counted.statuses[status] += count
-        counted.input_tokens += tokens_in
-        counted.cached_tokens += cached
-        counted.output_tokens += tokens_out
-        if first_token is not None:
-            counted.first_tokens[first_token] += count
-    return list(bins.values())
-
-
-def _rounded(column: str) -> Case:
-    """Round a time down to its step."""
-    value = F(column)
-    steps = [When(**{f"{column}__lt": most}, then=value / Value(step) * Value(step)) for most, step in STEPS]
-    known = When(**{f"{column}__isnull": False}, then=value / Value(LAST_STEP) * Value(LAST_STEP))
-    return Case(*steps, known, default=Value(None), output_field=IntegerField())
+    It is a union of bins, each a range of the index: to group by a bin that is computed would sort all rows.
+    """
+    ranges = [(max(each.start, since), each.start + length) for each in bins]
+    selects = (_COUNTED.format(index=index) for index in range(len(bins)))
+    return " UNION ALL ".join(selects), [connection.ops.adapt_datetimefield_value(at) for pair in ranges for at in pair]
 
 
 def running() -> dict[tuple[str, str], int]:

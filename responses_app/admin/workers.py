@@ -31,7 +31,9 @@ class WorkerAdmin(ReadOnlyAdmin):
         """Workers remove each other."""
         return False
 
-    def change_view(self, request: HttpRequest, object_id: str, **kwargs: object) -> HttpResponseRedirect:
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: object = None
+    ) -> HttpResponseRedirect:
         """The list says all there is."""
         return self.to_list()
 

@@ -33,7 +33,7 @@ def plan_compaction(
 
     `link` ends with `messages`, which are new. Raises `ApiError` for what cannot be summed up.
     """
-    if request.warm_up:
+    if request.warm_up or not (request.only_compacts or request.context_management):
         return None
     if request.only_compacts:
         if not messages and link.parent is None:
@@ -132,12 +132,10 @@ def bounded(sampling: SamplingOptions, *, room: int) -> SamplingOptions:
 def _is_worth_it(request: CreateRequest, link: ChainLink, kept: Sequence[RenderedMessage], max_model_len: int) -> bool:
     """Whether the prompt is over the request's threshold, and a summary would make it shorter."""
     threshold = request.compact_threshold(max_model_len)
-    if threshold is None:
-        return False
     frame, chain = frame_tokens(request, link.started_on), len(link.prompt_tokens())
     stays = sum(len(message.tokens) for message in kept)
-    shorter = chain - stays >= LEAST_SUMMARY and frame + stays + summary_room(max_model_len) < max_model_len
-    return frame + chain > threshold and shorter
+    fits = frame + stays + summary_room(max_model_len) <= max_model_len * 7 // 8  # the rest is the answer's
+    return threshold is not None and frame + chain > threshold and chain - stays >= LEAST_SUMMARY and fits
 
 
 def _unanswered(parent: ChainLink | None) -> list[RenderedMessage]:

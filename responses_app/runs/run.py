@@ -198,7 +198,8 @@ class ResponseRun:
         elif turn.finish_reason is FinishReason.ABORT:
             await self._finish(Status.CANCELLED)
         else:
-            await self._finish(Status.COMPLETED if self._stream.output else Status.INCOMPLETE)
+            answered = len(self._stream.output) > self._compactions
+            await self._finish(Status.COMPLETED if answered else Status.INCOMPLETE)
 
     async def _take_turn(
         self,

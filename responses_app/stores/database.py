@@ -159,7 +159,7 @@ class DatabaseResponseStore(BaseResponseStore):
         return job.result  # type: ignore[return-value]
 
     def _commit(self, batch: Sequence[Write]) -> None:
-        commit(connections[self._using], batch)
+        commit(connections[self._using], batch, now=self._now())
 
 
 def _unapplied_migrations(connection: BaseDatabaseWrapper) -> Sequence[object]:

@@ -29,8 +29,8 @@ REMEMBERED_SECONDS = 3600.0  # how long the row of a dead worker stays, for peop
 
 _LEFT = f"""
 SELECT id, status, body, request IS NOT NULL FROM {RESPONSES}
-WHERE status IN {RUNNING} AND worker NOT IN ({{alive}}) ORDER BY id {{lock}}
-"""
+WHERE status IN {RUNNING} AND worker NOT IN ({{alive}}) {{lock}}
+"""  # unordered: SQLite would scan the whole table to have them in order
 _CLAIMED = f"""
 SELECT project, body, input_items, transport, request FROM {RESPONSES}
 WHERE id IN ({{ids}}) AND worker = %s AND status = 'queued' ORDER BY created_at, id
@@ -72,7 +72,7 @@ def _left(
     sql = _LEFT.format(alive=placeholders(list(alive)), lock=for_update(connection, "FOR UPDATE SKIP LOCKED"))
     with connection.cursor() as cursor:
         cursor.execute(sql, list(alive))
-        rows = cursor.fetchall()
+        rows = sorted(cursor.fetchall())
     runnable = [row[0] for row in rows if _can_run(row)]
     return runnable, [(row[0], json.loads(row[2])) for row in rows if not _can_run(row)]
 

@@ -23,9 +23,9 @@ WHERE item.id IN ({{ids}}) AND {_FRESH}
 """
 _OF_CONVERSATIONS = f"""
 SELECT item.item_id, item.item FROM {ConversationItem._meta.db_table} AS item
-JOIN {Conversation._meta.db_table} AS conversation ON conversation.id = item.conversation_id
-WHERE item.item_id IN ({{ids}}) AND conversation.project = %s
-"""
+CROSS JOIN {Conversation._meta.db_table} AS conversation
+WHERE conversation.id = item.conversation_id AND item.item_id IN ({{ids}}) AND conversation.project = %s
+"""  # CROSS: SQLite would go through all conversations of the project
 
 
 def response(connection: BaseDatabaseWrapper, project: str, response_id: str, *, since: float) -> JsonObject | None:

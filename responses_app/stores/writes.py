@@ -58,12 +58,12 @@ UPDATE {RESPONSES} SET status = 'in_progress', request = NULL WHERE id = %s AND 
 """
 
 
-def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write]) -> None:
-    """Write a batch; each response's steps in their order, then the jobs."""
+def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: float) -> None:
+    """Write a batch; each response's steps in their order, then the jobs. `now` is in Unix seconds."""
     for wave in _waves(write for write in batch if not isinstance(write, Job)):
         _accept(connection, [step for step in wave if isinstance(step, AcceptedResponse)])
         _begin(connection, [step for step in wave if isinstance(step, Begun)])
-        _save(connection, [step for step in wave if isinstance(step, StoredResponse)])
+        _save(connection, [step for step in wave if isinstance(step, StoredResponse)], now)
     for job in batch:
         if isinstance(job, Job):
             job.result = job.act(connection, job.result)
@@ -98,7 +98,7 @@ def _begin(connection: BaseDatabaseWrapper, begun: Sequence[Begun]) -> None:
             cursor.executemany(_BEGIN, [(each.response_id, each.project) for each in begun])
 
 
-def _save(connection: BaseDatabaseWrapper, batch: Sequence[StoredResponse]) -> None:
+def _save(connection: BaseDatabaseWrapper, batch: Sequence[StoredResponse], now: float) -> None:
     kept = _kept(connection, [_id(stored) for stored in batch if stored.accepted])
     batch = [stored for stored in batch if not stored.accepted or _id(stored) in kept]
     END_RESPONSE.run(connection, [stored_row(connection, stored) for stored in batch if stored.accepted])
@@ -107,14 +107,14 @@ def _save(connection: BaseDatabaseWrapper, batch: Sequence[StoredResponse]) -> N
     links |= _unstored_ancestors(connection, links)
     KEEP_PART.run(connection, [part_row(*owned) for owned in links.values()])
     KEEP_SAMPLED.run(connection, [row for stored in batch for row in sampled_rows(stored)])
-    _append(connection, batch)
+    _append(connection, batch, datetime.fromtimestamp(now, UTC))
 
 
-def _append(connection: BaseDatabaseWrapper, batch: Sequence[StoredResponse]) -> None:
+def _append(connection: BaseDatabaseWrapper, batch: Sequence[StoredResponse], at: datetime) -> None:
     """Append responses to their conversations, in an order all processes share: none waits for another in a circle."""
     appends = [(stored.conversation, stored) for stored in batch if stored.conversation]
     for append, stored in sorted(appends, key=lambda each: each[0].conversation_id):
-        append_response(connection.alias, stored.project, append, response_id=_id(stored), at=datetime.now(UTC))
+        append_response(connection.alias, stored.project, append, response_id=_id(stored), at=at)
 
 
 def _kept(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -> set[str]:

@@ -1,17 +1,22 @@
 """Stores on a migrated database, and what they do with it."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.db.models import Model, QuerySet
 
 from responses_app.stores.database import DatabaseResponseStore
 from tests.adapters.conftest import OpenDatabase
 from tests.contracts.store_life import OpenStore
+
+Result = TypeVar("Result")
 
 SQLITE_AND_POSTGRES = ("sqlite_url", "postgres_url")
 
@@ -43,6 +48,14 @@ class DatabaseCase:
         store = await open_store()
         assert isinstance(store, DatabaseResponseStore)
         return store
+
+
+class OnBothCase(DatabaseCase):
+    """The same on SQLite and on PostgreSQL."""
+
+    @pytest.fixture(params=SQLITE_AND_POSTGRES)
+    def url(self, request: pytest.FixtureRequest) -> str:
+        return request.getfixturevalue(request.param)
 
 
 @contextmanager
@@ -77,3 +90,36 @@ def rows(alias: str, model: type[Model], **filters: object) -> list[Any]:
         return list(found)
     finally:
         connections[alias].close()
+
+
+def within(alias: str, act: Callable[[BaseDatabaseWrapper], Result]) -> Result:
+    """Do something in a transaction; not on an event loop."""
+    try:
+        with transaction.atomic(using=alias):
+            return act(connections[alias])
+    finally:
+        connections[alias].close()
+
+
+class Held:
+    """A transaction on a thread of its own that has done something, and commits when it is told to."""
+
+    def __init__(self, alias: str, act: Callable[[BaseDatabaseWrapper], object]) -> None:
+        self._acted, self._release = threading.Event(), threading.Event()
+
+        def hold(connection: BaseDatabaseWrapper) -> None:
+            act(connection)
+            self._acted.set()
+            assert self._release.wait(10)
+
+        self._task = asyncio.create_task(asyncio.to_thread(within, alias, hold))
+
+    async def acted(self) -> "Held":
+        """Wait until it has done it."""
+        assert await asyncio.to_thread(self._acted.wait, 10)
+        return self
+
+    async def commit(self) -> None:
+        """Let it end."""
+        self._release.set()
+        await self._task

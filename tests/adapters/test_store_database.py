@@ -12,7 +12,7 @@ from responses_app.stores.base import StoreError
 from responses_app.stores.database import DatabaseResponseStore
 from responses_app.stores.rows import pack, unpack
 from tests.adapters.conftest import OpenDatabase, migrate
-from tests.adapters.stores import SQLITE_AND_POSTGRES, DatabaseCase, queries, reads
+from tests.adapters.stores import DatabaseCase, OnBothCase, queries, reads
 from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import LifeContract
 from tests.postgres_server import PostgresServer
@@ -29,12 +29,20 @@ class TestOnPostgres(DatabaseCase, StoreContract, LifeContract):
     def url(self, postgres_url: str) -> str:
         return postgres_url
 
+    async def test_what_no_column_takes_fails_alone(
+        self, store: DatabaseResponseStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        good = [Turn().saying(*exchange(number)) for number in range(20)]
+        bad = Turn().saying(*exchange(1))
+        bad.response["model"] = "x" * 300
+        answers = await asyncio.gather(*(store.save(stored) for stored in (*good, bad)), return_exceptions=True)
+        assert answers[:-1] == [None] * 20
+        assert isinstance(answers[-1], StoreError)
+        assert all([await same_chain(store, stored) for stored in good])
+        assert "failed together" in caplog.text
 
-class TestOnBoth(DatabaseCase):
-    @pytest.fixture(params=SQLITE_AND_POSTGRES)
-    def url(self, request: pytest.FixtureRequest) -> str:
-        return request.getfixturevalue(request.param)
 
+class TestOnBoth(OnBothCase):
     async def test_what_was_saved_survives_the_store(self, store: DatabaseResponseStore, alias: str) -> None:
         item = sampled_text("Answer.")
         stored = Turn().saying(*exchange(1), sampled=[item])

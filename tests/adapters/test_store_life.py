@@ -1,32 +1,23 @@
-"""Responses coming and going in a database: what its rows hold, and what happens at once."""
+"""Responses coming and going in a database: what its rows hold, and what happens twice."""
 
 import asyncio
-import sqlite3
-import subprocess
-import sys
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models import ChainPart, Conversation, ConversationItem, Response, SampledItem, Worker
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.base import AcceptedResponse, ConversationAppend, StoredResponse, StoreError, WorkerState
+from responses_app.stores.base import ConversationAppend, StoredResponse, StoreError, WorkerState
 from responses_app.stores.database import DatabaseResponseStore
 from responses_app.stores.estate import inherit
 from responses_app.stores.removal import remove, remove_one
 from responses_app.stores.writes import commit
-from tests.adapters.stores import SQLITE_AND_POSTGRES, DatabaseCase, queries, reads, rows
+from tests.adapters.stores import OnBothCase, rows, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
-from tests.contracts.store_life import NOW, Clock, OpenStore, forget, is_unknown, status
-from tests.server import ROOT, clean_environ
-from tests.waiting import eventually
+from tests.contracts.store_life import NOW, Clock, OpenStore, forget, status
 
 Result = TypeVar("Result")
 
@@ -38,44 +29,7 @@ USAGE: JsonObject = {
 }
 
 
-def within(alias: str, act: Callable[[BaseDatabaseWrapper], Result]) -> Result:
-    """Do something in a transaction; not on an event loop."""
-    try:
-        with transaction.atomic(using=alias):
-            return act(connections[alias])
-    finally:
-        connections[alias].close()
-
-
-class Held:
-    """A transaction on a thread of its own that has done something, and commits when it is told to."""
-
-    def __init__(self, alias: str, act: Callable[[BaseDatabaseWrapper], object]) -> None:
-        self._acted, self._release = threading.Event(), threading.Event()
-
-        def hold(connection: BaseDatabaseWrapper) -> None:
-            act(connection)
-            self._acted.set()
-            assert self._release.wait(10)
-
-        self._task = asyncio.create_task(asyncio.to_thread(within, alias, hold))
-
-    async def acted(self) -> "Held":
-        assert await asyncio.to_thread(self._acted.wait, 10)
-        return self
-
-    async def commit(self) -> None:
-        self._release.set()
-        await self._task
-
-
-class LifeCase(DatabaseCase):
-    @pytest.fixture(params=SQLITE_AND_POSTGRES)
-    def url(self, request: pytest.FixtureRequest) -> str:
-        return request.getfixturevalue(request.param)
-
-
-class TestRows(LifeCase):
+class TestRows(OnBothCase):
     async def test_an_accepted_response(self, store: DatabaseResponseStore, alias: str) -> None:
         turn = Turn(parent=Turn().saying().link)
         begun = turn.begun("queued", worker="worker_1")
@@ -135,7 +89,7 @@ class TestRows(LifeCase):
         assert not await asyncio.to_thread(rows, alias, Worker, pk=worker)
 
 
-class TestDeleting(LifeCase):
+class TestDeleting(OnBothCase):
     @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2), (2, 0, 3, 1)], ids=str)
     async def test_the_last_one_takes_all_that_is_left(
         self, store: DatabaseResponseStore, alias: str, order: tuple[int, ...]
@@ -166,6 +120,23 @@ class TestDeleting(LifeCase):
         assert await asyncio.to_thread(within, alias, lambda db: remove(db, ids)) == 4
         assert not await asyncio.to_thread(rows, alias, ChainPart, project=trunk.project)
 
+    @pytest.mark.parametrize("deleted", [5, 3, 1], ids=str)
+    async def test_after_it_was_read_it_can_be_continued_still(
+        self, store: DatabaseResponseStore, alias: str, deleted: int
+    ) -> None:
+        last = await save_chain(store, length=5)
+        assert last.link is not None
+        ids = [link.response_id for link in last.link.lineage()]
+        read = await store.chain(last.project, ids[0])
+        await asyncio.to_thread(within, alias, lambda db: remove(db, ids[:deleted]))
+        await store.save(Turn(last.project, read).saying(*exchange(5)))
+        continued = Turn(last.project, last.link).saying(*exchange(5))
+        [end] = await asyncio.to_thread(rows, alias, Response, project=last.project, previous_response_id=ids[0])
+        link = await store.chain(last.project, end.pk)
+        assert link is not None
+        assert continued.link is not None
+        assert link.prompt_tokens() == continued.link.prompt_tokens()
+
     async def test_a_long_chain(self, store: DatabaseResponseStore, alias: str) -> None:
         last = await save_chain(store, length=1200)
         ids = [link.response_id for link in last.link.lineage()] if last.link else []
@@ -174,16 +145,16 @@ class TestDeleting(LifeCase):
         assert await asyncio.to_thread(within, alias, lambda db: remove(db, ids[:1])) == 1200
 
 
-class TestTwice(LifeCase):
+class TestTwice(OnBothCase):
     """A commit whose answer got lost is tried again."""
 
     async def test_steps(self, store: DatabaseResponseStore, alias: str) -> None:
         turn = Turn()
         stored = replace(turn.saying(*exchange(1), sampled=[sampled_text("Answer.")]), accepted=True)
         for _ in range(2):
-            await asyncio.to_thread(within, alias, lambda db: commit(db, [turn.begun("queued")]))
+            await asyncio.to_thread(within, alias, lambda db: commit(db, [turn.begun("queued")], now=NOW))
         for _ in range(2):
-            await asyncio.to_thread(within, alias, lambda db: commit(db, [stored]))
+            await asyncio.to_thread(within, alias, lambda db: commit(db, [stored], now=NOW))
         assert await status(store, stored) == "completed"
         assert await same_chain(store, stored)
 
@@ -206,7 +177,7 @@ class TestTwice(LifeCase):
         assert not await asyncio.to_thread(within, alias, lambda db: remove_one(db, *arguments, since=0.0))
 
 
-class TestConversations(LifeCase):
+class TestConversations(OnBothCase):
     @pytest.fixture
     def project(self) -> str:
         return new_id("proj")
@@ -270,152 +241,3 @@ class TestConversations(LifeCase):
             await store.save(stored)
         assert await status(store, stored) == "in_progress"
         assert await store.chain(project, turn.response_id) is None
-
-
-class TestAtOnce(LifeCase):
-    async def test_a_chain_is_one_query_and_so_is_each_read(self, alias: str) -> None:
-        with queries(alias) as statements:
-            store = DatabaseResponseStore(using=alias)
-            await store.start()
-            last = await save_chain(store, length=300)
-            response_id = str(last.response["id"])
-            for read in (store.chain, store.response, store.input_items):
-                statements.clear()
-                assert await read(last.project, response_id) is not None
-                assert len(reads(statements)) == 1
-            await store.aclose()
-
-    async def test_fifty_responses_are_few_statements(self, alias: str) -> None:
-        with queries(alias) as statements:
-            store = DatabaseResponseStore(using=alias)
-            await store.start()
-            first = Turn().saying(*exchange(0))
-            await store.save(first)
-            turns = [Turn().after(first) for _ in range(50)]
-            statements.clear()
-            await asyncio.gather(*(store.accept(turn.begun()) for turn in turns))
-            assert len(statements) <= 2
-            statements.clear()
-            saved = [
-                replace(turn.saying(*exchange(1), sampled=[sampled_text("Yes.")]), accepted=True) for turn in turns
-            ]
-            await asyncio.gather(*(store.save(stored) for stored in saved))
-            assert (
-                len(statements) <= 2 * 5
-            )  # who is there still, their ends, parents, parts, items; at most two batches
-            await store.aclose()
-
-    async def test_nobody_inherits_what_another_does(self, open_store: OpenStore) -> None:
-        """Eight workers at once, each with a connection of its own."""
-        project = new_id("proj")
-        stores = [await open_store() for _ in range(8)]
-        workers = [new_id("worker") for _ in stores]
-        left = [Turn(project).begun("queued") for _ in range(200)]
-        await asyncio.gather(*(stores[0].accept(accepted) for accepted in left))
-        for store, worker in zip(stores, workers, strict=True):
-            await store.beat(WorkerState(id=worker, started_at=0.0))
-        estates = await asyncio.gather(
-            *(store.inherit(worker, lease_seconds=60.0) for store, worker in zip(stores, workers, strict=True))
-        )
-        taken = [accepted for estate in estates for accepted in estate.queued if accepted.project == project]
-        assert sorted(ids_of(taken)) == sorted(ids_of(left))
-
-    async def test_deleted_while_somebody_continues_it(
-        self, store: DatabaseResponseStore, alias: str, url: str
-    ) -> None:
-        first = Turn().saying(*exchange(0))
-        await store.save(first)
-        second = Turn().after(first).saying(*exchange(1))
-        deleting = await Held(alias, lambda db: remove(db, [str(first.response["id"])])).acted()
-        saving = asyncio.create_task(store.save(second))
-        await waits_for_a_lock(alias, url)
-        await deleting.commit()
-        await saving
-        assert await is_unknown(store, first)
-        assert await same_chain(store, second)
-
-    async def test_continued_while_somebody_deletes_it(
-        self, store: DatabaseResponseStore, alias: str, url: str
-    ) -> None:
-        first = Turn().saying(*exchange(0))
-        await store.save(first)
-        second = Turn().after(first).saying(*exchange(1))
-        saving = await Held(alias, lambda db: commit(db, [second])).acted()
-        deleting = asyncio.create_task(forget(store, first))
-        await waits_for_a_lock(alias, url)
-        await saving.commit()
-        assert await deleting
-        assert await is_unknown(store, first)
-        assert await same_chain(store, second)
-
-
-def ids_of(accepted: list[AcceptedResponse]) -> list[str]:
-    return [str(each.response["id"]) for each in accepted]
-
-
-async def waits_for_a_lock(alias: str, url: str) -> None:
-    """Return once another connection waits; nobody can see that on SQLite, where everybody waits from the start."""
-
-    def is_waiting(connection: BaseDatabaseWrapper) -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-            )
-            return bool(cursor.fetchone()[0])
-
-    if url.startswith("postgres"):
-        await eventually(lambda: asyncio.to_thread(within, alias, is_waiting))
-
-
-WRITER = """
-import asyncio, sys
-from tests.contracts.store import Turn, exchange, sampled_text
-import django
-django.setup()
-from dataclasses import replace
-from responses_app.stores.database import DatabaseResponseStore
-
-async def client(store, number):
-    turn = Turn("project")
-    for _ in range(number):
-        await store.accept(turn.begun())
-        stored = replace(turn.saying(*exchange(1), sampled=[sampled_text("Yes.")]), accepted=True)
-        await store.save(stored)
-        turn = Turn("project", stored.link)
-
-async def main():
-    store = DatabaseResponseStore()
-    await store.start()
-    print("ready", flush=True)
-    sys.stdin.readline()
-    await asyncio.gather(*(client(store, 20) for _ in range(25)))
-    await store.aclose()
-
-asyncio.run(main())
-"""
-
-
-def test_two_processes_write_to_one_file(migrated_sqlite: Path, tmp_path: Path) -> None:
-    """500 responses each, at once; nobody ever finds it locked."""
-    file = tmp_path / "store.sqlite3"
-    file.write_bytes(migrated_sqlite.read_bytes())
-    environ = clean_environ(
-        DATABASE_URL=f"sqlite:///{file}", DATA_DIR=str(tmp_path), DJANGO_SETTINGS_MODULE="respsite.settings"
-    )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER], cwd=ROOT, env=environ, **pipes) for _ in range(2)]
-    for writer in writers:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        assert writer.stdin is not None
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
-    for writer in writers:
-        _, errors = writer.communicate(timeout=60)
-        assert writer.returncode == 0
-        assert errors == ""
-    with sqlite3.connect(file) as connection:
-        kept = connection.execute("SELECT status, COUNT(*) FROM responses_app_response GROUP BY 1").fetchall()
-    connection.close()
-    assert kept == [("completed", 1000)]

@@ -1,8 +1,12 @@
-"""A superuser of a real server."""
+"""A superuser of a real server, and a browser he is logged in with."""
+
+import re
+
+import httpx
 
 from tests.server import Server, manage
 
-PASSWORD = "correct horse battery staple"
+NAME, PASSWORD = "root", "correct horse battery staple"
 
 
 def settings_of(server: Server) -> dict[str, str]:
@@ -10,7 +14,20 @@ def settings_of(server: Server) -> dict[str, str]:
     return {name: server.environ[name] for name in ("DATA_DIR", "DATABASE_URL") if name in server.environ}
 
 
-def make_superuser(server: Server, name: str = "root") -> None:
+def make_superuser(server: Server) -> None:
     """Make a superuser as `make superuser` does, without questions."""
-    who = ("--noinput", "--username", name, "--email", "root@example.com")
+    who = ("--noinput", "--username", NAME, "--email", "root@example.com")
     manage("createsuperuser", *who, DJANGO_SUPERUSER_PASSWORD=PASSWORD, **settings_of(server))
+
+
+def log_in(server: Server) -> httpx.Client:
+    """Return a client that has logged in by the form; it follows redirects."""
+    browser = httpx.Client(base_url=server.url, follow_redirects=True, timeout=60)
+    form = {**token(browser.get("/admin/")), "username": NAME, "password": PASSWORD, "next": "/admin/"}
+    assert "Log out" in browser.post("/admin/login/", data=form).text
+    return browser
+
+
+def token(answer: httpx.Response) -> dict[str, str]:
+    """Return the field that Django wants back from its forms."""
+    return {"csrfmiddlewaretoken": re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', answer.text)[0]}

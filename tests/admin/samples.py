@@ -91,6 +91,7 @@ def agent_loop() -> tuple[Response, Response, Conversation]:
         "tools": tools,
         "reasoning": {"effort": "high"},
         "metadata": {"trip": "autumn"},
+        "usage": {"output_tokens_details": {"reasoning_tokens": 210}},
     }
     shared: dict[str, Any] = {"conversation_id": "conv_1", "body": settings}
     first = response(

@@ -7,6 +7,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from responses_app.admin import actions
+from responses_app.admin.cancelling import Cancelled
 from responses_app.models import ChainPart, Conversation, ConversationItem, Response, SampledItem
 from tests.admin import samples
 from tests.admin.conftest import ClientWith
@@ -97,19 +98,21 @@ def test_deleting_conversations_keeps_their_responses(admin: Client) -> None:
 
 
 def test_cancelling_says_what_could_not_be_cancelled(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
+    asked: list[dict[str, bool]] = []
 
-    def cancel(ids: list[str]) -> int:
-        asked.append(sorted(ids))
-        return 1
+    def cancel(running: dict[str, bool]) -> Cancelled:
+        asked.append(running)
+        return Cancelled(here=1, asked=1)
 
     monkeypatch.setattr(actions, "cancel_responses", cancel)
-    ids = [samples.response(n, status=status).pk for n, status in enumerate(("completed", "queued", "in_progress"))]
-    assert messages_of(act(admin, "cancel", *ids)) == [
+    ids = [samples.response(n, status=s).pk for n, s in enumerate(("completed", "queued", "in_progress", "queued"))]
+    background = samples.response(9, status="queued", background=True).pk
+    assert messages_of(act(admin, "cancel", *ids, background)) == [
         "1 response was cancelled.",
-        "1 response was not cancelled: they run in another worker, or have just ended.",
+        "1 response was given to the workers that run them, to be cancelled.",
+        "2 responses were not cancelled: another worker runs them, or they have just ended.",
     ]
-    assert asked == [ids[1:]]
+    assert asked == [{**dict.fromkeys(ids[1:], False), background: True}]
     assert messages_of(act(admin, "cancel", ids[0])) == ["None of the selected responses is running."]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.admin.people import PASSWORD, make_superuser, settings_of
+from tests.admin.people import NAME, PASSWORD, make_superuser, settings_of
 from tests.chromium import CHROMIUM, Chromium, Page
 from tests.server import Server, manage
 
@@ -18,6 +18,9 @@ from tests.admin import samples
 samples.many(2000)
 samples.agent_loop()
 samples.workers(datetime.now(UTC))
+bad = "<script>window.broken=1</script><img src=x onerror='window.broken=1'>\\u202e\\ud800 \u05e9\u05dc\u05d5\u05dd"
+items = [samples.said(bad), {"type": bad}, samples.called(bad, bad, bad), samples.gave(bad, bad)]
+samples.response(66, asked=items, output=[samples.thought(bad)], body={"instructions": bad, "user": bad}, model="<b>")
 """
 CALLS, ANSWER = f"resp_{1:032x}", f"resp_{2:032x}"
 
@@ -43,7 +46,7 @@ def page(server: Server, chromium: Chromium) -> Page:
     page.open(f"{server.url}/")
     assert page.run("location.pathname") == "/admin/login/"
     page.screenshot(pictures() / "login.png")
-    page.write("#id_username", "root")
+    page.write("#id_username", NAME)
     page.write("#id_password", PASSWORD)
     page.click("[type=submit]", loads=True)
     assert page.run("location.pathname") == "/admin/"
@@ -87,7 +90,7 @@ def test_the_first_page_leads_on(page: Page, server: Server) -> None:
 def test_a_list_leads_to_a_response(page: Page, server: Server) -> None:
     page.open(f"{server.url}/admin/responses_app/response/")
     assert page.run("document.querySelectorAll('#result_list tbody tr').length") == 50
-    assert "2002 responses" in page.text(".paginator")
+    assert "2003 responses" in page.text(".paginator")
     save(page, "responses")
     page.click("#changelist-filter a[href='?status=failed']", loads=True)
     assert page.run("[...new Set([...document.querySelectorAll('.field-state')].map(e => e.innerText))]") == ["failed"]
@@ -120,6 +123,15 @@ def test_a_response_is_a_conversation(page: Page, server: Server) -> None:
     page.click("a[href='?turns=1']", loads=True)
     assert is_seen(page, ".bubble-assistant:last-of-type", "Rome is warmer")
     save(page, "response-turns")
+
+
+def test_what_is_hostile_does_nothing(page: Page, server: Server) -> None:
+    page.open(f"{server.url}/admin/responses_app/response/resp_{66:032x}/change/")
+    assert "<script>window.broken=1</script>" in page.text(".bubble-user")
+    page.click("[data-unfold]")
+    save(page, "response-hostile")
+    assert page.run("typeof window.broken") == "undefined"
+    assert page.run("document.querySelectorAll('main img, main script').length") == 0
 
 
 def test_a_conversation_has_its_items(page: Page, server: Server) -> None:

@@ -43,7 +43,7 @@ def test_a_response_reads_as_a_conversation(admin: Client) -> None:
     assert '<span class="note">commentary</span>' in html
     assert re.search(r'<details class="reasoning"> <summary><span class="who">Reasoning</span>', html)
     assert "{&quot;city&quot;: &quot;Paris&quot;, &quot;unit&quot;" in html
-    for shown in ("get_forecast", "high", "autumn", "1,200", "800 cached", "153 a second"):
+    for shown in ("get_forecast", "high", "autumn", "1,200", "800 cached", "153 tokens/s", "210 reasoning"):
         assert shown in html
     link = f'<a class="id" href="/admin/responses_app/response/{second.pk}/change/">{second.pk}</a>'
     assert f"Continued by {link}" in html

@@ -1,13 +1,15 @@
 """The admin under a real server: its files, its login, and what it does to responses that run."""
 
-import re
+import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.admin.people import PASSWORD, make_superuser
+from tests.admin.people import log_in, make_superuser, token
+from tests.redis_server import RedisServer
 from tests.server import Server
 
 HANGS = [{"say": "<|channel|>final<|message|>This takes long.<|return|>", "hang_after": 3}]
@@ -24,15 +26,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def browser(server: Server) -> Iterator[httpx.Client]:
     """A browser of a superuser."""
-    with httpx.Client(base_url=server.url, follow_redirects=True) as client:
-        form = {**token(client.get("/admin/")), "username": "root", "password": PASSWORD, "next": "/admin/"}
-        assert "Log out" in client.post("/admin/login/", data=form).text
-        yield client
-
-
-def token(answer: httpx.Response) -> dict[str, str]:
-    """Return the field that Django wants back from its forms."""
-    return {"csrfmiddlewaretoken": re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', answer.text)[0]}
+    with closing(log_in(server)) as browser:
+        yield browser
 
 
 def act(browser: httpx.Client, action: str, response_id: str, **more: str) -> str:
@@ -69,11 +64,35 @@ def test_a_running_response_can_be_cancelled(server: Server, browser: httpx.Clie
     assert "pill-cancelled" in browser.get(f"{LIST}{response_id}/change/").text
 
 
+def test_a_stream_that_is_cancelled_ends(server: Server, browser: httpx.Client) -> None:
+    with browser.stream("POST", "/v1/responses", json={"input": "Go", "stream": True}, timeout=20) as stream:
+        lines = stream.iter_lines()
+        events = (json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {"))
+        response_id = next(events)["response"]["id"]
+        with closing(log_in(server)) as other:
+            assert "1 response was cancelled." in act(other, "cancel", response_id)
+        last = list(events)[-1]
+    assert last["type"] in ("response.failed", "response.cancelled", "response.incomplete")
+    assert browser.get(f"/v1/responses/{response_id}").json()["status"] == last["response"]["status"]
+
+
 def test_a_running_response_that_is_deleted_stays_deleted(server: Server, browser: httpx.Client) -> None:
     response_id = browser.post("/v1/responses", json={"input": "Go", "background": True}).json()["id"]
     assert "Successfully deleted 1 response." in act(browser, "delete_selected", response_id, post="yes")
     assert browser.get(f"/v1/responses/{response_id}").status_code == 404
     assert f"The response {response_id} is not kept" in browser.get(f"{LIST}{response_id}/change/").text
+
+
+def test_what_another_worker_runs_is_cancelled_through_redis(folder: Path, redis_server: RedisServer) -> None:
+    first, second = (Server(folder, script=HANGS, redis_url=redis_server.url) for _ in range(2))
+    make_superuser(first)
+    with first, second, closing(log_in(second)) as browser:
+        asked = {"input": "Go", "background": True, "stream": True}
+        with httpx.stream("POST", f"{first.base_url}/responses", json=asked, timeout=20) as stream:
+            lines = (line for line in stream.iter_lines() if line.startswith("data: {"))
+            response_id = json.loads(next(lines).removeprefix("data: "))["response"]["id"]
+            assert "1 response was given to the workers" in act(browser, "cancel", response_id)
+            assert json.loads(list(lines)[-1].removeprefix("data: "))["response"]["status"] == "cancelled"
 
 
 def test_requests_leave_no_connection_behind(server: Server, browser: httpx.Client) -> None:

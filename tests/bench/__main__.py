@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.bench import chains, events, memory, replay, work
+from tests.bench import admin, chains, events, loads, memory, replay, work
 from tests.bench.report import Report, Result
 from tests.bench.servers import Bench, can_pin
 
@@ -22,11 +22,13 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "lanes": events.lanes,
     "sse": events.sse,
     "continue": chains.continue_chain,
+    "load": loads.load,
     "idle": memory.idle,
     "stalled": memory.stalled,
     "store": work.store,
     "inbound": work.inbound,
     "replay": replay.replay,
+    "admin": admin.admin,
 }
 
 

@@ -260,6 +260,28 @@ class TestInLine:
         response = await site.ask(input="two", previous_response_id=first["id"], **FROM_1000)
         assert (response["status"], response["error"]["code"]) == ("failed", "server_error")  # type: ignore[index]
 
+    async def test_a_summary_that_is_longer_than_asked_for_fails_the_response(self) -> None:
+        too_long = f"<|channel|>final<|message|>{'much ' * 3000}<|return|>"
+        site = Site(FakeEngine([ANSWER, too_long], max_model_len=2000))
+        first = await site.ask(input=LONG)
+        reading = await site.begin(input="two", previous_response_id=first["id"], **FROM_1000)
+        events = await reading.to_the_end()
+        assert_laws(events)
+        assert events[-1]["response"]["error"]["code"] == "invalid_prompt"  # type: ignore[index]
+
+    async def test_a_model_that_then_says_nothing_is_incomplete(self) -> None:
+        site = Site(FakeEngine([ANSWER, SUMS_UP, "<|return|>"]))
+        first = await site.ask(input=LONG)
+        response = await site.ask(input="two", previous_response_id=first["id"], **FROM_1000)
+        assert response["status"] == "incomplete"
+        assert [item["type"] for item in response["output"]] == ["compaction"]  # type: ignore[index, attr-defined]
+
+    async def test_what_would_leave_no_room_for_an_answer_is_not_compacted(self) -> None:
+        site = Site(FakeEngine([ANSWER], max_model_len=2000))
+        first = await site.ask(input=LONG)
+        error = await refusal(site, input="more " * 1500, previous_response_id=first["id"], **FROM_1000)
+        assert error.code == "context_length_exceeded"
+
     async def test_a_warm_up_does_not_compact(self) -> None:
         site = Site(FakeEngine([ANSWER]))
         first = await site.ask(input=LONG)

@@ -1,0 +1,87 @@
+"""The row about loading a long conversation from the database: in this process, no server."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+
+from engine.harmony.prompt import render_assistant, render_text
+from tests.bench.report import Result
+from tests.bench.servers import Bench
+from tests.postgres_server import PostgresServer
+
+PARTS = 1000
+ROUNDS = 25
+_TEXT = "Tell me more about it, and how the weather on the river changes what the fox does. " * 6
+TARGETS = {"SQLite": 5.0, "PostgreSQL": 10.0}  # ms
+
+
+def load(bench: Bench) -> list[Result]:
+    """Load a chain of 1,000 responses, each with its reasoning; on both databases."""
+    results = []
+    for name, target in TARGETS.items():
+        bench.report.step(name)
+        with _database(bench, name) as alias:
+            milliseconds, tokens = asyncio.run(_load(alias))
+        results.append(
+            Result(
+                name="load",
+                what=f"chain of {PARTS:,} stored responses loaded, {name}",
+                measured=median(milliseconds),
+                unit="ms",
+                target=target,
+                details={"best ms": min(milliseconds), "tokens": tokens},
+            )
+        )
+    return results
+
+
+@contextmanager
+def _database(bench: Bench, name: str) -> Iterator[str]:
+    """Make a migrated database; give the alias under which Django knows it."""
+    os.environ.update(DATA_DIR=str(bench.folder / "data"), DJANGO_SETTINGS_MODULE="respsite.settings")
+    import django
+    from django.core.management import call_command
+    from django.db import connections
+
+    from respsite.settings import database
+
+    django.setup()
+    server = PostgresServer() if name == "PostgreSQL" else None
+    if server:
+        server.start()
+    try:
+        config = database(server.url if server else f"sqlite:///{bench.folder}/chains.sqlite3")
+        connections.databases[name] = connections.configure_settings({"default": {}, name: config})[name]
+        call_command("migrate", database=name, verbosity=0)
+        connections[name].close()
+        yield name
+    finally:
+        if server:
+            server.close()
+
+
+async def _load(alias: str) -> tuple[list[float], int]:
+    from responses_app.stores.database import DatabaseResponseStore
+    from tests.contracts.store import Turn
+
+    store = DatabaseResponseStore(using=alias)
+    await store.start()
+    turn = Turn()
+    for number in range(PARTS):
+        question, answer = (f"{kind} {number}. {_TEXT}" for kind in ("Question", "Answer"))
+        stored = turn.saying(
+            render_text("user", question), render_assistant("analysis", answer), render_assistant("final", answer)
+        )
+        await store.save(stored)
+        turn = turn.after(stored)
+    milliseconds = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        link = await store.chain(stored.project, str(stored.response["id"]))
+        milliseconds.append((time.perf_counter() - began) * 1e3)
+        assert link is not None
+    await store.aclose()
+    return milliseconds, len(link.prompt_tokens())
