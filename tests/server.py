@@ -68,9 +68,11 @@ class Server:
         *,
         kind: str = "daphne",
         script: Sequence[Mapping[str, Any]] | None = None,
+        start_seconds: float = START_SECONDS,
         **settings: object,
     ) -> None:
         self.folder = folder
+        self.start_seconds = start_seconds
         self.kind = kind
         self.port = free_port()
         self.log = folder / "server.log"
@@ -150,7 +152,7 @@ class Server:
     def wait_until(self, path: str, status: int) -> httpx.Response:
         """Ask `path` until it answers with `status`; a process that ended fails at once."""
         assert self.process is not None
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + self.start_seconds
         while time.monotonic() < deadline:
             assert self.process.poll() is None, f"the server ended:\n{self.output}"
             with contextlib.suppress(httpx.TransportError):

@@ -1,0 +1,38 @@
+"""`in_thread`: slow work beside the event loop that may be left behind."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+def in_thread(function: Callable[[], Result]) -> "asyncio.Future[Result]":
+    """Run a function in a daemon thread of its own.
+
+    Unlike an executor's thread (`asyncio.to_thread`), one that is stuck keeps no process from ending.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: Exception | None) -> None:
+        if future.cancelled():
+            return
+        if error is None:
+            future.set_result(result)  # type: ignore[arg-type]
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = function()
+        except Exception as raised:  # noqa: BLE001 - handed to whoever waits
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name=getattr(function, "__name__", "in_thread"), daemon=True).start()
+    return future

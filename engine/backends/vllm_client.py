@@ -1,0 +1,195 @@
+"""HTTP to one vLLM server: small questions, and generations whose tokens are streamed back."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+
+import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
+
+from engine.backends.vllm_wire import Refusal, TokenStream, error_text, shown
+from engine.errors import EngineError, EngineUnavailable, GenerationFailed
+from engine.types import TokenChunk
+
+KEEP_ALIVE_SECONDS = 2.0  # of an idle connection: vLLM closes them after 5 (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)
+TAIL_SECONDS = 2.0  # for the usage and the end of an answer whose finish reason has come
+LONGEST_ANSWER = 1024 * 1024  # bytes of an answer that is no stream
+LONGEST_RETRY_AFTER = 3600  # seconds
+BROKEN = (aiohttp.ClientError, HttpProcessingError, OSError)  # of connections; TimeoutError is an OSError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long to wait, in seconds.
+
+    `connect` is for a connection, and for the answer to a question that generates nothing; `silence` is how long a
+    server may send no byte of a generation, and all that finding out what it can do may take.
+    """
+
+    connect: float
+    silence: float
+
+
+def open_session(api_key: str) -> aiohttp.ClientSession:
+    """Return a session for all servers, without cookies, compression, or a limit of its own."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {api_key}"} if api_key else {})},
+    )
+
+
+class _SilenceClock:
+    """Calls `give_up` when a read takes too long; a read that does not costs next to nothing.
+
+    This is not left to aiohttp's `sock_read`: where the framing of an answer breaks, aiohttp 3.14 forgets about it, and
+    the read would never end.
+    """
+
+    def __init__(self, seconds: float, give_up: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._give_up = give_up
+        self._loop = asyncio.get_running_loop()
+        self._since: float | None = None  # when the read began that is waited for
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def start(self) -> None:
+        """Begin to wait."""
+        self._since = self._loop.time()
+
+    def stop(self) -> None:
+        """Wait no more: what comes next is the consumer's time."""
+        self._since = None
+
+    def close(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        due = (now if self._since is None else self._since) + self._seconds
+        if due <= now:
+            self._give_up()
+        else:
+            self._timer = self._loop.call_at(due, self._look)
+
+
+class VllmClient:
+    """Talks to one server. Its errors begin with its name, for logs."""
+
+    def __init__(self, url: str, *, session: aiohttp.ClientSession, patience: Patience) -> None:
+        self.url = url
+        self.name = f"the vLLM server at {url}"
+        self.patience = patience
+        self._session = session
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=patience.connect)
+        self._responses: set[aiohttp.ClientResponse] = set()
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """Return the status and the content of an answer; raises `EngineUnavailable`."""
+        try:
+            async with (
+                asyncio.timeout(self.patience.connect),
+                self._session.get(self.url + path, allow_redirects=False) as response,
+            ):
+                return response.status, await _content(response)
+        except BROKEN as error:
+            raise self._out_of_reach(error) from error
+
+    async def stream(self, path: str, body: bytes, tokens: TokenStream) -> AsyncGenerator[TokenChunk, None]:
+        """Yield what the server samples for `body`, as `tokens` reads it.
+
+        Closing the connection is what aborts a generation in vLLM (`listen_for_disconnect` in
+        vllm/entrypoints/serve/utils/api_utils.py, and Starlette's `StreamingResponse`), so closing this is enough.
+
+        Raises `Refusal` for an answer that is an error, `EngineUnavailable` where the connection failed,
+        `GenerationFailed` for silence and for what no vLLM says.
+        """
+        try:
+            response = await self._post(path, body)
+            clock = _SilenceClock(self.patience.silence, partial(self._give_up, response.content))
+            self._responses.add(response)
+            try:
+                while not tokens.finished:
+                    clock.start()
+                    data = await response.content.readany()
+                    clock.stop()
+                    if not data:
+                        raise aiohttp.ServerDisconnectedError("the stream ended without a finish reason")
+                    for chunk in tokens.feed(data):
+                        yield chunk
+                await self._read_tail(response, tokens)
+                yield tokens.last()
+            finally:
+                clock.close()
+                self._responses.discard(response)
+                response.close()  # nothing is closed where it was read to its end: the connection serves again
+        except BROKEN as error:
+            raise self._out_of_reach(error) from error
+
+    def end_streams(self, error: EngineError) -> None:
+        """Let every generation that runs raise `error` at its next read."""
+        for response in self._responses:
+            response.content.set_exception(error)
+
+    async def _post(self, path: str, body: bytes) -> aiohttp.ClientResponse:
+        try:
+            async with asyncio.timeout(self.patience.silence):
+                response = await self._session.post(
+                    self.url + path,
+                    data=BytesIO(body),  # aiohttp warns of bytes longer than 1 MiB: they are written in one go
+                    headers={"Content-Type": "application/json"},
+                    timeout=self._timeout,
+                    allow_redirects=False,
+                )
+        except aiohttp.ServerTimeoutError:  # no connection in time
+            raise
+        except TimeoutError as error:
+            raise self._silent() from error
+        if response.status == 200:
+            return response
+        try:
+            text = "no text"
+            with suppress(*BROKEN):
+                async with asyncio.timeout(self.patience.connect):
+                    text = error_text(await _content(response))
+        finally:
+            response.close()
+        raise Refusal(response.status, text, retry_after=_retry_after(response.headers.get("Retry-After", "")))
+
+    def _give_up(self, content: aiohttp.StreamReader) -> None:
+        content.set_exception(self._silent())
+
+    def _silent(self) -> GenerationFailed:
+        return GenerationFailed(f"{self.name} sent nothing for {self.patience.silence:g} s.")
+
+    async def _read_tail(self, response: aiohttp.ClientResponse, tokens: TokenStream) -> None:
+        """Read the usage and the end; a generation that is whole does not fail because they do not come."""
+        with suppress(*BROKEN, GenerationFailed, Refusal):
+            async with asyncio.timeout(TAIL_SECONDS):
+                while data := await response.content.readany():
+                    for _ in tokens.feed(data):
+                        pass
+
+    def _out_of_reach(self, error: Exception) -> EngineUnavailable:
+        reason = shown(f"{type(error).__name__}: {error}").removesuffix(": ").rstrip(".")
+        return EngineUnavailable(f"{self.name} is out of reach: {reason}.")
+
+
+async def _content(response: aiohttp.ClientResponse) -> bytes:
+    """Return what an answer holds, `LONGEST_ANSWER` and a little at most."""
+    parts: list[bytes] = []
+    size = 0
+    while size < LONGEST_ANSWER and (part := await response.content.readany()):
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
+
+
+def _retry_after(value: str) -> int | None:
+    """Return the seconds of a `Retry-After`; None for its other form, a date."""
+    seconds = int(value[:9]) if value[:9].isdecimal() else 0
+    return min(seconds, LONGEST_RETRY_AFTER) or None

@@ -1,0 +1,223 @@
+"""One of the vLLM servers: what it can do, whether it is there, and what its refusals mean."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from engine.backends.vllm_client import VllmClient
+from engine.backends.vllm_wire import COMPLETIONS, GENERATE, Refusal, TokenStream, Wire, shown
+from engine.errors import (
+    EngineConfigurationError,
+    EngineError,
+    EngineOverloaded,
+    EngineUnavailable,
+    GenerationFailed,
+    PromptTooLong,
+)
+from engine.harmony.prompt import generation_start
+from engine.types import GenerationRequest, SamplingOptions, TokenChunk
+
+logger = logging.getLogger("respsite.engine")
+
+WATCH_SECONDS = (0, 1, 2, 5, 10)  # before each look at a server that is away; the last one repeats
+FIRST_PRIORITY = -1  # lower runs first: what a server can do is found out before anything that waits there
+FLAGS = "start it with --tokens-only or --enable-scale-out"
+CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
+TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/input_processor.py, api_utils.py
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What a server turned out to be able to do."""
+
+    wire: Wire
+    takes_priorities: bool
+    max_model_len: int
+
+
+class Replica:
+    """A server with `model` on it. `service` is None while it is away; `running` counts generations on it."""
+
+    def __init__(self, client: VllmClient, *, model: str) -> None:
+        self.client = client
+        self.service: Service | None = None
+        self.running = 0
+        self._model = model
+        self._doubted = asyncio.Event()
+        self._problem = ""  # what the log has heard of last
+
+    def __str__(self) -> str:
+        return self.client.name
+
+    # What it can do.
+
+    async def inspect(self) -> Service:
+        """Ask the server what it serves, and have it generate one token in each way there is until one works.
+
+        Raises `EngineConfigurationError` where an operator has to change something, `EngineUnavailable` where it may
+        pass. vLLM 0.32 takes any priority, whatever its scheduling policy; older ones refuse all but 0 without
+        `--scheduling-policy priority`.
+        """
+        seconds = self.client.patience.silence
+        try:
+            async with asyncio.timeout(seconds):
+                max_model_len = await self._find_model()
+                return await self._find_wire(max_model_len)
+        except TimeoutError as error:
+            raise EngineUnavailable(f"{self} generated no token within {seconds:g} s.") from error
+
+    async def _find_model(self) -> int:
+        """Return the longest context of our model there."""
+        status, content = await self.client.get("/v1/models")
+        if status in (401, 403):
+            raise EngineConfigurationError(
+                f"{self} refuses our key with {status}: ENGINE_API_KEY is to be what it was given as --api-key."
+            )
+        models = _models(content) if status == 200 else None
+        if models is None:
+            raise EngineUnavailable(f"{self} answers {status} to GET /v1/models, and not like vLLM.")
+        if self._model not in models:
+            served = shown(", ".join(models)) or "nothing"
+            raise EngineConfigurationError(f"{self} does not serve MODEL={self._model}; it serves {served}.")
+        longest = models[self._model] or max(filter(None, models.values()), default=None)  # an adapter's own is null
+        if longest is None:
+            raise EngineConfigurationError(f"{self} does not say max_model_len, so it is no vLLM server.")
+        return longest
+
+    async def _find_wire(self, max_model_len: int) -> Service:
+        """Return the first way in which the server generates a token."""
+        for wire in (GENERATE, COMPLETIONS):
+            for priority in (FIRST_PRIORITY, 0):
+                service = Service(wire=wire, takes_priorities=priority != 0, max_model_len=max_model_len)
+                try:
+                    await self._try(service, priority)
+                except Refusal as refusal:
+                    if wire is GENERATE and refusal.status in (403, 404, 405):
+                        break
+                    if priority == 0 or refusal.status not in (400, 422):
+                        raise self._no_tokens(wire, refusal) from refusal
+                else:
+                    return service
+        raise AssertionError("the last attempt has worked or raised")
+
+    async def _try(self, service: Service, priority: int) -> None:
+        request = GenerationRequest(
+            request_id=f"respsite-{uuid4().hex}",
+            prompt_token_ids=generation_start(),
+            sampling=SamplingOptions(temperature=0.0),
+            priority=priority,
+        )
+        try:
+            async with aclosing(self.stream(request, service, max_tokens=1)) as chunks:
+                tokens = [token async for chunk in chunks for token in chunk.token_ids]
+        except GenerationFailed as error:
+            raise EngineUnavailable(f"{self} gives no token: {error}") from error
+        if not tokens:
+            raise EngineConfigurationError(f"{self} is too old to give token ids over {service.wire.path}: {FLAGS}.")
+
+    def _no_tokens(self, wire: Wire, refusal: Refusal) -> EngineError:
+        if refusal.status == 429 or refusal.status >= 500:
+            return EngineUnavailable(f"{self} gives no token over {wire.path}: {refusal}.")
+        if wire is GENERATE:
+            return EngineConfigurationError(f"{self} refuses to generate a token: {refusal}.")
+        return EngineConfigurationError(f"{self} has no endpoint that gives tokens: {FLAGS} ({refusal}).")
+
+    # Generations.
+
+    def stream(
+        self, request: GenerationRequest, service: Service, *, max_tokens: int
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Yield what the server samples, over the wire of `service`; raises as `VllmClient.stream()` does."""
+        priority = request.priority if service.takes_priorities else 0
+        body = service.wire.body(request, model=self._model, max_tokens=max_tokens, priority=priority)
+        tokens = TokenStream(service.wire, max_tokens=max_tokens, top_logprobs=request.sampling.top_logprobs)
+        return self.client.stream(service.wire.path, body, tokens)
+
+    def explain(
+        self, error: Refusal | EngineUnavailable | GenerationFailed, request: GenerationRequest, *, begun: bool
+    ) -> EngineError:
+        """Return what an error means for a request, and draw the consequences for the server."""
+        if isinstance(error, EngineUnavailable):
+            self.lose(str(error))
+            return error
+        if isinstance(error, GenerationFailed):
+            self.doubt()
+            return error
+        problem = f"{self} answered {error}"
+        if error.status in CHANGED:
+            self.lose(problem)
+            return EngineUnavailable(problem)
+        if error.status in (500, 502, 504):
+            self.doubt()
+        return GenerationFailed(problem) if begun else self._refused(error, problem, len(request.prompt_token_ids))
+
+    def _refused(self, refusal: Refusal, problem: str, prompt_tokens: int) -> EngineError:
+        """Return what a refusal means that came before the first chunk."""
+        if refusal.status in (429, 503):  # vLLM's full queue is a 503
+            return EngineOverloaded(problem, retry_after=refusal.retry_after or 1)
+        if refusal.status in (502, 504):
+            return EngineUnavailable(problem, retry_after=refusal.retry_after or 5)
+        if refusal.status == 400 and self.service and any(words in refusal.text for words in TOO_LONG):
+            return PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=self.service.max_model_len)
+        return GenerationFailed(problem)
+
+    # Whether it is there.
+
+    def doubt(self) -> None:
+        """Have the server asked how it is; it goes on being used until it says otherwise."""
+        self._doubted.set()
+
+    def lose(self, problem: str) -> None:
+        """Use the server no more until it was inspected again."""
+        self._note(problem)
+        self.service = None
+        self._doubted.set()
+
+    async def watch(self) -> None:
+        """Look at the server when it is doubted, and until it is back when it is away; runs until cancelled."""
+        while True:
+            await self._doubted.wait()
+            for wait in chain(WATCH_SECONDS, repeat(WATCH_SECONDS[-1])):
+                await asyncio.sleep(wait)
+                self._doubted.clear()
+                if await self._is_well():
+                    break
+
+    async def _is_well(self) -> bool:
+        try:
+            status, _ = await self.client.get("/health")
+            if status >= 500:
+                raise EngineUnavailable(f"{self} says it is not well: {status}.")
+            if self.service is None:
+                self.service = await self.inspect()
+                self._problem = ""
+                logger.info("%s is there, over %s", self, self.service.wire.path)
+        except EngineError as error:
+            self._note(str(error))
+            self.service = None
+        except Exception:
+            logger.exception("%s could not be looked at", self)
+        return self.service is not None
+
+    def _note(self, problem: str) -> None:
+        """Log what is the matter, once."""
+        if problem != self._problem:
+            logger.warning("not used until it is better: %s", problem)
+            self._problem = problem
+
+
+def _models(content: bytes) -> dict[str, int | None] | None:
+    """Return `max_model_len` by the names of the served models, None where this is no list of models."""
+    try:
+        cards: list[dict[str, Any]] = orjson.loads(content)["data"]
+        lengths = {str(card["id"]): card.get("max_model_len") for card in cards}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+    return {name: length if isinstance(length, int) and length > 1 else None for name, length in lengths.items()}

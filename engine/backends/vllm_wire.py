@@ -1,0 +1,263 @@
+"""What is said to a vLLM server, and what it answers: two wire formats, written and read without any I/O.
+
+`/inference/v1/generate` is made for tokens; `/v1/completions` is there on every vLLM. Both stream one JSON object per
+server-sent event: chunks with `choices`, then one with the `usage`, then `[DONE]`. What goes wrong once a stream has
+begun (a prompt too long, a full queue) comes in it, as `{"error": {"message", "code"}}` under HTTP status 200.
+Facts are of vLLM 0.32: `entrypoints/scale_out/token_in_token_out` and `entrypoints/openai/completion`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import orjson
+
+from engine.errors import GenerationFailed
+from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob
+
+JsonObject = dict[str, Any]
+Alternatives = list[tuple[int, float]]
+
+LONGEST_LINE = 16 * 1024 * 1024  # bytes of one event; the first one of a completion repeats the prompt
+LONGEST_TEXT = 300  # characters of a server's own words in a message of ours
+MOST_LOGPROBS = 20  # what vLLM allows, by default (--max-logprobs), and what OpenAI's API does
+IMPOSSIBLE = -9999.0  # vLLM's floor of log probabilities, and what it gives for a token it has none of
+FINISH_REASONS = {each.value: each for each in FinishReason}
+
+
+class Refusal(Exception):
+    """A server answered with an error; `status` is HTTP's, or the code of an error inside a stream."""
+
+    def __init__(self, status: int, text: str, *, retry_after: int | None = None) -> None:
+        super().__init__(f"{status}: {text}")
+        self.status = status
+        self.text = text
+        self.retry_after = retry_after
+
+
+class Wire(ABC):
+    """One way to ask for a generation and to read its chunks."""
+
+    path: ClassVar[str]
+
+    def body(self, request: GenerationRequest, *, model: str, max_tokens: int, priority: int) -> bytes:
+        """Return the JSON that asks for a streamed generation; what is `None` in the request is left out."""
+        body = {
+            "request_id": request.request_id,
+            "model": model,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self._asked(list(request.prompt_token_ids), _sampling(request.sampling, max_tokens)),
+        }
+        if request.cache_salt:
+            body["cache_salt"] = request.cache_salt
+        if priority:
+            body["priority"] = priority
+        return orjson.dumps(body)
+
+    @abstractmethod
+    def _asked(self, prompt: list[int], sampling: JsonObject) -> JsonObject:
+        """Return the part of the body that only this format has."""
+
+    @abstractmethod
+    def logprobs(self, choice: JsonObject, top: int) -> list[TokenLogprob] | None:
+        """Read the log probabilities of a choice's tokens, with at most `top` alternatives each."""
+
+
+class GenerateWire(Wire):
+    """`/inference/v1/generate`: needs `--tokens-only` or `--enable-scale-out`."""
+
+    path = "/inference/v1/generate"
+
+    def _asked(self, prompt: list[int], sampling: JsonObject) -> JsonObject:
+        if sampling.get("logprobs"):
+            sampling["logprobs"] = min(sampling["logprobs"] + 1, MOST_LOGPROBS)  # the sampled token takes a place
+        return {"token_ids": prompt, "sampling_params": {**sampling, "detokenize": False}}
+
+    def logprobs(self, choice: JsonObject, top: int) -> list[TokenLogprob] | None:
+        """Read entries with token ids; the sampled token stands first among its alternatives, likely or not."""
+        given = choice.get("logprobs")
+        if given is None:
+            return None
+        read = []
+        for entry in given["content"]:
+            likely = [each for each in entry["top_logprobs"] if (each.get("rank") or 0) <= top]
+            alternatives = [(_token_id(each), each["logprob"]) for each in likely]
+            read.append(_logprob(_token_id(entry), entry["logprob"], alternatives, top))
+        return read
+
+
+class CompletionsWire(Wire):
+    """`/v1/completions`: detokenizes in vain, and repeats the prompt in its first event."""
+
+    path = "/v1/completions"
+
+    def _asked(self, prompt: list[int], sampling: JsonObject) -> JsonObject:
+        return {"prompt": prompt, **sampling, "return_token_ids": True, "return_tokens_as_token_ids": True}
+
+    def logprobs(self, choice: JsonObject, top: int) -> list[TokenLogprob] | None:
+        """Read parallel lists whose tokens read `token_id:123`, as `return_tokens_as_token_ids` makes them."""
+        given = choice.get("logprobs")
+        if given is None:
+            return None
+        read = []
+        rows = zip(given["tokens"], given["token_logprobs"], given["top_logprobs"], strict=True)
+        for token, logprob, likely in rows:
+            alternatives = [(_number(name), value) for name, value in (likely or {}).items()]
+            read.append(_logprob(_number(token), IMPOSSIBLE if logprob is None else logprob, alternatives, top))
+        return read
+
+
+GENERATE = GenerateWire()
+COMPLETIONS = CompletionsWire()
+
+
+class TokenStream:
+    """Turns the bytes of one streamed answer into chunks, however they are cut."""
+
+    def __init__(self, wire: Wire, *, max_tokens: int, top_logprobs: int | None = None) -> None:
+        self._wire = wire
+        self._top_logprobs = top_logprobs
+        self._tokens_left = max_tokens
+        self._kept: list[bytes] = []  # of a line whose end has not come
+        self._kept_bytes = 0
+        self._last: TokenChunk | None = None
+        self._cached_tokens: int | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether a finish reason has come; the usage may come after it."""
+        return self._last is not None
+
+    def feed(self, data: bytes) -> Iterator[TokenChunk]:
+        """Yield the chunks that `data` completes, all but the last one; iterate to the end.
+
+        Raises `Refusal` for an error in the stream, `GenerationFailed` for what no vLLM says.
+        """
+        for event in self._events(data):
+            chunk = self._read(event)
+            if chunk is not None:
+                yield chunk
+
+    def last(self) -> TokenChunk:
+        """Return the chunk with the finish reason, and the cached tokens if the server told them in time."""
+        assert self._last is not None, "asked for before it was there"
+        last = self._last
+        return TokenChunk(
+            token_ids=last.token_ids,
+            finish_reason=last.finish_reason,
+            cached_tokens=self._cached_tokens,
+            logprobs=last.logprobs,
+        )
+
+    def _events(self, data: bytes) -> list[bytes]:
+        """Return the data of the events that `data` completes. vLLM writes each on one line."""
+        lines, newline, rest = data.rpartition(b"\n")
+        if not newline:
+            self._keep(data)
+            return []
+        whole = b"".join((*self._kept, lines))
+        self._kept, self._kept_bytes = [], 0
+        self._keep(rest)
+        return [line[5:] for line in whole.split(b"\n") if line.startswith(b"data:")]
+
+    def _keep(self, part: bytes) -> None:
+        if not part:
+            return
+        self._kept.append(part)
+        self._kept_bytes += len(part)
+        if self._kept_bytes > LONGEST_LINE:
+            raise GenerationFailed(f"vLLM sent a line of more than {LONGEST_LINE} bytes.")
+
+    def _read(self, event: bytes) -> TokenChunk | None:
+        if event.strip() == b"[DONE]":
+            if self._last is None:
+                raise GenerationFailed("vLLM ended a stream without a finish reason.")
+            return None
+        try:
+            return self._take(orjson.loads(event))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise GenerationFailed(f"vLLM sent an event that cannot be read: {shown(event)}") from error
+
+    def _take(self, message: JsonObject) -> TokenChunk | None:
+        if "error" in message:
+            raise _refusal(message)
+        if usage := message.get("usage"):
+            self._cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        if self._last is not None or not message["choices"]:
+            return None
+        choice = message["choices"][0]
+        token_ids, finish = choice.get("token_ids"), choice["finish_reason"]
+        logprobs = None if self._top_logprobs is None else self._wire.logprobs(choice, self._top_logprobs)
+        if finish is not None:
+            self._last = TokenChunk(
+                token_ids=token_ids or [],
+                finish_reason=FINISH_REASONS[finish],
+                logprobs=logprobs if token_ids else None,
+            )
+            return None
+        if not isinstance(token_ids, list):
+            raise GenerationFailed("vLLM sent text and no token ids: it knows no return_token_ids.")
+        self._tokens_left -= len(token_ids)
+        if self._tokens_left < 0:
+            raise GenerationFailed("vLLM sent more tokens than it was asked for.")
+        return TokenChunk(token_ids=token_ids, logprobs=logprobs) if token_ids else None
+
+
+def error_text(content: bytes) -> str:
+    """Return what the body of an error says; `{"error": {"message"}}` is vLLM's own form."""
+    try:
+        message = orjson.loads(content)
+    except ValueError:
+        return shown(content)
+    if isinstance(message, dict):
+        message = message.get("error") or message.get("message") or message.get("detail") or message
+    if isinstance(message, dict):
+        message = message.get("message") or message
+    return shown(str(message))
+
+
+def shown(text: str | bytes) -> str:
+    """Return text from outside as one short line for a log."""
+    beginning = text[: 4 * LONGEST_TEXT]
+    if isinstance(beginning, bytes):
+        beginning = beginning.decode(errors="replace")
+    line = " ".join("".join(each if each.isprintable() else " " for each in beginning).split())
+    return line if len(line) <= LONGEST_TEXT else f"{line[: LONGEST_TEXT - 1]}…"
+
+
+def _sampling(sampling: SamplingOptions, max_tokens: int) -> JsonObject:
+    wanted = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "logprobs": sampling.top_logprobs,
+    }
+    return {
+        "max_tokens": max_tokens,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        **{name: value for name, value in wanted.items() if value is not None},
+    }
+
+
+def _refusal(message: JsonObject) -> Refusal:
+    error = message["error"]
+    code = error.get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code <= 599 else 500
+    return Refusal(status, error_text(orjson.dumps(message)))
+
+
+def _token_id(entry: JsonObject) -> int:
+    """Return an entry's token id; before vLLM 0.32 it stood in its token, as `token_id:123`."""
+    token_id = entry.get("token_id")
+    return _number(entry["token"]) if token_id is None else int(token_id)
+
+
+def _number(token: str) -> int:
+    return int(token.removeprefix("token_id:"))
+
+
+def _logprob(token: int, logprob: float, alternatives: Alternatives, top: int) -> TokenLogprob:
+    likeliest: Sequence[tuple[int, float]] = sorted(alternatives, key=lambda each: -each[1])[:top]
+    return TokenLogprob(token_id=token, logprob=logprob, top=tuple(likeliest))

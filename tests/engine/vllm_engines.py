@@ -1,0 +1,44 @@
+"""What the tests of the vllm-server engine share: the fake's script, prompts for it, and engines over it."""
+
+from collections.abc import Awaitable, Callable
+
+from engine.backends.base import BaseEngine
+from engine.backends.vllm_server import VllmServerEngine
+from engine.errors import EngineUnavailable
+from engine.harmony.prompt import generation_start, render_text
+from tests.engine.fake_vllm import MODEL, FakeVllm
+
+HELLO = "<|channel|>final<|message|>Hello you<|return|>"
+LONG = f"<|channel|>final<|message|>{' '.join(map(str, range(150)))}<|return|>"
+SCRIPT = (
+    {"when": "short", "say": HELLO, "cached_tokens": 2},
+    {"when": "[hang]", "say": HELLO, "hang_after": 3},
+    {"say": LONG},
+)
+
+OpenFake = Callable[..., Awaitable[FakeVllm]]
+OpenEngine = Callable[..., Awaitable[VllmServerEngine]]
+
+
+def prompt(text: str) -> list[int]:
+    """Return a prompt with one message of the user."""
+    return [*render_text("user", text).tokens, *generation_start()]
+
+
+def over(*fakes: FakeVllm, **options: object) -> VllmServerEngine:
+    """Return an engine that is to use these servers; not started."""
+    return VllmServerEngine(model=MODEL, options={"urls": tuple(fake.url for fake in fakes), "api_key": "", **options})
+
+
+async def is_healthy(engine: BaseEngine) -> bool:
+    """Say whether an engine can take a request."""
+    try:
+        await engine.health()
+    except EngineUnavailable:
+        return False
+    return True
+
+
+async def is_away(engine: BaseEngine) -> bool:
+    """Say whether an engine can take no request."""
+    return not await is_healthy(engine)

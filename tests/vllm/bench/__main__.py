@@ -1,0 +1,74 @@
+"""`python -m tests.vllm.bench [row …]`: measure beside vLLM's own server, print a table, write `BENCH_JSON`.
+
+Ours with vLLM in its process, ours in front of a vLLM server, and that server's own `/v1/responses` say the same forced
+tokens with the same options of the engine; rounds are interleaved and medians taken. CPU is that of the processes
+between the client and vLLM's engine core. A missed target is no failure of the command.
+"""
+
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import vllm
+from vllm.platforms import current_platform
+
+from tests.bench.report import Report, Result
+from tests.vllm.bench.aborts import aborts
+from tests.vllm.bench.cores import ENGINES, LOAD, SERVING
+from tests.vllm.bench.loops import rollouts
+from tests.vllm.bench.servers import Bench
+from tests.vllm.bench.shapes import large, small
+from tests.vllm.bench.streams import streams
+
+ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {"streams": streams, "abort": aborts, "rollout": rollouts}
+
+
+class Diary(Report):
+    """Says every step, in a line of its own where this is no terminal: a step may take a minute."""
+
+    def step(self, doing: str) -> None:
+        """Say how far it is."""
+        if self._live:
+            super().step(doing)
+        else:
+            print(f"… {self._current}: {doing}", flush=True)
+
+
+def main(names: Sequence[str]) -> None:
+    """Measure the rows that are named, or all: with a large model where there is a CUDA GPU, else with a small one."""
+    unknown = [name for name in names if name not in ROWS]
+    if unknown:
+        raise SystemExit(f"bench: there is no row {', '.join(unknown)}; there are {', '.join(ROWS)}.")
+    shape = large() if current_platform.is_cuda() else small()
+    began = time.monotonic()
+    print(f"a model without weights: {shape.name}; {len(os.sched_getaffinity(0))} cores", flush=True)
+    if not current_platform.is_cuda():
+        print("skipped: a model as large as gpt-oss-20b at 64 and 256 streams, for want of a CUDA GPU", flush=True)
+    with tempfile.TemporaryDirectory(prefix="respsite-bench-") as folder, Bench(Diary(), Path(folder), shape) as bench:
+        for name in names or ROWS:
+            bench.report.begin(name)
+            for result in ROWS[name](bench):
+                bench.report.add(result)
+        missed = [result.what for result in bench.report.results if result.verdict == "missed"]
+        print(f"{len(missed)} missed; {time.monotonic() - began:.0f} s")
+        if os.environ.get("BENCH_JSON"):
+            bench.report.write_json(Path(os.environ["BENCH_JSON"]), _environment(shape.name))
+
+
+def _environment(model: str) -> dict[str, object]:
+    return {
+        "python": platform.python_version(),
+        "vllm": vllm.__version__,
+        "model": model,
+        "machine": platform.platform(),
+        "cores": {"servers": sorted(SERVING), "load": sorted(LOAD), "engine cores": sorted(ENGINES)},
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,39 @@
+"""What the forced model says in these tests: text of the last message → a Harmony transcript."""
+
+from engine.harmony.encoding import encode_harmony
+from engine.harmony.prompt import generation_start, render_text
+
+_THOUGHT = "The user wants the weather of two cities, one after the other, and nothing else at all. "
+
+SHORT = "<|channel|>final<|message|>Hello you<|return|>"
+NUMBERS = " ".join(map(str, range(150)))
+LONG = f"<|channel|>final<|message|>{NUMBERS}<|return|>"
+
+
+def _call(city: str) -> str:
+    """Call for one city, the recipient before the channel: a rendering of the parsed call gives other tokens."""
+    return (
+        f"<|channel|>analysis<|message|>{_THOUGHT * 6}Now {city}.<|end|>"
+        "<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>"
+        f'{{"city": "{city}"}}<|call|>'
+    )
+
+
+SCRIPT: list[dict[str, object]] = [
+    {"when": "say short", "say": SHORT},
+    {"when": "say long", "say": LONG},
+    {"when": "say endless", "say": f"<|channel|>final<|message|>{'word ' * 3500}<|return|>"},
+    {"when": "weather of Paris and Rome", "say": _call("Paris")},
+    {"when": "18 °C in Paris", "say": _call("Rome")},
+    {"when": "18 °C in Rome", "say": "<|channel|>final<|message|>Paris and Rome have 18 °C.<|return|>"},
+]
+
+
+def prompt(text: str) -> list[int]:
+    """Return a prompt with one message of the user."""
+    return [*render_text("user", text).tokens, *generation_start()]
+
+
+def completion(when: str) -> list[int]:
+    """Return the tokens of the entry with this `when`."""
+    return next(encode_harmony(str(entry["say"])) for entry in SCRIPT if entry["when"] == when)
