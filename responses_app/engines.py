@@ -82,10 +82,12 @@ class EngineStarter:
                 attempt += 1
                 await asyncio.sleep(wait)
             else:
-                logger.info("the engine is ready: %s", _described(self.info))
+                _announce(self.info)
                 return
 
 
-def _described(info: EngineInfo) -> str:
-    detail = f" {info.detail}" if info.detail else ""
-    return f"{info.backend}, {info.model}, {info.max_model_len} tokens of context{detail}"
+def _announce(info: EngineInfo) -> None:
+    """Say how an engine is reached, where there is anything to say: the start lines came before it was known."""
+    if info.detail:
+        about = f"{info.backend}, {info.model}, {info.max_model_len} tokens of context, {info.detail}"
+        logger.info("the engine is ready: %s", about)

@@ -11,6 +11,7 @@ from django.http.request import UnreadablePostError
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.frames import ping
+from responses_app.protocol.resources import TERMINAL_STATUSES
 from responses_app.runs.journal import ReaderTooSlow, Waiter
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.run import ResponseRun
@@ -100,6 +101,7 @@ async def _server_sent(
     reader = registry.attach(run, news, starting_after=starting_after)
     try:
         yield b""
+        yield b""  # daphne sends the headers with the first part of the body, and news may be long in coming
         while not reader.ended:
             entries = reader.take()
             if entries:
@@ -108,7 +110,8 @@ async def _server_sent(
                     await asyncio.sleep(0)  # let the server flush
             elif not await news.wait(ping_seconds or None):
                 yield b"event: response.ping\ndata: %b\n\n" % ping(reader.last_number, time.time())
-        yield b"data: [DONE]\n\n"
+        if run.status in TERMINAL_STATUSES:  # else the server stops, and another start goes on
+            yield b"data: [DONE]\n\n"
     except ReaderTooSlow:
         return  # the registry has logged it; a stream cut short tells the client
     finally:

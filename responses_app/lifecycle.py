@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import signal
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
+from types import FrameType
 from typing import Any
 
 logger = logging.getLogger("respsite")
@@ -15,12 +17,14 @@ SendMessage = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class Lifecycle:
     """Calls `start` once and `stop` once, whoever asks first.
 
+    `stop` is told whether it is to hurry: a person pressed Ctrl-C and waits, while SIGTERM comes from a supervisor.
     As an ASGI application it serves the lifespan scope; `hook_daphne` ties it to daphne's reactor.
     """
 
-    def __init__(self, start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, start: Callable[[], Awaitable[None]], stop: Callable[[bool], Awaitable[None]]) -> None:
         self._start = start
         self._stop = stop
+        self._hurried = False
         self._started: asyncio.Task[None] | None = None
         self._stopped: asyncio.Task[None] | None = None
 
@@ -55,12 +59,24 @@ class Lifecycle:
         from twisted.internet import defer, reactor
 
         reactor.callWhenRunning(self.start)
+        reactor.callWhenRunning(self._heed_interrupts)
         reactor.addSystemEventTrigger("before", "shutdown", lambda: defer.Deferred.fromFuture(self.stop()))
+
+    def _heed_interrupts(self) -> None:
+        """Note Ctrl-C before the server's own handler ends it."""
+        handle = signal.getsignal(signal.SIGINT)
+
+        def interrupted(number: int, frame: FrameType | None) -> None:
+            self._hurried = True
+            if callable(handle):
+                handle(number, frame)
+
+        signal.signal(signal.SIGINT, interrupted)
 
     async def _stop_after_start(self) -> None:
         if self._started is not None:
             await asyncio.wait([self._started])
-        await self._logged(self._stop, "stop")
+        await self._logged(lambda: self._stop(self._hurried), "stop")
 
     async def _logged(self, action: Callable[[], Awaitable[None]], name: str) -> None:
         try:

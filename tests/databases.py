@@ -24,7 +24,7 @@ def database_settings(folder: Path, manage: Manage) -> dict[str, str]:
     `manage` runs a command of manage.py with settings.
     """
     if ON_POSTGRES:
-        return {"DATABASE_URL": _postgres_url(folder.resolve(), manage)}
+        return {"DATABASE_URL": postgres_url(folder, manage)}
     file = folder / "respsite.sqlite3"  # where a server looks by itself
     if not file.exists():
         shutil.copy(_migrated_file(manage), file)
@@ -53,6 +53,11 @@ def _migrated_database(manage: Manage) -> str:
     return name
 
 
+def postgres_url(folder: Path, manage: Manage) -> str:
+    """Make a PostgreSQL database for a folder, if it has none; return where it is, as DATABASE_URL takes it."""
+    return _url_of_folder(folder.resolve(), manage)
+
+
 @functools.cache  # a folder keeps its database
-def _postgres_url(folder: Path, manage: Manage) -> str:
+def _url_of_folder(folder: Path, manage: Manage) -> str:
     return _postgres().url_of(_postgres().create_database(template=_migrated_database(manage)))

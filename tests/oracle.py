@@ -11,7 +11,14 @@ from typing import Annotated, get_args, get_origin
 
 import pydantic
 from openai.types.conversations import Conversation, ConversationItem, ConversationItemList
-from openai.types.responses import CompactedResponse, Response, ResponseStreamEvent
+from openai.types.responses import (
+    CompactedResponse,
+    Response,
+    ResponseItem,
+    ResponseItemList,
+    ResponseOutputMessage,
+    ResponseStreamEvent,
+)
 
 EXTENSIONS = frozenset(  # what this server adds to OpenAI's objects on purpose
     (
@@ -86,6 +93,25 @@ def validate_conversation_items(page: Mapping[str, object]) -> list[pydantic.Bas
     return [validate_conversation_item(item) for item in data]
 
 
+def validate_response_items(page: Mapping[str, object]) -> list[pydantic.BaseModel]:
+    """Validate a list of what a response was asked; raises as `validate_event` does."""
+    assert set(page) == set(ResponseItemList.model_fields), page
+    ResponseItemList.model_validate({**page, "data": []}, strict=True)
+    data = page["data"]
+    assert isinstance(data, list)
+    assert (page["first_id"], page["last_id"]) == ((data[0]["id"], data[-1]["id"]) if data else ("", "")), page
+    return [_validate_response_item(item) for item in data]
+
+
+def _validate_response_item(item: Mapping[str, object]) -> pydantic.BaseModel:
+    kinds = _response_item_adapters()
+    kind = item["type"], item.get("role") == "assistant" and item["type"] == "message"
+    assert kind in kinds, f"OpenAI has no item {kind!r} in responses"
+    model = kinds[kind].validate_python(item, strict=True)
+    _assert_known(model, "item")
+    return model
+
+
 def unknown_fields(model: object, path: str = "") -> Iterator[str]:
     """Yield the dotted paths of fields that OpenAI's models let pass without knowing them."""
     if isinstance(model, pydantic.BaseModel):
@@ -115,6 +141,15 @@ def _item_adapters() -> "dict[object, pydantic.TypeAdapter[pydantic.BaseModel]]"
     union = get_args(ConversationItem)[0] if get_origin(ConversationItem) is Annotated else ConversationItem
     by_type = {get_args(model.model_fields["type"].annotation)[0]: model for model in get_args(union)}
     return {kind: pydantic.TypeAdapter(model) for kind, model in by_type.items()}
+
+
+@lru_cache(maxsize=1)
+def _response_item_adapters() -> "dict[tuple[object, object], pydantic.TypeAdapter[pydantic.BaseModel]]":
+    """Return the types of a response's items, by their `type`, and whether they are the assistant's messages."""
+    union = get_args(ResponseItem)[0] if get_origin(ResponseItem) is Annotated else ResponseItem
+    models = get_args(union)
+    kinds = [(get_args(m.model_fields["type"].annotation)[0], m is ResponseOutputMessage) for m in models]
+    return {kind: pydantic.TypeAdapter(model) for kind, model in zip(kinds, models, strict=True)}
 
 
 @lru_cache(maxsize=1)

@@ -14,11 +14,19 @@ _DEFAULTS: Mapping[str, Mapping[str, object]] = {
     **{kind: {"status": "completed", "execution": "client"} for kind in ("tool_search_call", "tool_search_output")},
     "reasoning": {"summary": []},
 }
+_INPUT_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    kind: {"status": "completed"} for kind in ("custom_tool_call", "custom_tool_call_output")
+}
 _PART_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "output_text": {"annotations": []},
     "input_image": {"detail": "auto"},
     "computer_screenshot": {"detail": "auto"},
 }
+
+
+def input_item_resource(item: JsonObject) -> JsonObject:
+    """Return an item as OpenAI's types have it in the list of a response's input: more of them have a status there."""
+    return _completed(item_resource(item), _INPUT_DEFAULTS.get(str(item.get("type")), {}))
 
 
 def item_resource(item: JsonObject) -> JsonObject:

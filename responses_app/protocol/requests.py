@@ -215,7 +215,7 @@ def _check_together(request: CreateRequest) -> None:
         )
     if request.conversation and request.previous_response_id:
         raise invalid_request(
-            "'conversation' and 'previous_response_id' exclude each other: both say what comes before. Send one.",
+            "Send either 'conversation' or 'previous_response_id', not both: each says what comes before.",
             param="conversation",
             code="mutually_exclusive_parameters",
         )

@@ -5,12 +5,13 @@
 
 Events are serialised once, here, and never renumbered or merged. What every reader has taken is forgotten, unless the
 journal is kept, so that a stream can be picked up again. A reader that falls more than `max_lag_bytes` behind is
-dropped, so the journal never holds more than that for it.
+dropped, so the journal never holds more than that for it, and the largest lot of events that came at once: an item's
+last events repeat its whole text, and nobody can take them before all are there.
 """
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from responses_app.protocol.events import TERMINAL, Event
@@ -45,6 +46,7 @@ class EventJournal:
         self._entries: list[Entry] = []
         self._first = 0  # number of the first entry kept
         self.appended_bytes = 0  # ever appended
+        self._largest_lot = 0  # bytes
         self._readers: list[JournalReader] = []
         self.closed = False  # nothing follows: a terminal event was appended, or the run went elsewhere
         self.last_number = -1
@@ -56,6 +58,20 @@ class EventJournal:
 
     def append(self, event: Event) -> None:
         """Add an event and wake the readers. After a terminal event nothing may follow."""
+        self._add(event)
+        self._tell_readers()
+
+    def extend(self, events: Sequence[Event]) -> None:
+        """Add events that come at once; as `append`."""
+        before = self.appended_bytes
+        for event in events:
+            self._add(event)
+        if len(events) > 1:
+            self._largest_lot = max(self._largest_lot, self.appended_bytes - before)
+        if events:
+            self._tell_readers()
+
+    def _add(self, event: Event) -> None:
         if self.closed:
             raise RuntimeError(f"{event.type} after the terminal event")
         json = event.as_json()
@@ -63,7 +79,9 @@ class EventJournal:
         self._entries.append(Entry(event.type, event.sequence_number, json, self.appended_bytes))
         self.last_number = event.sequence_number
         self.closed = event.type in TERMINAL
-        oldest = self.appended_bytes - self._max_lag_bytes
+
+    def _tell_readers(self) -> None:
+        oldest = self.appended_bytes - self._max_lag_bytes - self._largest_lot
         for reader in tuple(self._readers):
             if reader.taken_bytes < oldest and not self.closed:
                 self._drop(reader)

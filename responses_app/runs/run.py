@@ -253,8 +253,7 @@ class ResponseRun:
         return None if limit is None else max(0, limit - spent)
 
     def _publish(self, events: list[Event]) -> None:
-        for event in events:
-            self.journal.append(event)
+        self.journal.extend(events)
 
     async def _finish(self, status: Status, *, error: JsonObject | None = None, reason: str | None = None) -> None:
         """End the response; a stored one is committed before its terminal event goes out."""

@@ -6,7 +6,7 @@ from django.http.response import HttpResponseBase
 from responses_app.http import MethodNotAllowed, event_stream, json_response, read_json, request_id_of, run_to_end
 from responses_app.protocol.compact_requests import compacted_response, parse_compact
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.item_resources import item_resource
+from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.pages import Query, check_include_query, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.runs.journal import EventsForgotten
@@ -75,7 +75,9 @@ async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
             raise unknown_cursor(wanted.after)
         start = ids.index(wanted.after) + 1
     page = items[start : start + wanted.limit]
-    return json_response(list_page([item_resource(item) for item in page], has_more=start + len(page) < len(items)))
+    return json_response(
+        list_page([input_item_resource(item) for item in page], has_more=start + len(page) < len(items))
+    )
 
 
 async def input_tokens(request: HttpRequest) -> HttpResponse:

@@ -114,6 +114,21 @@ def test_a_reader_that_falls_behind_is_dropped_and_told_once() -> None:
     assert numbers(quick) == [10]
 
 
+def test_events_that_come_at_once_drop_nobody_who_was_not_behind_before() -> None:
+    made = journal(max_lag_bytes=1000)
+    quick, slow = attach(made), attach(made)
+    made.append(event(0, "x" * 500))
+    assert numbers(quick) == [0]
+    made.extend([event(number, "x" * 5000) for number in (1, 2, 3)])
+    assert made.readers == 2
+    assert numbers(quick) == [1, 2, 3]
+    made.append(event(4, "x" * 500))
+    with pytest.raises(ReaderTooSlow):
+        slow.take()
+    made.extend([])
+    assert numbers(quick) == [4]
+
+
 def test_the_terminal_event_drops_nobody() -> None:
     made = journal(max_lag_bytes=60)
     reader = attach(made)
