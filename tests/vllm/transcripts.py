@@ -19,7 +19,17 @@ def _call(city: str) -> str:
     )
 
 
+CODEX_PROMPT = "Write a note on a real vLLM."
+CODEX_NOTE = "written by the shell on vLLM"
+_SHELL_CALL = (
+    "<|channel|>analysis<|message|>A shell can do that.<|end|><|start|>assistant"
+    "<|channel|>commentary to=functions.exec_command <|constrain|>json<|message|>"
+    f'{{"cmd": "echo {CODEX_NOTE} | tee note.txt"}}<|call|>'
+)
+
 SCRIPT: list[dict[str, object]] = [
+    {"when": CODEX_PROMPT, "say": _SHELL_CALL},
+    {"when": CODEX_NOTE, "say": "<|channel|>final<|message|>The note is written.<|return|>"},
     {"when": "say short", "say": SHORT},
     {"when": "say long", "say": LONG},
     {"when": "say endless", "say": f"<|channel|>final<|message|>{'word ' * 3500}<|return|>"},

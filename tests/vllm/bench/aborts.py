@@ -17,7 +17,7 @@ SCRIPT: list[dict[str, object]] = [{"when": "endless", "say": f"<|channel|>final
 
 def aborts(bench: Bench) -> list[Result]:
     """Measure from the client's disconnect to the engine's last request gone."""
-    contenders = [bench.own, bench.by_server, bench.in_process]
+    contenders = [bench.own, bench.by_server, bench.in_process_with_metrics]
     bench.speak(SCRIPT)
     with load_in_its_place():
         own, *ours = asyncio.run(_measure(bench, contenders))
@@ -55,7 +55,7 @@ async def _abort(contender: Contender) -> float:
 
 
 def _wait(contender: Contender, *, running: bool) -> float:
-    """Ask until vLLM runs something, or nothing; each look takes some milliseconds of the server's time."""
+    """Ask until vLLM runs something, or nothing; each look takes 2 ms or so."""
     began = time.perf_counter()
     while bool(contender.running()) != running:
         assert time.perf_counter() - began < PATIENCE, f"{contender.name}: running is not {running}"

@@ -3,19 +3,17 @@
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from prometheus_client import generate_latest
+from prometheus_client import make_asgi_app
 
 from respsite.asgi import application as ours
 
 Message = MutableMapping[str, Any]
+metrics = make_asgi_app()
 
 
 async def application(
     scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
 ) -> None:
     """Answer `/metrics`, and leave everything else to our application."""
-    if scope["type"] != "http" or scope["path"] != "/metrics":
-        await ours(scope, receive, send)
-        return
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
-    await send({"type": "http.response.body", "body": generate_latest()})
+    chosen = metrics if scope["type"] == "http" and scope["path"].startswith("/metrics") else ours
+    await chosen(scope, receive, send)

@@ -17,7 +17,7 @@ Measured = Mapping[tuple[str, Way], list[Rollout]]
 
 def rollouts(bench: Bench) -> list[Result]:
     """Run the loop over every transport of every server, in turn."""
-    own, by_server, in_process = bench.own, bench.by_server, bench.in_process
+    own, by_server, in_process = bench.own, bench.by_server, bench.in_process_with_metrics
     pairs = [(in_process, way) for way in (WEBSOCKET, PREVIOUS, FULL_INPUT)]
     pairs += [(by_server, way) for way in (WEBSOCKET, FULL_INPUT)]
     pairs += [(own, way) for way in (PREVIOUS, FULL_INPUT)]
@@ -51,7 +51,6 @@ def _cache(done: Measured, ours: Contender, theirs: Iterable[Contender]) -> Resu
     """Count what had to be computed again, with the tokens as they were sampled and rendered again."""
     exact = done[ours.name, WEBSOCKET] + done.get((ours.name, PREVIOUS), [])
     last = exact[-1].answers[-1]
-    shares = {f"{each.name} %": _percent(done[each.name, PREVIOUS]) for each in theirs}
     return Result(
         name="cache",
         what=f"tokens of full blocks computed again, {CALLS} calls, {ours.name}",
@@ -59,12 +58,18 @@ def _cache(done: Measured, ours: Contender, theirs: Iterable[Contender]) -> Resu
         unit="tokens",
         target=0,
         details={
+            **{each.name: _lost(done[each.name, PREVIOUS]) for each in theirs},
+            "of sampled tokens": sum(answer.output_tokens for answer in exact[-1].answers),
             "earlier tokens cached %": _percent(exact),
-            **shares,
+            **{f"{each.name} %": _percent(done[each.name, PREVIOUS]) for each in theirs},
             "tokens at the end": last.input_tokens + last.output_tokens,
             "N": len(exact),
         },
     )
+
+
+def _lost(rollouts: Iterable[Rollout]) -> float:
+    return median(rollout.lost_tokens for rollout in rollouts)
 
 
 def _percent(rollouts: Iterable[Rollout]) -> float:
@@ -99,7 +104,7 @@ def _times(done: Measured) -> list[Result]:
                 "CPU s": median(rollout.cpu for rollout in rollouts),
                 "engine s": median(rollout.engine for rollout in rollouts),
                 "wall s": median(rollout.wall for rollout in rollouts),
-                "earlier tokens cached %": _percent(rollouts),
+                "tokens computed again": _lost(rollouts),
                 "N": len(rollouts),
             },
         )

@@ -11,7 +11,10 @@ from tests.vllm.engines import full_blocks
 
 CALLS = 30
 FILE = "def handler(request, item, retries=3):\n    return request.send(item, retries=retries)\n" * 14
-THOUGHT = "I have to read the next file before I can say what is wrong with the handler."
+THOUGHT = (
+    "The handler looks right at first sight, so the fault has to be in what it is given. The item may be None where "
+    "the retries are used up, and then nothing says so. I have to read the next file before I can tell which it is."
+)
 READ_FILE = {
     "type": "function",
     "name": "read_file",
@@ -128,8 +131,14 @@ def _output(call: JsonObject, number: int) -> JsonObject:
 
 
 def _call(number: int) -> str:
-    """Return a call as Harmony's documentation writes it: the recipient after the channel."""
+    """Return a call as models write it: with the recipient after the channel, or with the recipient before it."""
+    recipient = " to=functions.read_file"
+    header = (
+        f"{recipient}<|channel|>commentary json"
+        if number % 2
+        else f"<|channel|>commentary{recipient} <|constrain|>json"
+    )
     return (
-        f"<|channel|>analysis<|message|>{THOUGHT}<|end|><|start|>assistant<|channel|>commentary to=functions.read_file "
-        f'<|constrain|>json<|message|>{{"path": "project/module_{number}.py"}}<|call|>'
+        f"<|channel|>analysis<|message|>{THOUGHT}<|end|><|start|>assistant{header}<|message|>"
+        f'{{"path": "project/module_{number}.py"}}<|call|>'
     )

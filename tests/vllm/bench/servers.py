@@ -31,7 +31,7 @@ FORCED = "tests.vllm.forced_tokens:ForcedTokens"
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One way to get a response. `serving` are the processes between the client and the engine core."""
+    """One way to get a response. `serving` are the processes between the client and the engine core, in this order."""
 
     name: str
     url: str
@@ -43,6 +43,10 @@ class Contender:
         """Return the CPU time that the serving processes have used."""
         return sum(map(_cpu_seconds, self.serving))
 
+    def first_cpu_seconds(self) -> float:
+        """Return the CPU time of the process that the client talks to."""
+        return _cpu_seconds(self.serving[0])
+
     def whole_cpu_seconds(self) -> float:
         """Return the CPU time of the serving processes and of everything they started: the engine core too."""
         below = {child.pid for pid in self.serving for child in descendants(pid)}
@@ -50,7 +54,7 @@ class Contender:
 
     def metric(self, name: str) -> float:
         """Return the sum of the samples of one of vLLM's metrics."""
-        text = self._client.get(self.metrics_url).raise_for_status().text
+        text = self._client.get(self.metrics_url, params={"name[]": f"vllm:{name}"}).raise_for_status().text
         return sum(float(value) for value in re.findall(rf"^vllm:{name}\{{[^}}]*\}} (\S+)$", text, re.MULTILINE))
 
     def engine_seconds(self) -> float:
@@ -144,9 +148,12 @@ class Bench:
     @cached_property
     def in_process(self) -> Contender:
         """Our server with vLLM in its process."""
-        options = {**self._options(), "disable_log_stats": False}
-        server = InProcess(self._folder / "in-process", self._model, options)
-        return self._started("ours in process", server)
+        return self._started("ours in process", self._in_process(disable_log_stats=True))
+
+    @cached_property
+    def in_process_with_metrics(self) -> Contender:
+        """The same with the metrics of vLLM, which ours leaves out and a vLLM server keeps."""
+        return self._started("ours in process", self._in_process(disable_log_stats=False))
 
     @cached_property
     def by_server(self) -> Contender:
@@ -173,8 +180,11 @@ class Bench:
     def stop(self) -> None:
         """Stop every server; one that is needed again is started again."""
         self._stack.close()
-        for name in ("in_process", "by_server", "own", "own_as_shipped"):
+        for name in ("in_process", "in_process_with_metrics", "by_server", "own", "own_as_shipped"):
             self.__dict__.pop(name, None)
+
+    def _in_process(self, **options: object) -> InProcess:
+        return InProcess(self._folder / "in-process", self._model, {**self._options(), **options})
 
     def _text_server(self, name: str, **options: object) -> TextServer:
         return TextServer(self._folder / name, self._model, {**self._options(), **options})
@@ -190,7 +200,7 @@ class Bench:
             name=name,
             url=f"{server.url}/v1",
             serving=(pid, *behind.serving) if behind else (pid,),
-            metrics_url=behind.metrics_url if behind else f"{server.url}/metrics",
+            metrics_url=behind.metrics_url if behind else f"{server.url}/metrics/",
         )
 
     def _options(self) -> dict[str, object]:

@@ -22,6 +22,7 @@ class Samples:
     """What several rounds of one contender gave."""
 
     cpu: list[float] = field(default_factory=list)  # seconds per 1,000 tokens, of the serving processes
+    front: list[float] = field(default_factory=list)  # of the one that the client talks to
     whole: list[float] = field(default_factory=list)  # the same with the engine core
     first: list[float] = field(default_factory=list)  # ms
     total: list[float] = field(default_factory=list)  # ms
@@ -50,7 +51,8 @@ async def _measure(bench: Bench, contenders: Sequence[Contender], number: int) -
 
 
 async def _round(contender: Contender, number: int, samples: Samples) -> None:
-    cpu, whole = contender.cpu_seconds(), contender.whole_cpu_seconds()
+    clocks = (contender.cpu_seconds, contender.first_cpu_seconds, contender.whole_cpu_seconds)
+    began = [clock() for clock in clocks]
     answers: list[Answer] = []
     async with http() as session:
         for _ in range(-(-LEAST_RESPONSES // number)):
@@ -58,8 +60,8 @@ async def _round(contender: Contender, number: int, samples: Samples) -> None:
             answers += await asyncio.gather(*asked)
     await asyncio.sleep(SETTLE_SECONDS)
     tokens = sum(answer.output_tokens for answer in answers)
-    samples.cpu.append((contender.cpu_seconds() - cpu) / tokens * 1000)
-    samples.whole.append((contender.whole_cpu_seconds() - whole) / tokens * 1000)
+    for clock, before, kept in zip(clocks, began, (samples.cpu, samples.front, samples.whole), strict=True):
+        kept.append((clock() - before) / tokens * 1000)
     samples.first.append(median(answer.first for answer in answers) * 1000)
     samples.total.append(median(answer.total for answer in answers) * 1000)
 
@@ -76,6 +78,7 @@ def _costs(number: int, samples: Sequence[Samples]) -> list[Result]:
             target=target if number > 1 else None,
             details={
                 "ours s per 1,000": median(ours.cpu),
+                "of it the process the client talks to": median(ours.front),
                 "vLLM's own": median(own.cpu),
                 "with the engine core": median(ours.whole),
                 "vLLM's own with it": median(own.whole),
