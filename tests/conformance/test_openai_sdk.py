@@ -270,7 +270,7 @@ REFUSALS = {
         "tools[0].name",
     ),
     "include": ({"include": ["nonsense"]}, openai.BadRequestError, "invalid_value", "include[0]"),
-    "conversation": ({"conversation": "conv_1"}, openai.BadRequestError, "unsupported_parameter", "conversation"),
+    "conversation": ({"conversation": "conv_1"}, openai.NotFoundError, None, "conversation"),
     "a schema": (
         {"text": {"format": {"type": "json_object"}}},
         openai.BadRequestError,

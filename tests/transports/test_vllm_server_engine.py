@@ -56,7 +56,7 @@ async def test_it_answers_through_vllm(folder: Path, open_socket: Connect) -> No
             assert asked.body["request_id"].startswith(response["id"])
             answer = await http.post("/responses", json={"input": "Hi"})
             assert text_of(answer.json()) == "Hello there."
-        assert f"the engine is ready: vllm-server, {MODEL}, 4000 tokens of context over /inference/v1" in server.output
+        assert f"the engine is ready: vllm-server, {MODEL}, 4000 tokens of context, over /inference/v1" in server.output
         assert "the key" not in server.output
 
 

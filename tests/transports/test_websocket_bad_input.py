@@ -85,7 +85,10 @@ BAD_FRAMES: dict[str, tuple[object, dict[str, Any]]] = {
     "parent-number": ({**CREATE, "input": "Hi", "previous_response_id": 5}, wrong("previous_response_id")),
     "call-unknown": ({**CREATE, "input": [ORPHAN]}, {"status": 400, "code": None, "param": "input[0].call_id"}),
     "context": ({**CREATE, "input": LONG_INPUT}, wrong("input", "context_length_exceeded")),
-    "not-built-conversation": ({**CREATE, "input": "Hi", "conversation": "conv_1"}, unsupported("conversation")),
+    "conversation-unknown": (
+        {**CREATE, "input": "Hi", "conversation": "conv_1"},
+        {"status": 404, "code": None, "param": "conversation"},
+    ),
     "not-built-prompt": ({**CREATE, "input": "Hi", "prompt": {"id": "pmpt_1"}}, unsupported("prompt")),
     "logprobs-too-many": ({**CREATE, "input": "Hi", "top_logprobs": 21}, wrong("top_logprobs", "invalid_value")),
     "not-built-choice": ({**CREATE, "input": "Hi", "tool_choice": "required"}, unsupported("tool_choice")),
