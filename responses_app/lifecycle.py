@@ -1,10 +1,16 @@
-"""Start and stop with the server: from the lifespan scope where it has one (uvicorn), else from daphne's reactor."""
+"""Start and stop with the server: from the lifespan scope where it has one (uvicorn), else from daphne's reactor.
+
+A signal that ends the server stops us first, while it still serves; then the server gets it. Both servers would cut
+their connections at once, and with them what may yet end within SHUTDOWN_GRACE_SECONDS.
+"""
 
 import asyncio
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -17,14 +23,16 @@ SendMessage = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class Lifecycle:
     """Calls `start` once and `stop` once, whoever asks first.
 
-    `stop` is told whether it is to hurry: a person pressed Ctrl-C and waits, while SIGTERM comes from a supervisor.
-    As an ASGI application it serves the lifespan scope; `hook_daphne` ties it to daphne's reactor.
+    `hurry` tells `stop` not to wait: a person pressed Ctrl-C, while SIGTERM comes from a supervisor, or it is the
+    second signal. As an ASGI application it serves the lifespan scope; `hook_daphne` ties it to daphne's reactor.
     """
 
-    def __init__(self, start: Callable[[], Awaitable[None]], stop: Callable[[bool], Awaitable[None]]) -> None:
+    def __init__(
+        self, start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]], *, hurry: Callable[[], None]
+    ) -> None:
         self._start = start
         self._stop = stop
-        self._hurried = False
+        self._hurry = hurry
         self._started: asyncio.Task[None] | None = None
         self._stopped: asyncio.Task[None] | None = None
 
@@ -32,6 +40,7 @@ class Lifecycle:
         """Begin to start, on the running loop."""
         if self._started is None:
             self._started = asyncio.ensure_future(self._logged(self._start, "start"))
+            self._come_before_the_server()
         return self._started
 
     def stop(self) -> "asyncio.Task[None]":
@@ -59,24 +68,30 @@ class Lifecycle:
         from twisted.internet import defer, reactor
 
         reactor.callWhenRunning(self.start)
-        reactor.callWhenRunning(self._heed_interrupts)
         reactor.addSystemEventTrigger("before", "shutdown", lambda: defer.Deferred.fromFuture(self.stop()))
 
-    def _heed_interrupts(self) -> None:
-        """Note Ctrl-C before the server's own handler ends it."""
-        handle = signal.getsignal(signal.SIGINT)
+    def _come_before_the_server(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # signals are another's business
+        for number in (signal.SIGINT, signal.SIGTERM):
+            servers = signal.getsignal(number)
+            if callable(servers):
+                signal.signal(number, partial(self._on_signal, servers))
 
-        def interrupted(number: int, frame: FrameType | None) -> None:
-            self._hurried = True
-            if callable(handle):
-                handle(number, frame)
+    def _on_signal(self, servers: Callable[[int, FrameType | None], Any], number: int, frame: FrameType | None) -> None:
+        """Called between any two steps of the program: no more than a word to the loop."""
+        assert self._started is not None
+        self._started.get_loop().call_soon_threadsafe(self._end, number, partial(servers, number, None))
 
-        signal.signal(signal.SIGINT, interrupted)
+    def _end(self, number: int, end_server: Callable[[], Any]) -> None:
+        if number == signal.SIGINT or self._stopped is not None:
+            self._hurry()
+        self.stop().add_done_callback(lambda _: end_server())
 
     async def _stop_after_start(self) -> None:
         if self._started is not None:
             await asyncio.wait([self._started])
-        await self._logged(lambda: self._stop(self._hurried), "stop")
+        await self._logged(self._stop, "stop")
 
     async def _logged(self, action: Callable[[], Awaitable[None]], name: str) -> None:
         try:

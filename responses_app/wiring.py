@@ -33,6 +33,8 @@ from responses_app.stores.memory import MemoryResponseStore
 
 logger = logging.getLogger("respsite")
 
+LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
@@ -72,9 +74,9 @@ class Site:
         self.relay.start(self.library.cancel_here)
         await self.caretaker.start()
 
-    async def aclose(self, hurried: bool = False) -> None:
-        """Let what runs end, or stop it, at once if `hurried`; write what is to be written, give back what is shared."""
-        await self.registry.aclose(grace=0.0 if hurried else self.settings.shutdown_grace_seconds)
+    async def aclose(self) -> None:
+        """Let what runs end, or stop it; write what is to be written, give back what is shared."""
+        await self.registry.aclose(grace=self.settings.shutdown_grace_seconds, last_words=LAST_WORDS_SECONDS)
         await self.caretaker.aclose()
         await self.relay.aclose()
         await asyncio.gather(

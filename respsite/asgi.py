@@ -23,7 +23,7 @@ try:
     site.engine.engine.check()
 except EngineConfigurationError as error:
     raise SystemExit(f"respsite: {error}") from None
-lifecycle = Lifecycle(site.start, site.aclose)
+lifecycle = Lifecycle(site.start, site.aclose, hurry=site.registry.hurry)
 lifecycle.hook_daphne()
 
 application = Backpressure(

@@ -51,6 +51,7 @@ def _make_secret_key(file: Path) -> None:
 SECRET_KEY = _secret_key()
 DEBUG = RESPSITE.debug
 ALLOWED_HOSTS = list(RESPSITE.allowed_hosts)
+CSRF_TRUSTED_ORIGINS = list(RESPSITE.csrf_trusted_origins)
 
 INSTALLED_APPS = [
     "responses_app",  # before the admin: its templates go first

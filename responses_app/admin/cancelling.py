@@ -60,12 +60,8 @@ async def _forget(response_ids: Collection[str]) -> None:
     registry = _site().registry
     for response_id in response_ids:
         run = registry.get(response_id) or registry.sessions.get(response_id)
-        if run is None:
-            continue
-        run.deleted = True
-        registry.sessions.drop(response_id)
-        if run.plan.background:
-            registry.cancel(run, reason=DELETED)
+        if run is not None:
+            registry.forget(run, reason=DELETED)
 
 
 def _site() -> "Site":

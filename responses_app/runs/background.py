@@ -18,21 +18,22 @@ class BackgroundQueue:
 
     @contextmanager
     def admission(self) -> Iterator[None]:
-        """Hold a place for a response that is being accepted; it is to `join` before this ends.
+        """Take a place for a response while it is accepted; it keeps it until it leaves, or if this raises.
 
         Raises `ApiError` (429) if it would have to wait and may not.
         """
         if self._taken >= self._places:
             message = f"{self.waiting} background responses wait already (BACKGROUND_MAX_QUEUED). Try again shortly."
             raise rate_limited(message, retry_after=5)
-        self._taken += 1
+        self.enter()
         try:
             yield
-        finally:
-            self._taken -= 1
+        except BaseException:
+            self.leave()
+            raise
 
-    def join(self) -> None:
-        """Take a place until `leave`: the response starts."""
+    def enter(self) -> None:
+        """Take a place, whether there is one or not."""
         self._taken += 1
 
     def leave(self) -> None:

@@ -26,6 +26,7 @@ from responses_app.protocol.items import (
     parse_input,
 )
 from responses_app.protocol.requests import CreateRequest
+from responses_app.protocol.resources import TERMINAL_STATUSES, Status
 from responses_app.protocol.sealing import SealBroken, Sealer
 from responses_app.runs.registry import RunRegistry
 from responses_app.stores.base import ConversationRecord, StoreError, Stores
@@ -109,6 +110,9 @@ class History:
             raise previous_response_in_progress(response_id)
         link = await self._store.chain(project, response_id)
         if link is None:
+            kept = await self._store.response(project, response_id)
+            if kept is not None and Status(kept["status"]) not in TERMINAL_STATUSES:  # another worker runs it
+                raise previous_response_in_progress(response_id)
             raise previous_response_not_found(response_id)
         return link
 

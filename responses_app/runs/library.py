@@ -120,10 +120,8 @@ class ResponseLibrary:
         except StoreError as error:
             raise store_away() from error
         if run is not None and run.plan.stored:
-            run.deleted = known = True
-            self._registry.sessions.drop(response_id)
-            if run.plan.background:
-                self._registry.cancel(run, reason="its client deleted it")
+            known = True
+            self._registry.forget(run, reason="its client deleted it")
         if not known:
             raise response_not_found(response_id)
 

@@ -19,6 +19,8 @@ from responses_app.runs.sessions import SessionLimits, StreamSessions
 
 logger = logging.getLogger("respsite.runs")
 
+POLL_SECONDS = 0.02
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
@@ -38,7 +40,9 @@ class RunRegistry:
         self._limits = limits
         self._runs: dict[str, tuple[ResponseRun, asyncio.Task[None]]] = {}
         self._graces: dict[str, asyncio.TimerHandle] = {}
+        self._readers: set[JournalReader] = set()
         self._draining = False
+        self._hurry = asyncio.Event()
         self.queue = BackgroundQueue(max_running=limits.max_background, max_queued=limits.max_queued)
         self.sessions = StreamSessions(
             limits.sessions, cancel=lambda run: self.cancel(run, reason="its stream was given up")
@@ -68,11 +72,10 @@ class RunRegistry:
     def start(self, run: ResponseRun) -> None:
         """Start a run in a task, and a context, of its own.
 
-        Raises `ApiError` as `check_capacity` does, but for background responses: they are accepted already.
+        Raises `ApiError` as `check_capacity` does; not for a background run, which is accepted and has its place in
+        the queue.
         """
-        if run.plan.background:
-            self.queue.join()
-        else:
+        if not run.plan.background:
             self.check_capacity()
         task = asyncio.create_task(run.execute(), name=run.response_id, context=contextvars.Context())
         self._runs[run.response_id] = run, task
@@ -87,18 +90,21 @@ class RunRegistry:
         """
 
         def dropped() -> None:
+            self._readers.discard(reader)
             logger.warning(
                 "response %s: a reader fell more than STREAM_MAX_LAG_BYTES behind and was dropped", run.response_id
             )
             self._left(run, "its reader was too slow")
 
         reader = run.journal.attach(wake, dropped, starting_after=starting_after)
+        self._readers.add(reader)
         self._end_grace(run)
         return reader
 
     def detach(self, run: ResponseRun, reader: JournalReader, *, reason: str = "") -> None:
         """Remove a reader; the last one to leave ends a foreground run, at once or after its grace."""
         run.journal.detach(reader)
+        self._readers.discard(reader)
         self._left(run, reason or "its reader left")
 
     def _left(self, run: ResponseRun, reason: str) -> None:
@@ -138,25 +144,57 @@ class RunRegistry:
             run.abandoned_reason = reason
             asyncio.get_running_loop().call_soon(_cancel, *known)
 
+    def forget(self, run: ResponseRun, *, reason: str) -> None:
+        """Drop a response that was deleted: its stream, and a background one's run."""
+        run.deleted = True
+        self.sessions.drop(run.response_id)
+        if run.plan.background:
+            self.cancel(run, reason=reason)
+
     async def wait_for_end(self, run: ResponseRun) -> None:
         """Return when a run has ended."""
         known = self._runs.get(run.response_id)
         if known:
             await asyncio.wait([known[1]])
 
-    async def aclose(self, *, grace: float = 0.0) -> None:
-        """Refuse new runs, give the present ones `grace` seconds, then stop them and wait until they ended."""
+    def hurry(self) -> None:
+        """Give no grace, or no more of it."""
+        self._hurry.set()
+
+    async def aclose(self, *, grace: float = 0.0, last_words: float = 0.0) -> None:
+        """Refuse new runs, give the present ones `grace` seconds, then stop them and wait until they ended.
+
+        Their readers have `last_words` seconds to hear the end: the server is about to cut their connections.
+        """
         self._draining = True
-        tasks = [task for _, task in self._runs.values()]
-        if tasks and grace > 0:
-            logger.info("%d responses are running; they have %.0f s to end", len(tasks), grace)
-            await asyncio.wait(tasks, timeout=grace)
+        if self._runs and grace > 0 and not self._hurry.is_set():
+            logger.info("%d responses are running; they have %g s to end", len(self._runs), grace)
+            waits = [asyncio.create_task(each) for each in (self._all_ended(), self._hurried())]
+            await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
         while self._runs:  # one that was being accepted when this began comes late
             for run, _ in self._runs.values():
                 run.stopping = True
                 self.cancel(run, reason="the server stopped")
             await asyncio.wait([task for _, task in self._runs.values()])
+        if self._readers:
+            await self._hear(last_words)
         self.sessions.close()
+
+    async def _all_ended(self) -> None:
+        while self._runs:
+            await asyncio.wait([task for _, task in self._runs.values()])
+
+    async def _hurried(self) -> None:
+        await self._hurry.wait()
+
+    async def _hear(self, seconds: float) -> None:
+        for _ in range(round(seconds / POLL_SECONDS)):
+            done = not self._readers
+            await asyncio.sleep(POLL_SECONDS)  # once more at the end: a JSON body is sent when its reader has left
+            if done:
+                break
 
 
 def _cancel(run: ResponseRun, task: "asyncio.Task[None]") -> None:

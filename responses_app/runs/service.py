@@ -104,25 +104,31 @@ class ResponseService:
             await run.accept(again=True)
         except StoreError as error:
             raise store_away() from error
+        self.registry.queue.enter()
         self.registry.start(run)
 
     async def _enqueue(self, run: ResponseRun) -> None:
         """Accept a background response and start it, even if the client leaves meanwhile: then it is kept already."""
 
+        queue = self.registry.queue
+
         def start(accepted: "asyncio.Future[None]") -> None:
-            if not accepted.cancelled() and accepted.exception() is None:
+            if accepted.cancelled() or accepted.exception() is not None:
+                queue.leave()
+            else:
                 self.registry.start(run)
 
-        with self.registry.queue.admission():
+        with queue.admission():
             accepting = asyncio.ensure_future(run.accept())
             try:
                 await asyncio.shield(accepting)
             except asyncio.CancelledError:
+                queue.enter()
                 accepting.add_done_callback(start)
                 raise
             except StoreError as error:
                 raise store_away() from error
-            self.registry.start(run)
+        self.registry.start(run)
 
     async def _plan(
         self, request: CreateRequest, origin: Origin, recall: Recall, *, accepted: AcceptedResponse | None = None

@@ -29,12 +29,10 @@ from responses_app.stores.base import (
 )
 from responses_app.stores.chain_sql import load_chain
 from responses_app.stores.conversation_rows import can_be_known
-from responses_app.stores.estate import inherit
+from responses_app.stores.estate import beat, inherit
 from responses_app.stores.readers import DatabaseReaders
 from responses_app.stores.removal import remove_ended, remove_one
-from responses_app.stores.response_sql import KEEP_WORKER
 from responses_app.stores.retention import added, plan_purge
-from responses_app.stores.rows import worker_row
 from responses_app.stores.writer import CoalescingWriter
 from responses_app.stores.writes import Begun, Job, Write, commit
 
@@ -121,7 +119,7 @@ class DatabaseResponseStore(BaseResponseStore):
         return await self._readers.run(lambda db: lookups.items(db, project, wanted, since=since))
 
     async def beat(self, worker: WorkerState) -> None:
-        await self._do(lambda db, _: KEEP_WORKER.run(db, [worker_row(db, worker, seen_at=self._now())]))
+        await self._do(lambda db, _: beat(db, worker, now=self._now()))
 
     async def inherit(self, worker_id: str, *, lease_seconds: float) -> Estate:
         return await self._do(

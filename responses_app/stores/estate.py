@@ -1,4 +1,4 @@
-"""What dead workers leave: queued responses that another takes over, and running ones that end as failed.
+"""Workers, and what dead ones leave: queued responses that others take over, and running ones that end as failed.
 
 Hosts that share a database are to have clocks that agree to within a second or so.
 """
@@ -11,10 +11,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models import json_text
 from responses_app.protocol.resources import Status
-from responses_app.stores.base import STOPPED, AcceptedResponse, Estate
+from responses_app.stores.base import STOPPED, AcceptedResponse, Estate, WorkerState
 from responses_app.stores.response_sql import (
     CLAIM_RESPONSE,
     FAIL_RESPONSE,
+    KEEP_WORKER,
     RESPONSES,
     RUNNING,
     WORKERS,
@@ -23,7 +24,7 @@ from responses_app.stores.response_sql import (
     in_parts,
     placeholders,
 )
-from responses_app.stores.rows import time_value
+from responses_app.stores.rows import time_value, worker_row
 
 REMEMBERED_SECONDS = 3600.0  # how long the row of a dead worker stays, for people to look at
 
@@ -37,6 +38,12 @@ WHERE id IN ({{ids}}) AND worker = %s AND status = 'queued' ORDER BY created_at,
 """
 
 
+def beat(connection: BaseDatabaseWrapper, worker: WorkerState, *, now: float) -> None:
+    """Note that a worker lives."""
+    with connection.cursor() as cursor:
+        KEEP_WORKER.run(cursor, [worker_row(connection, worker, seen_at=now)])
+
+
 def inherit(
     connection: BaseDatabaseWrapper, worker_id: str, before: Estate | None, *, now: float, lease_seconds: float
 ) -> Estate:
@@ -47,9 +54,9 @@ def inherit(
     """
     alive = {worker_id, *_seen_since(connection, now - lease_seconds)}
     runnable, lost = _left(connection, sorted(alive))
-    CLAIM_RESPONSE.run(connection, [{"id": response_id, "worker": worker_id} for response_id in runnable])
-    FAIL_RESPONSE.run(connection, [_failed(response_id, body) for response_id, body in lost])
     with connection.cursor() as cursor:
+        CLAIM_RESPONSE.run(cursor, [{"id": response_id, "worker": worker_id} for response_id in runnable])
+        FAIL_RESPONSE.run(cursor, [_failed(response_id, body) for response_id, body in lost])
         cursor.execute(
             f"DELETE FROM {WORKERS} WHERE seen_at <= %s AND id <> %s",
             [time_value(connection, now - max(REMEMBERED_SECONDS, lease_seconds)), worker_id],

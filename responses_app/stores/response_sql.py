@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
 from responses_app.models import ChainPart, Response, SampledItem, Worker
@@ -24,11 +25,12 @@ class Writing:
         self._sql = sql
         self._values = itemgetter(*columns)
 
-    def run(self, connection: BaseDatabaseWrapper, rows: Collection[Row]) -> None:
-        """Write rows; PostgreSQL gets them in one go."""
-        if rows:
-            with connection.cursor() as cursor:
-                cursor.executemany(self._sql, list(map(self._values, rows)))
+    def run(self, cursor: CursorWrapper, rows: Collection[Row]) -> int:
+        """Write rows, PostgreSQL gets them in one go; return how many there are now (or were changed)."""
+        if not rows:
+            return 0
+        cursor.executemany(self._sql, list(map(self._values, rows)))
+        return cursor.rowcount
 
 
 def _upsert(model: type[Model], *, only_if: str = "") -> Writing:

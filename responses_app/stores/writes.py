@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 
 from responses_app.protocol.chain import ChainLink
 from responses_app.stores.base import AcceptedResponse, StoredResponse
@@ -60,10 +61,11 @@ UPDATE {RESPONSES} SET status = 'in_progress', request = NULL WHERE id = %s AND 
 
 def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: float) -> None:
     """Write a batch; each response's steps in their order, then the jobs. `now` is in Unix seconds."""
-    for wave in _waves(write for write in batch if not isinstance(write, Job)):
-        _accept(connection, [step for step in wave if isinstance(step, AcceptedResponse)])
-        _begin(connection, [step for step in wave if isinstance(step, Begun)])
-        _save(connection, [step for step in wave if isinstance(step, StoredResponse)], now)
+    with connection.cursor() as cursor:  # one for all: it costs as much as a statement
+        for wave in _waves(write for write in batch if not isinstance(write, Job)):
+            _accept(cursor, [step for step in wave if isinstance(step, AcceptedResponse)])
+            _begin(cursor, [step for step in wave if isinstance(step, Begun)])
+            _save(cursor, [step for step in wave if isinstance(step, StoredResponse)], now)
     for job in batch:
         if isinstance(job, Job):
             job.result = job.act(connection, job.result)
@@ -86,66 +88,70 @@ def _id(step: Step) -> str:
     return step.response_id if isinstance(step, Begun) else str(step.response["id"])
 
 
-def _accept(connection: BaseDatabaseWrapper, accepted: Sequence[AcceptedResponse]) -> None:
-    kept = _kept(connection, [_id(each) for each in accepted if each.again])
-    rows = [accepted_row(connection, each) for each in accepted if not each.again or _id(each) in kept]
-    OPEN_RESPONSE.run(connection, rows)
+def _accept(cursor: CursorWrapper, accepted: Sequence[AcceptedResponse]) -> None:
+    kept = _kept(cursor, [_id(each) for each in accepted if each.again])
+    rows = [accepted_row(cursor.db, each) for each in accepted if not each.again or _id(each) in kept]
+    OPEN_RESPONSE.run(cursor, rows)
 
 
-def _begin(connection: BaseDatabaseWrapper, begun: Sequence[Begun]) -> None:
+def _begin(cursor: CursorWrapper, begun: Sequence[Begun]) -> None:
     if begun:
-        with connection.cursor() as cursor:
-            cursor.executemany(_BEGIN, [(each.response_id, each.project) for each in begun])
+        cursor.executemany(_BEGIN, [(each.response_id, each.project) for each in begun])
 
 
-def _save(connection: BaseDatabaseWrapper, batch: Sequence[StoredResponse], now: float) -> None:
-    kept = _kept(connection, [_id(stored) for stored in batch if stored.accepted])
-    batch = [stored for stored in batch if not stored.accepted or _id(stored) in kept]
-    END_RESPONSE.run(connection, [stored_row(connection, stored) for stored in batch if stored.accepted])
-    KEEP_RESPONSE.run(connection, [stored_row(connection, stored) for stored in batch if not stored.accepted])
+def _save(cursor: CursorWrapper, batch: Sequence[StoredResponse], now: float) -> None:
+    batch = _end(cursor, batch)
+    KEEP_RESPONSE.run(cursor, [stored_row(cursor.db, stored) for stored in batch if not stored.accepted])
     links = {stored.link.response_id: (stored.project, stored.link) for stored in batch if stored.link}
-    links |= _unstored_ancestors(connection, links)
-    KEEP_PART.run(connection, [part_row(*owned) for owned in links.values()])
-    KEEP_SAMPLED.run(connection, [row for stored in batch for row in sampled_rows(stored)])
-    _append(connection, batch, datetime.fromtimestamp(now, UTC))
+    links |= _unstored_ancestors(cursor, links)
+    KEEP_PART.run(cursor, [part_row(*owned) for owned in links.values()])
+    KEEP_SAMPLED.run(cursor, [row for stored in batch for row in sampled_rows(stored)])
+    _append(cursor, batch, now)
 
 
-def _append(connection: BaseDatabaseWrapper, batch: Sequence[StoredResponse], at: datetime) -> None:
+def _end(cursor: CursorWrapper, batch: Sequence[StoredResponse]) -> Sequence[StoredResponse]:
+    """End the responses that were accepted; return the batch without those that were deleted since."""
+    accepted = [stored for stored in batch if stored.accepted]
+    if END_RESPONSE.run(cursor, [stored_row(cursor.db, stored) for stored in accepted]) == len(accepted):
+        return batch
+    kept = _kept(cursor, [_id(stored) for stored in accepted])
+    return [stored for stored in batch if not stored.accepted or _id(stored) in kept]
+
+
+def _append(cursor: CursorWrapper, batch: Sequence[StoredResponse], now: float) -> None:
     """Append responses to their conversations, in an order all processes share: none waits for another in a circle."""
     appends = [(stored.conversation, stored) for stored in batch if stored.conversation]
+    at = datetime.fromtimestamp(now, UTC)
     for append, stored in sorted(appends, key=lambda each: each[0].conversation_id):
-        append_response(connection.alias, stored.project, append, response_id=_id(stored), at=at)
+        append_response(cursor.db.alias, stored.project, append, response_id=_id(stored), at=at)
 
 
-def _kept(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -> set[str]:
+def _kept(cursor: CursorWrapper, response_ids: Sequence[str]) -> set[str]:
     """Return which of these responses there are; they stay until the transaction ends."""
-    return _existing(connection, RESPONSES, response_ids, "FOR UPDATE")
+    return _existing(cursor, RESPONSES, response_ids, "FOR UPDATE")
 
 
-def _stored_parts(connection: BaseDatabaseWrapper, part_ids: Iterable[str]) -> set[str]:
-    return _existing(connection, PARTS, list(part_ids), "FOR KEY SHARE")
+def _stored_parts(cursor: CursorWrapper, part_ids: Iterable[str]) -> set[str]:
+    return _existing(cursor, PARTS, list(part_ids), "FOR KEY SHARE")
 
 
-def _existing(connection: BaseDatabaseWrapper, table: str, ids: Sequence[str], lock: str) -> set[str]:
+def _existing(cursor: CursorWrapper, table: str, ids: Sequence[str], lock: str) -> set[str]:
     found: set[str] = set()
     for some in in_parts(ids):
-        with connection.cursor() as cursor:
-            sql = (
-                f"SELECT id FROM {table} WHERE id IN ({placeholders(some)}) ORDER BY id {for_update(connection, lock)}"
-            )
-            cursor.execute(sql, some)
-            found.update(row[0] for row in cursor.fetchall())
+        sql = f"SELECT id FROM {table} WHERE id IN ({placeholders(some)}) ORDER BY id {for_update(cursor.db, lock)}"
+        cursor.execute(sql, some)
+        found.update(row[0] for row in cursor.fetchall())
     return found
 
 
-def _unstored_ancestors(connection: BaseDatabaseWrapper, links: Mapping[str, _OwnedLink]) -> dict[str, _OwnedLink]:
+def _unstored_ancestors(cursor: CursorWrapper, links: Mapping[str, _OwnedLink]) -> dict[str, _OwnedLink]:
     """Return what these links continue and what is not stored (any more), with its project, by id."""
     parents = {
         link.parent.response_id: (project, link.parent)
         for project, link in links.values()
         if link.parent and link.parent.response_id not in links
     }
-    stored = _stored_parts(connection, parents)
+    stored = _stored_parts(cursor, parents)
     lineages = {
         ancestor.response_id: (project, ancestor)
         for parent_id, (project, parent) in parents.items()
@@ -153,5 +159,5 @@ def _unstored_ancestors(connection: BaseDatabaseWrapper, links: Mapping[str, _Ow
         for ancestor in parent.lineage()
         if ancestor.response_id not in links
     }
-    stored |= _stored_parts(connection, lineages.keys() - parents.keys())
+    stored |= _stored_parts(cursor, lineages.keys() - parents.keys())
     return {part_id: owned for part_id, owned in lineages.items() if part_id not in stored}

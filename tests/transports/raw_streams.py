@@ -51,6 +51,7 @@ class RawStream:
                     self.done = True
                 elif line.startswith(b"data: ") and (frame := json.loads(line[6:]))["type"] != "response.ping":
                     return dict(frame)
+        self.kill()
         return None
 
     async def take(self, count: int) -> list[Frame]:
@@ -73,7 +74,6 @@ class RawStream:
         """Return all events that are left; the stream ends as it should."""
         events = await self.take(10**9)
         assert self.done
-        self.kill()
         return events
 
     async def _read_lines(self) -> AsyncIterator[bytes]:

@@ -107,20 +107,13 @@ async def check_continues(server: Server, parents: list[Frame]) -> None:
 
 @asynccontextmanager
 async def running_streams(server: Server) -> AsyncIterator[None]:
-    """Hold a WebSocket with two responses running, an idle one, a stream, and a request for JSON.
-
-    The last two under daphne alone: uvicorn waits for requests as long as `--timeout-graceful-shutdown` says, by
-    default for ever.
-    """
+    """Hold a WebSocket with two responses running, an idle one, a stream, and a request for JSON."""
     async with AsyncExitStack() as stack:
         socket = await stack.enter_async_context(await Socket.open(server.ws_url))
         for lane in ("a", "b"):
             await socket.create("[hang]", lane)
             await socket.until("response.output_text.delta", lane)
         await stack.enter_async_context(await Socket.open(server.ws_url))
-        if server.kind == "uvicorn":
-            yield
-            return
         http = await stack.enter_async_context(http_client(server))
         json = asyncio.create_task(http.post("/responses", json={"input": "[hang]"}))
         streamed = http.stream("POST", "/responses", json={"input": "[hang]", "stream": True})

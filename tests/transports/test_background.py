@@ -1,0 +1,147 @@
+"""Background responses of a real server: they outlive their clients, wait in a bounded queue, and can be cancelled."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+
+from tests.clients import http_client, read_error_answer, ready, text_of
+from tests.protocol.laws import assert_laws
+from tests.server import Server
+from tests.transports.background import RUNNING, WAITING, begin, cancel, get, is_idle, new_server, speak, until
+from tests.transports.raw_streams import RawStream
+from tests.transports.scripts import SPOKEN, generations, was_aborted
+from tests.transports.stored import stored_statuses
+from tests.waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that runs two at once, while three wait."""
+    with new_server(tmp_path_factory.mktemp("background")) as started:
+        yield started
+    assert "Traceback" not in started.output
+
+
+@pytest.fixture
+async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
+    """A client; what a test leaves running is cancelled."""
+    async with http_client(server) as client:
+        yield client
+        await eventually(lambda: is_idle(server))
+
+
+async def test_it_runs_though_nobody_waits(http: httpx.AsyncClient) -> None:
+    response = await begin(http, "Hello", metadata={"a": "b"})
+    done = await until(http, response["id"], "completed")
+    assert (done["metadata"], text_of(done)) == ({"a": "b"}, "Hello there, friend.")
+    assert done["created_at"] == response["created_at"]
+
+
+async def test_it_survives_its_client(server: Server, http: httpx.AsyncClient) -> None:
+    stream = await RawStream.create(server, input="[dumb a]", background=True)
+    seen = await stream.take(3)
+    stream.kill()
+    response_id = seen[0]["response"]["id"]
+    assert (await get(http, response_id))["status"] == "in_progress"
+    speak(server, "a")
+    done = await until(http, response_id, "completed")
+    events = [*seen, *await (await RawStream.resume(server, response_id, 2)).rest()]
+    assert_laws(events)
+    assert events[-1]["response"] == done
+
+
+async def test_a_client_that_leaves_before_the_answer_leaves_nothing_behind(
+    server: Server, http: httpx.AsyncClient
+) -> None:
+    """What it asked for runs or does not; nothing hangs in the queue, and nothing takes a place there."""
+    chance = random.Random(7)
+    for _ in range(40):
+        stream = await RawStream.create(server, input="Hello", background=True)
+        await asyncio.sleep(chance.random() * 0.004)
+        stream.kill()
+    await eventually(lambda: is_idle(server))
+    await until(http, (await begin(http, "[dumb b]"))["id"], "in_progress")  # the last one of all that were sent
+    speak(server, "b")
+    await eventually(lambda: is_idle(server))
+    begun = [await begin(http, "[hang]") for _ in range(RUNNING + WAITING)]
+    await cancel(http, *begun)
+    assert set(stored_statuses(server).values()) <= {"completed", "cancelled", "failed"}
+
+
+async def test_no_more_wait_than_the_maximum(server: Server, http: httpx.AsyncClient) -> None:
+    bodies = [{"input": f"[hang] {number}", "background": True} for number in range(12)]
+    answers = await asyncio.gather(*(http.post("/responses", json=body) for body in bodies))
+    begun = [answer.json() for answer in answers if answer.status_code == 200]
+    refused = [answer for answer in answers if answer.status_code != 200]
+    assert (len(begun), len(refused)) == (RUNNING + WAITING, len(bodies) - RUNNING - WAITING)
+    for answer in refused:
+        message = read_error_answer(answer, status=429, code="rate_limit_exceeded")
+        assert "BACKGROUND_MAX_QUEUED" in message
+        assert int(answer.headers["retry-after"]) >= 1
+    answer = await http.post("/responses", json={"input": "x", "background": True, "stream": True})
+    read_error_answer(answer, status=429, code="rate_limit_exceeded")
+    assert (await http.post("/responses", json={"input": "In the foreground"})).json()["status"] == "completed"
+    assert (await ready(server))["background_queued"] == WAITING
+    statuses = sorted([(await get(http, response["id"]))["status"] for response in begun])
+    assert statuses == ["in_progress"] * RUNNING + ["queued"] * WAITING
+    (first,) = await cancel(http, begun[-1])
+    assert first["status"] == "cancelled"
+    begun[-1] = await begin(http, "There is room again")
+    assert {response["status"] for response in await cancel(http, *begun)} == {"cancelled"}
+
+
+async def test_they_have_their_turns_in_order(server: Server, http: httpx.AsyncClient) -> None:
+    hanging = [await begin(http, "[hang]") for _ in range(RUNNING)]
+    waiting = [await begin(http, f"Hello {number}") for number in range(WAITING)]
+    await cancel(http, *hanging)
+    for response in waiting:
+        await until(http, response["id"], "completed")
+    order = [generations(server, response["id"])[0] for response in waiting]
+    lines = (server.folder / "journal.jsonl").read_text().splitlines()
+    places = [lines.index(json.dumps(entry)) for entry in order]
+    assert places == sorted(places)
+
+
+async def test_one_that_waits_is_cancelled_and_never_runs(server: Server, http: httpx.AsyncClient) -> None:
+    hanging = [await begin(http, "[hang]") for _ in range(RUNNING)]
+    waiting = await begin(http, "Hello")
+    stream = await RawStream.resume(server, waiting["id"])
+    for _ in range(2):
+        (cancelled,) = await cancel(http, waiting)
+        assert (cancelled["status"], cancelled["output"], cancelled["usage"]) == ("cancelled", [], None)
+    events = await stream.rest()
+    assert_laws(events)
+    assert [event["type"] for event in events] == ["response.created", "response.queued", "response.incomplete"]
+    assert events[-1]["response"] == cancelled == await get(http, waiting["id"])
+    await cancel(http, *hanging)
+    assert generations(server, waiting["id"]) == []
+
+
+async def test_one_that_runs_is_cancelled_and_keeps_what_was_said(server: Server, http: httpx.AsyncClient) -> None:
+    stream = await RawStream.create(server, input="[hang]", background=True)
+    events = await stream.until("response.output_text.delta")
+    response_id = events[0]["response"]["id"]
+    both = await asyncio.gather(*(http.post(f"/responses/{response_id}/cancel") for _ in range(2)))
+    assert [answer.json()["status"] for answer in both] == ["cancelled"] * 2
+    events += await stream.rest()
+    assert_laws(events)
+    done = await get(http, response_id)
+    assert done == events[-1]["response"] == both[0].json()
+    assert text_of(done) == "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta") != ""
+    assert done["usage"]["output_tokens"] > SPOKEN
+    await eventually(lambda: was_aborted(server, response_id))
+
+
+async def test_one_that_is_deleted_ends_and_makes_room(server: Server, http: httpx.AsyncClient) -> None:
+    stream = await RawStream.create(server, input="[hang]", background=True)
+    events = await stream.until("response.output_text.delta")
+    response_id = events[0]["response"]["id"]
+    assert (await http.delete(f"/responses/{response_id}")).json()["deleted"] is True
+    events += await stream.rest()
+    assert events[-1]["response"]["status"] == "cancelled"
+    await eventually(lambda: was_aborted(server, response_id))
+    read_error_answer(await http.get(f"/responses/{response_id}"), status=404, code=None, param="response_id")

@@ -1,0 +1,166 @@
+"""A server that is told to stop: what runs may end, and what does not end in time goes on after the next start."""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, ready, text_of
+from tests.protocol.laws import assert_laws
+from tests.server import Server
+from tests.transports.background import ANSWER, begin, get, new_server, speak, until
+from tests.transports.raw_streams import RawStream
+from tests.waiting import eventually
+
+STATUSES = (0, -signal.SIGTERM)  # of a process that ended as it should
+AT_ONCE = 5.0  # seconds, on a machine that is busy
+
+
+def tell_to_stop(server: Server) -> None:
+    """Send SIGTERM and go on."""
+    assert server.process is not None
+    server.process.send_signal(signal.SIGTERM)
+
+
+def assert_quiet(server: Server) -> None:
+    """Check that nothing broke on the way."""
+    for noise in ("Traceback", "was never", "Task was destroyed", "Unhandled"):
+        assert noise not in server.output, server.output[-3000:]
+
+
+async def in_flight(server: Server, count: int) -> bool:
+    """Say whether so many responses run."""
+    return bool((await ready(server))["responses_in_flight"] == count)
+
+
+async def refuses(http: httpx.AsyncClient) -> bool:
+    """Say whether the server takes nothing more."""
+    answer = await http.post("/responses", json={"input": "Hello"})
+    if answer.status_code == 200:
+        return False
+    message = read_error_answer(answer, status=503, code="server_is_overloaded")
+    assert "stopping" in message
+    return True
+
+
+async def test_what_ends_within_the_grace_is_waited_for(folder: Path, kind: str) -> None:
+    server = new_server(folder, kind=kind, shutdown_grace_seconds=30).start()
+    try:
+        async with http_client(server) as http, await Socket.open(server.ws_url) as socket:
+            background = await begin(http, "[dumb a]")
+            streamed = await RawStream.create(server, input="[dumb a]")
+            events = await streamed.take(2)
+            await socket.create("[dumb a]", "lane")
+            frames = await socket.until("response.in_progress", "lane")
+            json_body = asyncio.create_task(http.post("/responses", json={"input": "[dumb a]"}))
+            await eventually(lambda: in_flight(server, 4))
+            tell_to_stop(server)
+            await eventually(lambda: refuses(http))
+            await socket.create("Too late")
+            read_error_frame(await socket.error(), status=503, code="server_is_overloaded")
+            assert (await get(http, background["id"]))["status"] in ("queued", "in_progress")
+            speak(server, "a")
+            events += await streamed.rest()
+            frames += await socket.answer("lane")
+            assert events[-1]["type"] == frames[-1]["type"] == "response.completed"
+            assert (await json_body).json()["status"] == "completed"
+            await socket.closed()
+        assert await asyncio.to_thread(server.stop) in STATUSES
+        assert_quiet(server)
+        ids = [
+            background["id"],
+            json_body.result().json()["id"],
+            *(each[0]["response"]["id"] for each in (events, frames)),
+        ]
+        with server:
+            async with http_client(server) as http:
+                for response_id in ids:
+                    assert text_of(await get(http, response_id)) == ANSWER
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(("kind", "grace"), [("daphne", 0), ("uvicorn", 0), ("daphne", 0.3)], indirect=["kind"])
+async def test_what_does_not_end_goes_back_to_the_queue_or_has_failed(folder: Path, kind: str, grace: float) -> None:
+    server = new_server(folder, kind=kind, shutdown_grace_seconds=grace).start()
+    try:
+        async with http_client(server) as http, await Socket.open(server.ws_url) as socket:
+            foreground = await RawStream.create(server, input="[hang]")
+            spoken = await foreground.until("response.output_text.delta")
+            await socket.create("[hang]")
+            frames = await socket.until("response.output_text.delta")
+            dumb = await begin(http, "[dumb a]", metadata={"a": "b"})
+            said = await RawStream.create(server, input="[hang]", background=True)
+            seen = await said.until("response.output_text.delta")
+            waiting = [await begin(http, f"[dumb {name}]", instructions=name) for name in "bc"]
+            watched = await RawStream.resume(server, dumb["id"])
+            assert len(await watched.take(3)) == 3
+            items = (await http.get(f"/responses/{dumb['id']}/input_items")).json()
+            stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+            spoken += await foreground.rest()
+            seen += await said.rest()
+            frames += await socket.answer()
+            assert await watched.take(10) == []
+            assert not watched.done, "this stream is not over: it goes on after the next start"
+            assert await stopping in STATUSES
+        assert_quiet(server)
+        for events in (spoken, seen, frames):
+            assert_stopped(events)
+        for name in "abc":
+            speak(server, name)
+        with server:
+            async with http_client(server) as http:
+                for events in (spoken, seen, frames):
+                    assert await get(http, events[0]["response"]["id"]) == events[-1]["response"]
+                for response in (dumb, *waiting):
+                    done = await until(http, response["id"], "completed")
+                    assert text_of(done) == ANSWER
+                    kept = ("id", "created_at", "metadata", "instructions", "background", "model")
+                    assert [done[name] for name in kept] == [response[name] for name in kept]
+                again = await RawStream.resume(server, dumb["id"], 2)
+                assert (await again.rest())[0]["sequence_number"] == 3
+                assert (await http.get(f"/responses/{dumb['id']}/input_items")).json() == items
+        assert_quiet(server)
+    finally:
+        server.stop()
+
+
+def assert_stopped(events: list[Frame]) -> None:
+    """Check that a response failed because its server stopped."""
+    assert_laws(events)
+    response = events[-1]["response"]
+    assert response["status"] == "failed"
+    assert response["error"]["code"] == "server_error"
+    assert "server stopped" in response["error"]["message"]
+
+
+async def test_a_second_signal_ends_the_wait(folder: Path, kind: str) -> None:
+    server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
+    try:
+        stream = await RawStream.create(server, input="[hang]", background=True)
+        events = await stream.until("response.output_text.delta")
+        tell_to_stop(server)
+        await eventually(lambda: "they have 300 s to end" in server.output)
+        begun = time.monotonic()
+        stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+        events += await stream.rest()
+        assert_stopped(events)
+        assert await stopping in STATUSES
+        assert time.monotonic() - begun < AT_ONCE
+        assert_quiet(server)
+    finally:
+        server.stop()
+
+
+async def test_who_does_nothing_stops_at_once(folder: Path, kind: str) -> None:
+    server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
+    async with await Socket.open(server.ws_url) as socket:
+        await socket.ask("Hello")
+        begun = time.monotonic()
+        assert await asyncio.to_thread(server.stop) in STATUSES
+        assert time.monotonic() - begun < AT_ONCE
+        await socket.closed()
+    assert_quiet(server)
