@@ -109,6 +109,11 @@ class Server:
         """What it has logged so far."""
         return self.log.read_text() if self.log.exists() else ""
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there."""
+        return self.process is not None and self.process.poll() is None
+
     def __enter__(self) -> "Server":
         return self.start()
 

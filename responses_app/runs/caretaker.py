@@ -16,6 +16,7 @@ from responses_app.stores.base import AcceptedResponse, BaseResponseStore, Store
 logger = logging.getLogger("respsite.runs")
 
 BEATS_PER_LEASE = 3
+FOREVER = 10 * 365 * 24 * 3600.0  # seconds: of a lease that does not end
 PURGE_SECONDS = 60.0
 
 
@@ -38,6 +39,7 @@ class Caretaker:
         self._lease = lease_seconds
         self._tasks: list[asyncio.Task[None]] = []
         self._inherited: deque[AcceptedResponse] = deque()  # taken over, and to be run here
+        self._seen_at = self._seen_since = -FOREVER  # when the store heard from this worker: last, and since when
         self._purged_at = time.monotonic()
 
     async def start(self) -> None:
@@ -63,7 +65,8 @@ class Caretaker:
 
     async def _keep_looking(self) -> None:
         while True:
-            if self._ready():
+            await self._look_after(self._settle)
+            if self._ready() and not self._service.registry.draining:
                 await self._look_after(self._inherit)
                 await self._look_after(self._purge)
             await asyncio.sleep(self._lease / BEATS_PER_LEASE)
@@ -78,9 +81,31 @@ class Caretaker:
 
     async def _beat(self) -> None:
         await self._store.beat(self._state())
+        now = time.monotonic()
+        if now - self._seen_at > self._lease:
+            self._seen_since = now
+        self._seen_at = now
+
+    @property
+    def _heard_all(self) -> bool:
+        """Whether all who live could say so: after a start, or a store that was away, that takes a lease."""
+        now = time.monotonic()
+        return now - self._seen_at <= self._lease <= now - self._seen_since
+
+    async def _settle(self) -> None:
+        """Keep the ends that could not be kept when they came."""
+        unsaved = self._service.unsaved
+        while unsaved:
+            stored = unsaved.popleft()
+            try:
+                await self._store.save(stored)
+            except StoreError:
+                unsaved.appendleft(stored)
+                raise
 
     async def _inherit(self) -> None:
-        estate = await self._store.inherit(self._state().id, lease_seconds=self._lease)
+        lease = self._lease if self._heard_all else FOREVER
+        estate = await self._store.inherit(self._state().id, lease_seconds=lease)
         if estate.failed:
             logger.warning("%d responses of workers that died have failed", estate.failed)
         self._inherited += estate.queued

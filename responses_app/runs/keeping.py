@@ -30,10 +30,22 @@ class Measured:
 
 
 class ResponseKeeper:
-    """Keeps one response; does nothing for one that is not stored. `worker` is this process, `now` its clock."""
+    """Keeps one response; does nothing for one that is not stored. `worker` is this process, `now` its clock.
 
-    def __init__(self, plan: RunPlan, stores: Stores, *, worker: str, now: Callable[[], float]) -> None:
+    `owe` takes an end that could not be kept, to be kept when the store is back.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        stores: Stores,
+        *,
+        worker: str,
+        now: Callable[[], float],
+        owe: Callable[[StoredResponse], None],
+    ) -> None:
         self.now = now
+        self._owe = owe
         self._plan = plan
         self._store = stores.responses
         self._conversations = stores.conversations
@@ -99,6 +111,11 @@ class ResponseKeeper:
         else:
             return True
         return False
+
+    def owe(self, response: JsonObject, measured: Measured) -> None:
+        """Keep later how the response ended, whose end could not be kept: nobody is to wait for it for ever."""
+        if self._plan.stored:
+            self._owe(self._stored(response, None, [], measured))
 
     async def _save(
         self, response: JsonObject, link: ChainLink | None, sampled: list[SampledItem], measured: Measured

@@ -41,7 +41,7 @@ class RunRegistry:
         self._runs: dict[str, tuple[ResponseRun, asyncio.Task[None]]] = {}
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._readers: set[JournalReader] = set()
-        self._draining = False
+        self.draining = False  # the server stops
         self._hurry = asyncio.Event()
         self.queue = BackgroundQueue(max_running=limits.max_background, max_queued=limits.max_queued)
         self.sessions = StreamSessions(
@@ -63,7 +63,7 @@ class RunRegistry:
 
     def check_capacity(self) -> None:
         """Raise `ApiError` (503) if no run can start now."""
-        if self._draining:
+        if self.draining:
             raise overloaded("The server is stopping. Send the request again.", retry_after=2)
         if len(self._runs) >= self._limits.max_runs:
             message = f"{self._limits.max_runs} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
@@ -166,7 +166,7 @@ class RunRegistry:
 
         Their readers have `last_words` seconds to hear the end: the server is about to cut their connections.
         """
-        self._draining = True
+        self.draining = True
         if self._runs and grace > 0 and not self._hurry.is_set():
             logger.info("%d responses are running; they have %g s to end", len(self._runs), grace)
             waits = [asyncio.create_task(each) for each in (self._all_ended(), self._hurried())]

@@ -277,6 +277,7 @@ class ResponseRun:
                 ending, status=Status.FAILED, error=failure(None, self.plan.origin.request_id), reason=None
             )
             link = None
+            self._keeper.owe(self._stream.outcome(ending), self._measured())
         self.link = link
         self._publish(self._stream.finish(ending))
         self._log()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,9 +29,11 @@ from responses_app.runs.plan import Origin, RunPlan
 from responses_app.runs.planning import Draft, count_prompt, make_plan
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.run import ResponseRun
-from responses_app.stores.base import AcceptedResponse, StoreError, Stores
+from responses_app.stores.base import AcceptedResponse, StoredResponse, StoreError, Stores
 
 logger = logging.getLogger("respsite.runs")
+
+MAX_UNSAVED = 10_000  # ends that wait for the store to come back
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class ResponseService:
     new_id: Callable[[str], str]
     now: Callable[[], float]
     limits: ServiceLimits
+    unsaved: deque[StoredResponse] = field(default_factory=deque, init=False)
 
     async def create(self, request: CreateRequest, origin: Origin, *, recall: Recall = lambda _: None) -> ResponseRun:
         """Prepare a request and start its run; the caller attaches a reader before it awaits anything.
@@ -178,9 +182,13 @@ class ResponseService:
             engine=model.engine,
             stream=ResponseStream(response, functions=functions, new_id=self.new_id),
             journal=EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable),
-            keeper=ResponseKeeper(plan, self.stores, worker=self.limits.worker, now=self.now),
+            keeper=ResponseKeeper(plan, self.stores, worker=self.limits.worker, now=self.now, owe=self._owe),
             queue=self.registry.queue,
         )
+
+    def _owe(self, stored: StoredResponse) -> None:
+        if len(self.unsaved) < MAX_UNSAVED:
+            self.unsaved.append(stored)
 
     def _model(self, name: str | None) -> ServedModel:
         if name is None:

@@ -1,8 +1,10 @@
 """The caretaker: what it takes over runs, waits or fails; nothing is lost on the way."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -10,28 +12,33 @@ from engine.errors import EngineUnavailable
 from responses_app.protocol.errors import JsonObject
 from responses_app.runs.caretaker import Caretaker
 from responses_app.stores.base import AcceptedResponse, Estate, StoreError, WorkerState
-from tests.runs.fakes import FakeEngine, FakeStore, Site
+from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
 from tests.waiting import eventually
 
 LEASE = 0.06  # seconds
 
 
-async def left_behind(count: int = 1, **fields: object) -> FakeStore:
+async def left_behind(count: int = 1, *, worker: str = "") -> FakeStore:
     """Return a store with background responses that a worker accepted and never began."""
     site = Site(FakeEngine([[asyncio.Event()]]))
     for _ in range(count):
-        await site.begin(input="hi", background=True, **fields)
+        await site.begin(input="hi", background=True)
     await site.registry.aclose()
+    for each in site.store._responses.values():
+        assert isinstance(each.of, AcceptedResponse)
+        each.of = replace(each.of, worker=worker)
     return site.store
 
 
 @asynccontextmanager
-async def looked_after(site: Site, *, ready: Callable[[], bool] = lambda: True) -> AsyncIterator[Caretaker]:
-    """Let a caretaker look after a site."""
+async def looked_after(
+    site: Site, *, ready: Callable[[], bool] = lambda: True, worker: str = "me"
+) -> AsyncIterator[Caretaker]:
+    """Let a caretaker look after a site, whose own responses are of the worker ""."""
     caretaker = Caretaker(
         site.service,
         site.store,
-        state=lambda: WorkerState(id="me", started_at=0),
+        state=lambda: WorkerState(id=worker, started_at=0),
         ready=ready,
         lease_seconds=LEASE,
     )
@@ -66,6 +73,40 @@ async def test_nothing_is_taken_over_before_the_engine_is_ready() -> None:
         assert statuses(site.store) == ["queued"]
         ready = True
         await eventually(lambda: statuses(site.store) == ["completed"])
+
+
+async def test_nothing_is_taken_over_by_a_server_that_stops() -> None:
+    site = Site(FakeEngine([[asyncio.Event()]]))
+    async with looked_after(site):
+        await site.begin(input="hi")
+        closing = asyncio.create_task(site.registry.aclose(grace=30))
+        await asyncio.sleep(0)
+        store = await left_behind()
+        site.store._responses |= store._responses
+        await asyncio.sleep(3 * LEASE)
+        estate = await site.store.inherit("another", lease_seconds=1000)
+        assert len(estate.queued) == 1
+        site.registry.hurry()
+        await closing
+
+
+@pytest.mark.parametrize("lives", [False, True])
+async def test_after_an_outage_all_have_a_lease_to_say_that_they_live(lives: bool) -> None:
+    site = Site(store=await left_behind(worker="another"))
+    await site.store.beat(WorkerState(id="another", started_at=0))
+    await asyncio.sleep(2 * LEASE)
+    begun = time.monotonic()
+    async with looked_after(site):
+        if lives:
+            site.store._workers["another"] = time.time() + 1000  # it goes on saying so
+        while time.monotonic() - begun < 0.9 * LEASE:
+            assert statuses(site.store) == ["queued"]
+            await asyncio.sleep(LEASE / 10)
+        if lives:
+            await asyncio.sleep(2 * LEASE)
+            assert statuses(site.store) == ["queued"]
+        else:
+            await eventually(lambda: statuses(site.store) == ["completed"])
 
 
 async def test_what_cannot_run_now_waits() -> None:
@@ -138,6 +179,36 @@ async def test_one_that_was_deleted_meanwhile_stays_deleted() -> None:
         site.engine.ill = None
         await eventually(lambda: len(site.engine.requests) == 1)
         await eventually(lambda: len(site.registry) == 0)
+    assert statuses(site.store) == []
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_an_end_that_could_not_be_kept_is_kept_when_the_store_is_back(background: bool) -> None:
+    gate = asyncio.Event()
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]]))
+    async with looked_after(site, worker=""):
+        reading = await site.begin(input="hi", background=background)
+        await site.engine.waits.wait()
+        site.store.failure = StoreError("away")
+        gate.set()
+        assert (await reading.to_the_end())[-1]["type"] == "response.failed"
+        assert statuses(site.store) == ["in_progress"]
+        await asyncio.sleep(2 * LEASE)
+        site.store.failure = None
+        await eventually(lambda: statuses(site.store) == ["failed"])
+        assert kept(site.store) == [reading.events[-1]["response"]]
+        assert len(site.service.unsaved) == 0
+
+
+async def test_one_that_was_deleted_before_its_end_could_be_kept_stays_deleted() -> None:
+    site = Site()
+    async with looked_after(site, worker=""):
+        reading = await site.begin(input="hi")
+        site.store.failure = RuntimeError("broken")
+        await reading.to_the_end()
+        await site.library.delete("default", reading.run.response_id)
+        site.store.failure = None
+        await eventually(lambda: len(site.service.unsaved) == 0)
     assert statuses(site.store) == []
 
 

@@ -27,7 +27,7 @@ def new_server(folder: Path, **settings: object) -> Server:
         for name in "abcdef"
     ]
     options = json.dumps({"journal": str(folder / "journal.jsonl")})
-    limits = {"background_max_running": RUNNING, "background_max_queued": WAITING, "worker_lease_seconds": 1}
+    limits = {"background_max_running": RUNNING, "background_max_queued": WAITING, "worker_lease_seconds": 5}
     return Server(folder, script=[*dumb, *main_script(folder)], engine_options=options, **{**limits, **settings})  # type: ignore[arg-type]
 
 

@@ -137,18 +137,20 @@ def assert_stopped(events: list[Frame]) -> None:
     assert "server stopped" in response["error"]["message"]
 
 
-async def test_a_second_signal_ends_the_wait(folder: Path, kind: str) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_or_ctrl_c_ends_the_wait(folder: Path, kind: str, sent: signal.Signals) -> None:
     server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
     try:
         stream = await RawStream.create(server, input="[hang]", background=True)
         events = await stream.until("response.output_text.delta")
-        tell_to_stop(server)
-        await eventually(lambda: "they have 300 s to end" in server.output)
+        if sent == signal.SIGTERM:
+            tell_to_stop(server)
+            await eventually(lambda: "they have 300 s to end" in server.output)
         begun = time.monotonic()
-        stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+        stopping = asyncio.create_task(asyncio.to_thread(server.stop, sent))
         events += await stream.rest()
         assert_stopped(events)
-        assert await stopping in STATUSES
+        assert await stopping in (*STATUSES, -sent)
         assert time.monotonic() - begun < AT_ONCE
         assert_quiet(server)
     finally:
