@@ -5,7 +5,7 @@ import time
 from statistics import median
 
 from tests.bench.report import Result
-from tests.vllm.bench.client import begin, http
+from tests.vllm.bench.client import begin, http, wake
 from tests.vllm.bench.cores import load_in_its_place
 from tests.vllm.bench.servers import Bench, Contender
 
@@ -47,6 +47,7 @@ async def _measure(bench: Bench, contenders: list[Contender]) -> list[list[float
 async def _abort(contender: Contender) -> float:
     """Disconnect in the middle of a stream and wait for vLLM's scheduler to run nothing; return how long it took."""
     async with http() as session:
+        await wake(session, contender.url)
         answer = await begin(session, contender.url, input="endless", store=False)
         _wait(contender, running=True)
         answer.close()

@@ -1,5 +1,6 @@
 """The load: clients that do as little as possible for each event, and note when it came."""
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from tests.vllm.server import SERVED_MODEL
 JsonObject = dict[str, Any]
 TIMEOUT = aiohttp.ClientTimeout(total=300)
 DELTA = b'.delta"'
+WAKE: JsonObject = {"when": "wake up", "say": "<|channel|>final<|message|>I have been awake all the time.<|return|>"}
 JSON = {"content-type": "application/json"}
 COMPLETED = "response.completed"
 ENDS = tuple(f'{{"type":"{name}"' for name in (COMPLETED, "response.failed", "response.incomplete", "error"))
@@ -65,6 +67,11 @@ async def post(session: aiohttp.ClientSession, url: str, **fields: object) -> An
     assert answer.status == 200, f"{answer.status}: {text[:2000]}"
     event = json.loads(text[text.rindex("data: {") + 6 :].partition("\n")[0])
     return Answer(response=_completed(event), first=first, total=total)
+
+
+async def wake(session: aiohttp.ClientSession, url: str, number: int = 1) -> None:
+    """Have a server say something first: one that was idle for some seconds can take another second to begin."""
+    await asyncio.gather(*(post(session, url, input=WAKE["when"], store=False) for _ in range(number)))
 
 
 async def begin(session: aiohttp.ClientSession, url: str, **fields: object) -> aiohttp.ClientResponse:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-from tests.vllm.bench.client import Answer, JsonObject, ask, http, post
+from tests.vllm.bench.client import Answer, JsonObject, ask, http, post, wake
 from tests.vllm.bench.servers import Contender
 from tests.vllm.engines import full_blocks
 
@@ -28,17 +28,21 @@ _numbers = itertools.count(1)  # each rollout begins with another message, so th
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """What one rollout took, in seconds. `engine` is how long the engine core had requests."""
+    """What one rollout took, in seconds. `engine` is, for each turn, how long the engine core had the request."""
 
     answers: Sequence[Answer]
-    wall: float
-    engine: float
+    engine: Sequence[float]
     cpu: float
 
     @property
-    def front_end(self) -> float:
-        """Return what the client waited for and the engine core did not work on."""
-        return self.wall - self.engine
+    def wall(self) -> float:
+        """Return what the client waited for."""
+        return sum(answer.total for answer in self.answers)
+
+    @property
+    def front_end(self) -> list[float]:
+        """Return, for each turn, what the client waited for while the engine core did not have the request."""
+        return [answer.total - engine for answer, engine in zip(self.answers, self.engine, strict=True)]
 
     @property
     def cached_share(self) -> float:
@@ -97,23 +101,23 @@ async def roll(contender: Contender, way: Way, calls: int = CALLS) -> Rollout:
     new: list[JsonObject] = [{"role": "user", "content": question}]
     history: list[JsonObject] = []
     answers: list[Answer] = []
-    engine, cpu = contender.engine_seconds(), contender.cpu_seconds()
+    async with http() as session:
+        await wake(session, contender.url)
+    clock = [contender.engine_seconds()]
+    cpu = 0.0
     async with way.open(contender) as ask_:
         while new:
             history += new
             link = {"previous_response_id": answers[-1].response["id"]} if answers and not way.resends else {}
+            before = contender.cpu_seconds()
             answers.append(await ask_(input=history if way.resends else new, tools=[READ_FILE], **link))
+            cpu += contender.cpu_seconds() - before
+            clock.append(contender.engine_seconds())
             output = answers[-1].response["output"]
             history += output
             new = [_output(item, CALLS - calls + len(answers)) for item in output if item["type"] == "function_call"]
     assert len(answers) == calls + 1, answers[-1].response
-    cpu = contender.cpu_seconds() - cpu
-    return Rollout(
-        answers=answers,
-        wall=sum(answer.total for answer in answers),
-        engine=contender.engine_seconds() - engine,
-        cpu=cpu,
-    )
+    return Rollout(answers=answers, engine=[after - before for before, after in itertools.pairwise(clock)], cpu=cpu)
 
 
 def script() -> list[dict[str, object]]:

@@ -20,6 +20,7 @@ import httpx
 
 from tests.bench.report import Report
 from tests.server import ROOT, Server
+from tests.vllm.bench.client import WAKE
 from tests.vllm.bench.cores import ENGINES, place_server
 from tests.vllm.bench.shapes import Shape
 from tests.vllm.script import SCRIPT_VARIABLE, write_script
@@ -129,7 +130,7 @@ class Bench:
         self._folder = folder
         self._stack = ExitStack()
         self._script = folder / "script.json"
-        self.speak([{"say": "<|channel|>final<|message|>Hello.<|return|>"}])
+        self.speak([{"say": "<|channel|>final<|message|>Hello.<|return|>"}])  # to whoever asks at a start
         os.environ[SCRIPT_VARIABLE] = str(self._script)
         os.environ["VLLM_ENABLE_RESPONSES_API_STORE"] = "1"  # vLLM's own `previous_response_id`
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
@@ -143,7 +144,7 @@ class Bench:
 
     def speak(self, entries: Sequence[dict[str, object]]) -> None:
         """Have every server say this from now on."""
-        write_script(self._script, entries)
+        write_script(self._script, [WAKE, *entries])
 
     @cached_property
     def in_process(self) -> Contender:

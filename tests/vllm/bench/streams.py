@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from tests.bench.report import Result
-from tests.vllm.bench.client import Answer, http, post
+from tests.vllm.bench.client import Answer, http, post, wake
 from tests.vllm.bench.cores import load_in_its_place
 from tests.vllm.bench.servers import Bench, Contender
 
@@ -52,9 +52,10 @@ async def _measure(bench: Bench, contenders: Sequence[Contender], number: int) -
 
 async def _round(contender: Contender, number: int, samples: Samples) -> None:
     clocks = (contender.cpu_seconds, contender.first_cpu_seconds, contender.whole_cpu_seconds)
-    began = [clock() for clock in clocks]
     answers: list[Answer] = []
     async with http() as session:
+        await wake(session, contender.url, number)
+        began = [clock() for clock in clocks]
         for _ in range(-(-LEAST_RESPONSES // number)):
             asked = (post(session, contender.url, input=f"stream {each}", store=False) for each in range(number))
             answers += await asyncio.gather(*asked)
