@@ -9,6 +9,7 @@ from responses_app.protocol.errors import (
     rate_limited,
     server_error,
 )
+from responses_app.stores.base import STOPPED
 
 
 def refusal(error: EngineError, request_id: str) -> ApiError:
@@ -26,7 +27,7 @@ def refusal(error: EngineError, request_id: str) -> ApiError:
 
 def server_stopped() -> JsonObject:
     """Return the `error` object of a response that was running when its server stopped."""
-    return {"code": "server_error", "message": "The server stopped while this response was running. Send it again."}
+    return dict(STOPPED)
 
 
 def failure(error: EngineError | None, request_id: str) -> JsonObject:

@@ -53,9 +53,8 @@ class StreamSessions:
     def keep(self, run: ResponseRun) -> None:
         """Begin a session; where there is no room for it, its stream cannot be picked up again."""
         self._sessions[run.response_id] = _Session(run, asyncio.get_running_loop().time())
-        while len(self._sessions) > self._limits.max_sessions and self._evict(but=run):  # its reader is yet to come
-            pass
-        if len(self._sessions) > self._limits.max_sessions:
+        excess = len(self._sessions) - self._limits.max_sessions
+        if excess > 0 and not self._make_room(excess, beside=run):
             self._forget(run.response_id)
         self._schedule()
 
@@ -90,24 +89,40 @@ class StreamSessions:
             elif journal.closed and now - session.idle_since >= self._limits.ttl:
                 self._forget(response_id)
         excess = self.kept_bytes - self._limits.max_bytes
-        while excess > 0 and (freed := self._evict()):
-            excess -= freed
+        if excess > 0:
+            finished, running = self._unread()
+            for session in [*finished, *running]:
+                if excess <= 0:
+                    break
+                excess -= session.run.journal.kept_bytes
+                self._give_up(session.run)
 
-    def _evict(self, *, but: ResponseRun | None = None) -> int:
-        """Forget the session that is missed least, not that of `but`; return the bytes that frees, 0 if none may go."""
-        unread = [s for s in self._sessions.values() if not s.run.journal.readers and s.run is not but]
+    def _make_room(self, excess: int, *, beside: ResponseRun) -> bool:
+        """Forget `excess` sessions; return whether that could be done without the one of `beside`.
+
+        Some more finished ones go at once, so that not every new session has to look through all.
+        """
+        finished, running = self._unread()
+        running = [session for session in running if session.run is not beside]
+        for session in finished[: excess + self._limits.max_sessions // 20]:
+            self._give_up(session.run)
+        for session in running[: max(0, excess - len(finished))]:
+            self._give_up(session.run)
+        return len(finished) + len(running) >= excess
+
+    def _unread(self) -> tuple[list[_Session], list[_Session]]:
+        """Return the finished and the running foreground sessions that nobody reads, the longest idle ones first."""
+        unread = [session for session in self._sessions.values() if not session.run.journal.readers]
+        unread.sort(key=lambda session: session.idle_since)
         finished = [session for session in unread if session.run.journal.closed]
-        foreground = [s for s in unread if not s.run.journal.closed and not s.run.plan.background]
-        candidates = finished or foreground
-        if not candidates:
-            return 0
-        run = min(candidates, key=lambda session: session.idle_since).run
-        freed = run.journal.kept_bytes
+        running = [s for s in unread if not s.run.journal.closed and not s.run.plan.background]
+        return finished, running
+
+    def _give_up(self, run: ResponseRun) -> None:
         if not run.journal.closed:
             logger.warning("response %s: its unread stream was given up, to make room for others", run.response_id)
             self._cancel(run)
         self._forget(run.response_id)
-        return max(1, freed)
 
     def _forget(self, response_id: str) -> None:
         session = self._sessions.pop(response_id, None)

@@ -124,7 +124,10 @@ class ConversationEntry:
     created_at: int
 
 
-STOPPED: JsonObject = {"code": "server_error", "message": "The server stopped while this response was running."}
+STOPPED: JsonObject = {
+    "code": "server_error",
+    "message": "The server stopped while this response was running. Send it again.",
+}
 
 
 class StoreError(Exception):

@@ -134,6 +134,9 @@ async def test_then_the_longest_unread_foreground_one_whose_run_is_cancelled() -
     assert background.run.status is read.run.status is Status.IN_PROGRESS
     another = await site.begin(input="d", transport="sse")
     assert site.registry.sessions.get(another.run.response_id) is None, "all others are read or in the background"
+    await eventually(lambda: another.run.status is Status.IN_PROGRESS)
+    await asyncio.sleep(0)
+    assert another.run.abandoned_reason == "", "it runs, it just cannot be picked up again"
     await eventually(lambda: site.engine.running == 3)
     assert another.run.status is Status.IN_PROGRESS, "it runs, and cannot be picked up again"
     await site.registry.aclose()

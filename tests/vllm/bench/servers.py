@@ -149,12 +149,13 @@ class Bench:
     @cached_property
     def in_process(self) -> Contender:
         """Our server with vLLM in its process."""
-        return self._started("ours in process", self._in_process(disable_log_stats=True))
+        return self._started("ours in process", self._in_process("in-process", disable_log_stats=True))
 
     @cached_property
     def in_process_with_metrics(self) -> Contender:
         """The same with the metrics of vLLM, which ours leaves out and a vLLM server keeps."""
-        return self._started("ours in process", self._in_process(disable_log_stats=False))
+        server = self._in_process("in-process-with-metrics", disable_log_stats=False)
+        return self._started("ours in process", server)
 
     @cached_property
     def by_server(self) -> Contender:
@@ -184,8 +185,8 @@ class Bench:
         for name in ("in_process", "in_process_with_metrics", "by_server", "own", "own_as_shipped"):
             self.__dict__.pop(name, None)
 
-    def _in_process(self, **options: object) -> InProcess:
-        return InProcess(self._folder / "in-process", self._model, {**self._options(), **options})
+    def _in_process(self, name: str, **options: object) -> InProcess:
+        return InProcess(self._folder / name, self._model, {**self._options(), **options})
 
     def _text_server(self, name: str, **options: object) -> TextServer:
         return TextServer(self._folder / name, self._model, {**self._options(), **options})

@@ -31,7 +31,7 @@ def small() -> Shape:
 
 
 def large() -> Shape:
-    """Return the layers of gpt-oss-20b; two servers share the GPU's memory."""
+    """Return the layers of gpt-oss-20b; three servers share the GPU's memory."""
     config = _config(
         num_hidden_layers=LAYERS,
         layer_types=["sliding_attention", "full_attention"] * (LAYERS // 2),
@@ -55,7 +55,7 @@ def large() -> Shape:
     return Shape(
         name="24 layers, 20 B parameters",
         config=config,
-        options={"max_model_len": MAX_MODEL_LEN, "gpu_memory_utilization": 0.4},
+        options={"max_model_len": MAX_MODEL_LEN, "gpu_memory_utilization": 0.28},
         streams=(1, 64, 256),
     )
 
