@@ -76,11 +76,17 @@ class RawStream:
         assert self.done
         return events
 
+    async def _chunk_size(self) -> int:
+        line = await self._reader.readline()
+        if not line:
+            raise ConnectionResetError("the stream was cut between two chunks")
+        return int(line, 16)
+
     async def _read_lines(self) -> AsyncIterator[bytes]:
         head = await self._reader.readuntil(b"\r\n\r\n")
         assert head.split()[1] == b"200", head + await self._reader.read(1000)
         text = b""
-        while size := int(await self._reader.readline(), 16):
+        while size := await self._chunk_size():
             *lines, text = (text + await self._reader.readexactly(size)).split(b"\n")
             await self._reader.readexactly(2)
             for line in lines:
