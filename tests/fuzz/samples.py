@@ -1,0 +1,146 @@
+"""What a request may hold: one valid value for every field, item type, part type and tool. The mutations start here."""
+
+from typing import Any
+
+Json = Any
+
+TEXT = {"type": "input_text", "text": "count to 3"}
+CALL = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": '{"city": "Rome"}'}
+
+PARTS: list[Json] = [
+    TEXT,
+    {"type": "output_text", "text": "one", "annotations": [], "logprobs": []},
+    {"type": "refusal", "refusal": "no"},
+    {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "auto"},
+    {"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain;base64,YQ=="},
+    {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+]
+
+ITEMS: list[list[Json]] = [  # each a list that can stand alone: an output comes behind its call
+    [{"role": "user", "content": "Hello"}],
+    [{"type": "message", "role": "user", "content": PARTS}],
+    [{"type": "message", "role": "assistant", "phase": "commentary", "content": [PARTS[1]], "id": "msg_1"}],
+    [{"role": "developer", "content": "be brief"}, {"role": "system", "content": [TEXT]}],
+    [{"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}],
+    [
+        {
+            "type": "reasoning",
+            "id": "rs_2",
+            "summary": [{"type": "summary_text", "text": "hm"}],
+            "encrypted_content": "x",
+        }
+    ],
+    [CALL, {"type": "function_call_output", "call_id": "call_1", "output": "18 degrees"}],
+    [CALL, {"type": "function_call_output", "call_id": "call_1", "output": PARTS[:2]}],
+    [{**CALL, "status": "completed", "output": "18 degrees"}],
+    [
+        {"type": "custom_tool_call", "call_id": "call_2", "name": "patch", "input": "*** Begin Patch"},
+        {"type": "custom_tool_call_output", "call_id": "call_2", "output": "done"},
+    ],
+    [{"type": "item_reference", "id": "msg_1"}],
+    [{"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}],
+    [{"role": "user", "content": "Hello"}, {"type": "compaction_trigger"}],
+    [{"type": "code_interpreter_call", "id": "ci_1", "code": "1", "container_id": "c", "status": "completed"}],
+    [
+        {"type": "mcp_approval_request", "id": "mcpr_1", "name": "f", "arguments": "{}", "server_label": "s"},
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+    ],
+    [{"type": "mcp_call", "id": "mcp_1", "name": "f", "arguments": "{}", "server_label": "s", "output": "ok"}],
+    [{"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "s", "tools": [{"name": "f", "input_schema": {}}]}],
+    [{"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}],
+    [{"type": "file_search_call", "id": "fs_1", "status": "completed", "queries": ["x"], "results": []}],
+    [{"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "f"}]}],
+    [
+        {"type": "apply_patch_call", "call_id": "call_3", "status": "completed", "operation": {"type": "delete_file"}},
+        {"type": "apply_patch_call_output", "call_id": "call_3", "status": "completed", "output": "ok"},
+    ],
+    [
+        {"type": "local_shell_call", "call_id": "call_4", "action": {"type": "exec", "command": ["ls"], "env": {}}},
+        {"type": "local_shell_call_output", "id": "call_4", "call_id": "call_4", "output": "a"},
+    ],
+    [
+        {"type": "shell_call", "call_id": "call_5", "action": {"commands": ["ls"], "timeout_ms": 10}},
+        {
+            "type": "shell_call_output",
+            "call_id": "call_5",
+            "output": [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
+        },
+    ],
+    [
+        {"type": "tool_search_call", "call_id": "call_6", "arguments": {"query": "x"}, "execution": "client"},
+        {"type": "tool_search_output", "call_id": "call_6", "tools": []},
+    ],
+    [
+        {"type": "computer_call", "call_id": "call_7", "action": {"type": "screenshot"}, "status": "completed"},
+        {"type": "computer_call_output", "call_id": "call_7", "output": {"type": "computer_screenshot"}},
+    ],
+    [{"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "AAAA"}],
+    [{"type": "program", "id": "p_1"}, {"type": "program_output", "id": "p_2"}],
+]
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Rome"]}, "n": {"type": ["integer", "null"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+TOOLS: list[Json] = [
+    {"type": "function", "name": "look", "description": "Look", "parameters": SCHEMA, "strict": True},
+    {"type": "function", "function": {"name": "nested", "parameters": {"type": "object", "properties": {}}}},
+    {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}},
+    {"type": "namespace", "name": "files", "tools": [{"type": "function", "name": "read"}]},
+    {"type": "web_search", "filters": {"allowed_domains": ["a.example"]}},
+    {"type": "local_shell"},
+    {"type": "shell"},
+    {"type": "apply_patch"},
+    {"type": "tool_search", "execution": "client"},
+    {"type": "mcp", "server_label": "s", "server_url": "https://mcp.example/mcp", "require_approval": "never"},
+    {"type": "code_interpreter", "container": {"type": "auto"}},
+    {"type": "file_search", "vector_store_ids": ["vs_1"]},
+    {"type": "image_generation"},
+    {"type": "computer_use_preview", "display_width": 1, "display_height": 1, "environment": "linux"},
+]
+
+FIELDS: dict[str, list[Json]] = {
+    "model": ["demo"],
+    "instructions": ["Be brief."],
+    "previous_response_id": ["resp_0"],
+    "conversation": ["conv_0", {"id": "conv_0"}],
+    "store": [True, False],
+    "stream": [True, False],
+    "stream_options": [{"include_obfuscation": False}],
+    "background": [True, False],
+    "generate": [False, True],
+    "temperature": [0, 0.7],
+    "top_p": [1.0],
+    "presence_penalty": [0],
+    "frequency_penalty": [0],
+    "max_output_tokens": [16, 200],
+    "max_tool_calls": [1],
+    "top_logprobs": [0, 2],
+    "truncation": ["auto", "disabled"],
+    "parallel_tool_calls": [True, False],
+    "reasoning": [{"effort": "low", "summary": "auto"}],
+    "text": [{"format": {"type": "text"}, "verbosity": "low"}, {"format": {"type": "json_schema", "schema": SCHEMA}}],
+    "include": [["reasoning.encrypted_content"], ["message.output_text.logprobs"]],
+    "metadata": [{"a": "b"}],
+    "service_tier": ["auto", "priority"],
+    "user": ["u"],
+    "safety_identifier": ["s"],
+    "prompt_cache_key": ["k"],
+    "prompt_cache_retention": ["24h"],
+    "prompt_cache_options": [{"prewarm": True}],
+    "context_management": [[{"type": "compaction", "compact_threshold": 1000}]],
+    "tool_choice": ["auto", "none", "required", {"type": "function", "name": "look"}],
+    "tools": [TOOLS[:2], [TOOLS[0]]],
+    "prompt": [{"id": "pmpt_1"}],
+    "client_metadata": [{"x": 1}],
+    "request_id": ["r"],
+    "priority": [1],
+    "cache_salt": ["s"],
+    "previous_input_messages": [[]],
+    "enable_response_messages": [True],
+    "mm_processor_kwargs": [{}],
+    "unheard_of": [{"a": [1, 2, {"b": None}]}],
+}
