@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 import shlex
 import subprocess
@@ -66,7 +67,7 @@ def test_the_settings_table_has_exactly_the_settings() -> None:
 def test_every_setting_that_is_named_exists() -> None:
     known = {row.name for row in table()}
     named = set(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", README)) - {"BENCH_JSON"}
-    assert named <= known
+    assert {name for name in named if not name.startswith("COPILOT_")} <= known
     assert {name for name in re.findall(r"`([A-Z]{4,})`", README) if name not in ("LICENSE",)} <= known
 
 
@@ -86,11 +87,19 @@ def test_every_path_that_is_named_exists() -> None:
 
 def test_the_servers_are_started_as_these_tests_start_them(tmp_path: Path) -> None:
     programs = {Path(shlex.split(line)[0]).name for line in commands() if not line.startswith("export ")}
-    assert programs == {"make", "curl", "python", "daphne", "uvicorn"}
+    assert programs == {"make", "curl", "python", "daphne", "uvicorn", "copilot"}
     flags = next(shlex.split(line) for line in commands() if "/uvicorn " in line)
     tested = Server(tmp_path, kind="uvicorn", database_url="sqlite:///unused")._command()
     for flag, value in (("--ws", "websockets-sansio"), ("--ws-per-message-deflate", "false")):
         assert flags[flags.index(flag) + 1] == value == tested[tested.index(flag) + 1]
+
+
+@pytest.mark.parametrize("client", ["codex", "copilot"])
+def test_clients_are_those_of_the_tests(client: str) -> None:
+    packages = json.loads((ROOT / "tests" / client / "package.json").read_text())["dependencies"]
+    versions = [wanted.rpartition("@")[2] for name, wanted in packages.items() if "openai" in name or "github" in name]
+    assert versions
+    assert [version for version in versions if not re.search(rf"(?<![\d.]){re.escape(version)}(?![\d])", README)] == []
 
 
 def test_nothing_is_said_about_one_persons_machine() -> None:

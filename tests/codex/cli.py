@@ -1,25 +1,15 @@
 """The Codex CLI as a test runs it: installed once with npm, in a home of its own, asking nobody but the server."""
 
-import asyncio
-import contextlib
 import json
-import os
-import shutil
-import signal
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from responses_app.protocol.errors import JsonObject
+from tests import npm
+from tests.programs import run_program, secluded
 
-VERSION = "0.169.0"
-INSTALL_SECONDS = 300.0
 TURN_SECONDS = 60.0  # bound of one run of Codex; the first one on a machine reads 300 MB
-NOBODY = "http://127.0.0.1:9"  # the discard port: a proxy that refuses every connection
 
 CONFIG = """\
 model = "{model}"
@@ -52,40 +42,8 @@ def config(*, base_url: str, model: str, websockets: bool) -> str:
 
 
 def installed() -> Path:
-    """Return the `codex` command of this version; skip the test where there is no npm to install it with."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "respsite-tests"
-    folder = cache / f"codex-{VERSION}"
-    if shutil.which("node") is None:
-        pytest.skip("Node.js is not installed, and Codex needs it.")
-    if not folder.exists():
-        if shutil.which("npm") is None:
-            pytest.skip("npm is not installed, and Codex comes from it.")
-        cache.mkdir(parents=True, exist_ok=True)
-        _install(folder)
-    return folder / "node_modules" / ".bin" / "codex"
-
-
-def _install(folder: Path) -> None:
-    """Install into a folder beside `folder`, and rename it: `folder` is whole, or is not there."""
-    beside = Path(tempfile.mkdtemp(dir=folder.parent, prefix="installing-"))
-    try:
-        package = f"@openai/codex@{VERSION}"
-        done = subprocess.run(
-            ["npm", "install", "--prefix", beside, "--ignore-scripts", "--no-audit", "--no-fund", package],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, f"npm could not install {package}:\n{done.stderr}"
-        try:
-            beside.rename(folder)
-        except OSError:
-            if not folder.exists():  # else another test run was first
-                raise
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    """Return the `codex` command; skip the test where there is no npm to install it with."""
+    return npm.installed(Path(__file__).with_name("package.json")) / ".bin" / "codex"
 
 
 @dataclass(frozen=True)
@@ -128,13 +86,7 @@ class Codex:
         for each in (self.work, home):
             each.mkdir(parents=True)
         (home / "config.toml").write_text(config + OFFLINE)
-        self._environ = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(home),
-            "CODEX_HOME": str(home),
-            **dict.fromkeys(("HTTPS_PROXY", "ALL_PROXY"), NOBODY),
-            "NO_PROXY": "127.0.0.1",
-        }
+        self._environ = secluded(home, CODEX_HOME=str(home))
 
     async def ask(self, prompt: str) -> Turn:
         """Begin a conversation (`codex exec`), and return when it is answered; commands run without a question."""
@@ -145,25 +97,8 @@ class Codex:
         return await self._run("exec", "resume", *_FLAGS, thread_id, prompt)
 
     async def _run(self, *arguments: str) -> Turn:
-        process = await asyncio.create_subprocess_exec(
-            self._program,
-            *arguments,
-            cwd=self.work,
-            env=self._environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(TURN_SECONDS):
-                printed, complaints = await process.communicate()
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # nothing of it is left, as it should be
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        events = [json.loads(line) for line in printed.splitlines()]
-        return Turn(process.returncode or 0, events, complaints.decode())
+        done = await run_program(self._program, *arguments, cwd=self.work, environ=self._environ, seconds=TURN_SECONDS)
+        return Turn(done.exit_code, [json.loads(line) for line in done.printed.splitlines()], done.complaints)
 
 
 _FLAGS = ("--json", "--strict-config", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
