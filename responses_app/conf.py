@@ -147,6 +147,12 @@ class Settings:
         (), _origins, "where the admin is opened behind a proxy with TLS: `https://models.example.com`",
         default_text="unset",
     )  # fmt: skip
+    admin_login_failures: int = _setting(
+        10, _whole(1), "failed logins to the admin as one user, or from one address, until they are locked"
+    )
+    admin_login_lock_seconds: float = _setting(
+        900.0, _seconds(1), "how long they are locked, from the last failure", default_text="900"
+    )
     log_level: str = _setting("info", _choice("debug", "info", "warning", "error"), "how much is logged")
 
     engine: str = _setting(

@@ -28,7 +28,7 @@ FLOORS = {
     **{f"responses_app.{name}": 5 for name in TRANSPORTS},
     "respsite": 6,
 }
-DJANGO = {"django", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url"}
+DJANGO = {"django", "axes", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url"}
 KNOWS_DJANGO_ON_FLOOR_2 = ("responses_app.models", "responses_app.stores.", "responses_app.relay")
 HEAVY = {"torch", "vllm"}
 TOP_LEVEL = {
