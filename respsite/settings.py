@@ -71,6 +71,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "responses_app.middleware.ApiMiddleware",
     "responses_app.admin.middleware.close_connections",
+    "responses_app.admin.middleware.content_policy",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
