@@ -6,6 +6,7 @@ the value and what it takes. Imports no Django, so that a broken setting is told
 """
 
 import json
+import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -94,6 +95,13 @@ def _origins(value: str) -> tuple[str, ...]:
     return origins
 
 
+def _pages(value: str) -> tuple[str, ...]:
+    pages = tuple(page.strip().rstrip("/").lower() for page in value.split(",") if page.strip())
+    if not pages or not all(re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s@?#*]+", page) for page in pages):
+        raise ValueError("origins with their scheme, separated by commas, like http://localhost:3000, or * for any")
+    return pages
+
+
 def _urls(value: str) -> tuple[str, ...]:
     urls = tuple(url.strip().rstrip("/") for url in value.split(",") if url.strip())
     if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
@@ -143,10 +151,20 @@ class Settings:
         LOOPBACK, _names, "host names clients may use; required when HOST is not loopback",
         default_text="localhost,127.0.0.1,[::1]",
     )  # fmt: skip
+    allowed_origins: tuple[str, ...] = _setting(
+        (), _pages, "web pages, besides the server's own, that may use it from a browser: `http://localhost:3000`",
+        default_text="unset",
+    )  # fmt: skip
     csrf_trusted_origins: tuple[str, ...] = _setting(
         (), _origins, "where the admin is opened behind a proxy with TLS: `https://models.example.com`",
         default_text="unset",
     )  # fmt: skip
+    admin_login_failures: int = _setting(
+        10, _whole(1), "failed logins to the admin as one user, or from one address, until they are locked"
+    )
+    admin_login_lock_seconds: float = _setting(
+        900.0, _seconds(1), "how long they are locked, from the last failure", default_text="900"
+    )
     log_level: str = _setting("info", _choice("debug", "info", "warning", "error"), "how much is logged")
 
     engine: str = _setting(
@@ -240,6 +258,11 @@ class Settings:
     def serves_loopback(self) -> bool:
         """Whether only this machine can reach the server."""
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    @property
+    def trusted_pages(self) -> tuple[str, ...]:
+        """The origins of web pages that may use the API, besides those with the address that a request went to."""
+        return (*self.allowed_origins, *self.csrf_trusted_origins)
 
     @property
     def served_name(self) -> str:

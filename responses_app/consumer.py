@@ -3,13 +3,13 @@
 import logging
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
-from django.http.request import validate_host
 
+from responses_app.conf import Settings
 from responses_app.connection import Connection
+from responses_app.origins import Source, host_allowed
 from responses_app.protocol.connection_errors import connections_exhausted
 from responses_app.protocol.frames import error_frame
 from responses_app.wiring import get_site
@@ -46,10 +46,11 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
                 raise StopConsumer
 
     async def connect(self) -> None:
-        """Accept, unless the browser's page is foreign or there are too many connections."""
+        """Accept, unless the host or the browser's page is foreign or there are too many connections."""
         site = get_site()
-        if not origin_allowed(self.scope["headers"], site.settings.allowed_hosts):
-            logger.warning("a WebSocket was refused: its Origin is not in ALLOWED_HOSTS")
+        refusal = _refusal(Source.of_handshake(self.scope), site.settings)
+        if refusal:
+            logger.warning("a WebSocket was refused: %s", refusal)
             await self.close()
             return
         self.holds_slot = await site.connection_limit.acquire()
@@ -85,18 +86,9 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             await connection.aclose(reason)
 
 
-def origin_allowed(headers: list[tuple[bytes, bytes]], allowed_hosts: tuple[str, ...]) -> bool:
-    """Say whether a handshake may go on: a browser's Origin must be one of ours, a missing one passes.
-
-    No SDK sends an Origin; Channels' own validator would refuse them all.
-    """
-    origin = next((value for name, value in headers if name == b"origin"), None)
-    if origin is None:
-        return True
-    try:
-        host = urlsplit(origin.decode("latin1")).hostname
-    except ValueError:
-        return False
-    if host is None:
-        return False
-    return validate_host(f"[{host}]" if ":" in host else host, list(allowed_hosts))
+def _refusal(source: Source, settings: Settings) -> str | None:
+    if not host_allowed(source.host, settings.allowed_hosts):
+        return "its Host is not in ALLOWED_HOSTS"
+    if not source.is_allowed(settings.trusted_pages):
+        return "its Origin is neither the server's own nor in ALLOWED_ORIGINS"
+    return None

@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable
 
 from asgiref.sync import markcoroutinefunction
 from django.core.exceptions import DisallowedHost
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 
 from responses_app.http import error_response, not_found
+from responses_app.origins import SAFE_METHODS, Source
 from responses_app.protocol import ids
-from responses_app.protocol.errors import ApiError, invalid_request, server_error
+from responses_app.protocol.errors import ApiError, foreign_page, invalid_request, server_error
 from responses_app.wiring import get_site
 
 logger = logging.getLogger("respsite.transport")
@@ -39,16 +40,25 @@ class ApiMiddleware:
     async def __call__(self, request: HttpRequest) -> HttpResponseBase:
         """Answer, or hand on."""
         if not _API_PATH.match(request.path_info):
-            return await self._get_response(request)
+            return await self._hand_on(request)
         request_id = _request_id(request)
         request.request_id = request_id  # type: ignore[attr-defined]
         response = await self._answer(request, request_id)
         response["x-request-id"] = request_id
         return response
 
+    async def _hand_on(self, request: HttpRequest) -> HttpResponseBase:
+        try:
+            _check_host(request)  # Django itself would log a traceback for each
+        except ApiError as error:
+            headers = {"x-content-type-options": "nosniff"}
+            return HttpResponse(error.message, status=error.status, content_type="text/plain", headers=headers)
+        return await self._get_response(request)
+
     async def _answer(self, request: HttpRequest, request_id: str) -> HttpResponseBase:
         try:
             _check_host(request)
+            _check_origin(request)
             match = resolve(request.path_info, API_URLS)
             answer: HttpResponseBase = await match.func(request, *match.args, **match.kwargs)
         except Resolver404:
@@ -76,3 +86,12 @@ def _check_host(request: HttpRequest) -> None:
             f"The host name '{host}' is not served here. The operator can add it to ALLOWED_HOSTS.",
             code="host_not_allowed",
         ) from None
+
+
+def _check_origin(request: HttpRequest) -> None:
+    """Refuse what a foreign web page has a browser send: some of it, like a POST without a body, comes unasked."""
+    if request.method in SAFE_METHODS:
+        return
+    source = Source.of_request(request)
+    if not source.is_allowed(get_site().settings.trusted_pages):
+        raise foreign_page(source.origin or "another site")

@@ -6,6 +6,7 @@ import os
 import secrets
 import sys
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "axes",
     "channels",
     "engine",
 ]
@@ -69,6 +71,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "responses_app.middleware.ApiMiddleware",
     "responses_app.admin.middleware.close_connections",
+    "responses_app.admin.middleware.content_policy",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -76,7 +79,21 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "axes.middleware.AxesMiddleware",
 ]
+
+# Guesses at the admin's login: counted in the database, so over all workers, by user name and by address. A success
+# resets nothing (who has one password could go on guessing another), and a guess while locked does not prolong it.
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AXES_FAILURE_LIMIT = RESPSITE.admin_login_failures
+AXES_COOLOFF_TIME = timedelta(seconds=RESPSITE.admin_login_lock_seconds)
+AXES_LOCKOUT_PARAMETERS = ["username", "ip_address"]
+AXES_RESET_ON_SUCCESS = False
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
+AXES_CLIENT_IP_CALLABLE = "responses_app.admin.login.client_address"
+AXES_LOCKOUT_CALLABLE = "responses_app.admin.login.locked_page"
+AXES_DISABLE_ACCESS_LOG = True  # it would keep each login for ever
+AXES_ENABLE_ADMIN = False
 
 ROOT_URLCONF = "respsite.urls"
 ASGI_APPLICATION = "respsite.asgi.application"
@@ -161,5 +178,6 @@ LOGGING = {
         "respsite": {"level": RESPSITE.log_level.upper()},
         "django": {"handlers": [], "level": "WARNING", "propagate": True},
         "django.request": {"level": "ERROR"},  # a 404 of the API is the client's business
+        "axes": {"level": "ERROR"},  # `responses_app.admin.login` says what is locked
     },
 }

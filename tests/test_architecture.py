@@ -15,7 +15,9 @@ from tests.server import ROOT, clean_environ
 
 PACKAGES = ("engine", "responses_app", "respsite")
 LONGEST_FILE, LONG_FILE = 400, 300
-TRANSPORTS = "views consumer connection middleware http backpressure daphne urls routing management auth admin".split()
+TRANSPORTS = (
+    "views consumer connection middleware origins http backpressure daphne urls routing management auth admin".split()
+)
 WIRING = "wiring lifecycle conf engines checks apps".split()  # apps: Django's way to tell an app that it may begin
 ADAPTERS = "models stores limits tools relay migrations".split()
 FLOORS = {
@@ -28,7 +30,7 @@ FLOORS = {
     **{f"responses_app.{name}": 5 for name in TRANSPORTS},
     "respsite": 6,
 }
-DJANGO = {"django", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url"}
+DJANGO = {"django", "axes", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url"}
 KNOWS_DJANGO_ON_FLOOR_2 = ("responses_app.models", "responses_app.stores.", "responses_app.relay")
 HEAVY = {"torch", "vllm"}
 TOP_LEVEL = {

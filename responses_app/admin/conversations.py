@@ -23,7 +23,6 @@ from django.views.decorators.http import require_safe
 from responses_app.admin.actions import MOST_CHANGED
 from responses_app.admin.formats import NONE, moment, response_link, short_id
 from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin
-from responses_app.admin.pages import html_page
 from responses_app.admin.search import beginning_with
 from responses_app.admin.text import visible
 from responses_app.admin.transcript import Block, Transcript
@@ -98,7 +97,7 @@ class ConversationAdmin(ReadOnlyAdmin):
             "opts": self.opts,
             "has_delete_permission": self.has_delete_permission(request, conversation),
         }
-        return html_page(TemplateResponse(request, "admin/respsite/conversation.html", context))
+        return TemplateResponse(request, "admin/respsite/conversation.html", context)
 
     def get_deleted_objects(
         self, objs: Sequence[Conversation], request: HttpRequest

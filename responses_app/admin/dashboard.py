@@ -13,7 +13,6 @@ from django.urls import reverse
 
 from responses_app.admin.charts import Chart, Plan, Series, bar_chart, line_chart
 from responses_app.admin.formats import ago, milliseconds, short_id, short_number
-from responses_app.admin.pages import html_page
 from responses_app.admin.statistics import Bin, Statistics, running, statistics, workers
 from responses_app.admin.workers import is_alive
 from responses_app.protocol.resources import Status
@@ -50,7 +49,7 @@ def dashboard(request: HttpRequest) -> HttpResponse:
         "chosen": name,
         "spans": [(key, span.label, key == name) for key, span in SPANS.items()],
     }
-    return html_page(TemplateResponse(request, "admin/respsite/dashboard.html", context))
+    return TemplateResponse(request, "admin/respsite/dashboard.html", context)
 
 
 def page(now: datetime, span: Span) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from responses_app.admin.actions import cancel, delete_responses, delete_selecte
 from responses_app.admin.filters import AgeFilter, ModelFilter, ProjectFilter, StatusFilter, TransportFilter
 from responses_app.admin.formats import NONE, conversation_link, milliseconds, moment, pill, response_link, short_id
 from responses_app.admin.lists import ReadOnlyAdmin
-from responses_app.admin.pages import html_page
 from responses_app.admin.response_page import BULKY, response_page
 from responses_app.admin.search import HELP, found_ids
 from responses_app.admin.text import visible
@@ -78,7 +77,7 @@ class ResponseAdmin(ReadOnlyAdmin):
             "opts": self.opts,
             "has_delete_permission": self.has_delete_permission(request, response),
         }
-        return html_page(TemplateResponse(request, "admin/respsite/response.html", context))
+        return TemplateResponse(request, "admin/respsite/response.html", context)
 
     def download(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Send a response and its input items as one JSON object."""
@@ -147,7 +146,7 @@ class ResponseAdmin(ReadOnlyAdmin):
     def way(self, response: Response) -> SafeString:
         """The transport, and the project where it is not the only one's name."""
         names = [response.transport or NONE]
-        names += ["background"] if response.background else []
+        names += ["background"] if response.background and response.transport != "background" else []
         names += [response.project] if response.project != "default" else []
         return format_html_join(" ", '<span class="chip">{}</span>', ((visible(name),) for name in names))
 

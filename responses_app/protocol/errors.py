@@ -101,6 +101,14 @@ def invalid_encrypted_content(content: str, param: str) -> ApiError:
     return invalid_request(message, param=param, code="invalid_encrypted_content")
 
 
+def foreign_page(origin: str) -> ApiError:
+    """A browser sends this for a web page that is not ours (403)."""
+    message = (
+        f"Web pages of '{origin[:100]}' may not use this server. The operator can add their origin to ALLOWED_ORIGINS."
+    )
+    return ApiError(message, status=403, type="permission_error", code="origin_not_allowed")
+
+
 def rate_limited(message: str, *, retry_after: int = 1) -> ApiError:
     """Too much at once (429)."""
     return ApiError(message, status=429, type="rate_limit_error", code="rate_limit_exceeded", retry_after=retry_after)

@@ -161,6 +161,13 @@ def test_workers_are_listed(page: Page, server: Server) -> None:
     save(page, "workers")
 
 
+@pytest.mark.parametrize("path", ["", "add/", "1/change/", "1/password/", "1/delete/"])
+def test_users_have_djangos_own_pages(page: Page, server: Server, path: str) -> None:
+    page.open(f"{server.url}/admin/auth/user/{path}")
+    if path == "1/change/":  # two lists side by side, which Django's scripts make of one
+        assert page.run("document.querySelectorAll('.selector-chosen').length") == 2
+
+
 @pytest.mark.parametrize("path", ["dashboard/", f"responses_app/response/{CALLS}/change/", "responses_app/response/"])
 def test_a_telephone_shows_it_without_scrolling_sideways(page: Page, server: Server, path: str) -> None:
     page.resize(390, 844)

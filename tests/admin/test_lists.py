@@ -37,6 +37,11 @@ def test_a_row_says_what_matters(admin: Client) -> None:
         assert shown in text
 
 
+def test_the_background_is_said_once(admin: Client) -> None:
+    samples.response(1, background=True, transport="background")
+    assert re.findall(r'class="chip">([^<]*)<', admin.get(LIST).content.decode()) == ["background"]
+
+
 @pytest.mark.parametrize("rows", [3, 2_000])
 @pytest.mark.parametrize("query", ["", "?p=2", "?status=failed&background__exact=0", "?model=gpt-oss-20b&age=week"])
 def test_a_page_costs_the_same_whatever_there_is(

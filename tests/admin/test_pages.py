@@ -5,6 +5,7 @@ import re
 
 import pytest
 from django.contrib.admin.utils import quote
+from django.contrib.auth.models import User
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
@@ -144,11 +145,15 @@ def test_nothing_hostile_gets_out_of_its_place(admin: Client, shell: str) -> Non
 
 def test_the_pages_let_no_script_in(admin: Client) -> None:
     response, _, conversation = samples.agent_loop()
-    for path in (f"responses_app/response/{response}", f"responses_app/conversation/{conversation}"):
-        answer = admin.get(f"/admin/{path}/change/")
-        assert "default-src 'self';" in answer["Content-Security-Policy"]
-        assert " style=" not in answer.content.decode()
-        assert not re.search(r"<script(?! src=)[^>]*>", answer.content.decode())
+    own = [f"responses_app/response/{response}/change/", f"responses_app/conversation/{conversation}/change/"]
+    lists = [f"responses_app/{model}/" for model in ("response", "conversation", "worker")]
+    users = ["auth/user/", "auth/user/add/", f"auth/user/{User.objects.get().pk}/change/", "auth/group/add/"]
+    others = ["", "login/", "dashboard/", "password_change/", f"responses_app/response/{response}/delete/", "nowhere/"]
+    for path in (*own, *lists, *users, *others):
+        answer = admin.get(f"/admin/{path}")
+        assert "default-src 'self';" in answer["Content-Security-Policy"], path
+        assert " style=" not in answer.content.decode(), path
+        assert not re.search(r"<script(?![^>]* src=)[^>]*>", answer.content.decode()), path
 
 
 @pytest.mark.parametrize(
