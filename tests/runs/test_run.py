@@ -9,6 +9,7 @@ from engine.harmony.encoding import decode_tokens, encode_harmony
 from engine.harmony.prompt import generation_start, render_tool_output
 from engine.types import FinishReason
 from responses_app.protocol.resources import Status
+from responses_app.protocol.usage import as_read
 from responses_app.stores.base import StoreError
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws
@@ -32,7 +33,8 @@ async def test_a_whole_response() -> None:
     assert response["status"] == "completed"
     assert (response["created_at"], response["completed_at"]) == (int(NOW), int(NOW))
     assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
-    assert reading.run.response() == response, "the JSON body is the response of the last event"
+    body = as_read(reading.run.response(), usage_per_turn=False)
+    assert body == response, "the JSON body is the response of the last event"
     usage = response["usage"]
     assert usage["input_tokens"] == len(site.engine.prompts[0])
     assert usage["output_tokens"] == len(encode_harmony(f"{THOUGHT}{ANSWER}"))
@@ -63,7 +65,8 @@ async def test_the_terminal_event_comes_after_the_commit() -> None:
     site.store.gate.set()
     events = await reading.to_the_end()
     assert events[-1]["type"] == "response.completed"
-    assert site.store.saved[0].response == events[-1]["response"]
+    assert site.store.saved[0].response == reading.run.response()
+    assert as_read(site.store.saved[0].response, usage_per_turn=False) == events[-1]["response"]
     assert await site.store.chain("default", reading.run.response_id) is reading.run.link
 
 
@@ -163,9 +166,10 @@ class TestUnknownTools:
         told = render_tool_output("browser.search", "Error: this tool does not exist. Available tools: functions.f.")
         first, second = site.engine.prompts
         assert second == [*first, *encode_harmony(CALL_UNKNOWN), *told.tokens, *generation_start()]
-        details = response["usage"]["output_tokens_details"]
+        usage = site.store.saved[0].response["usage"]
+        details = usage["output_tokens_details"]  # type: ignore[index]
         assert details["tool_output_tokens_per_turn"] == [0, len(told.tokens) + len(generation_start())]
-        assert response["usage"]["input_tokens_details"]["input_tokens_per_turn"] == [len(first), len(second)]
+        assert usage["input_tokens_details"]["input_tokens_per_turn"] == [len(first), len(second)]
 
     async def test_a_last_chunk_without_tokens_makes_no_difference(self) -> None:
         site = Site(FakeEngine([[CALL_UNKNOWN, FinishReason.STOP], ANSWER]))
