@@ -210,6 +210,10 @@ class Settings:
     responses_ping_interval_seconds: float = _setting(
         15.0, _seconds(), "a silent stream gets a `response.ping` this often; 0 = never", default_text="15"
     )
+    responses_usage_per_turn: bool = _setting(
+        False, _flag, "`usage` has lists of each turn's tokens beside the sums; some clients break on them",
+        default_text="off",
+    )  # fmt: skip
     responses_max_in_flight: int = _setting(2000, _whole(1), "responses running in one worker; more get a 503")
     responses_store: bool = _setting(True, _flag, "keep responses in the database", default_text="on")
     responses_store_ttl: float = _setting(

@@ -211,8 +211,9 @@ class Connection:
 
     async def _write_lane(self, lane: _Lane) -> None:
         reader = lane.reader
+        per_turn = self._site.settings.responses_usage_per_turn
         for entry in reader.take():
-            await self._send(event_frame(entry.json, lane.suffix))
+            await self._send(event_frame(entry.encoded(usage_per_turn=per_turn), lane.suffix))
         lane.last_sent = self._loop.time()
         if reader.behind:
             self._ready[lane.create.lane] = None

@@ -12,7 +12,7 @@ from django.http.request import UnreadablePostError
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.frames import ping
 from responses_app.protocol.resources import TERMINAL_STATUSES
-from responses_app.runs.journal import ReaderTooSlow, Waiter
+from responses_app.runs.journal import Entry, ReaderTooSlow, Waiter
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.run import ResponseRun
 
@@ -80,13 +80,18 @@ async def run_to_end(registry: RunRegistry, run: ResponseRun) -> JsonObject:
 
 
 async def event_stream(
-    registry: RunRegistry, run: ResponseRun, *, ping_seconds: float, starting_after: int | None = None
+    registry: RunRegistry,
+    run: ResponseRun,
+    *,
+    ping_seconds: float,
+    usage_per_turn: bool,
+    starting_after: int | None = None,
 ) -> HttpResponse:
     """Return a run as server-sent events, with a heartbeat after each `ping_seconds` of silence (0: never).
 
     It begins at the first event kept, or behind the event `starting_after`.
     """
-    events = _server_sent(registry, run, ping_seconds, starting_after)
+    events = _server_sent(registry, run, ping_seconds, usage_per_turn, starting_after)
     await anext(events)  # attaches: only a generator that has begun is closed, and so detached, in any case
     response = StreamingHttpResponse(events, content_type="text/event-stream")
     response["cache-control"] = "no-cache"
@@ -95,7 +100,7 @@ async def event_stream(
 
 
 async def _server_sent(
-    registry: RunRegistry, run: ResponseRun, ping_seconds: float, starting_after: int | None
+    registry: RunRegistry, run: ResponseRun, ping_seconds: float, usage_per_turn: bool, starting_after: int | None
 ) -> AsyncGenerator[bytes, None]:
     news = Waiter()
     reader = registry.attach(run, news, starting_after=starting_after)
@@ -105,7 +110,7 @@ async def _server_sent(
         while not reader.ended:
             entries = reader.take()
             if entries:
-                yield b"".join([b"event: %b\ndata: %b\n\n" % (entry.type.encode(), entry.json) for entry in entries])
+                yield b"".join([_sse(entry, usage_per_turn) for entry in entries])
                 if reader.behind:
                     await asyncio.sleep(0)  # let the server flush
             elif not await news.wait(ping_seconds or None):
@@ -116,6 +121,10 @@ async def _server_sent(
         return  # the registry has logged it; a stream cut short tells the client
     finally:
         registry.detach(run, reader, reason="its client disconnected")
+
+
+def _sse(entry: Entry, usage_per_turn: bool) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (entry.type.encode(), entry.encoded(usage_per_turn=usage_per_turn))
 
 
 def request_id_of(request: HttpRequest) -> str:

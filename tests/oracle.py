@@ -26,11 +26,7 @@ EXTENSIONS = frozenset(  # what this server adds to OpenAI's objects on purpose
         "response.store",  # OpenAI sends these three as well; only its types leave them out
         "response.presence_penalty",
         "response.frequency_penalty",
-        "response.usage.input_tokens_details.input_tokens_per_turn",
-        "response.usage.input_tokens_details.cached_tokens_per_turn",
-        "response.usage.output_tokens_details.output_tokens_per_turn",
         "response.usage.output_tokens_details.tool_output_tokens",
-        "response.usage.output_tokens_details.tool_output_tokens_per_turn",
         "conversation.title",
         "conversation.status",
         "item.created_at",

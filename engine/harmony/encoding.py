@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from openai_harmony import HarmonyEncoding, HarmonyEncodingName, HarmonyError, load_harmony_encoding
 
+ENDOFTEXT = 199999  # <|endoftext|>: the end of a document, which models sample instead of an end token
 CONSTRAIN = 200003  # <|constrain|>
 RETURN = 200002  # <|return|>: the model has answered
 CHANNEL = 200005  # <|channel|>
@@ -18,7 +19,7 @@ MESSAGE = 200008  # <|message|>
 CALL = 200012  # <|call|>: the model wants a tool's output
 
 STOP_TOKENS = (RETURN, CALL)  # generation ends here
-END_TOKENS = frozenset((RETURN, CALL, END))  # a message ends here
+END_TOKENS = frozenset((RETURN, CALL, END, ENDOFTEXT))  # a message ends here
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 _bytes_of_token: dict[int, bytes] = {}  # bounded by the vocabulary: at most 201,088 entries

@@ -20,6 +20,7 @@ NOBODY = ("user", "assistant", "all")  # recipients that are no tools: an answer
 # A recipient ends where the JSON of a call without its `<|message|>` begins.
 _RECIPIENT = re.compile(r'(?:^|(?<=[\s>])|(?<=assistant))to=([^\s<{\["]+)')
 _CONTENT_TYPE = re.compile(r"^(?:<\|constrain\|>\s*\w*|json|code|text)$")
+_UNKNOWN_CHANNEL = re.compile(r"<\|channel\|>(?!(?:analysis|commentary|final)\b)([A-Za-z][\w-]*)(?![^\s<])")
 _SPECIAL = re.compile(r"<\|(?:channel|constrain|start)\|>")
 
 
@@ -33,8 +34,21 @@ class Header:
     well_formed: bool
 
 
-def parse_header(text: str) -> Header:
-    """Read a header: the text between `<|start|>` (left out) and `<|message|>` (left out), special tokens as text."""
+def parse_header(text: str, *, complete: bool = True) -> Header:
+    """Read a header: the text between `<|start|>` (left out) and `<|message|>` (left out), special tokens as text.
+
+    The name of an unknown channel is no text. Where the header is not `complete`, because no `<|message|>` came, a word
+    behind `<|channel|>` may as well be what the model had to say, and is kept.
+    """
+    header = _parse(text)
+    named = _UNKNOWN_CHANNEL.search(text) if complete and header.loose else None
+    if named is None:
+        return header
+    unnamed = _parse(text[: named.start(1)] + text[named.end(1) :])
+    return header if unnamed.loose else unnamed
+
+
+def _parse(text: str) -> Header:
     found = _RECIPIENT.search(text)
     recipient = found[1] if found and found[1] not in NOBODY else None
     if found:

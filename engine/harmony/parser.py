@@ -2,7 +2,7 @@
 
     after the prompt's `<|start|>assistant`
             |
-            v       <|message|>                <|end|> <|return|> <|call|>
+            v       <|message|>         <|end|> <|return|> <|call|> <|endoftext|>
         HEADER ------------------> CONTENT --------------------------------> BETWEEN
             ^                         |  <|start|> <|channel|> (no end: repaired)  |
             +-------------------------+<-------------------------------------------+  any token
@@ -172,7 +172,7 @@ class HarmonyStream:
 
     def _salvage(self, events: list[HarmonyEvent], *, truncated: bool = False) -> None:
         """Make a message of a header that never came to its `<|message|>`, if it holds any text."""
-        header = parse_header(self._header_text())
+        header = parse_header(self._header_text(), complete=False)
         if header.loose:
             self._open(header, events)
             self._complete(events, truncated=truncated, repaired=True)

@@ -21,7 +21,17 @@ from openai_harmony import (
     ToolDescription,
 )
 
-from engine.harmony.encoding import CALL, END, END_TOKENS, RETURN, START, encode_harmony, encode_text, harmony_encoding
+from engine.harmony.encoding import (
+    CALL,
+    END,
+    END_TOKENS,
+    ENDOFTEXT,
+    RETURN,
+    START,
+    encode_harmony,
+    encode_text,
+    harmony_encoding,
+)
 from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.harmony.parser import MessageCompleted
 
@@ -140,7 +150,8 @@ def sampled_message(
 ) -> RenderedMessage:
     """Return a message that the model sampled, as it is fed back: its own tokens, `<|return|>` turned to `<|end|>`.
 
-    A truncated message is ended. A malformed one is rendered anew, so that the model reads what the client read.
+    `<|endoftext|>` becomes the end token that belongs there. A truncated message is ended. A malformed one is
+    rendered anew, so that the model reads what the client read.
     """
     if event.repaired:
         if recipient:
@@ -152,6 +163,8 @@ def sampled_message(
         tokens = as_tokens(generation_start()) + tokens
     if tokens[-1] == RETURN:
         tokens[-1] = END
+    elif tokens[-1] == ENDOFTEXT:  # no prompt has it
+        tokens[-1] = CALL if recipient else END
     elif tokens[-1] not in END_TOKENS:
         tokens.append(CALL if recipient else END)
     return RenderedMessage(kind, tokens)

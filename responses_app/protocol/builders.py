@@ -167,7 +167,7 @@ class CompactionBuilder(ItemBuilder):
 
 
 def _output_text(text: str) -> JsonObject:
-    return {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _reasoning_text(text: str) -> JsonObject:

@@ -6,6 +6,7 @@ from enum import StrEnum
 import orjson
 
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.usage import as_read
 
 
 class EventType(StrEnum):
@@ -41,12 +42,15 @@ class Event:
     sequence_number: int
     fields: JsonObject
 
-    def as_json(self) -> bytes:
-        """Serialise: one JSON object, the same bytes on every transport.
+    def as_json(self, *, usage_per_turn: bool = False) -> bytes:
+        """Serialise: one JSON object, the same bytes on every transport; its response is as `usage.as_read` has it.
 
         What orjson returns keeps a buffer of 4 KiB for as long as it lives, so a journal must never hold that itself.
         """
-        fields = orjson.dumps(self.fields)[1:-1]
+        shown = self.fields
+        if self.type in TERMINAL and isinstance(response := shown.get("response"), dict):  # nothing is counted before
+            shown = {**shown, "response": as_read(response, usage_per_turn=usage_per_turn)}
+        fields = orjson.dumps(shown)[1:-1]
         return b'{"type":"%b",%b,"sequence_number":%d}' % (self.type.encode(), fields, self.sequence_number)
 
     def as_dict(self) -> JsonObject:

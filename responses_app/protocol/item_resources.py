@@ -18,7 +18,7 @@ _INPUT_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     kind: {"status": "completed"} for kind in ("custom_tool_call", "custom_tool_call_output")
 }
 _PART_DEFAULTS: Mapping[str, Mapping[str, object]] = {
-    "output_text": {"annotations": []},
+    "output_text": {"annotations": [], "logprobs": []},
     "input_image": {"detail": "auto"},
     "computer_screenshot": {"detail": "auto"},
 }

@@ -26,7 +26,7 @@ from responses_app.protocol.builders import (
 )
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event, EventType
-from responses_app.protocol.items import SampledItem, fingerprint
+from responses_app.protocol.items import SampledItem, fingerprint, is_name
 from responses_app.protocol.resources import NEXT, Status
 
 FUNCTIONS = "functions."
@@ -60,18 +60,22 @@ class LocalProtocolError(Exception):
 class ResponseStream:
     """One response from `created` to its terminal event.
 
-    `response` is the object `resources.new_response` made; `functions` are the names the request declared; `new_id`
-    makes an id from a prefix. After `start()` and until `finish()` feed it every Harmony event, in order.
+    `response` is the object `resources.new_response` made; `functions` are the names the request declared, None where
+    it forbids calls; `new_id` makes an id from a prefix. After `start()` and until `finish()` feed it every
+    Harmony event, in order.
     """
 
-    def __init__(self, response: JsonObject, *, functions: Collection[str], new_id: Callable[[str], str]) -> None:
+    def __init__(
+        self, response: JsonObject, *, functions: Collection[str] | None, new_id: Callable[[str], str]
+    ) -> None:
         self.status = Status.QUEUED
         self.output: list[JsonObject] = []
         self.messages: list[RenderedMessage] = []  # what was sampled, as it is fed back in the next turn
         self.sampled: list[SampledItem] = []  # the output items with their messages
+        self.calls = 0  # of functions, in the output
         self.unknown_tools: list[str] = []  # recipients this request does not have
         self._response = response
-        self._functions = frozenset(functions)
+        self._functions = None if functions is None else frozenset(functions)
         self._new_id = new_id
         self._next_number = 0
         self._open: ItemBuilder | None = None
@@ -163,14 +167,24 @@ class ResponseStream:
     def _builder_for(self, channel: str | None, recipient: str | None) -> ItemBuilder:
         """Decide what a message becomes: the only place that maps (channel, recipient) to an item type."""
         if recipient is not None:
-            name = recipient.removeprefix(FUNCTIONS)
-            if name in self._functions:  # also without the prefix, and on the analysis channel: a call is a call
+            name = self._called(recipient)
+            if name is not None:  # also on the analysis channel: a call is a call
                 return FunctionCallBuilder(self._new_id, name)
             self.unknown_tools.append(recipient)
             return ReasoningBuilder(self._new_id)
         if channel == ANALYSIS:
             return ReasoningBuilder(self._new_id)
         return MessageBuilder(self._new_id, "commentary" if channel == COMMENTARY else "final_answer")
+
+    def _called(self, recipient: str) -> str | None:
+        """Return the function that a recipient names: a declared one, with or without its prefix; with it any one.
+
+        Clients declare functions in ways that a server does not see.
+        """
+        name = recipient.removeprefix(FUNCTIONS)
+        if self._functions is None:
+            return None
+        return name if name in self._functions or (name != recipient and is_name(name)) else None
 
     def _open_item(self, event: MessageStarted) -> list[Event]:
         if self._open is not None:
@@ -215,6 +229,7 @@ class ResponseStream:
         finished = item.item(status)
         events.append(self._event(EventType.ITEM_DONE, {"output_index": len(self.output), "item": finished}))
         self.output.append(finished)
+        self.calls += finished["type"] == "function_call"
         self._open = None
         return events
 

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 from responses_app.protocol.errors import JsonObject
 
+_PER_TURN = "_per_turn"
+
 
 @dataclass(slots=True)
 class TurnUsage:
@@ -18,7 +20,7 @@ class TurnUsage:
 
 
 def usage(turns: Sequence[TurnUsage]) -> JsonObject:
-    """Return the `usage` object of a response; per-turn lists lie beside OpenAI's details."""
+    """Return the `usage` object of a response as it is stored: per-turn lists lie beside OpenAI's details."""
     input_tokens = sum(turn.input_tokens for turn in turns)
     output_tokens = sum(turn.output_tokens for turn in turns)
     return {
@@ -38,6 +40,23 @@ def usage(turns: Sequence[TurnUsage]) -> JsonObject:
         },
         "total_tokens": input_tokens + output_tokens,
     }
+
+
+def as_read(response: JsonObject, *, usage_per_turn: bool) -> JsonObject:
+    """Return a response object as clients read it: the lists are left out of its usage where nobody asked for them.
+
+    Clients that check types take nothing but numbers there: OpenAI's Agents SDK for JavaScript ends its run.
+    """
+    used = response.get("usage")
+    if usage_per_turn or not isinstance(used, dict):
+        return response
+    return {**response, "usage": {name: _without_lists(value) for name, value in used.items()}}
+
+
+def _without_lists(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {name: count for name, count in value.items() if not name.endswith(_PER_TURN)}
 
 
 def _tool_outputs(turns: Sequence[TurnUsage]) -> list[int]:

@@ -21,12 +21,25 @@ ENTRY_BYTES = 150  # of memory beside an entry's JSON: counted too, since deltas
 
 @dataclass(slots=True)  # not frozen: there is one a token, and a frozen one takes four times as long to make
 class Entry:
-    """An event as it is sent: its type for SSE, its number, its JSON; `end` counts the journal's bytes up to it."""
+    """An event as it is sent: its type for SSE, its number, its JSON; `end` counts the journal's bytes up to it.
+
+    The terminal event has its `json_per_turn` beside: the same with the usage of each turn.
+    """
 
     type: str
     number: int
     json: bytes
     end: int
+    json_per_turn: bytes | None = None
+
+    def encoded(self, *, usage_per_turn: bool) -> bytes:
+        """Return its JSON, with the usage of each turn where that is asked for."""
+        return self.json_per_turn if usage_per_turn and self.json_per_turn is not None else self.json
+
+    @property
+    def size(self) -> int:
+        """How much memory it takes, in bytes."""
+        return len(self.json) + len(self.json_per_turn or b"") + ENTRY_BYTES
 
 
 class ReaderTooSlow(Exception):
@@ -74,11 +87,14 @@ class EventJournal:
     def _add(self, event: Event) -> None:
         if self.closed:
             raise RuntimeError(f"{event.type} after the terminal event")
-        json = event.as_json()
-        self.appended_bytes += len(json) + ENTRY_BYTES
-        self._entries.append(Entry(event.type, event.sequence_number, json, self.appended_bytes))
+        entry = Entry(event.type, event.sequence_number, event.as_json(), 0)
+        if event.type in TERMINAL:
+            entry.json_per_turn = event.as_json(usage_per_turn=True)
+            self.closed = True
+        self.appended_bytes += entry.size
+        entry.end = self.appended_bytes
+        self._entries.append(entry)
         self.last_number = event.sequence_number
-        self.closed = event.type in TERMINAL
 
     def _tell_readers(self) -> None:
         oldest = self.appended_bytes - self._max_lag_bytes - self._largest_lot
@@ -129,7 +145,7 @@ class EventJournal:
         if index >= len(self._entries):
             return self.appended_bytes
         entry = self._entries[index]
-        return entry.end - len(entry.json) - ENTRY_BYTES
+        return entry.end - entry.size
 
     def detach(self, reader: "JournalReader") -> None:
         """Remove a reader; detaching twice is no error."""

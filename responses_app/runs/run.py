@@ -186,7 +186,7 @@ class ResponseRun:
     async def _converse(self) -> None:
         prompt, corrections = self.plan.generation.prompt_token_ids, 0
         while True:
-            turn = await self._take_turn(prompt, take=self._receive, before=self._begin)
+            turn = await self._take_turn(prompt, take=self._receive, before=self._begin, enough=self._has_enough)
             correction = self._correction(turn)
             if correction is None or corrections >= MAX_CORRECTIONS or self._budget() == 0:
                 break
@@ -207,6 +207,7 @@ class ResponseRun:
         *,
         take: Callable[[list[HarmonyEvent]], None],
         before: Callable[[], Awaitable[None]],
+        enough: Callable[[], bool] | None = None,
     ) -> Turn:
         request = replace(
             self.plan.generation,
@@ -214,11 +215,16 @@ class ResponseRun:
             prompt_token_ids=prompt,
             sampling=replace(self.plan.generation.sampling, max_output_tokens=self._budget()),
         )
-        turn = Turn(self._engine, request)
+        turn = Turn(self._engine, request, enough=enough)
         self._turns.append(turn.usage)
         await turn.run(take, before=before)
         self._repairs += turn.repairs
         return turn
+
+    @property
+    def _has_enough(self) -> Callable[[], bool] | None:
+        """What says, after each token, whether the model is to be stopped; None where it stops by itself."""
+        return (lambda: self._stream.calls > 0) if self.plan.request.parallel_tool_calls is False else None
 
     async def _begin(self) -> None:
         """Before the first thing is said: from here on this response is never run again."""

@@ -176,7 +176,7 @@ class ResponseService:
             store=plan.stored,
             service_tier=self.limits.tiers.choose(request.service_tier),
         )
-        functions = [tool.name for tool in request.offered_functions]
+        functions = None if request.tool_choice == "none" else [tool.name for tool in request.functions]
         return ResponseRun(
             plan,
             engine=model.engine,

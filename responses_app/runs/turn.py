@@ -1,6 +1,6 @@
 """One generation: prompt tokens → chunks → Harmony events. Closing it aborts the engine's work."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -13,11 +13,18 @@ from responses_app.protocol.usage import TurnUsage
 
 
 class Turn:
-    """A generation that is read as it comes; afterwards `finish_reason`, `usage` and `called` tell how it ended."""
+    """A generation that is read as it comes; afterwards `finish_reason`, `usage` and `called` tell how it ended.
 
-    def __init__(self, engine: BaseEngine, request: GenerationRequest) -> None:
+    Where there is an `enough`, it is asked after every token that makes an event; once it says yes, the generation is
+    aborted as if the model had stopped there: what follows is neither read nor counted.
+    """
+
+    def __init__(
+        self, engine: BaseEngine, request: GenerationRequest, *, enough: Callable[[], bool] | None = None
+    ) -> None:
         self._engine = engine
         self._request = request
+        self._enough = enough
         self._stream = HarmonyStream()
         self._channel: str | None = None
         self._unsaid: list[TokenLogprob] = []  # of tokens whose text has not come: the first bytes of a character
@@ -39,12 +46,32 @@ class Turn:
         """
         async with aclosing(self._engine.generate(self._request)) as chunks:
             async for chunk in chunks:
-                events = self._read(chunk)
-                if events:
+                for part in self._parts(chunk):
+                    events = self._read(part)
+                    if not events:
+                        continue
                     if before is not None:
                         await before()
                         before = None
                     take(events)
+                    if self._enough is not None and self._enough() and not self.called:
+                        self.finish_reason = FinishReason.STOP
+                        return
+
+    def _parts(self, chunk: TokenChunk) -> Iterable[TokenChunk]:
+        """Cut a chunk where the generation may have to end inside it."""
+        if self._enough is None or len(chunk.token_ids) < 2:
+            return (chunk,)
+        last = len(chunk.token_ids) - 1
+        return (
+            replace(
+                chunk,
+                token_ids=(token,),
+                finish_reason=chunk.finish_reason if index == last else None,
+                logprobs=None if chunk.logprobs is None else (chunk.logprobs[index],),
+            )
+            for index, token in enumerate(chunk.token_ids)
+        )
 
     def _read(self, chunk: TokenChunk) -> list[HarmonyEvent]:
         self.usage.output_tokens += len(chunk.token_ids)

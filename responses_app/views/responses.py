@@ -9,6 +9,7 @@ from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.pages import Query, check_include_query, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.requests import CreateRequest, parse_create
+from responses_app.protocol.usage import as_read
 from responses_app.runs.journal import EventsForgotten
 from responses_app.runs.library import stream_not_kept
 from responses_app.runs.plan import Origin
@@ -29,8 +30,8 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     if wanted.stream:
         return await _stream(site, run)
     if wanted.background:
-        return json_response(run.response())
-    return json_response(await run_to_end(site.registry, run))
+        return _answer(site, run.response())
+    return _answer(site, await run_to_end(site.registry, run))
 
 
 async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
@@ -50,13 +51,14 @@ async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
             return await _stream(site, run, starting_after=-1 if starting_after is None else starting_after)
         except EventsForgotten:
             raise stream_not_kept(response_id) from None
-    return json_response(await site.library.response(PROJECT, response_id))
+    return _answer(site, await site.library.response(PROJECT, response_id))
 
 
 async def cancel(request: HttpRequest, response_id: str) -> HttpResponse:
     """Cancel a background response."""
     _only(request, "POST")
-    return json_response(await get_site().library.cancel(PROJECT, response_id))
+    site = get_site()
+    return _answer(site, await site.library.cancel(PROJECT, response_id))
 
 
 async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
@@ -96,7 +98,11 @@ async def compact(request: HttpRequest) -> HttpResponse:
     site = get_site()
     wanted = parse_compact(read_json(request, max_body_bytes=site.settings.max_body_bytes))
     run = await site.service.create(wanted, _origin(request, wanted))
-    return json_response(compacted_response(await run_to_end(site.registry, run)))
+    return _answer(site, compacted_response(await run_to_end(site.registry, run)))
+
+
+def _answer(site: Site, response: JsonObject) -> HttpResponse:
+    return json_response(as_read(response, usage_per_turn=site.settings.responses_usage_per_turn))
 
 
 def _origin(request: HttpRequest, wanted: CreateRequest) -> Origin:
@@ -106,7 +112,10 @@ def _origin(request: HttpRequest, wanted: CreateRequest) -> Origin:
 
 async def _stream(site: Site, run: ResponseRun, *, starting_after: int | None = None) -> HttpResponseBase:
     interval = site.settings.responses_ping_interval_seconds
-    return await event_stream(site.registry, run, ping_seconds=interval, starting_after=starting_after)
+    per_turn = site.settings.responses_usage_per_turn
+    return await event_stream(
+        site.registry, run, ping_seconds=interval, usage_per_turn=per_turn, starting_after=starting_after
+    )
 
 
 def _only(request: HttpRequest, method: str) -> None:

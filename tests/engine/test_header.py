@@ -35,8 +35,13 @@ BENT = [
     ("", None, None, ""),
     ("assistant", None, None, ""),
     ("<|channel|>", None, None, ""),
-    ("<|channel|>finale", None, None, "finale"),
-    ("<|channel|>thoughts", None, None, "thoughts"),
+    ("<|channel|>finale", None, None, ""),
+    ("<|channel|>thoughts", None, None, ""),
+    ("<|channel|>weird to=functions.f <|constrain|>json", None, "functions.f", ""),
+    ("<|channel|>weird<|channel|>final", "final", None, ""),
+    ("<|channel|>We need", None, None, "We need"),
+    ("<|channel|> Hello", None, None, "Hello"),
+    ('<|channel|>{"a":1}', None, None, '{"a":1}'),
     ("Hello there", None, None, "Hello there"),
     ("final", None, None, "final"),
     ("<|channel|>final Hello", "final", None, "Hello"),
@@ -58,6 +63,11 @@ def test_keeps_what_belongs_to_no_part_of_a_header(
     text: str, channel: str | None, recipient: str | None, loose: str
 ) -> None:
     assert parse_header(text) == Header(channel, recipient, loose, well_formed=False)
+
+
+@pytest.mark.parametrize("text", ["<|channel|>weird", "<|channel|>weird<|channel|>final"])
+def test_what_may_be_an_unknown_channel_is_text_where_the_header_never_ended(text: str) -> None:
+    assert parse_header(text, complete=False).loose == "weird"
 
 
 @pytest.mark.parametrize(

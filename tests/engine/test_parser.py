@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from openai_harmony import Role, StreamableParser
 
 from engine.harmony.encoding import (
+    CALL,
     CHANNEL,
     END,
+    ENDOFTEXT,
     MESSAGE,
     RETURN,
     encode_harmony,
@@ -102,7 +104,14 @@ REPAIRS = {
         [("commentary", "functions.f", "{}"), ("analysis", None, "42")],
     ),
     "no channel": ("<|message|>Hello<|return|>", [(None, None, "Hello")]),
-    "an unknown channel": ("<|channel|>thoughts<|message|> Hello<|return|>", [(None, None, "thoughts Hello")]),
+    "an unknown channel": ("<|channel|>weird<|message|>text here<|return|>", [(None, None, "text here")]),
+    "an unknown channel of a call": (
+        '<|channel|>tool to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
+        [(None, "functions.f", '{"a": 1}')],
+    ),
+    "an unknown channel, and no <|message|>": ("<|channel|>Hello there<|return|>", [(None, None, "Hello there")]),
+    "one word, and no <|message|>": ("<|channel|>Hello<|return|>", [(None, None, "Hello")]),
+    "an <|endoftext|> in a header": ("<|channel|>final Hello<|endoftext|>", [("final", None, "Hello")]),
 }
 
 
@@ -141,9 +150,27 @@ def test_loose_text_that_was_cut_off_is_a_truncated_message() -> None:
     assert completed.repaired
 
 
-@pytest.mark.parametrize("end", [END, RETURN, 200012])
+@pytest.mark.parametrize("end", [END, RETURN, CALL, ENDOFTEXT])
 def test_every_end_token_ends_a_message(end: int) -> None:
     assert read([*encode_harmony("<|channel|>final<|message|>a"), end, end])[0] == [("final", None, "a")]
+
+
+@pytest.mark.parametrize("cut", ["", "<|channel|>", "<|channel|>final", " to=functions.f<|channel|>commentary"])
+def test_an_end_of_text_that_ends_no_message_is_nothing(cut: str) -> None:
+    assert read(f"{cut}<|endoftext|>") == ([], [])
+    whole = "<|channel|>final<|message|>a"
+    assert read(f"{whole}<|end|><|endoftext|><|start|>assistant{cut}<|endoftext|>")[0] == [("final", None, "a")]
+
+
+@settings(deadline=None, max_examples=60)
+@given(transcripts())
+def test_an_end_of_text_ends_a_message_as_its_own_end_token_does(transcript: Transcript) -> None:
+    ends = (END, RETURN, CALL)
+    found, completed = read([ENDOFTEXT if token in ends else token for token in transcript.tokens])
+    as_usual, ended = read(transcript.tokens)
+    assert found == as_usual
+    assert [event.content_tokens for event in completed] == [event.content_tokens for event in ended]
+    assert not any(event.repaired or event.truncated for event in completed)
 
 
 @pytest.mark.parametrize("strange", [201_089, 300_000, 2**32 - 1, 2**40, -1])

@@ -191,6 +191,7 @@ def sample(text: str) -> MessageCompleted:
     [
         ("<|channel|>final<|message|>a<|return|>", "<|start|>assistant<|channel|>final<|message|>a<|end|>"),
         ("<|channel|>final<|message|>a<|end|>", "<|start|>assistant<|channel|>final<|message|>a<|end|>"),
+        ("<|channel|>final<|message|>a<|endoftext|>", "<|start|>assistant<|channel|>final<|message|>a<|end|>"),
         ("<|channel|>final<|message|>a", "<|start|>assistant<|channel|>final<|message|>a<|end|>"),
         ("<|channel|>final<|message|>", "<|start|>assistant<|channel|>final<|message|><|end|>"),
     ],
@@ -209,7 +210,7 @@ def test_an_answer_is_fed_back_as_it_was_sampled(sampled: str, fed_back: str) ->
         "<|channel|>analysis to=functions.f code",
     ],
 )
-@pytest.mark.parametrize("end", ["<|call|>", ""])
+@pytest.mark.parametrize("end", ["<|call|>", "<|endoftext|>", ""])
 def test_a_call_is_fed_back_in_the_order_it_was_sampled_in(header: str, end: str) -> None:
     event = sample(f"{header}<|message|>{{}}{end}")
     message = sampled_message(event, channel="commentary", recipient="functions.f", text="{}")

@@ -129,6 +129,7 @@ class _ItemStory:
     done: JsonObject = field(default_factory=dict)
     deltas: str = ""
     full_texts: list[str] = field(default_factory=list)
+    parts: list[JsonObject] = field(default_factory=list)
     ids: set[str] = field(default_factory=set)
 
 
@@ -182,7 +183,10 @@ def _tell(story: _ItemStory, letter: str, event: JsonObject) -> None:
             story.full_texts.append(str(event["text"]))
         case "F":
             story.full_texts.append(str(event["arguments"]))
+        case "P":
+            story.parts.append(event["part"])  # type: ignore[arg-type]
         case "p":
+            story.parts.append(event["part"])  # type: ignore[arg-type]
             story.full_texts.append(event["part"]["text"])  # type: ignore[index]
 
 
@@ -200,6 +204,10 @@ def _assert_item_laws(story: _ItemStory) -> None:
     for name in ("type", "call_id", "name", "role", "phase"):
         assert story.added.get(name) == done.get(name)
     assert {story.deltas, *story.full_texts} == {text_of(done)}
+    for part in (*story.parts, *done.get("content", ())):  # type: ignore[misc]
+        if part["type"] == "output_text":
+            assert isinstance(part["annotations"], list)
+            assert isinstance(part["logprobs"], list)
 
 
 def is_subsequence(wanted: Sequence[str], given: Sequence[str]) -> bool:
@@ -252,7 +260,7 @@ class Spoken:
     def expected(self) -> tuple[str, str | None, str | None, str]:
         """Return (item type, phase, function, text) of the item it must become."""
         name = (self.recipient or "").removeprefix("functions.")
-        if self.recipient and name in FUNCTIONS:
+        if self.recipient and (name in FUNCTIONS or name != self.recipient):
             return "function_call", None, name, self.text
         if self.recipient or self.channel == "analysis":
             return "reasoning", None, None, self.text
@@ -268,7 +276,10 @@ def what_it_became(item: JsonObject) -> tuple[object, object, object, str]:
 def spoken(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> Spoken:
     """Draw a message: thought, preamble, answer or call, calls on analysis and to unknown tools too."""
     recipient = draw(
-        st.none() | st.sampled_from([*(f"functions.{name}" for name in FUNCTIONS), "python", "browser.search", "f"])
+        st.none()
+        | st.sampled_from(
+            [*(f"functions.{name}" for name in FUNCTIONS), "functions.undeclared", "python", "browser.search", "f"]
+        )
     )
     channel = draw(st.sampled_from(["analysis", "commentary"] if recipient else ["analysis", "commentary", "final"]))
     constrain = draw(st.sampled_from([" <|constrain|>json", " json", " code", ""])) if recipient else ""

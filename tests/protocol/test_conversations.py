@@ -151,12 +151,13 @@ def test_an_easy_message_becomes_a_whole_one() -> None:
         "content": [{"type": "input_text", "text": "Hello"}],
         "created_at": 7,
     }
-    assert item_resource(second)["content"] == [{"type": "output_text", "text": "Hi.", "annotations": []}]
+    part = {"type": "output_text", "text": "Hi.", "annotations": [], "logprobs": []}
+    assert item_resource(second)["content"] == [part]
 
 
 def test_what_a_client_says_stays() -> None:
     annotation = {"type": "file_path", "file_id": "f", "index": 1}
-    part = {"type": "output_text", "text": "Hi.", "annotations": [annotation], "z": 1}
+    part = {"type": "output_text", "text": "Hi.", "annotations": [annotation], "logprobs": [], "z": 1}
     item = {"id": "mine", "type": "message", "role": "assistant", "status": "incomplete", "content": [part], "own": {}}
     (whole,) = kept(item)
     assert item_resource(whole) == item

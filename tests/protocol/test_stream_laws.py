@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine.harmony.encoding import CONSTRAIN, END, MESSAGE, RETURN, decode_tokens, encode_harmony, encode_text
 from engine.harmony.prompt import as_tokens, generation_start
 from responses_app.protocol.resources import Status
+from responses_app.protocol.usage import as_read
 from tests.oracle import validate_event, validate_response
 from tests.protocol.laws import (
     SPECIAL_TOKENS,
@@ -119,7 +120,7 @@ def test_the_snapshot_is_the_response_of_the_terminal_event(transcript: Transcri
     assert played.stream.snapshot() == last
     assert played.stream.status is status
     assert last["status"] == status.value
-    validate_response(last)
+    validate_response(as_read(last, usage_per_turn=False))
 
 
 @settings(deadline=None, max_examples=100)

@@ -196,7 +196,7 @@ async def test_an_end_that_could_not_be_kept_is_kept_when_the_store_is_back(back
         await asyncio.sleep(2 * LEASE)
         site.store.failure = None
         await eventually(lambda: statuses(site.store) == ["failed"])
-        assert kept(site.store) == [reading.events[-1]["response"]]
+        assert kept(site.store) == [reading.run.response()]
         assert len(site.service.unsaved) == 0
 
 

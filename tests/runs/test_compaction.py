@@ -237,7 +237,8 @@ class TestInLine:
         response = await site.ask(input="two", previous_response_id=first["id"], max_output_tokens=5, **FROM_1000)
         usage = response["usage"]
         lengths = [len(prompt) for prompt in site.engine.prompts[1:]]
-        assert usage["input_tokens_details"]["input_tokens_per_turn"] == lengths  # type: ignore[index]
+        stored = site.store.saved[-1].response["usage"]
+        assert stored["input_tokens_details"]["input_tokens_per_turn"] == lengths  # type: ignore[index]
         assert usage["input_tokens"] == sum(lengths)  # type: ignore[index]
         assert usage["output_tokens"] == len(encode_harmony(SUMS_UP)) + len(encode_harmony(ANSWER))  # type: ignore[index]
         assert site.engine.requests[2].sampling.max_output_tokens == 5

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from responses_app.protocol.events import Event, EventType
+from responses_app.protocol.usage import TurnUsage, as_read, usage
 from responses_app.runs.journal import EventJournal, JournalReader, ReaderTooSlow, Waiter
 
 
@@ -52,6 +53,19 @@ def test_an_entry_is_the_event_as_it_is_sent() -> None:
     [entry] = attach(made).take()
     assert entry.type == "response.output_text.delta"
     assert orjson.loads(entry.json) == {"type": "response.output_text.delta", "delta": "é", "sequence_number": 0}
+
+
+def test_the_terminal_event_is_there_with_the_usage_of_each_turn_and_without() -> None:
+    made = EventJournal(max_lag_bytes=1000)
+    response = {"id": "resp_1", "usage": usage([TurnUsage(7, 0, 3, 1)])}
+    made.append(event(0))
+    made.append(Event(EventType.COMPLETED, 1, {"response": response}))
+    first, last = attach(made).take()
+    assert first.encoded(usage_per_turn=True) == first.encoded(usage_per_turn=False)
+    assert orjson.loads(last.encoded(usage_per_turn=True))["response"] == response
+    numbers_only = orjson.loads(last.encoded(usage_per_turn=False))["response"]
+    assert numbers_only == as_read(response, usage_per_turn=False) != response
+    assert made.appended_bytes == first.size + last.size
 
 
 def test_readers_do_not_disturb_each_other() -> None:

@@ -53,7 +53,7 @@ async def test_a_cancelled_run_tells_its_readers_and_keeps_what_was_said() -> No
     assert response["completed_at"] is None
     for event in events:
         validate_event(event)
-    assert site.store.saved[0].response == response
+    assert site.store.saved[0].response == reading.run.response()
     assert site.store.saved[0].link is None, "cannot be continued"
 
 

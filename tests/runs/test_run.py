@@ -9,6 +9,7 @@ from engine.harmony.encoding import decode_tokens, encode_harmony
 from engine.harmony.prompt import generation_start, render_tool_output
 from engine.types import FinishReason
 from responses_app.protocol.resources import Status
+from responses_app.protocol.usage import as_read
 from responses_app.stores.base import StoreError
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws
@@ -16,7 +17,7 @@ from tests.runs.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, S
 from tests.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
-CALL_UNKNOWN = "<|channel|>commentary to=functions.nope <|constrain|>json<|message|>{}<|call|>"
+CALL_UNKNOWN = "<|channel|>commentary to=browser.search <|constrain|>json<|message|>{}<|call|>"
 
 
 async def test_a_whole_response() -> None:
@@ -32,7 +33,8 @@ async def test_a_whole_response() -> None:
     assert response["status"] == "completed"
     assert (response["created_at"], response["completed_at"]) == (int(NOW), int(NOW))
     assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
-    assert reading.run.response() == response, "the JSON body is the response of the last event"
+    body = as_read(reading.run.response(), usage_per_turn=False)
+    assert body == response, "the JSON body is the response of the last event"
     usage = response["usage"]
     assert usage["input_tokens"] == len(site.engine.prompts[0])
     assert usage["output_tokens"] == len(encode_harmony(f"{THOUGHT}{ANSWER}"))
@@ -63,7 +65,8 @@ async def test_the_terminal_event_comes_after_the_commit() -> None:
     site.store.gate.set()
     events = await reading.to_the_end()
     assert events[-1]["type"] == "response.completed"
-    assert site.store.saved[0].response == events[-1]["response"]
+    assert site.store.saved[0].response == reading.run.response()
+    assert as_read(site.store.saved[0].response, usage_per_turn=False) == events[-1]["response"]
     assert await site.store.chain("default", reading.run.response_id) is reading.run.link
 
 
@@ -160,12 +163,13 @@ class TestUnknownTools:
         assert_laws(events)
         response = events[-1]["response"]
         assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
-        told = render_tool_output("functions.nope", "Error: this tool does not exist. Available tools: functions.f.")
+        told = render_tool_output("browser.search", "Error: this tool does not exist. Available tools: functions.f.")
         first, second = site.engine.prompts
         assert second == [*first, *encode_harmony(CALL_UNKNOWN), *told.tokens, *generation_start()]
-        details = response["usage"]["output_tokens_details"]
+        usage = site.store.saved[0].response["usage"]
+        details = usage["output_tokens_details"]  # type: ignore[index]
         assert details["tool_output_tokens_per_turn"] == [0, len(told.tokens) + len(generation_start())]
-        assert response["usage"]["input_tokens_details"]["input_tokens_per_turn"] == [len(first), len(second)]
+        assert usage["input_tokens_details"]["input_tokens_per_turn"] == [len(first), len(second)]
 
     async def test_a_last_chunk_without_tokens_makes_no_difference(self) -> None:
         site = Site(FakeEngine([[CALL_UNKNOWN, FinishReason.STOP], ANSWER]))
@@ -207,6 +211,12 @@ class TestUnknownTools:
         assert [item["type"] for item in response["output"]] == ["reasoning", "reasoning", "message"]
         assert "Available tools: none." in decode_tokens(site.engine.prompts[1])
 
+    @pytest.mark.parametrize("name", ["", "a:b", "a" * 257])
+    async def test_a_function_whose_name_no_client_could_give_back(self, name: str) -> None:
+        site = Site(FakeEngine([f"<|channel|>commentary<|message|>Hm.<|end|>{_call(name)}<|call|>", ANSWER]))
+        response = await site.ask(input="hi", tools=[TOOL_F])
+        assert "function_call" not in [item["type"] for item in response["output"]]
+
     async def test_a_cancellation_between_turns(self) -> None:
         gate = asyncio.Event()
         site = Site(FakeEngine([CALL_UNKNOWN, [gate, ANSWER]]))
@@ -216,6 +226,69 @@ class TestUnknownTools:
         await eventually(lambda: len(site.registry) == 0)
         assert reading.run.status is Status.CANCELLED
         assert site.engine.running == 0
+
+
+async def test_a_function_that_was_not_declared_is_called_all_the_same() -> None:
+    """Clients declare functions in ways that a server does not see."""
+    site = Site(FakeEngine([f"{THOUGHT}{_call('somewhere.else')}<|call|>", ANSWER]))
+    first = await site.ask(input="hi")
+    assert [item["type"] for item in first["output"]] == ["reasoning", "function_call"]
+    call = first["output"][1]
+    assert (call["name"], call["arguments"], call["status"]) == ("somewhere.else", "{}", "completed")
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "42"}
+    await site.ask(input=[output], previous_response_id=first["id"])
+    assert len(site.engine.prompts) == 2, "the model was not told that it does not exist"
+    told = encode_harmony("<|call|><|start|>functions.somewhere.else to=assistant<|channel|>commentary<|message|>42")
+    assert _contains(site.engine.prompts[1], told)
+
+
+class TestOneCall:
+    """`parallel_tool_calls: false`: the generation ends with the first call, also where the model goes on."""
+
+    CALLS = (f"{THOUGHT}{{}}<|end|>", f"<|start|>assistant{{}}<|end|><|start|>assistant{ANSWER}")
+
+    def said(self) -> list[str]:
+        first, rest = self.CALLS
+        return [first.format(_call("f")), rest.format(_call("f"))]
+
+    @pytest.mark.parametrize("cut", [False, True], ids=["one chunk", "two chunks"])
+    async def test_the_stream_the_chain_and_the_usage_end_with_it(self, cut: bool) -> None:
+        first, rest = self.said()
+        site = Site(FakeEngine([[first, rest] if cut else f"{first}{rest}", ANSWER]))
+        reading = await site.begin(input="hi", tools=[TOOL_F], parallel_tool_calls=False)
+        events = await reading.to_the_end()
+        assert_laws(events)
+        response = events[-1]["response"]
+        assert response["status"] == "completed"
+        assert [item["type"] for item in response["output"]] == ["reasoning", "function_call"]
+        assert response["usage"]["output_tokens"] == len(encode_harmony(first))
+        assert site.engine.running == 0, "aborted"
+
+        output = {"type": "function_call_output", "call_id": response["output"][1]["call_id"], "output": "42"}
+        await site.ask(input=[output], previous_response_id=response["id"], tools=[TOOL_F])
+        told = render_tool_output("functions.f", "42").tokens
+        kept = [*site.engine.prompts[0], *encode_harmony(first), *told, *generation_start()]
+        assert site.engine.prompts[1] == kept
+
+    async def test_both_calls_where_they_are_allowed(self) -> None:
+        site = Site(FakeEngine(["".join(self.said())]))
+        response = await site.ask(input="hi", tools=[TOOL_F])
+        assert [item["type"] for item in response["output"]] == [
+            "reasoning",
+            "function_call",
+            "function_call",
+            "message",
+        ]
+
+    async def test_an_engine_that_stops_at_the_call_is_read_to_its_end(self) -> None:
+        site = Site(FakeEngine([[CALL_F.removesuffix("<|call|>"), "<|call|>"]]))
+        response = await site.ask(input="hi", tools=[TOOL_F], parallel_tool_calls=False)
+        assert response["usage"]["input_tokens_details"]["cached_tokens"] == 3
+
+    async def test_what_is_no_call_ends_nothing(self) -> None:
+        site = Site(FakeEngine([f"{THOUGHT}<|channel|>commentary<|message|>Well.<|end|><|start|>assistant{ANSWER}"]))
+        response = await site.ask(input="hi", parallel_tool_calls=False)
+        assert [item["type"] for item in response["output"]] == ["reasoning", "message", "message"]
 
 
 async def test_every_generation_has_an_id_of_its_own() -> None:
@@ -233,3 +306,11 @@ async def test_a_run_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
     assert str(response["id"]) in record.getMessage()
     assert "completed" in record.getMessage()
     assert "secret" not in record.getMessage(), "texts of users are not logged"
+
+
+def _call(name: str) -> str:
+    return f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{{}}"
+
+
+def _contains(tokens: list[int], wanted: list[int]) -> bool:
+    return any(tokens[at : at + len(wanted)] == wanted for at in range(len(tokens)))
