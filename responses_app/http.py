@@ -67,7 +67,11 @@ def _read(request: HttpRequest, limit: int) -> bytes:
 
 
 async def run_to_end(registry: RunRegistry, run: ResponseRun) -> JsonObject:
-    """Wait for the terminal event and return its response; leaving early cancels the run."""
+    """Wait for the terminal event and return its response; leaving early cancels the run.
+
+    Raises `ApiError` where it failed before anything was said: SDKs raise and retry an error, never a body that says
+    `failed`.
+    """
     news = Waiter()
     reader = registry.attach(run, news)
     try:
@@ -76,6 +80,8 @@ async def run_to_end(registry: RunRegistry, run: ResponseRun) -> JsonObject:
                 await news.wait()
     finally:
         registry.detach(run, reader, reason="its client disconnected")
+    if run.problem is not None and not run.has_spoken:
+        raise run.problem
     return run.response()
 
 

@@ -33,6 +33,11 @@ class ApiError(Exception):
         """The HTTP headers that belong to this error."""
         return {} if self.retry_after is None else {"retry-after": str(max(1, self.retry_after))}
 
+    @property
+    def helps_to_wait(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.retry_after is not None or self.status in (429, 503)
+
     def body(self) -> JsonObject:
         """Return the inner `error` object."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}

@@ -11,9 +11,20 @@ from responses_app.protocol.errors import (
 )
 from responses_app.stores.base import STOPPED
 
+RESTART_SECONDS = 2  # what a client waits before it asks a server that stopped again
+
 
 def refusal(error: EngineError, request_id: str) -> ApiError:
-    """Return the error for a request that never started."""
+    """Return the error for a request that never started: no response object tells of it."""
+    return _as_error(error) or server_error(request_id, code="processing_error")
+
+
+def unanswered(error: EngineError | None, request_id: str) -> ApiError:
+    """Return the error for a request that got a response which failed; None stands for an error of this server."""
+    return _as_error(error) or server_error(request_id, code="server_error")
+
+
+def _as_error(error: EngineError | None) -> ApiError | None:
     match error:
         case PromptTooLong():
             return context_length_exceeded(error.prompt_tokens, error.max_model_len)
@@ -22,12 +33,17 @@ def refusal(error: EngineError, request_id: str) -> ApiError:
         case EngineUnavailable():
             message = f"The model is loading or its engine is away. Try again in {error.retry_after} s."
             return overloaded(message, retry_after=error.retry_after)
-    return server_error(request_id, code="processing_error")
+    return None
 
 
 def server_stopped() -> JsonObject:
     """Return the `error` object of a response that was running when its server stopped."""
     return dict(STOPPED)
+
+
+def unanswered_by_stopped_server() -> ApiError:
+    """Return the same as an error: another worker may answer, or this one's next start."""
+    return overloaded(str(STOPPED["message"]), retry_after=RESTART_SECONDS)
 
 
 def failure(error: EngineError | None, request_id: str) -> JsonObject:

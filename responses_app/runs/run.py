@@ -17,14 +17,14 @@ from engine.harmony.parser import HarmonyEvent
 from engine.harmony.prompt import RenderedMessage, Tokens, as_tokens, generation_start, render_tool_output
 from engine.types import FinishReason
 from responses_app.protocol.chain import ChainLink
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events import Event
 from responses_app.protocol.resources import Status
 from responses_app.protocol.stream import FUNCTIONS, Ending, ResponseStream
 from responses_app.protocol.usage import TurnUsage, usage
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.compaction import Summary, compacted, go_on
-from responses_app.runs.failures import failure, server_stopped
+from responses_app.runs.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.keeping import Measured, ResponseKeeper
 from responses_app.runs.plan import CompactionPlan, RunPlan
@@ -43,7 +43,7 @@ class _Clockwork:
 
 
 class ResponseRun:
-    """Runs a plan. `status` and `link` (for continuing it) hold once `journal.closed`."""
+    """Runs a plan. `status`, `link` (for continuing it) and `problem` (why it failed) hold once `journal.closed`."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class ResponseRun:
         self.plan = plan
         self.journal = journal
         self.link: ChainLink | None = None
+        self.problem: ApiError | None = None
         self.finishing = False  # from here on a cancellation changes nothing
         self.stopping = False  # a cancellation means that the server stops
         self.deleted = False  # a client has deleted the response while it ran
@@ -82,6 +83,11 @@ class ResponseRun:
         """The status as far as readers know it."""
         return self._stream.status
 
+    @property
+    def has_spoken(self) -> bool:
+        """Whether the model has said anything."""
+        return self._clockwork.first_token is not None
+
     def response(self) -> JsonObject:
         """Return the response object as it stands."""
         return self._stream.snapshot()
@@ -97,10 +103,10 @@ class ResponseRun:
             await self._stop()
         except EngineError as error:
             logger.warning("response %s: the engine failed: %s: %s", self.response_id, type(error).__name__, error)
-            await self._finish(Status.FAILED, error=failure(error, self.plan.origin.request_id))
+            await self._fail(error)
         except Exception:
             logger.exception("response %s broke", self.response_id)
-            await self._finish(Status.FAILED, error=failure(None, self.plan.origin.request_id))
+            await self._fail(None)
 
     async def accept(self, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another start has kept it already. Raises `StoreError`."""
@@ -159,7 +165,8 @@ class ResponseRun:
         """End as cancelled; where the server stops, as failed, or go back to the queue if nothing was said."""
         if not self.stopping:
             await self._finish(Status.CANCELLED)
-        elif not self.plan.background or self._clockwork.first_token is not None:
+        elif not self.plan.background or self.has_spoken:
+            self.problem = unanswered_by_stopped_server()
             await self._finish(Status.FAILED, error=server_stopped())
         elif not self.finishing:
             self.finishing = True
@@ -228,7 +235,7 @@ class ResponseRun:
 
     async def _begin(self) -> None:
         """Before the first thing is said: from here on this response is never run again."""
-        if self._clockwork.first_token is None:
+        if not self.has_spoken:
             self._clockwork.first_token = time.monotonic()
             await self._keeper.begin()
 
@@ -261,6 +268,12 @@ class ResponseRun:
     def _publish(self, events: list[Event]) -> None:
         self.journal.extend(events)
 
+    async def _fail(self, error: EngineError | None) -> None:
+        """End as failed; None stands for an error of this server."""
+        request_id = self.plan.origin.request_id
+        self.problem = unanswered(error, request_id)
+        await self._finish(Status.FAILED, error=failure(error, request_id))
+
     async def _finish(self, status: Status, *, error: JsonObject | None = None, reason: str | None = None) -> None:
         """End the response; a stored one is committed before its terminal event goes out."""
         if self.finishing:
@@ -283,6 +296,7 @@ class ResponseRun:
                 ending, status=Status.FAILED, error=failure(None, self.plan.origin.request_id), reason=None
             )
             link = None
+            self.problem = unanswered(None, self.plan.origin.request_id)
             self._keeper.owe(self._stream.outcome(ending), self._measured())
         self.link = link
         self._publish(self._stream.finish(ending))

@@ -124,6 +124,36 @@ async def test_an_engine_that_breaks_fails_the_response(said: str, problem: Exce
         validate_event(event)
 
 
+UNANSWERED = [
+    (GenerationFailed("cuda: /secret"), (500, "server_error", None)),
+    (EngineUnavailable("died: /secret", retry_after=7), (503, "server_is_overloaded", 7)),
+    (EngineOverloaded("full: /secret", retry_after=3), (429, "rate_limit_exceeded", 3)),
+    (PromptTooLong(prompt_tokens=9, max_model_len=8), (400, "context_length_exceeded", None)),
+    (RuntimeError("bug: /secret"), (500, "server_error", None)),
+]
+
+
+@pytest.mark.parametrize("said", [HALF, ""])
+@pytest.mark.parametrize(("trouble", "error"), UNANSWERED)
+async def test_a_failure_is_an_error_too(said: str, trouble: Exception, error: tuple[object, ...]) -> None:
+    """For a transport that has said nothing yet; the stored response has failed in any case."""
+    site = Site(FakeEngine([[said, trouble] if said else [trouble]]))
+    reading = await site.begin(input="hi")
+    await reading.to_the_end()
+    problem = reading.run.problem
+    assert problem is not None
+    assert (problem.status, problem.code, problem.retry_after) == error
+    assert "secret" not in problem.message
+    assert reading.run.has_spoken == bool(said)
+    assert [stored.response["status"] for stored in site.store.saved] == ["failed"]
+
+
+async def test_a_response_that_did_not_fail_has_no_problem() -> None:
+    reading = await Site().begin(input="hi")
+    await reading.to_the_end()
+    assert reading.run.problem is None
+
+
 async def test_out_of_tokens_is_incomplete_and_can_be_continued() -> None:
     site = Site(FakeEngine([[HALF, FinishReason.LENGTH], ANSWER]))
     first = await site.ask(input="hi", max_output_tokens=5)

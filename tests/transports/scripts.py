@@ -53,6 +53,7 @@ def main_script(folder: Path) -> list[Entry]:
         {"when": "[break]", "say": LONG, "fault": "failed", "fault_after": SPOKEN + 5},
         {"when": "[away]", "fault": "unavailable"},
         {"when": "[full]", "fault": "overloaded"},
+        {"when": "[no]", "fault": "failed"},
         {"when": "[weather]", "say": CALL},
         {"when": "[think]", "say": f"<|channel|>analysis<|message|>Hm, Paris.<|end|><|start|>assistant{CALL}"},
         {"when": "[long]", "say": LONG},

@@ -11,6 +11,8 @@ import pytest
 from tests.clients import Frame, read_error_answer, read_message, server_sent
 from tests.server import Server
 from tests.transports.scripts import LIMIT
+from tests.transports.stored import stored_statuses
+from tests.waiting import eventually
 
 JSON = {"content-type": "application/json"}
 
@@ -196,10 +198,8 @@ async def test_a_request_id_is_made(http: httpx.AsyncClient, given: str | None) 
     assert all(each.startswith("req_") for each in made)
 
 
-@pytest.mark.parametrize("word", ["[die]", "[crash]", "[break]", "[away]"])
-async def test_an_engine_that_dies(http: httpx.AsyncClient, word: str) -> None:
-    """A stream ends with `response.failed`; a JSON body is the same response."""
-    body = (await post(http, {"input": word})).json()
+async def failed_stream(http: httpx.AsyncClient, word: str) -> Frame:
+    """Return the response of a stream that ends with `response.failed`."""
     async with http.stream("POST", "/responses", json={"input": word, "stream": True}) as answer:
         assert answer.status_code == 200
         events = [event async for event in server_sent(answer)]
@@ -207,7 +207,42 @@ async def test_an_engine_that_dies(http: httpx.AsyncClient, word: str) -> None:
     name, last = events[-2]
     assert isinstance(last, dict)
     assert name == last["type"] == "response.failed"
-    for response in (body, last["response"]):
+    response: Frame = last["response"]
+    return response
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "code"),
+    [("[away]", 503, "server_is_overloaded"), ("[full]", 429, "rate_limit_exceeded"), ("[no]", 500, "server_error")],
+)
+async def test_an_engine_that_says_nothing(
+    server: Server, http: httpx.AsyncClient, word: str, status: int, code: str
+) -> None:
+    """An error, which every SDK raises and retries; a stream has begun already, and fails."""
+    before = set(stored_statuses(server))
+    read_error_answer(await post(http, {"input": word}), status=status, code=code)
+    assert (await failed_stream(http, word))["status"] == "failed"
+    new = {response: kept for response, kept in stored_statuses(server).items() if response not in before}
+    assert list(new.values()) == ["failed", "failed"]
+
+
+async def test_a_background_response_fails_in_its_own_time(http: httpx.AsyncClient) -> None:
+    begun = (await post(http, {"input": "[full]", "background": True})).json()
+    assert begun["status"] == "queued"
+
+    async def ended() -> bool:
+        response = (await http.get(f"/responses/{begun['id']}")).json()
+        return bool(response["status"] == "failed" and response["error"]["code"] == "rate_limit_exceeded")
+
+    await eventually(ended)
+
+
+@pytest.mark.parametrize("word", ["[die]", "[crash]", "[break]"])
+async def test_an_engine_that_dies(http: httpx.AsyncClient, word: str) -> None:
+    """A stream ends with `response.failed`; a JSON body is the same response."""
+    answer = await post(http, {"input": word})
+    assert answer.status_code == 200, "something was said"
+    for response in (answer.json(), await failed_stream(http, word)):
         assert response["status"] == "failed"
         assert response["error"]["code"] == "server_error"
         read_message(response["error"]["message"])
