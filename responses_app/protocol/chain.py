@@ -59,8 +59,8 @@ class ChainLink:
     """One response's part of a chain: its input and what was sampled. Or several parts, which a store reads at once.
 
     `started_on` is the date (ISO 8601) the chain's system message carries; it stays, or the prefix cache would be lost
-    at midnight. `root_id` is the chain's first response. `calls` are the function calls in here, call_id →
-    name. `total_bytes` estimates the memory of this link and all before it.
+    at midnight. `root_id` is the chain's first response. `calls` are the calls in here, call_id →
+    name of the function or custom tool. `total_bytes` estimates the memory of this link and all before it.
     """
 
     response_id: str
@@ -126,8 +126,13 @@ def new_link(
         response_id=response_id,
         started_on=parent.started_on if parent else started_on,
         own=own,
-        calls={str(i["call_id"]): str(i["name"]) for i in items if i.get("type") == "function_call"},
+        calls={str(i["call_id"]): str(i["name"]) for i in items if _is_call(i)},
     )
+
+
+def _is_call(item: JsonObject) -> bool:
+    """Whether an item is a call by name; a custom tool's may lack what a function's always has."""
+    return item.get("type") in ("function_call", "custom_tool_call") and {"call_id", "name"} <= item.keys()
 
 
 def link_of(

@@ -1,7 +1,7 @@
-"""The input items a request may carry, validated; what the model does not read is kept as it came.
+"""The input items a request may carry, validated.
 
-An item without `type` but with a `role` is an easy-input message (the SDKs send those). Items of types that only a
-client executes, or that come with later tools, pass through untouched and are never a 400: agents replay them for ever.
+An item without `type` but with a `role` is an easy-input message (the SDKs send those). Items of other tools than
+functions pass through untouched, and are never a 400: agents replay them for ever.
 Ids are kept but never required to be known: clients make their own.
 """
 
@@ -99,7 +99,7 @@ class Reasoning(Vocabulary):
 
 
 class FunctionCall(Vocabulary):
-    """A call the model made in an earlier turn."""
+    """A call the model made in an earlier turn, perhaps with what came of it."""
 
     type: Literal["function_call"]
     id: str | None = None
@@ -107,6 +107,8 @@ class FunctionCall(Vocabulary):
     name: str = Field(min_length=1, max_length=256, pattern=NAME)
     namespace: str | None = Field(default=None, max_length=256, pattern=NAME)
     arguments: str
+    status: Any = None
+    output: Any = None  # what the function gave back: some clients put it here
 
 
 class FunctionCallOutput(Vocabulary):
@@ -150,7 +152,7 @@ class CompactionTrigger(Vocabulary):
 
 
 class PassedThrough(Vocabulary):
-    """An item the model does not read yet."""
+    """An item of another tool than a function: its JSON is kept, and `tool_items` reads it."""
 
     type: str
     id: str | None = None

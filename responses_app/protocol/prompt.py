@@ -15,6 +15,7 @@ from engine.harmony.prompt import (
     render_assistant,
     render_call,
     render_developer,
+    render_summary,
     render_system,
     render_text,
     render_tool_output,
@@ -31,19 +32,24 @@ from responses_app.protocol.items import (
     Message,
     OpenedCompaction,
     Part,
+    PassedThrough,
     Reasoning,
     RefusalPart,
     SampledItem,
 )
 from responses_app.protocol.requests import CreateRequest
-from responses_app.protocol.stream import FUNCTIONS
-
-_OMITTED = {
-    "input_image": "[image omitted: this model cannot see images]",
-    "computer_screenshot": "[image omitted: this model cannot see images]",
-    "input_file": "[file omitted: this model cannot read files]",
-    "input_audio": "[sound omitted: this model cannot hear]",
-}
+from responses_app.protocol.tool_items import (
+    FUNCTIONS,
+    OMITTED_PARTS,
+    UNKNOWN,
+    ToolCall,
+    ToolItem,
+    ToolOutput,
+    called_tool,
+    function_address,
+    read_tool_item,
+    text_and_omissions,
+)
 
 
 def render_items(
@@ -62,25 +68,72 @@ def render_items(
     """
     first = 0 if own is None else own - len(items)
     begin = first + _replaced(items)
-    calls: dict[str, str] = {}
+    renderer = _ItemRenderer(items, parent, sampled)
     messages: list[RenderedMessage] = []
     for index, (item, raw) in enumerate(zip(items, input_json, strict=True), first):
-        if isinstance(item, FunctionCall):
-            calls[item.call_id] = item.name
-        if index < begin:
-            continue
-        known = sampled.get(item.id) if item.id else None
-        if known is not None and known.is_replayed_by(raw):
-            messages.append(known.message)
-            continue
-        if isinstance(item, FunctionCallOutput):
-            name = calls.get(item.call_id) or (parent.call_name(item.call_id) if parent else None)
-            if name is None and index >= 0:
-                raise _unknown_call(index, item.call_id)
-            messages.append(render_tool_output(FUNCTIONS + (name or "unknown"), text_of(item.output)))
-        else:
-            messages += _render_item(item)
+        renderer.note_call(raw)
+        if index >= begin:
+            messages += renderer.render(index, item, raw)
     return messages
+
+
+class _ItemRenderer:
+    """Renders the items of one request, in their order; knows which calls were made, and which of them are answered."""
+
+    def __init__(
+        self, items: Sequence[InputItem], parent: ChainLink | None, sampled: Mapping[str, SampledItem]
+    ) -> None:
+        self._parent = parent
+        self._sampled = sampled
+        self._tools: dict[str, str] = {}  # by the ids of calls
+        self._answered = {item.call_id for item in items if isinstance(item, FunctionCallOutput)}
+
+    def note_call(self, raw: JsonObject) -> None:
+        """Remember a call, whose output may follow."""
+        called = called_tool(raw)
+        if called is not None:
+            self._tools[called[0]] = called[1]
+
+    def render(self, index: int, item: InputItem, raw: JsonObject) -> list[RenderedMessage]:
+        """Return what the model reads of an item. Raises `ApiError` for the output of an unknown call."""
+        known = self._sampled.get(item.id) if item.id else None
+        replayed = [known.message] if known is not None and known.is_replayed_by(raw) else None
+        match item:
+            case FunctionCall():
+                return self._call(item, replayed)
+            case FunctionCallOutput():
+                tool = self._tool_of(item.call_id)
+                if tool is None and index >= 0:
+                    raise _unknown_call(index, item.call_id)
+                return [render_tool_output(tool or FUNCTIONS + UNKNOWN, text_of(item.output))]
+            case PassedThrough():
+                return [_rendered(read) for read in read_tool_item(raw, self._tool_of)]
+        return replayed or _render_item(item)
+
+    def _call(self, item: FunctionCall, replayed: list[RenderedMessage] | None) -> list[RenderedMessage]:
+        """Render a call that the chain does not hold yet, and the output that some clients put into the call itself.
+
+        A call of the chain that comes back completed, and without any output, gave back nothing.
+        """
+        made = self._parent is not None and self._parent.call_name(item.call_id) == item.name
+        messages = [] if made else replayed or [render_call(FUNCTIONS + item.name, item.arguments)]
+        has_output = item.output is not None or (made and item.status == "completed")
+        if has_output and item.call_id not in self._answered:
+            messages = [*messages, render_tool_output(FUNCTIONS + item.name, text_and_omissions(item.output)[0])]
+        return messages
+
+    def _tool_of(self, call_id: str) -> str | None:
+        name = self._parent.call_name(call_id) if self._parent and call_id not in self._tools else None
+        return self._tools.get(call_id) or (function_address(name) if name is not None else None)
+
+
+def _rendered(read: ToolItem) -> RenderedMessage:
+    match read:
+        case ToolCall():
+            return render_call(read.tool, read.arguments)
+        case ToolOutput():
+            return render_tool_output(read.tool, read.text)
+    return render_summary(read.text)
 
 
 def _replaced(items: Sequence[InputItem]) -> int:
@@ -100,20 +153,27 @@ def _render_item(item: InputItem) -> list[RenderedMessage]:
             return [render_text(item.role, text_of(item.content))]
         case Reasoning() if item.content:
             return [render_assistant(ANALYSIS, text_of(item.content))]
-        case FunctionCall():
-            return [render_call(FUNCTIONS + item.name, item.arguments)]
         case OpenedCompaction():
             return item.compacted.messages()
         case Compaction():
             return [summary_message(UNREADABLE)]
-    return []  # kept, not read: see items.PASSED_THROUGH
+    return []  # reasoning without its text, references and triggers
 
 
-def omitted_media(items: Sequence[InputItem]) -> int:
-    """Count the parts that the model cannot read and that a note replaces in the prompt."""
-    parts = [p for item in items if isinstance(item, Message) for p in item.content]
-    parts += [p for item in items if isinstance(item, FunctionCallOutput) for p in item.output]
-    return sum(isinstance(part, MediaPart) for part in parts)
+def count_omitted(items: Sequence[InputItem], input_json: Sequence[JsonObject]) -> int:
+    """Count what the model cannot read of a request, and a note replaces in the prompt: parts, and whole items."""
+    return sum(map(_omitted, items, input_json))
+
+
+def _omitted(item: InputItem, raw: JsonObject) -> int:
+    match item:
+        case Message(content=parts) | FunctionCallOutput(output=parts):
+            return sum(isinstance(part, MediaPart) for part in parts)
+        case FunctionCall():
+            return text_and_omissions(item.output)[1]
+        case PassedThrough():
+            return sum(read.omitted for read in read_tool_item(raw, lambda _: None))
+    return 0
 
 
 def text_of(parts: Sequence[Part]) -> str:
@@ -126,7 +186,7 @@ def _text_of_part(part: Part) -> str:
         case RefusalPart():
             return part.refusal
         case MediaPart():
-            return _OMITTED[part.type]
+            return OMITTED_PARTS[part.type]
     return part.text
 
 

@@ -28,8 +28,8 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event, EventType
 from responses_app.protocol.items import SampledItem, fingerprint, is_name
 from responses_app.protocol.resources import NEXT, Status
+from responses_app.protocol.tool_items import FUNCTIONS
 
-FUNCTIONS = "functions."
 _TERMINAL_EVENT = {
     Status.COMPLETED: EventType.COMPLETED,
     Status.INCOMPLETE: EventType.INCOMPLETE,

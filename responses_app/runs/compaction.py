@@ -17,6 +17,7 @@ from responses_app.protocol.prompt import build_prompt, build_summary_prompt, fr
 from responses_app.protocol.requests import CreateRequest
 from responses_app.runs.plan import CompactionPlan, RunPlan
 
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _SAID_LAST = (MessageKind.ANALYSIS, MessageKind.COMMENTARY)
 
 
@@ -154,7 +155,7 @@ def _calls(plan: RunPlan) -> list[JsonObject]:
     calls: list[JsonObject] = []
     for item in plan.context_items:
         call_id = str(item.get("call_id"))
-        name = plan.parent.call_name(call_id) if plan.parent and item["type"] == "function_call_output" else None
+        name = plan.parent.call_name(call_id) if plan.parent and item["type"] in _OUTPUTS else None
         if name is not None:
             calls.append({"type": "function_call", "call_id": call_id, "name": name})
     return calls

@@ -41,7 +41,7 @@ class RunPlan:
     `link` is the chain with the request's own input at its end, `input_messages` what it was rendered to.
     `context_items` are the items they were rendered from: those of the conversation that the chain does not hold yet,
     and the request's own, which are `input_items` (each with an id). `generation` is the first turn's. `created_at` is
-    in Unix seconds.
+    in Unix seconds. `omitted` counts what the model cannot read of the request.
     """
 
     response_id: str
@@ -56,6 +56,7 @@ class RunPlan:
     input_items: Sequence[JsonObject]
     generation: GenerationRequest
     stored: bool
+    omitted: int = 0
     compaction: CompactionPlan | None = None
 
     @property

@@ -13,7 +13,7 @@ from engine.harmony.prompt import RenderedMessage
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.prompt import build_prompt, frame_tokens, render_items
+from responses_app.protocol.prompt import build_prompt, count_omitted, frame_tokens, render_items
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.compaction import bounded, plan_compaction, summary_sampling
@@ -81,6 +81,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
             affinity=request.prompt_cache_key or link.root_id,
         ),
         stored=draft.stored,
+        omitted=count_omitted(request.input, request.input_json),
         compaction=plan,
     )
 

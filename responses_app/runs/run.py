@@ -20,7 +20,8 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events import Event
 from responses_app.protocol.resources import Status
-from responses_app.protocol.stream import FUNCTIONS, Ending, ResponseStream
+from responses_app.protocol.stream import Ending, ResponseStream
+from responses_app.protocol.tool_items import FUNCTIONS
 from responses_app.protocol.usage import TurnUsage, usage
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.compaction import Summary, compacted, go_on

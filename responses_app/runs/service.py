@@ -14,7 +14,6 @@ from responses_app.protocol import ids
 from responses_app.protocol.compaction import PURPOSE
 from responses_app.protocol.errors import ApiError, invalid_request, model_not_found, unsupported_parameter
 from responses_app.protocol.identified import identified
-from responses_app.protocol.prompt import omitted_media
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import new_response
 from responses_app.protocol.sealing import Sealer
@@ -218,9 +217,8 @@ class ResponseService:
             raise _background_needs_store()
 
     def _note_omissions(self, plan: RunPlan) -> None:
-        omitted = omitted_media(plan.request.input)
-        if omitted:
-            logger.info("response %s: %d parts the model cannot read were left out", plan.response_id, omitted)
+        if plan.omitted:
+            logger.info("response %s: %d parts the model cannot read were left out", plan.response_id, plan.omitted)
 
 
 def _background_needs_store() -> ApiError:

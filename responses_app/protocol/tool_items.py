@@ -1,0 +1,278 @@
+"""Items of other tools than functions, as the model reads them: calls, outputs, and notes for what it cannot read.
+
+They come from histories that other servers and clients have written, so every field may be missing or of any type, and
+none of that is an error: agents replay such an item for ever. Names of tools stand in the header of a message, where
+special tokens count, so they are cleaned.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items import MAX_NAME
+
+FUNCTIONS = "functions."  # the namespace of what clients execute
+UNKNOWN = "unknown"  # stands for the name of a tool that nobody told
+IMAGE_OMITTED = "[image omitted: this model cannot see images]"
+OMITTED_PARTS = {
+    "input_image": IMAGE_OMITTED,
+    "computer_screenshot": IMAGE_OMITTED,
+    "image": IMAGE_OMITTED,
+    "input_file": "[file omitted: this model cannot read files]",
+    "input_audio": "[sound omitted: this model cannot hear]",
+}
+_PART_NOTES = frozenset(OMITTED_PARTS.values())
+_NOT_KEPT = "[results omitted: the item does not carry them]"
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The model called `tool` (`functions.shell`) with these arguments."""
+
+    tool: str
+    arguments: str
+    omitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What `tool` gave back; `omitted` counts the notes in it."""
+
+    tool: str
+    text: str
+    omitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the model is told beside calls and outputs; `omitted` counts what it stands for."""
+
+    text: str
+    omitted: int = 0
+
+
+ToolItem = ToolCall | ToolOutput | Note
+ToolOf = Callable[[str], str | None]  # the tool of an earlier call, by the call's id
+
+
+def function_address(name: str) -> str:
+    """Return how a function is called."""
+    return FUNCTIONS + _cleaned(name)
+
+
+def called_tool(item: JsonObject) -> tuple[str, str] | None:
+    """Return the id and the tool of a call whose output comes as an item that names the id alone."""
+    match item.get("type"):
+        case "function_call" | "custom_tool_call":
+            call_id, tool = item.get("call_id"), function_address(_string(item, "name"))
+        case "mcp_approval_request":
+            call_id, tool = item.get("id"), _mcp_tool(item)
+        case _:
+            return None
+    return (call_id, tool) if isinstance(call_id, str) else None
+
+
+def read_tool_item(item: JsonObject, tool_of: ToolOf) -> Sequence[ToolItem]:
+    """Return what the model reads of an item."""
+    kind = str(item.get("type"))
+    if kind in _CALLS:
+        tool, field = _CALLS[kind]
+        return [ToolCall(tool, _arguments(item.get(field)))]
+    if kind in _OUTPUTS:
+        return [_output(_OUTPUTS[kind], item.get("output"))]
+    if kind in _READERS:
+        return _READERS[kind](item, tool_of)
+    return [Note(f"[{kind} omitted: this model cannot read it]", 1)]
+
+
+def text_and_omissions(value: object) -> tuple[str, int]:
+    """Return a tool's output as text, and how many notes stand in it for what the model cannot read."""
+    if value is None:
+        return "", 0
+    if isinstance(value, str):
+        return value, 0
+    parts = value if isinstance(value, list) else [value]
+    texts = [text for part in parts if (text := _text_of_part(part)) is not None]
+    if len(texts) < len(parts):  # no list of content parts
+        return _json(value), 0
+    return "\n".join(texts), sum(text in _PART_NOTES for text in texts)
+
+
+def _text_of_part(part: object) -> str | None:
+    """Return the text of a content part, None for what is no such part."""
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        return None
+    note = OMITTED_PARTS.get(part["type"])
+    if note is not None:
+        return note
+    return next((part[name] for name in ("text", "refusal", "logs") if isinstance(part.get(name), str)), None)
+
+
+def _output(tool: str, value: object) -> ToolOutput:
+    return ToolOutput(tool, *text_and_omissions(value))
+
+
+def _custom_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    return [ToolCall(function_address(_string(item, "name")), _json({"input": item.get("input")}))]
+
+
+def _custom_output(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
+    return [_output(tool_of(_string(item, "call_id")) or FUNCTIONS + UNKNOWN, item.get("output"))]
+
+
+def _computer_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    action = item.get("action")
+    return [ToolCall(f"{FUNCTIONS}computer", _json(item.get("actions") if action is None else action))]
+
+
+def _patch_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    output = item.get("output")
+    return [_output(f"{FUNCTIONS}apply_patch", item.get("status") if output is None else output)]
+
+
+def _searched_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    return [ToolOutput(f"{FUNCTIONS}tool_search", _json(item.get("tools")))]
+
+
+def _program_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    return [_output(f"{FUNCTIONS}program", item.get("result"))]
+
+
+def _code(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    return [ToolCall("python", _json({"code": item.get("code")})), _results("python", item.get("outputs"))]
+
+
+def _file_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    call = ToolCall("file_search", _json({"queries": item.get("queries")}))
+    return [call, _results("file_search", item.get("results"))]
+
+
+def _web_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    action = item.get("action")
+    fields: JsonObject = dict(action) if isinstance(action, dict) else {}
+    kind, sources = fields.pop("type", None), fields.pop("sources", None)
+    tool = {"open_page": "browser.open", "find": "browser.find", "find_in_page": "browser.find"}.get(
+        str(kind), "browser.search"
+    )
+    return [ToolCall(tool, _json(fields)), _results(tool, item.get("results") or sources)]
+
+
+def _image(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    """The picture itself is never written out: it is some hundred thousand characters."""
+    call = ToolCall("image_generation", _json({"prompt": item.get("revised_prompt")}))
+    if item.get("error") is not None:
+        return [call, _error(call.tool, item["error"])]
+    return [call, ToolOutput(call.tool, IMAGE_OMITTED, 1)]
+
+
+def _mcp_call(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
+    tool = _mcp_tool(item)
+    asked = tool_of(_string(item, "approval_request_id"))  # then the request was the call
+    call = [] if asked else [ToolCall(tool, _arguments(item.get("arguments")))]
+    if item.get("error") is not None:
+        return [*call, _error(tool, item["error"])]
+    return [*call, _results(tool, item.get("output"))]
+
+
+def _mcp_request(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    return [ToolCall(_mcp_tool(item), _arguments(item.get("arguments")))]
+
+
+def _mcp_answer(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
+    tool = tool_of(_string(item, "approval_request_id")) or "mcp"
+    if item.get("approve") is True:
+        return [ToolOutput(tool, "[the user approved this call]")]
+    reason = _string(item, "reason")
+    return [ToolOutput(tool, f"[the user did not approve this call{': ' if reason else ''}{reason}]")]
+
+
+def _mcp_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    server, names = _string(item, "server_label"), ", ".join(_names(item.get("tools")))
+    return [Note(f"[tools of the MCP server '{server}' omitted, they cannot be called here: {names or 'none'}]", 1)]
+
+
+def _more_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    """Functions that came late: calls to them go to the client, which declared them."""
+    tools = item.get("tools")
+    given = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    functions = [tool for tool in given if tool.get("type") == "function"]
+    others = ", ".join(_names([tool for tool in given if tool.get("type") != "function"]))
+    told: list[ToolItem] = []
+    if functions:
+        lines = "\n".join(_json({name: tool.get(name) for name in _SHOWN}) for tool in functions)
+        told.append(Note(f"# More functions that can be called, to={FUNCTIONS}NAME\n\n{lines}"))
+    if others or not functions:
+        told.append(Note(f"[tools omitted, they cannot be called here: {others or 'none'}]", 1))
+    return told
+
+
+_SHOWN = ("name", "description", "parameters")
+_CALLS: Mapping[str, tuple[str, str]] = {  # the tool, and the field with its arguments
+    "local_shell_call": (f"{FUNCTIONS}local_shell", "action"),
+    "shell_call": (f"{FUNCTIONS}shell", "action"),
+    "apply_patch_call": (f"{FUNCTIONS}apply_patch", "operation"),
+    "tool_search_call": (f"{FUNCTIONS}tool_search", "arguments"),
+    "program": (f"{FUNCTIONS}program", "code"),
+}
+_OUTPUTS: Mapping[str, str] = {
+    "local_shell_call_output": f"{FUNCTIONS}local_shell",
+    "shell_call_output": f"{FUNCTIONS}shell",
+    "computer_call_output": f"{FUNCTIONS}computer",
+}
+_READERS: Mapping[str, Callable[[JsonObject, ToolOf], Sequence[ToolItem]]] = {
+    "custom_tool_call": _custom_call,
+    "custom_tool_call_output": _custom_output,
+    "computer_call": _computer_call,
+    "apply_patch_call_output": _patch_output,
+    "tool_search_output": _searched_tools,
+    "program_output": _program_output,
+    "code_interpreter_call": _code,
+    "file_search_call": _file_search,
+    "web_search_call": _web_search,
+    "image_generation_call": _image,
+    "mcp_call": _mcp_call,
+    "mcp_approval_request": _mcp_request,
+    "mcp_approval_response": _mcp_answer,
+    "mcp_list_tools": _mcp_tools,
+    "additional_tools": _more_tools,
+}
+
+
+def _results(tool: str, value: object) -> ToolOutput:
+    """Return what a tool that a server ran gave back; clients may keep such an item without it."""
+    return ToolOutput(tool, _NOT_KEPT, 1) if value is None else _output(tool, value)
+
+
+def _error(tool: str, value: object) -> ToolOutput:
+    text, omitted = text_and_omissions(value)
+    return ToolOutput(tool, f"Error: {text}", omitted)
+
+
+def _mcp_tool(item: JsonObject) -> str:
+    return _cleaned(f"{_string(item, 'server_label') or 'mcp'}.{_string(item, 'name') or UNKNOWN}")
+
+
+def _names(tools: object) -> list[str]:
+    given = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return [_string(tool, "name") or _string(tool, "type") or UNKNOWN for tool in given]
+
+
+def _cleaned(name: str) -> str:
+    return _NO_NAME.sub("_", name[:MAX_NAME]) or UNKNOWN
+
+
+def _string(item: Mapping[str, object], name: str) -> str:
+    value = item.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _arguments(value: object) -> str:
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()
