@@ -14,7 +14,7 @@ from responses_app.protocol.compaction import LEAST_THRESHOLD
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import CompactionTrigger, ParsedItem, Vocabulary, parse_input
 from responses_app.protocol.metadata import Metadata, check_metadata
-from responses_app.protocol.tools import parse_tools
+from responses_app.protocol.tools import parse_tools, server_tool_missing
 from responses_app.protocol.validation import validate
 from responses_app.protocol.written import written_size
 
@@ -230,7 +230,11 @@ def _refuse_unbuilt(data: Mapping[str, object]) -> None:
             raise unsupported_parameter(name, hint)
     choice = data.get("tool_choice")
     if choice not in (None, "auto", "none"):
-        raise unsupported_parameter("tool_choice", "This server takes 'auto' and 'none'; it cannot force a call yet.")
+        kind = choice.get("type") if isinstance(choice, dict) else None
+        cannot = server_tool_missing(kind) if isinstance(kind, str) else None
+        raise unsupported_parameter(
+            "tool_choice", cannot or "This server takes 'auto' and 'none'; it cannot force a call yet."
+        )
     text = data.get("text")
     form = text.get("format") if isinstance(text, dict) else None
     if isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"):

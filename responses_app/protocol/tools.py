@@ -1,15 +1,29 @@
-"""The tools a request declares. Functions reach the model; every other kind is accepted, echoed and left out.
+"""The tools a request declares. Functions reach the model; what else a client executes is accepted and echoed.
 
-Codex declares `namespace` and `web_search` tools in every request, so a kind that is not built yet is never a 400.
+A tool that this server would have to run is refused, since its answer would be missing; but `web_search` is left out
+without a word, because Codex declares it in every request.
 """
+
+from collections.abc import Mapping
 
 import orjson
 from pydantic import Field
 
 from engine.harmony.prompt import FunctionTool
-from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import NAME, Vocabulary
 from responses_app.protocol.validation import missing, validate, wrong_type
+
+EXECUTED_BY_CLIENTS = "custom namespace local_shell shell apply_patch tool_search computer computer_use_preview".split()
+WEB_SEARCH = "web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11".split()
+_SEARCH_SETTINGS = "SEARCH_URL or SEARCH_MCP"
+_RUN_BY_SERVERS: Mapping[str, str] = {  # and the setting that names what runs it
+    "mcp": "MCP_SERVERS",
+    "code_interpreter": "SANDBOX",
+    "file_search": "MCP_SERVERS",
+    "image_generation": "IMAGE_SERVICE_URL",
+    **dict.fromkeys(WEB_SEARCH, _SEARCH_SETTINGS),
+}
 
 
 class Function(Vocabulary):
@@ -37,8 +51,35 @@ def parse_tools(value: object) -> tuple[list[FunctionTool], list[JsonObject]]:
             raise missing(f"{at}.type")
         if tool["type"] == "function":
             tool = _function(tool, at, functions)
+        else:
+            _check_kind(tool["type"], at)
         echoed.append(tool)
     return functions, echoed
+
+
+def server_tool_missing(kind: str) -> str | None:
+    """Return why a tool that a server runs cannot be had, None for every other kind."""
+    setting = _RUN_BY_SERVERS.get(kind)
+    if setting is None:
+        return None
+    return (
+        f"A server has to run the tool '{kind}', and none is set up here: that will be the setting {setting}, which "
+        "this version does not have yet. Declare a function and run it in the client."
+    )
+
+
+def _check_kind(kind: str, at: str) -> None:
+    if kind in EXECUTED_BY_CLIENTS or kind in WEB_SEARCH:
+        return
+    missing_tool = server_tool_missing(kind)
+    if missing_tool is not None:
+        raise unsupported_parameter(f"{at}.type", missing_tool)
+    known = ", ".join(repr(name) for name in ("function", *EXECUTED_BY_CLIENTS, WEB_SEARCH[0]))
+    raise invalid_request(
+        f"Invalid value for '{at}.type': {kind[:80]!r}. Supported values are: {known}.",
+        param=f"{at}.type",
+        code="invalid_value",
+    )
 
 
 def _function(tool: JsonObject, at: str, functions: list[FunctionTool]) -> JsonObject:

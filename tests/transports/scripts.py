@@ -13,6 +13,8 @@ BEGIN = "<|channel|>final<|message|>"
 HELLO = f"{BEGIN}Hello there, friend.<|return|>"
 LONG = f"{BEGIN}{' '.join(str(number) for number in range(300))}<|return|>"
 CALL = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city":"Paris"}<|call|>'
+FIRST_CALL = CALL.replace("<|call|>", "<|end|>")
+TWICE = f"{FIRST_CALL}<|start|>assistant{CALL}"  # a model that calls in parallel
 SPOKEN = 3  # tokens of BEGIN
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
 
@@ -56,6 +58,10 @@ def main_script(folder: Path) -> list[Entry]:
         {"when": "[no]", "fault": "failed"},
         {"when": "[weather]", "say": CALL},
         {"when": "[think]", "say": f"<|channel|>analysis<|message|>Hm, Paris.<|end|><|start|>assistant{CALL}"},
+        {"when": "[twice]", "say": TWICE, "hang_after": len(encode_harmony(FIRST_CALL)) + 3},
+        {"when": "[end of text]", "say": f"{BEGIN}That is all.<|endoftext|>"},
+        {"when": "[weird]", "say": "<|channel|>weird<|message|>text here<|return|>"},
+        {"when": "[undeclared]", "say": CALL.replace("get_weather", "somewhere.else")},
         {"when": "[long]", "say": LONG},
         {"say": HELLO},
     ]
