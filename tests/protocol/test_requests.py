@@ -9,7 +9,6 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.items import PASSED_THROUGH
 from responses_app.protocol.requests import ENGINE_FIELDS, KNOWN_INCLUDES, CreateRequest, parse_create
 from responses_app.protocol.resources import new_response
-from responses_app.protocol.tools import EXECUTED_BY_CLIENTS, WEB_SEARCH
 
 CODEX_INPUT = [
     {
@@ -190,37 +189,6 @@ UNBUILT: list[tuple[dict[str, object], str]] = [
     ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}, "text.format"),
     *(({name: 0}, name) for name in ENGINE_FIELDS),
 ]
-
-
-@pytest.mark.parametrize(
-    ("kind", "setting"),
-    [
-        ("mcp", "MCP_SERVERS"),
-        ("code_interpreter", "SANDBOX"),
-        ("file_search", "MCP_SERVERS"),
-        ("image_generation", "IMAGE_SERVICE_URL"),
-    ],
-)
-def test_a_tool_that_a_server_would_have_to_run_is_refused_with_its_setting(kind: str, setting: str) -> None:
-    error = refusal(input="hi", tools=[{"type": "function", "name": "f"}, {"type": kind}])
-    assert (error.code, error.param) == ("unsupported_parameter", "tools[1].type")
-    assert setting in error.message
-    assert setting in refusal(input="hi", tool_choice={"type": kind}).message
-
-
-@pytest.mark.parametrize("kind", WEB_SEARCH)
-def test_web_search_is_left_out_unless_it_is_demanded(kind: str) -> None:
-    tools = [{"type": kind}]
-    assert parse_create({"input": "hi", "tools": tools}).tools_json == tools
-    error = refusal(input="hi", tools=tools, tool_choice={"type": kind})
-    assert error.param == "tool_choice"
-    assert "SEARCH_URL or SEARCH_MCP" in error.message
-
-
-@pytest.mark.parametrize("kind", EXECUTED_BY_CLIENTS)
-def test_tools_that_clients_execute_are_taken(kind: str) -> None:
-    tools = [{"type": kind, "name": "n", "own": {"a": 1}}]
-    assert parse_create({"input": "hi", "tools": tools}).tools_json == tools
 
 
 @pytest.mark.parametrize(("fields", "param"), UNBUILT)
