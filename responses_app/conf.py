@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from responses_app.protocol.tiers import TIERS
+
 KIB, MIB = 1024, 1024 * 1024
-SERVICE_TIERS = ("auto", "default", "flex", "scale", "priority")
 
 
 class ConfigurationError(Exception):
@@ -83,8 +84,8 @@ def _secrets(value: str) -> tuple[str, ...]:
 
 def _tiers(value: str) -> tuple[str, ...]:
     tiers = tuple(dict.fromkeys(name.strip().lower() for name in value.split(",") if name.strip()))
-    if not tiers or not set(tiers) <= set(SERVICE_TIERS):
-        raise ValueError(f"some of {','.join(SERVICE_TIERS)}, separated by commas")
+    if not tiers or not set(tiers) <= set(TIERS):
+        raise ValueError(f"some of {','.join(TIERS)}, separated by commas")
     return tiers
 
 
@@ -252,10 +253,10 @@ class Settings:
     )  # fmt: skip
 
     responses_default_service_tier: str = _setting(
-        "auto", _choice(*SERVICE_TIERS), "the tier of requests that ask for none or for `auto`; `auto` means `default`"
+        "auto", _choice(*TIERS), "the tier of requests that ask for none or for `auto`; `auto` means `default`"
     )
     responses_allowed_service_tiers: tuple[str, ...] = _setting(
-        SERVICE_TIERS, _tiers, "tiers a request may ask for", default_text="auto,default,flex,scale,priority"
+        TIERS, _tiers, "tiers a request may ask for; `fast` is `priority`", default_text=",".join(TIERS)
     )
 
     @property

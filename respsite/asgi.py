@@ -14,6 +14,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 
 from engine.errors import EngineConfigurationError
 from responses_app.backpressure import Backpressure
+from responses_app.exposure import Exposure
 from responses_app.lifecycle import Lifecycle
 from responses_app.routing import websocket_urlpatterns
 from responses_app.wiring import get_site
@@ -26,7 +27,7 @@ except EngineConfigurationError as error:
 lifecycle = Lifecycle(site.start, site.aclose, hurry=site.registry.hurry)
 lifecycle.hook_daphne()
 
-application = Backpressure(
+exposure = Exposure(
     ProtocolTypeRouter(
         {
             "http": django_application,
@@ -34,6 +35,12 @@ application = Backpressure(
             "lifespan": lifecycle,
         }
     ),
+    any_host="*" in site.settings.allowed_hosts,
+)
+exposure.hook_daphne()
+
+application = Backpressure(
+    exposure,
     stall_seconds=site.settings.stream_stall_seconds,
     max_message_bytes=site.settings.websocket_max_message_bytes,
 )

@@ -110,6 +110,29 @@ def test_flags_are_settings(tmp_path: Path) -> None:
             assert "websocket_connection_limit_reached" in str(second.recv())
 
 
+def test_every_older_flag_is_its_setting(tmp_path: Path) -> None:
+    given = {
+        "--max-websocket-connections": ("MAX_WEBSOCKET_CONNECTIONS", "7"),
+        "--responses-ping-interval-seconds": ("RESPONSES_PING_INTERVAL_SECONDS", "0"),
+        "--responses-session-ttl": ("RESPONSES_SESSION_TTL", "5"),
+        "--responses-max-active-sessions": ("RESPONSES_MAX_ACTIVE_SESSIONS", "6"),
+        "--responses-store-ttl": ("RESPONSES_STORE_TTL", "3600"),
+        "--responses-store-max-entries": ("RESPONSES_STORE_MAX_ENTRIES", "8"),
+        "--responses-store-max-bytes": ("RESPONSES_STORE_MAX_BYTES", "9000"),
+        "--responses-default-service-tier": ("RESPONSES_DEFAULT_SERVICE_TIER", "flex"),
+        "--responses-allowed-service-tiers": ("RESPONSES_ALLOWED_SERVICE_TIERS", "auto,flex"),
+        "--reasoning-encryption-key": ("REASONING_ENCRYPTION_KEYS", "a secret of many words"),
+    }
+    flags = [word for flag, (_, value) in given.items() for word in (flag, value)]
+    with ServedSite(tmp_path, "--port", "PORT", *flags) as site:
+        assert site.process is not None
+        process = Path(f"/proc/{site.process.pid}")
+        environ = dict(line.split("=", 1) for line in process.joinpath("environ").read_text().split("\0") if line)
+        assert {name: environ[name] for name, _ in given.values()} == dict(given.values())
+        assert "secret" not in process.joinpath("cmdline").read_text(), "everybody on this machine may read it"
+        assert httpx.post(f"{site.base_url}/responses", json={"input": "Hi"}).json()["service_tier"] == "flex"
+
+
 def test_a_wrong_flag_is_told_as_its_setting() -> None:
     ended = _serve("--responses-ping-interval-seconds", "often")
     assert ended.returncode == 1

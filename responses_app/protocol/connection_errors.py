@@ -1,5 +1,7 @@
 """The errors of a WebSocket connection itself, beside those of its requests."""
 
+from collections.abc import Iterable
+
 from responses_app.protocol.errors import ApiError, invalid_request, rate_limited
 
 
@@ -35,9 +37,10 @@ def concurrent_request() -> ApiError:
 
 def lifetime_over(lifetime: float) -> ApiError:
     """The connection's time is over; OpenAI's text, which clients know. `lifetime` is in seconds."""
+    short = "1 second" if lifetime == 1 else f"{lifetime:g} seconds"
+    life = short if lifetime < 120 else f"{lifetime / 60:.0f} minutes"
     return invalid_request(
-        f"Responses websocket connection limit reached ({lifetime / 60:.0f} minutes). "
-        "Create a new websocket connection to continue.",
+        f"Responses websocket connection limit reached ({life}). Create a new websocket connection to continue.",
         code="websocket_connection_limit_reached",
     )
 
@@ -76,9 +79,9 @@ def not_json(reason: str) -> ApiError:
     return invalid_request(f"A message must be one JSON object as text: {reason}.", code="invalid_json")
 
 
-def unknown_event_type(kind: object) -> ApiError:
-    """A message whose `type` is missing or not one of ours."""
-    known = "Supported types are: 'response.create', 'response.steer'."
+def unknown_event_type(kind: object, supported: Iterable[str]) -> ApiError:
+    """A message whose `type` is missing or not one of those supported."""
+    known = f"Supported types are: {', '.join(map(repr, sorted(supported)))}."
     if kind is None:
         message = f"Missing required parameter: 'type'. {known}"
     elif isinstance(kind, str):

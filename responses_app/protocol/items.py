@@ -231,9 +231,9 @@ def _parse_item(value: object, at: str) -> ParsedItem:
         return validate(_MODELS[kind], {**value, "type": kind}, at=at)
     if kind in PASSED_THROUGH:
         return validate(PassedThrough, value, at=at)
-    known = ", ".join(sorted(_MODELS))
+    known = ", ".join(sorted(PASSED_THROUGH.union(_MODELS)))
     raise invalid_request(
-        f"Invalid value for '{at}.type': {kind[:80]!r}. The model reads: {known}.",
+        f"Invalid value for '{at}.type': {kind[:80]!r}. Supported values are: {known}.",
         param=f"{at}.type",
         code="invalid_value",
     )

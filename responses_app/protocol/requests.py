@@ -14,6 +14,7 @@ from responses_app.protocol.compaction import LEAST_THRESHOLD
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import CompactionTrigger, ParsedItem, Vocabulary, parse_input
 from responses_app.protocol.metadata import Metadata, check_metadata
+from responses_app.protocol.tiers import ServiceTier
 from responses_app.protocol.tools import parse_tools, server_tool_missing
 from responses_app.protocol.validation import validate
 from responses_app.protocol.written import written_size
@@ -100,7 +101,7 @@ class Fields(Vocabulary):
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     max_output_tokens: int | None = Field(default=None, ge=1)
-    max_tool_calls: int | None = Field(default=None, ge=0)
+    max_tool_calls: int | None = Field(default=None, ge=1)
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     truncation: Literal["auto", "disabled"] | None = None
     parallel_tool_calls: bool | None = None
@@ -109,7 +110,7 @@ class Fields(Vocabulary):
     stream_options: StreamOptions | None = None
     include: list[str] | None = None
     metadata: Metadata | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
+    service_tier: ServiceTier | None = None
     user: str | None = Field(default=None, max_length=1024)
     safety_identifier: str | None = Field(default=None, max_length=1024)
     prompt_cache_key: str | None = Field(default=None, min_length=1, max_length=1024)

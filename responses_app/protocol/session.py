@@ -15,7 +15,7 @@ are seconds of any one clock.
 
 import re
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from responses_app.protocol.chain import ChainLink
@@ -135,13 +135,11 @@ class WebSocketSession:
             return []
         if not isinstance(frame, dict):
             return [Send(error_frame(not_json("this is not an object")))]
-        match frame.get("type"):
-            case "response.create":
-                return self._enqueue(frame, size)
-            case "response.steer":
-                return [Send(steer_failed(frame))]
-            case other:
-                return [Send(error_frame(unknown_event_type(other)))]
+        kind = frame.get("type")
+        handler = _HANDLERS.get(kind) if isinstance(kind, str) else None
+        if handler is None:
+            return [Send(error_frame(unknown_event_type(kind, _HANDLERS)))]
+        return handler(self, frame, size)
 
     def refused(self, create: Create, error: ApiError) -> list[Command]:
         """A create could not start: its error frame, and the next in line."""
@@ -186,6 +184,9 @@ class WebSocketSession:
                 commands.append(CancelRuns())
             commands += self._end_if_idle()
         return commands
+
+    def _steer(self, frame: JsonObject, size: int) -> list[Command]:
+        return [Send(steer_failed(frame))]
 
     def _enqueue(self, frame: JsonObject, size: int) -> list[Command]:
         lane = frame.get("stream_id")
@@ -261,3 +262,9 @@ class WebSocketSession:
         latest = self._latest.get(create.lane)
         if latest is not None and latest.response_id == create.previous_response_id:
             del self._latest[create.lane]
+
+
+_HANDLERS: dict[str, Callable[[WebSocketSession, JsonObject, int], list[Command]]] = {
+    "response.create": WebSocketSession._enqueue,
+    "response.steer": WebSocketSession._steer,
+}

@@ -26,12 +26,14 @@ async def ready(request: HttpRequest) -> HttpResponse:
             await site.engine.engine.health()
         except EngineError:
             engine = "the engine is away"
+    stopping = "the server is stopping" if site.registry.draining else None
     checks: JsonObject = {
+        "server": stopping or "ok",
         "database": database or "ok",
         "engine": engine or "ok",
         "redis": site.connection_limit.degraded or "ok",
     }
-    is_ready = not database and not engine
+    is_ready = not stopping and not database and not engine
     body: JsonObject = {"status": "ready" if is_ready else "not ready", **checks}
     body["connections"] = site.connection_limit.open_connections
     body["responses_in_flight"] = len(site.registry)

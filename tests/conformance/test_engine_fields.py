@@ -53,9 +53,9 @@ def test_too_many_logprobs(client: OpenAI) -> None:
 
 
 def test_keys_and_tiers_reach_the_engine(client: OpenAI, journal: Path) -> None:
-    for key, tier in (("a", "priority"), ("b", "flex"), ("a", "auto")):
+    for key, tier in (("a", "fast"), ("b", "flex"), ("a", "auto")):
         response = client.responses.create(input="hi", prompt_cache_key=key, service_tier=tier)  # type: ignore[call-overload]
-        assert response.service_tier == (tier if tier != "auto" else "default")
+        assert response.service_tier == {"fast": "priority", "auto": "default"}.get(tier, tier)
         assert response.prompt_cache_key == key
     urgent, patient, normal = (json.loads(line) for line in journal.read_text().splitlines()[-3:])
     assert urgent["priority"] < normal["priority"] < patient["priority"]

@@ -117,7 +117,7 @@ def refusal(parse: Any, body: JsonObject) -> ApiError:
     with pytest.raises(ApiError) as refused:
         parse(body)
     assert (refused.value.status, refused.value.type) == (400, "invalid_request_error")
-    assert len(refused.value.message) < 600
+    assert len(refused.value.message) < 900
     return refused.value
 
 

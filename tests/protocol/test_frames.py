@@ -49,7 +49,7 @@ def test_an_error_frame_of_a_lane_with_headers_in_both_places() -> None:
 
 TABLE = [
     (connection_errors.not_json("not an object"), "invalid_json", 400, "invalid_request_error"),
-    (connection_errors.unknown_event_type("x"), "unknown_event_type", 400, "invalid_request_error"),
+    (connection_errors.unknown_event_type("x", ["y"]), "unknown_event_type", 400, "invalid_request_error"),
     (connection_errors.invalid_lane(), "invalid_stream_id", 400, "invalid_request_error"),
     (connection_errors.too_many_lanes(32), "websocket_stream_limit_reached", 400, "invalid_request_error"),
     (previous_response_not_found("r"), "previous_response_not_found", 400, "invalid_request_error"),

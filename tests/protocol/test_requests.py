@@ -57,7 +57,7 @@ def refusal(**fields: object) -> ApiError:
         parse_create(fields)
     assert refused.value.status == 400
     assert refused.value.type == "invalid_request_error"
-    assert len(refused.value.message) < 600
+    assert len(refused.value.message) < 900
     return refused.value
 
 
@@ -157,6 +157,7 @@ def test_what_is_missing_is_named(fields: dict[str, object], param: str) -> None
         ({"top_p": 0}, "top_p", "0"),
         ({"presence_penalty": 3}, "presence_penalty", "2"),
         ({"max_output_tokens": 0}, "max_output_tokens", "1"),
+        ({"max_tool_calls": 0}, "max_tool_calls", "1"),
         ({"metadata": {"a": "x" * 513}}, "metadata", "512"),
         ({"metadata": {"a" * 65: "x"}}, "metadata", "64"),
         ({"metadata": {str(number): "x" for number in range(17)}}, "metadata", "16"),
@@ -166,7 +167,7 @@ def test_what_is_missing_is_named(fields: dict[str, object], param: str) -> None
         ({"text": {"format": {"type": "xml"}}}, "text.format.type", "'text'"),
         ({"text": {"verbosity": "x"}}, "text.verbosity", "'low'"),
         ({"truncation": "x"}, "truncation", "'auto'"),
-        ({"service_tier": "gold"}, "service_tier", "'flex'"),
+        ({"service_tier": "gold"}, "service_tier", "'priority', 'fast' or 'ultrafast'"),
         ({"prompt_cache_key": "x" * 1025}, "prompt_cache_key", "1024"),
     ],
 )
@@ -246,6 +247,15 @@ def test_the_second_and_third_frame_of_codex_are_taken() -> None:
 def test_items_that_only_clients_execute_pass_through(kind: str) -> None:
     item = {"type": kind, "anything": [1, {"a": None}]}
     assert parse_create({"input": [item]}).input_json == [item]
+
+
+def test_an_unknown_item_is_told_every_type_there_is() -> None:
+    said = refusal(input=[{"type": "telepathy"}]).message
+    read = {"message", "reasoning", "function_call", "function_call_output", "item_reference", "compaction"}
+    assert {kind for kind in read | PASSED_THROUGH if f" {kind}," not in said and f" {kind}." not in said} == set()
+    for kind in said.partition("Supported values are: ")[2].rstrip(".").split(", "):
+        error = refusal(input=[{"type": kind, "id": 1}]).message  # each is a type whose fields are looked at
+        assert "Supported values are" not in error, kind
 
 
 def test_easy_messages_are_kept_in_their_full_form() -> None:

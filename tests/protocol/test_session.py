@@ -1,5 +1,7 @@
 """`WebSocketSession`: lanes, parents and limits."""
 
+import re
+
 import pytest
 
 from responses_app.protocol.errors import overloaded, previous_response_not_found
@@ -23,6 +25,13 @@ class TestFrames:
         commands = session().receive(frame, 2)
         assert codes(commands) == [(400, "unknown_event_type", None)]
         assert len(commands[0].text) < 500  # type: ignore[union-attr]
+
+    def test_an_unknown_type_is_told_those_that_are_known(self) -> None:
+        [refusal] = frames(session().receive({"type": "response.nothing"}, 2))
+        known = re.findall(r"'([\w.]+)'", refusal["error"]["message"].partition("Supported")[2])  # type: ignore[index]
+        assert "response.create" in known
+        for kind in known:
+            assert "unknown_event_type" not in str(session().receive({"type": kind}, 2))
 
     def test_steering_is_answered_and_returns_the_input(self) -> None:
         frame = {"type": "response.steer", "previous_response_id": "resp_1", "input": "Faster!"}

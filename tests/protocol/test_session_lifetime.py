@@ -1,5 +1,8 @@
 """`WebSocketSession`: the end of a connection's life, with time as an argument."""
 
+import pytest
+
+from responses_app.protocol.connection_errors import lifetime_over
 from responses_app.protocol.errors import overloaded
 from responses_app.protocol.resources import Status
 from responses_app.protocol.session import (
@@ -50,6 +53,12 @@ class TestLifetime:
         assert "(60 minutes)" in frame["error"]["message"]  # type: ignore[index]
         assert commands[-1] == Close(1000)
         assert connection.deadline() is None
+
+    @pytest.mark.parametrize(
+        ("lifetime", "said"), [(1, "1 second"), (29.5, "29.5 seconds"), (90, "90 seconds"), (120, "2 minutes")]
+    )
+    def test_a_short_life_is_told_in_seconds(self, lifetime: float, said: str) -> None:
+        assert f"({said})" in lifetime_over(lifetime).message
 
     def test_nothing_is_sent_after_the_close(self) -> None:
         connection = session()

@@ -70,7 +70,10 @@ async def test_a_chain_keeps_its_affinity_and_a_key_decides_it() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "ran"),
-    [(None, "default"), ("auto", "default"), ("default", "default"), ("flex", "flex"), ("priority", "priority")],
+    [
+        *((None, "default"), ("auto", "default"), ("fast", "priority")),
+        *((tier, tier) for tier in ("default", "flex", "scale", "priority", "ultrafast")),
+    ],
 )
 async def test_the_tier_is_echoed_and_becomes_a_priority(asked: str | None, ran: str) -> None:
     site = Site()
@@ -81,7 +84,9 @@ async def test_the_tier_is_echoed_and_becomes_a_priority(asked: str | None, ran:
 
 
 def test_more_urgent_tiers_run_first() -> None:
-    assert sorted(PRIORITIES, key=lambda tier: PRIORITIES[tier]) == ["priority", "scale", "default", "flex"]
+    assert sorted(PRIORITIES, key=lambda tier: PRIORITIES[tier]) == [
+        *("ultrafast", "priority", "scale", "default", "flex")
+    ]
 
 
 async def test_the_operator_says_what_auto_is_and_what_is_allowed() -> None:
@@ -91,6 +96,15 @@ async def test_the_operator_says_what_auto_is_and_what_is_allowed() -> None:
     with pytest.raises(ApiError, match="auto, flex") as refused:
         await site.ask(input="hi", service_tier="priority")
     assert (refused.value.param, refused.value.status) == ("service_tier", 400)
+
+
+@pytest.mark.parametrize("name", ["fast", "priority"])
+async def test_fast_is_another_name_of_priority(name: str) -> None:
+    site = Site(tiers=ServiceTiers(default=name, allowed=("auto", name)))
+    for asked in (None, "fast", "priority"):
+        assert (await site.ask(input="hi", service_tier=asked))["service_tier"] == "priority"
+    with pytest.raises(ApiError, match="RESPONSES_ALLOWED_SERVICE_TIERS"):
+        await site.ask(input="hi", service_tier="ultrafast")
 
 
 async def test_an_engine_without_these_is_not_asked_for_them() -> None:

@@ -33,7 +33,7 @@ async def test_an_idle_connection_is_warned_and_closed(impatient_server: Server,
     assert opened <= warning["closes_at"] <= opened + 4
     assert "stream_id" not in error
     message = read_error_frame(error, **OVER)
-    assert message.startswith("Responses websocket connection limit reached (")
+    assert message.startswith("Responses websocket connection limit reached (1.5 seconds). ")
     assert 1.5 <= time.time() - opened < 3
 
 

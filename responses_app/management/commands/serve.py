@@ -18,6 +18,14 @@ FLAGS = {  # older names, and the settings they stand for
     "--port": "PORT",
     "--max-websocket-connections": "MAX_WEBSOCKET_CONNECTIONS",
     "--responses-ping-interval-seconds": "RESPONSES_PING_INTERVAL_SECONDS",
+    "--responses-session-ttl": "RESPONSES_SESSION_TTL",
+    "--responses-max-active-sessions": "RESPONSES_MAX_ACTIVE_SESSIONS",
+    "--responses-store-ttl": "RESPONSES_STORE_TTL",
+    "--responses-store-max-entries": "RESPONSES_STORE_MAX_ENTRIES",
+    "--responses-store-max-bytes": "RESPONSES_STORE_MAX_BYTES",
+    "--responses-default-service-tier": "RESPONSES_DEFAULT_SERVICE_TIER",
+    "--responses-allowed-service-tiers": "RESPONSES_ALLOWED_SERVICE_TIERS",
+    "--reasoning-encryption-key": "REASONING_ENCRYPTION_KEYS",
 }
 
 
