@@ -85,7 +85,8 @@ class _Guard:
         """Send, and wait until the peer takes more."""
         if self._daphne is not None:
             self._daphne.before(message)
-            await self._send(message)
+            if not (self._is_websocket and self._daphne.close(message)):
+                await self._send(message)
             if self._daphne.paused:
                 await self._watched(self._daphne.drain())
         else:

@@ -58,8 +58,9 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
         if not self.holds_slot:
             logger.warning("a WebSocket was refused: MAX_WEBSOCKET_CONNECTIONS are open")
             with suppress(OSError):  # where the client is gone, there is nobody to tell
-                await self.send(text_data=error_frame(connections_exhausted()))
-                await self.close(1000)
+                error = connections_exhausted()
+                await self.send(text_data=error_frame(error))
+                await self.close(1000, error.code)
             return
         self.connection = Connection(site, send=self.send_frame, close=self.close)
 

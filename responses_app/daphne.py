@@ -57,6 +57,15 @@ class DaphneConnection:
         else:
             self.release()
 
+    def close(self, message: MutableMapping[str, Any]) -> bool:
+        """Close an open WebSocket with the reason that a message gives; return False where daphne is to do it."""
+        if message["type"] != "websocket.close" or not message.get("reason"):
+            return False
+        if self._protocol.state != self._protocol.STATE_OPEN:
+            return False
+        self._protocol.sendClose(code=message.get("code", 1000), reason=message["reason"])
+        return True
+
     async def drain(self) -> None:
         """Wait until the peer has taken enough, or is gone."""
         while self.paused:
