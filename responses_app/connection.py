@@ -15,9 +15,11 @@ from dataclasses import dataclass
 
 import orjson
 
+from responses_app.heartbeat import no_ping
 from responses_app.protocol import ids
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.connection_errors import message_too_large, not_json
+from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.frames import error_frame, event_frame, lane_suffix, ping
 from responses_app.protocol.requests import parse_create
@@ -48,7 +50,7 @@ class _Lane:
 class Connection:
     """One open WebSocket.
 
-    `send` writes a text frame and may wait; `close` closes with a code and a reason.
+    `send` writes a text frame and may wait; `close` closes with a code and a reason; `ping` sends a protocol ping.
     """
 
     def __init__(
@@ -57,11 +59,15 @@ class Connection:
         *,
         send: Callable[[str], Awaitable[None]],
         close: Callable[[int, str], Awaitable[None]],
+        ping: Callable[[], None] = no_ping,
+        dialect: Dialect = OPENAI,
     ) -> None:
         self.id = site.new_id(ids.CONNECTION)
         self._site = site
         self._send = send
         self._close = close
+        self._ping = ping
+        self._dialect = dialect
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._session = WebSocketSession(site.session_limits, now, time.time() - now)
@@ -163,7 +169,7 @@ class Connection:
             if self._wakes >= WAKES_PER_LAG_CHECK:
                 self._check_lag()
 
-        reader = self._site.registry.attach(run, wake)
+        reader = self._site.registry.attach(run, wake, dialect=self._dialect)
         self._lanes[name] = _Lane(create, run, reader, lane_suffix(create.lane), self._loop.time())
         wake()
         self._schedule()
@@ -221,9 +227,8 @@ class Connection:
 
     async def _write_lane(self, lane: _Lane) -> None:
         reader = lane.reader
-        per_turn = self._site.settings.responses_usage_per_turn
         for entry in reader.take():
-            await self._send(event_frame(entry.encoded(usage_per_turn=per_turn), lane.suffix))
+            await self._send(event_frame(entry.json, lane.suffix))
         lane.last_sent = self._loop.time()
         if reader.behind:
             self._ready[lane.create.lane] = None
@@ -259,12 +264,15 @@ class Connection:
         self._schedule()
 
     def _beat(self, now: float) -> None:
+        """Give the runs that are silent a sign of life: each an event, or all together a protocol ping."""
         interval = self._site.settings.responses_ping_interval_seconds
-        for lane in self._lanes.values() if interval else ():
-            if now - lane.last_sent >= interval:
-                lane.last_sent = now
-                if lane.reader.position > 0:  # never before `response.created`
-                    self._post(event_frame(ping(lane.reader.last_number, time.time()), lane.suffix))
+        silent = [lane for lane in self._lanes.values() if interval and now - lane.last_sent >= interval]
+        if silent and not self._dialect.pings_are_events:
+            self._ping()
+        for lane in silent:
+            lane.last_sent = now
+            if self._dialect.pings_are_events and lane.reader.position > 0:  # never before `response.created`
+                self._post(event_frame(ping(lane.reader.last_number, time.time()), lane.suffix))
 
     # Endings.
 
