@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from responses_app.daphne import DaphneConnection
+from responses_app.heartbeat import PING, ping_of
 
 logger = logging.getLogger("respsite.transport")
 
@@ -37,7 +38,10 @@ class Backpressure:
             await self._app(scope, receive, send)
             return
         daphne = DaphneConnection.of(send, max_message_bytes=self._max_message_bytes)
-        guard = _Guard(self, send, daphne, is_websocket=scope["type"] == "websocket")
+        is_websocket = scope["type"] == "websocket"
+        guard = _Guard(self, send, daphne, is_websocket=is_websocket)
+        if is_websocket:
+            scope = {**scope, PING: ping_of(send, daphne)}
         try:
             await self._app(scope, receive, guard.send)
         finally:
@@ -85,7 +89,8 @@ class _Guard:
         """Send, and wait until the peer takes more."""
         if self._daphne is not None:
             self._daphne.before(message)
-            await self._send(message)
+            if not (self._is_websocket and self._daphne.close(message)):
+                await self._send(message)
             if self._daphne.paused:
                 await self._watched(self._daphne.drain())
         else:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from responses_app.protocol.dialects import KNOWN as KNOWN_DIALECTS
+from responses_app.protocol.dialects import OPENAI, Dialect, parse_dialect
 from responses_app.protocol.tiers import TIERS
 
 KIB, MIB = 1024, 1024 * 1024
@@ -87,6 +89,13 @@ def _tiers(value: str) -> tuple[str, ...]:
     if not tiers or not set(tiers) <= set(TIERS):
         raise ValueError(f"some of {','.join(TIERS)}, separated by commas")
     return tiers
+
+
+def _dialect(value: str) -> Dialect:
+    try:
+        return parse_dialect(value)
+    except ValueError:
+        raise ValueError(f"{KNOWN_DIALECTS}; several are separated by commas") from None
 
 
 def _origins(value: str) -> tuple[str, ...]:
@@ -209,8 +218,12 @@ class Settings:
     )
     max_body_bytes: int = _setting(64 * MIB, _whole(KIB), "largest HTTP body", default_text="64 MiB")
     responses_ping_interval_seconds: float = _setting(
-        15.0, _seconds(), "a silent stream gets a `response.ping` this often; 0 = never", default_text="15"
+        15.0, _seconds(), "a silent stream gets a sign of life this often; 0 = never", default_text="15"
     )
+    responses_dialect: Dialect = _setting(
+        OPENAI, _dialect, "how events are worded: presets and switches, separated by commas (see Dialects)",
+        default_text="openai",
+    )  # fmt: skip
     responses_usage_per_turn: bool = _setting(
         False, _flag, "`usage` has lists of each turn's tokens beside the sums; some clients break on them",
         default_text="off",

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 
 import orjson
 
+from responses_app.heartbeat import no_ping
 from responses_app.protocol import ids
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.connection_errors import message_too_large, not_json
+from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.frames import error_frame, event_frame, lane_suffix, ping
 from responses_app.protocol.requests import parse_create
@@ -46,15 +48,26 @@ class _Lane:
 
 
 class Connection:
-    """One open WebSocket. `send` writes a text frame and may wait; `close` closes with a code."""
+    """One open WebSocket.
+
+    `send` writes a text frame and may wait; `close` closes with a code and a reason; `ping` sends a protocol ping.
+    """
 
     def __init__(
-        self, site: Site, *, send: Callable[[str], Awaitable[None]], close: Callable[[int], Awaitable[None]]
+        self,
+        site: Site,
+        *,
+        send: Callable[[str], Awaitable[None]],
+        close: Callable[[int, str], Awaitable[None]],
+        ping: Callable[[], None] = no_ping,
+        dialect: Dialect = OPENAI,
     ) -> None:
         self.id = site.new_id(ids.CONNECTION)
         self._site = site
         self._send = send
         self._close = close
+        self._ping = ping
+        self._dialect = dialect
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._session = WebSocketSession(site.session_limits, now, time.time() - now)
@@ -67,7 +80,8 @@ class Connection:
         self._news: asyncio.Future[None] | None = None
         self._wakes = 0  # events since the last look at the lag
         self._dropped = False
-        self._closing: int | None = None
+        self._cut = False  # what runs was cancelled, and nothing starts any more
+        self._closing: Close | None = None
         self._ended = False
         self._ignored_logged = False
         self._timer: asyncio.TimerHandle | None = None
@@ -120,9 +134,11 @@ class Connection:
                 case Start(create):
                     self._spawn(self._start(create))
                 case CancelRuns():
-                    self._cancel_runs()
-                case Close(code):
-                    self._closing = code
+                    self._cut = True
+                    for lane in self._lanes.values():
+                        self._cancel(lane.run)
+                case Close():
+                    self._closing = command
                     self._wake_writer()
 
     async def _start(self, create: Create) -> None:
@@ -153,15 +169,15 @@ class Connection:
             if self._wakes >= WAKES_PER_LAG_CHECK:
                 self._check_lag()
 
-        reader = self._site.registry.attach(run, wake)
+        reader = self._site.registry.attach(run, wake, dialect=self._dialect)
         self._lanes[name] = _Lane(create, run, reader, lane_suffix(create.lane), self._loop.time())
         wake()
         self._schedule()
+        if self._cut:
+            self._cancel(run)
 
-    def _cancel_runs(self) -> None:
-        for lane in self._lanes.values():
-            self._site.registry.detach(lane.run, lane.reader, reason="its connection's time is over")
-        self._lanes.clear()
+    def _cancel(self, run: ResponseRun) -> None:
+        self._site.registry.cancel(run, reason="its connection's time is over")
 
     # Writing.
 
@@ -191,7 +207,7 @@ class Connection:
                     self._outbox_bytes -= len(frame)
                     await self._send(frame)
                 if self._closing is not None:
-                    await self._close(self._closing)
+                    await self._close(self._closing.code, self._closing.reason)
                     return
                 ready, self._ready = self._ready, {}
                 for name in ready:
@@ -204,16 +220,15 @@ class Connection:
         except ReaderTooSlow:
             self._drop("it reads too slowly (STREAM_MAX_LAG_BYTES)")
         except OSError:  # the client is gone; the server tells the consumer so, too
-            self._closing = 1000
+            self._closing = Close(1000)
             self._spawn(self._hang_up("its client disconnected"))
         finally:
             self._writer = None
 
     async def _write_lane(self, lane: _Lane) -> None:
         reader = lane.reader
-        per_turn = self._site.settings.responses_usage_per_turn
         for entry in reader.take():
-            await self._send(event_frame(entry.encoded(usage_per_turn=per_turn), lane.suffix))
+            await self._send(event_frame(entry.json, lane.suffix))
         lane.last_sent = self._loop.time()
         if reader.behind:
             self._ready[lane.create.lane] = None
@@ -221,7 +236,8 @@ class Connection:
         elif reader.ended and self._lanes.get(lane.create.lane) is lane:
             del self._lanes[lane.create.lane]
             self._site.registry.detach(lane.run, reader)
-            self._execute(self._session.ended(lane.create, lane.run.status, lane.run.link))
+            run = lane.run
+            self._execute(self._session.ended(lane.create, run.status, run.link, run.problem))
 
     # Time.
 
@@ -248,19 +264,23 @@ class Connection:
         self._schedule()
 
     def _beat(self, now: float) -> None:
+        """Give the runs that are silent a sign of life: each an event, or all together a protocol ping."""
         interval = self._site.settings.responses_ping_interval_seconds
-        for lane in self._lanes.values() if interval else ():
-            if now - lane.last_sent >= interval:
-                lane.last_sent = now
-                if lane.reader.position > 0:  # never before `response.created`
-                    self._post(event_frame(ping(lane.reader.last_number, time.time()), lane.suffix))
+        silent = [lane for lane in self._lanes.values() if interval and now - lane.last_sent >= interval]
+        if silent and not self._dialect.pings_are_events:
+            self._ping()
+        for lane in silent:
+            lane.last_sent = now
+            if self._dialect.pings_are_events and lane.reader.position > 0:  # never before `response.created`
+                self._post(event_frame(ping(lane.reader.last_number, time.time()), lane.suffix))
 
     # Endings.
 
     def _refuse_message(self, size: int, limit: int) -> None:
         logger.warning("connection %s: a message of %d bytes is over WEBSOCKET_MAX_MESSAGE_BYTES", self.id, size)
-        self._post(error_frame(message_too_large(size, limit)))
-        self._closing = TOO_LARGE
+        error = message_too_large(size, limit)
+        self._post(error_frame(error))
+        self._closing = Close(TOO_LARGE, str(error.code))
         self._wake_writer()
 
     def _check_lag(self) -> None:
@@ -276,13 +296,13 @@ class Connection:
         self._dropped = True
         logger.warning("connection %s was dropped: %s", self.id, why)
         self._outbox.clear()
-        self._closing = 1000
-        self._spawn(self._hang_up(f"its connection was dropped: {why}"))
+        self._closing = Close(1000, why)
+        self._spawn(self._hang_up(f"its connection was dropped: {why}", why))
 
-    async def _hang_up(self, reason: str) -> None:
+    async def _hang_up(self, reason: str, told: str = "") -> None:
         await self.aclose(reason)
         with suppress(OSError):  # where the client is gone, there is nothing to close
-            await self._close(1000)
+            await self._close(1000, told)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

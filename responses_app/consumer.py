@@ -9,8 +9,11 @@ from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
 from responses_app.conf import Settings
 from responses_app.connection import Connection
+from responses_app.heartbeat import ping_in
 from responses_app.origins import Source, host_allowed
 from responses_app.protocol.connection_errors import connections_exhausted
+from responses_app.protocol.dialects import HEADER as DIALECT_HEADER
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.frames import error_frame
 from responses_app.wiring import get_site
 
@@ -57,11 +60,22 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
         await self.accept()
         if not self.holds_slot:
             logger.warning("a WebSocket was refused: MAX_WEBSOCKET_CONNECTIONS are open")
-            with suppress(OSError):  # where the client is gone, there is nobody to tell
-                await self.send(text_data=error_frame(connections_exhausted()))
-                await self.close(1000)
+            await self._turn_away(connections_exhausted())
             return
-        self.connection = Connection(site, send=self.send_frame, close=self.close)
+        try:
+            dialect = site.dialect(_header(self.scope, DIALECT_HEADER))
+        except ApiError as error:
+            await self._turn_away(error)
+            return
+        self.connection = Connection(
+            site, send=self.send_frame, close=self.close, ping=ping_in(self.scope), dialect=dialect
+        )
+
+    async def _turn_away(self, error: ApiError) -> None:
+        """Say why an accepted connection is not served, and close it: not all servers can refuse with a reason."""
+        with suppress(OSError):  # where the client is gone, there is nobody to tell
+            await self.send(text_data=error_frame(error))
+            await self.close(1000, error.code)
 
     async def websocket_receive(self, message: dict[str, Any]) -> None:
         """Hand a frame to the connection, which never waits for a run."""
@@ -92,3 +106,9 @@ def _refusal(source: Source, settings: Settings) -> str | None:
     if not source.is_allowed(settings.trusted_pages):
         return "its Origin is neither the server's own nor in ALLOWED_ORIGINS"
     return None
+
+
+def _header(scope: Any, name: str) -> str | None:
+    found = (value for key, value in scope["headers"] if key == name.lower().encode())
+    value = next(found, None)
+    return None if value is None else value.decode("latin1")

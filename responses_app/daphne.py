@@ -1,9 +1,9 @@
-"""What plain daphne lacks, added to each connection from the outside: flow control and a larger message limit.
+"""What plain daphne lacks, added to each connection from the outside: flow control, a larger message limit, pings.
 
 daphne's `send` never waits, so a reader that never reads would make the process grow without bound (measured: 357 MB
-in 51 s), and its message limit is 1 MiB. Under `daphne application` the `send` an application gets is a
-`functools.partial` over the connection's protocol object; on that object a Twisted push producer can be registered
-and the limits raised. No class of daphne is patched; where `send` is anything else, nothing happens.
+in 51 s), its message limit is 1 MiB, and it drops the reason of a close. Under `daphne application` the `send` an
+application gets is a `functools.partial` over the connection's protocol object; on that object a Twisted push producer
+can be registered and the limits raised. No class of daphne is patched; where `send` is anything else, nothing happens.
 """
 
 import asyncio
@@ -56,6 +56,20 @@ class DaphneConnection:
             self._register()
         else:
             self.release()
+
+    def close(self, message: MutableMapping[str, Any]) -> bool:
+        """Close an open WebSocket with the reason that a message gives; return False where daphne is to do it."""
+        if message["type"] != "websocket.close" or not message.get("reason"):
+            return False
+        if self._protocol.state != self._protocol.STATE_OPEN:
+            return False
+        self._protocol.sendClose(code=message.get("code", 1000), reason=message["reason"])
+        return True
+
+    def ping(self) -> None:
+        """Ping a WebSocket's peer, unless it reads nothing."""
+        if not self.paused:
+            self._protocol.sendPing()  # does nothing on one that is not open
 
     async def drain(self) -> None:
         """Wait until the peer has taken enough, or is gone."""

@@ -9,10 +9,11 @@ from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.request import UnreadablePostError
 
+from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.frames import ping
 from responses_app.protocol.resources import TERMINAL_STATUSES
-from responses_app.runs.journal import Entry, ReaderTooSlow, Waiter
+from responses_app.runs.journal import ReaderTooSlow, Waiter
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.run import ResponseRun
 
@@ -90,14 +91,14 @@ async def event_stream(
     run: ResponseRun,
     *,
     ping_seconds: float,
-    usage_per_turn: bool,
     starting_after: int | None = None,
+    dialect: Dialect = OPENAI,
 ) -> HttpResponse:
     """Return a run as server-sent events, with a heartbeat after each `ping_seconds` of silence (0: never).
 
     It begins at the first event kept, or behind the event `starting_after`.
     """
-    events = _server_sent(registry, run, ping_seconds, usage_per_turn, starting_after)
+    events = _server_sent(registry, run, ping_seconds, starting_after, dialect)
     await anext(events)  # attaches: only a generator that has begun is closed, and so detached, in any case
     response = StreamingHttpResponse(events, content_type="text/event-stream")
     response["cache-control"] = "no-cache"
@@ -106,21 +107,21 @@ async def event_stream(
 
 
 async def _server_sent(
-    registry: RunRegistry, run: ResponseRun, ping_seconds: float, usage_per_turn: bool, starting_after: int | None
+    registry: RunRegistry, run: ResponseRun, ping_seconds: float, starting_after: int | None, dialect: Dialect
 ) -> AsyncGenerator[bytes, None]:
     news = Waiter()
-    reader = registry.attach(run, news, starting_after=starting_after)
+    reader = registry.attach(run, news, starting_after=starting_after, dialect=dialect)
     try:
         yield b""
         yield b""  # daphne sends the headers with the first part of the body, and news may be long in coming
         while not reader.ended:
             entries = reader.take()
             if entries:
-                yield b"".join([_sse(entry, usage_per_turn) for entry in entries])
+                yield b"".join([b"event: %b\ndata: %b\n\n" % (entry.type.encode(), entry.json) for entry in entries])
                 if reader.behind:
                     await asyncio.sleep(0)  # let the server flush
             elif not await news.wait(ping_seconds or None):
-                yield b"event: response.ping\ndata: %b\n\n" % ping(reader.last_number, time.time())
+                yield _heartbeat(reader.last_number, dialect)
         if run.status in TERMINAL_STATUSES:  # else the server stops, and another start goes on
             yield b"data: [DONE]\n\n"
     except ReaderTooSlow:
@@ -129,8 +130,11 @@ async def _server_sent(
         registry.detach(run, reader, reason="its client disconnected")
 
 
-def _sse(entry: Entry, usage_per_turn: bool) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (entry.type.encode(), entry.encoded(usage_per_turn=usage_per_turn))
+def _heartbeat(last_number: int, dialect: Dialect) -> bytes:
+    """Return what a silent stream says: a comment, which no client reads, or an event."""
+    if dialect.pings_are_events and last_number >= 0:  # never before `response.created`
+        return b"event: response.ping\ndata: %b\n\n" % ping(last_number, time.time())
+    return b": ping\n\n"
 
 
 def request_id_of(request: HttpRequest) -> str:

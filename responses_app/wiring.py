@@ -17,6 +17,7 @@ from responses_app.engines import EngineStarter, make_engine
 from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.memory import MemoryConnectionLimit
 from responses_app.protocol import ids
+from responses_app.protocol.dialects import Dialect, requested_dialect
 from responses_app.protocol.ids import IdFactory
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session import SessionLimits
@@ -64,6 +65,11 @@ class Site:
             lifetime=settings.websocket_lifetime_seconds,
             grace=settings.websocket_grace_seconds,
         )
+
+    def dialect(self, header: str | None) -> Dialect:
+        """Return the dialect that a request asks for by its header. Raises `ApiError` (400) for one not known."""
+        settings = self.settings
+        return requested_dialect(header, settings.responses_dialect, usage_per_turn=settings.responses_usage_per_turn)
 
     async def start(self) -> None:
         """Start what must run before anything is served; the engine goes on loading beside."""

@@ -12,6 +12,9 @@ from typing import Any
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame as WebSocketFrame
+from websockets.frames import Opcode
+from websockets.protocol import Event
 
 from tests.server import Server
 
@@ -21,10 +24,21 @@ WAIT_SECONDS = 15.0  # bound of every wait for a frame
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
 
 
+class _PingedConnection(ClientConnection):
+    """Counts the protocol pings it gets."""
+
+    pings = 0
+
+    def process_event(self, event: Event) -> None:
+        if isinstance(event, WebSocketFrame) and event.opcode is Opcode.PING:
+            self.pings += 1
+        super().process_event(event)
+
+
 class Socket:
     """One WebSocket. Frames are kept by lane until somebody asks for them; `log` holds all of them in order."""
 
-    def __init__(self, raw: ClientConnection) -> None:
+    def __init__(self, raw: _PingedConnection) -> None:
         self.raw = raw
         self.log: list[Frame] = []
         self._kept: dict[str | None, deque[Frame]] = {}
@@ -33,7 +47,9 @@ class Socket:
     async def open(cls, url: str, **options: Any) -> "Socket":
         """Connect without any limit or heartbeat of the client's own."""
         options = {"max_size": None, "ping_interval": None, "compression": None, "close_timeout": 2, **options}
-        return cls(await connect(url, **options))
+        raw = await connect(url, create_connection=_PingedConnection, **options)
+        assert isinstance(raw, _PingedConnection)
+        return cls(raw)
 
     async def __aenter__(self) -> "Socket":
         return self

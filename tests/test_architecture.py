@@ -16,8 +16,8 @@ from tests.server import ROOT, clean_environ
 PACKAGES = ("engine", "responses_app", "respsite")
 LONGEST_FILE, LONG_FILE = 400, 300
 TRANSPORTS = [
-    *"views consumer connection middleware origins exposure http backpressure daphne urls routing".split(),
-    *"management auth admin".split(),
+    *"views consumer connection middleware origins exposure http backpressure daphne heartbeat urls".split(),
+    *"routing management auth admin".split(),
 ]
 WIRING = "wiring lifecycle conf engines checks apps".split()  # apps: Django's way to tell an app that it may begin
 ADAPTERS = "models stores limits tools relay migrations".split()

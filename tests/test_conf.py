@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from responses_app.conf import MIB, ConfigurationError, Settings, from_environ, table
+from responses_app.protocol.dialects import parse_dialect
 from tests.server import ROOT, clean_environ
 
 RIGHT: dict[str, tuple[str, Any]] = {
@@ -48,6 +49,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "STREAM_STALL_SECONDS": ("0.1", 0.1),
     "MAX_BODY_BYTES": ("1024", 1024),
     "RESPONSES_PING_INTERVAL_SECONDS": ("0", 0.0),
+    "RESPONSES_DIALECT": ("Open-Responses, ping-events,", parse_dialect("reasoning-names,ping-events")),
     "RESPONSES_MAX_IN_FLIGHT": ("1", 1),
     "RESPONSES_USAGE_PER_TURN": ("on", True),
     "RESPONSES_STORE": ("off", False),
@@ -90,6 +92,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "STREAM_STALL_SECONDS": (["0"], "a number of seconds of at least 0.1"),
     "MAX_BODY_BYTES": (["1"], "a whole number of at least 1024"),
     "RESPONSES_PING_INTERVAL_SECONDS": (["-1", "often"], "a number of seconds of at least 0"),
+    "RESPONSES_DIALECT": (["codex-turn", ",", "openai,nonsense"], "the presets openai, open-responses; the switches "),
     "RESPONSES_MAX_IN_FLIGHT": (["0"], "a whole number of at least 1"),
     "RESPONSES_USAGE_PER_TURN": (["2"], "on or off"),
     "RESPONSES_STORE": (["sometimes"], "on or off"),

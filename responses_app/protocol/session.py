@@ -47,6 +47,7 @@ class SessionLimits:
     warning_after: float = 3300.0
     lifetime: float = 3600.0
     grace: float = 300.0
+    last_words: float = 5.0  # how long what the end of the grace cuts may take to say so
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class CancelRuns:
-    """Cancel every run of the connection: its time is over."""
+    """Cancel every run of the connection, also one that is about to start: its time is over.
+
+    Their terminal events are still sent, and `ended` is called for each.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class Close:
     """Close the connection; nothing may be sent after it."""
 
     code: int
+    reason: str = ""
 
 
 Command = Send | Start | CancelRuns | Close
@@ -101,6 +106,7 @@ class _Clock:
     opened: float
     warned: bool = False
     over: bool = False  # no further creates are started
+    cut: float | None = None  # when what still ran was cancelled
     closed: bool = False
 
 
@@ -144,15 +150,21 @@ class WebSocketSession:
     def refused(self, create: Create, error: ApiError) -> list[Command]:
         """A create could not start: its error frame, and the next in line."""
         self._running.pop(create.lane, None)
-        self._evict_parent(create)
+        if not error.helps_to_wait:
+            self._evict_parent(create)
         return [Send(error_frame(error, create.lane)), *self._start_next()]
 
-    def ended(self, create: Create, status: Status, link: ChainLink | None) -> list[Command]:
-        """A run's terminal event is out. Completed and incomplete ones become their lane's latest response."""
+    def ended(
+        self, create: Create, status: Status, link: ChainLink | None, problem: ApiError | None = None
+    ) -> list[Command]:
+        """A run's terminal event is out; `problem` is why it failed.
+
+        Completed and incomplete responses become their lane's latest.
+        """
         self._running.pop(create.lane, None)
         if status in CONTINUABLE and link is not None:
             self._remember(create.lane, link)
-        elif status is Status.FAILED:
+        elif status is Status.FAILED and not (problem and problem.helps_to_wait):
             self._evict_parent(create)
         return self._start_next()
 
@@ -161,6 +173,8 @@ class WebSocketSession:
         clock, limits = self._clock, self.limits
         if clock.closed:
             return None
+        if clock.cut is not None:
+            return clock.cut + limits.last_words
         if clock.over:
             return clock.opened + limits.lifetime + limits.grace
         if clock.warned:
@@ -168,7 +182,7 @@ class WebSocketSession:
         return clock.opened + min(limits.warning_after, limits.lifetime)
 
     def tick(self, now: float) -> list[Command]:
-        """Do what is due: the warning, the end of life, the end of the grace."""
+        """Do what is due: the warning, the end of life, the end of the grace, the end of the last words."""
         clock, limits, age = self._clock, self.limits, now - self._clock.opened
         if clock.closed:
             return []
@@ -179,14 +193,22 @@ class WebSocketSession:
             commands.append(Send(connection_expiring(round(closes_at - now), round(closes_at + self.unix_offset))))
         if age >= limits.lifetime:
             clock.over = clock.warned = True
-            if age >= limits.lifetime + limits.grace and self._running:
-                self._running.clear()
-                commands.append(CancelRuns())
+            if self._running and age >= limits.lifetime + limits.grace:
+                commands += self._cut(now)
             commands += self._end_if_idle()
         return commands
 
     def _steer(self, frame: JsonObject, size: int) -> list[Command]:
         return [Send(steer_failed(frame))]
+
+    def _cut(self, now: float) -> list[Command]:
+        """End what still runs: first let it say so, then do without."""
+        if self._clock.cut is None:
+            self._clock.cut = now
+            return [CancelRuns()]
+        if now >= self._clock.cut + self.limits.last_words:
+            self._running.clear()
+        return []
 
     def _enqueue(self, frame: JsonObject, size: int) -> list[Command]:
         lane = frame.get("stream_id")
@@ -245,7 +267,7 @@ class WebSocketSession:
         error = lifetime_over(self.limits.lifetime)
         lanes = [create.lane for create in self._waiting] or [None]
         self._waiting.clear()
-        return [*(Send(error_frame(error, lane)) for lane in lanes), Close(1000)]
+        return [*(Send(error_frame(error, lane)) for lane in lanes), Close(1000, str(error.code))]
 
     def _remember(self, lane: str | None, link: ChainLink) -> None:
         """Make this the lane's latest response; over the bound the lane that was idle longest forgets."""
@@ -258,7 +280,7 @@ class WebSocketSession:
         return (link.total_bytes for link in self._latest.values())
 
     def _evict_parent(self, create: Create) -> None:
-        """Forget the parent of a continuation that failed on its parent's own lane; a failed fork keeps it."""
+        """Forget the parent of a continuation that failed for good on its parent's own lane; a fork keeps it."""
         latest = self._latest.get(create.lane)
         if latest is not None and latest.response_id == create.previous_response_id:
             del self._latest[create.lane]

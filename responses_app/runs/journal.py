@@ -3,10 +3,12 @@
     run ── append() ──> journal <── take() ── reader (WebSocket)
                                 <── take() ── reader (SSE, JSON)
 
-Events are serialised once, here, and never renumbered or merged. What every reader has taken is forgotten, unless the
-journal is kept, so that a stream can be picked up again. A reader that falls more than `max_lag_bytes` behind is
-dropped, so the journal never holds more than that for it, and the largest lot of events that came at once: an item's
-last events repeat its whole text, and nobody can take them before all are there.
+Events are serialised once, here, and never renumbered or merged. A reader of another dialect gets the same bytes, with
+other names where it has them; the terminal event, whose content may differ, is serialised once more when the first such
+reader comes to it. What every reader has taken is forgotten, unless the journal is kept, so that a stream can be picked
+up again. A reader that falls more than `max_lag_bytes` behind is dropped, so the journal never holds more than that for
+it, and the largest lot of events that came at once: an item's last events repeat its whole text, and nobody can take
+them before all are there.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.events import TERMINAL, Event
 
 ENTRY_BYTES = 150  # of memory beside an entry's JSON: counted too, since deltas are short
@@ -21,25 +24,12 @@ ENTRY_BYTES = 150  # of memory beside an entry's JSON: counted too, since deltas
 
 @dataclass(slots=True)  # not frozen: there is one a token, and a frozen one takes four times as long to make
 class Entry:
-    """An event as it is sent: its type for SSE, its number, its JSON; `end` counts the journal's bytes up to it.
-
-    The terminal event has its `json_per_turn` beside: the same with the usage of each turn.
-    """
+    """An event as it is sent: its type for SSE, its number, its JSON; `end` counts the journal's bytes up to it."""
 
     type: str
     number: int
     json: bytes
     end: int
-    json_per_turn: bytes | None = None
-
-    def encoded(self, *, usage_per_turn: bool) -> bytes:
-        """Return its JSON, with the usage of each turn where that is asked for."""
-        return self.json_per_turn if usage_per_turn and self.json_per_turn is not None else self.json
-
-    @property
-    def size(self) -> int:
-        """How much memory it takes, in bytes."""
-        return len(self.json) + len(self.json_per_turn or b"") + ENTRY_BYTES
 
 
 class ReaderTooSlow(Exception):
@@ -63,6 +53,8 @@ class EventJournal:
         self._readers: list[JournalReader] = []
         self.closed = False  # nothing follows: a terminal event was appended, or the run went elsewhere
         self.last_number = -1
+        self._ending: Event | None = None  # the terminal event, and its JSON with the usage of each turn
+        self._ending_per_turn: bytes | None = None
 
     @property
     def readers(self) -> int:
@@ -87,14 +79,12 @@ class EventJournal:
     def _add(self, event: Event) -> None:
         if self.closed:
             raise RuntimeError(f"{event.type} after the terminal event")
-        entry = Entry(event.type, event.sequence_number, event.as_json(), 0)
-        if event.type in TERMINAL:
-            entry.json_per_turn = event.as_json(usage_per_turn=True)
-            self.closed = True
-        self.appended_bytes += entry.size
-        entry.end = self.appended_bytes
-        self._entries.append(entry)
+        json = event.as_json()
+        self.appended_bytes += len(json) + ENTRY_BYTES
+        self._entries.append(Entry(event.type, event.sequence_number, json, self.appended_bytes))
         self.last_number = event.sequence_number
+        if event.type in TERMINAL:
+            self.closed, self._ending = True, event
 
     def _tell_readers(self) -> None:
         oldest = self.appended_bytes - self._max_lag_bytes - self._largest_lot
@@ -109,7 +99,12 @@ class EventJournal:
         return self.appended_bytes - self._bytes_before(0)
 
     def attach(
-        self, wake: Callable[[], None], dropped: Callable[[], None], *, starting_after: int | None = None
+        self,
+        wake: Callable[[], None],
+        dropped: Callable[[], None],
+        *,
+        starting_after: int | None = None,
+        dialect: Dialect = OPENAI,
     ) -> "JournalReader":
         """Add a reader that starts at the first event kept, or behind the event `starting_after`.
 
@@ -122,7 +117,7 @@ class EventJournal:
             raise EventsForgotten
         start = min(start, len(self._entries))
         taken = self._bytes_before(start) if starting_after is None else self.appended_bytes
-        reader = JournalReader(self, (wake, dropped), self._first + start, taken)
+        reader = JournalReader(self, (wake, dropped), self._first + start, taken, dialect)
         self._readers.append(reader)
         return reader
 
@@ -145,7 +140,7 @@ class EventJournal:
         if index >= len(self._entries):
             return self.appended_bytes
         entry = self._entries[index]
-        return entry.end - entry.size
+        return entry.end - len(entry.json) - ENTRY_BYTES
 
     def detach(self, reader: "JournalReader") -> None:
         """Remove a reader; detaching twice is no error."""
@@ -172,6 +167,16 @@ class EventJournal:
             self._forget()
         return taken
 
+    def worded(self, entry: Entry, dialect: Dialect) -> Entry:
+        """Return an entry as another dialect has it."""
+        json = entry.json
+        if dialect.usage_per_turn and self._ending is not None and entry.number == self._ending.sequence_number:
+            if self._ending_per_turn is None:
+                self._ending_per_turn = self._ending.as_json(usage_per_turn=True)
+            json = self._ending_per_turn
+        type, json = dialect.event(entry.type, json)
+        return entry if json is entry.json else Entry(type, entry.number, json, entry.end)
+
     def _forget(self) -> None:
         """Forget what all readers have had. Without a reader nothing is forgotten: the first one may yet come."""
         if self._kept or not self._readers or not self._entries:
@@ -191,8 +196,10 @@ class JournalReader:
         callbacks: tuple[Callable[[], None], Callable[[], None]],
         position: int,
         taken_bytes: int,
+        dialect: Dialect,
     ) -> None:
         self._journal = journal
+        self._dialect = dialect
         self.wake, self.dropped = callbacks
         self.position = position
         self.taken_bytes = taken_bytes
@@ -222,7 +229,9 @@ class JournalReader:
         """Return the next events, without waiting. Raises `ReaderTooSlow` once the reader was given up."""
         if self.too_slow:
             raise ReaderTooSlow
-        return self._journal.take(self, limit)
+        taken = self._journal.take(self, limit)
+        dialect = self._dialect
+        return [self._journal.worded(entry, dialect) for entry in taken] if dialect.rewords_events else taken
 
 
 class Waiter:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import overloaded
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.journal import JournalReader
@@ -83,7 +84,14 @@ class RunRegistry:
         if run.plan.resumable:
             self.sessions.keep(run)
 
-    def attach(self, run: ResponseRun, wake: Callable[[], None], *, starting_after: int | None = None) -> JournalReader:
+    def attach(
+        self,
+        run: ResponseRun,
+        wake: Callable[[], None],
+        *,
+        starting_after: int | None = None,
+        dialect: Dialect = OPENAI,
+    ) -> JournalReader:
         """Add a reader to a run; `wake` is called on news and must return at once.
 
         Raises `EventsForgotten` where the events behind `starting_after` are not kept.
@@ -96,7 +104,7 @@ class RunRegistry:
             )
             self._left(run, "its reader was too slow")
 
-        reader = run.journal.attach(wake, dropped, starting_after=starting_after)
+        reader = run.journal.attach(wake, dropped, starting_after=starting_after, dialect=dialect)
         self._readers.add(reader)
         self._end_grace(run)
         return reader

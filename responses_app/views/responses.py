@@ -3,13 +3,20 @@
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from responses_app.http import MethodNotAllowed, event_stream, json_response, read_json, request_id_of, run_to_end
+from responses_app.http import (
+    MethodNotAllowed,
+    event_stream,
+    json_response,
+    read_json,
+    request_id_of,
+    run_to_end,
+)
 from responses_app.protocol.compact_requests import compacted_response, parse_compact
+from responses_app.protocol.dialects import HEADER, Dialect
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.pages import Query, check_include_query, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.requests import CreateRequest, parse_create
-from responses_app.protocol.usage import as_read
 from responses_app.runs.journal import EventsForgotten
 from responses_app.runs.library import stream_not_kept
 from responses_app.runs.plan import Origin
@@ -25,13 +32,14 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     if request.method != "POST":
         raise MethodNotAllowed(str(request.method), ["POST"], " A WebSocket needs an upgrade request to this path.")
     site = get_site()
+    dialect = _dialect(site, request)
     wanted = parse_create(read_json(request, max_body_bytes=site.settings.max_body_bytes))
     run = await site.service.create(wanted, _origin(request, wanted))
     if wanted.stream:
-        return await _stream(site, run)
+        return await _stream(site, run, dialect)
     if wanted.background:
-        return _answer(site, run.response())
-    return _answer(site, await run_to_end(site.registry, run))
+        return _answer(dialect, run.response())
+    return _answer(dialect, await run_to_end(site.registry, run))
 
 
 async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
@@ -42,23 +50,25 @@ async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
         return json_response({"id": response_id, "object": "response", "deleted": True})
     if request.method != "GET":
         raise MethodNotAllowed(str(request.method), ["GET", "DELETE"])
+    dialect = _dialect(site, request)
     query = query_of(request)
     check_include_query(query)
     starting_after = _starting_after(query)
     if _flag(query, "stream"):
         run = await site.library.stream(PROJECT, response_id, starting_after=starting_after)
         try:
-            return await _stream(site, run, starting_after=-1 if starting_after is None else starting_after)
+            return await _stream(site, run, dialect, starting_after=-1 if starting_after is None else starting_after)
         except EventsForgotten:
             raise stream_not_kept(response_id) from None
-    return _answer(site, await site.library.response(PROJECT, response_id))
+    return _answer(dialect, await site.library.response(PROJECT, response_id))
 
 
 async def cancel(request: HttpRequest, response_id: str) -> HttpResponse:
     """Cancel a background response."""
     _only(request, "POST")
     site = get_site()
-    return _answer(site, await site.library.cancel(PROJECT, response_id))
+    dialect = _dialect(site, request)
+    return _answer(dialect, await site.library.cancel(PROJECT, response_id))
 
 
 async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
@@ -96,13 +106,18 @@ async def compact(request: HttpRequest) -> HttpResponse:
     """Sum a conversation up; the client goes on from the item it gets."""
     _only(request, "POST")
     site = get_site()
+    dialect = _dialect(site, request)
     wanted = parse_compact(read_json(request, max_body_bytes=site.settings.max_body_bytes))
     run = await site.service.create(wanted, _origin(request, wanted))
-    return _answer(site, compacted_response(await run_to_end(site.registry, run)))
+    return _answer(dialect, compacted_response(await run_to_end(site.registry, run)))
 
 
-def _answer(site: Site, response: JsonObject) -> HttpResponse:
-    return json_response(as_read(response, usage_per_turn=site.settings.responses_usage_per_turn))
+def _dialect(site: Site, request: HttpRequest) -> Dialect:
+    return site.dialect(request.headers.get(HEADER))
+
+
+def _answer(dialect: Dialect, response: JsonObject) -> HttpResponse:
+    return json_response(dialect.response(response))
 
 
 def _origin(request: HttpRequest, wanted: CreateRequest) -> Origin:
@@ -110,12 +125,11 @@ def _origin(request: HttpRequest, wanted: CreateRequest) -> Origin:
     return Origin(transport=transport, project=PROJECT, request_id=request_id_of(request))
 
 
-async def _stream(site: Site, run: ResponseRun, *, starting_after: int | None = None) -> HttpResponseBase:
+async def _stream(
+    site: Site, run: ResponseRun, dialect: Dialect, *, starting_after: int | None = None
+) -> HttpResponseBase:
     interval = site.settings.responses_ping_interval_seconds
-    per_turn = site.settings.responses_usage_per_turn
-    return await event_stream(
-        site.registry, run, ping_seconds=interval, usage_per_turn=per_turn, starting_after=starting_after
-    )
+    return await event_stream(site.registry, run, ping_seconds=interval, starting_after=starting_after, dialect=dialect)
 
 
 def _only(request: HttpRequest, method: str) -> None:

@@ -7,6 +7,7 @@ import orjson
 
 from engine.harmony.prompt import render_text
 from responses_app.protocol.chain import ChainLink, new_link
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status
 from responses_app.protocol.session import (
     Command,
@@ -56,8 +57,9 @@ def run(
     response_id: str,
     lane: str | None = None,
     status: Status = Status.COMPLETED,
+    problem: ApiError | None = None,
     **fields: object,
 ) -> list[Command]:
     """Let a create on an idle lane run to its end."""
     [begun] = started(connection.receive(*create(lane, **fields)))
-    return connection.ended(begun, status, link(response_id) if status is not Status.FAILED else None)
+    return connection.ended(begun, status, link(response_id) if status is not Status.FAILED else None, problem)

@@ -4,7 +4,14 @@ import re
 
 import pytest
 
-from responses_app.protocol.errors import overloaded, previous_response_not_found
+from responses_app.protocol.errors import (
+    ApiError,
+    invalid_request,
+    overloaded,
+    previous_response_not_found,
+    rate_limited,
+    server_error,
+)
 from responses_app.protocol.resources import Status
 from responses_app.protocol.session import (
     Send,
@@ -12,6 +19,14 @@ from responses_app.protocol.session import (
     WebSocketSession,
 )
 from tests.protocol.sessions import DEEP, LIMITS, codes, create, frames, link, run, session, started
+
+FOR_GOOD = [invalid_request("No."), server_error("req_1"), ApiError("Too large.", status=413)]
+FOR_A_WHILE = [
+    rate_limited("Full."),
+    overloaded("Away.", retry_after=5),
+    ApiError("Odd.", status=500, retry_after=1),
+    ApiError("Full.", status=429),
+]
 
 
 class TestFrames:
@@ -206,18 +221,33 @@ class TestParents:
         [begun] = started(session().receive(*create(previous_response_id=value)))
         assert begun.previous_response_id is None
 
-    def test_a_same_lane_failure_evicts_the_parent_it_named(self) -> None:
+    @pytest.mark.parametrize("problem", [None, *FOR_GOOD])
+    def test_a_same_lane_failure_evicts_the_parent_it_named(self, problem: ApiError | None) -> None:
         connection = session()
         run(connection, "resp_1", "a")
-        run(connection, "resp_2", "a", status=Status.FAILED, previous_response_id="resp_1")
+        run(connection, "resp_2", "a", status=Status.FAILED, problem=problem, previous_response_id="resp_1")
         assert connection.recall("resp_1") is None
 
-    def test_a_same_lane_error_frame_evicts_the_parent_it_named(self) -> None:
+    @pytest.mark.parametrize("problem", FOR_GOOD)
+    def test_a_same_lane_error_frame_evicts_the_parent_it_named(self, problem: ApiError) -> None:
         connection = session()
         run(connection, "resp_1", "a")
         [begun] = started(connection.receive(*create("a", previous_response_id="resp_1")))
-        connection.refused(begun, overloaded("No.", retry_after=1))
+        connection.refused(begun, problem)
         assert connection.recall("resp_1") is None
+
+    @pytest.mark.parametrize("problem", FOR_A_WHILE)
+    @pytest.mark.parametrize("by_frame", [True, False])
+    def test_what_can_be_tried_again_finds_its_parent(self, problem: ApiError, by_frame: bool) -> None:
+        connection = session()
+        run(connection, "resp_1", "a")
+        [begun] = started(connection.receive(*create("a", previous_response_id="resp_1")))
+        if by_frame:
+            connection.refused(begun, problem)
+        else:
+            connection.ended(begun, Status.FAILED, None, problem)
+        [again] = started(connection.receive(*create("a", previous_response_id="resp_1")))
+        assert again.parent is not None
 
     def test_an_unknown_parent_evicts_nothing(self) -> None:
         connection = session()
@@ -232,7 +262,7 @@ class TestParents:
         run(connection, "resp_1", "a")
         [fork] = started(connection.receive(*create("b", previous_response_id="resp_1")))
         if by_frame:
-            connection.refused(fork, overloaded("No.", retry_after=1))
+            connection.refused(fork, FOR_GOOD[0])
         else:
             connection.ended(fork, Status.FAILED, None)
         assert connection.recall("resp_1") is not None

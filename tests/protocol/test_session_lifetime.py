@@ -14,6 +14,8 @@ from responses_app.protocol.session import (
 )
 from tests.protocol.sessions import codes, create, frames, link, session, started
 
+CLOSE = Close(1000, "websocket_connection_limit_reached")
+
 
 class TestLifetime:
     def test_nothing_is_due_before_the_warning(self) -> None:
@@ -51,7 +53,7 @@ class TestLifetime:
         [frame] = frames(commands)
         assert (frame["type"], frame["status"]) == ("error", 400)
         assert "(60 minutes)" in frame["error"]["message"]  # type: ignore[index]
-        assert commands[-1] == Close(1000)
+        assert commands[-1] == CLOSE
         assert connection.deadline() is None
 
     @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ class TestLifetime:
             (400, "websocket_connection_limit_reached", "c"),
             (400, "websocket_connection_limit_reached", None),
         ]
-        assert commands[-1] == Close(1000)
+        assert commands[-1] == CLOSE
 
     def test_a_refusal_of_the_last_one_ends_it_too(self) -> None:
         connection = session()
@@ -96,7 +98,7 @@ class TestLifetime:
             "server_is_overloaded",
             "websocket_connection_limit_reached",
         ]
-        assert commands[-1] == Close(1000)
+        assert commands[-1] == CLOSE
 
     def test_the_queue_stays_bounded_in_the_grace(self) -> None:
         connection = session(max_queued=1)
@@ -105,18 +107,34 @@ class TestLifetime:
         assert connection.receive(*create("b")) == []
         assert codes(connection.receive(*create("c"))) == [(429, "rate_limit_exceeded", "c")]
 
-    def test_what_still_runs_after_the_grace_is_cancelled(self) -> None:
+    def test_what_still_runs_after_the_grace_is_cancelled_and_says_so_before_the_frame(self) -> None:
         connection = session()
         [a] = started(connection.receive(*create("a")))
+        [b] = started(connection.receive(*create("b")))
         connection.tick(1060)
+        assert connection.receive(*create("a")) == []
         assert connection.tick(1069.9) == []
-        commands = connection.tick(1070)
-        assert commands[0] == CancelRuns()
-        assert codes(commands) == [(400, "websocket_connection_limit_reached", None)]
-        assert commands[-1] == Close(1000)
+        assert connection.tick(1070) == [CancelRuns()]
         assert connection.ended(a, Status.CANCELLED, None) == []
+        commands = connection.ended(b, Status.CANCELLED, None)
+        assert codes(commands) == [(400, "websocket_connection_limit_reached", "a")]
+        assert commands[-1] == CLOSE
 
-    def test_a_late_tick_does_all_at_once(self) -> None:
+    def test_what_was_cancelled_and_never_ends_holds_nothing_up(self) -> None:
+        connection = session(last_words=5)
+        [a] = started(connection.receive(*create("a")))
+        connection.tick(1060)
+        assert connection.tick(1071) == [CancelRuns()]
+        assert connection.deadline() == 1076
+        assert connection.tick(1075.9) == []
+        commands = connection.tick(1076)
+        assert codes(commands) == [(400, "websocket_connection_limit_reached", None)]
+        assert commands[-1] == CLOSE
+        assert connection.ended(a, Status.CANCELLED, None) == []
+        assert connection.deadline() is None
+
+    def test_a_late_tick_lets_the_last_words_be_said(self) -> None:
         connection = session()
-        connection.receive(*create("a"))
-        assert [type(command) for command in connection.tick(5000)] == [CancelRuns, Send, Close]
+        [a] = started(connection.receive(*create("a")))
+        assert connection.tick(5000) == [CancelRuns()]
+        assert [type(command) for command in connection.ended(a, Status.CANCELLED, None)] == [Send, Close]

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from responses_app.protocol.errors import overloaded
+from responses_app.protocol.errors import ApiError, invalid_request, overloaded, rate_limited, server_error
 from responses_app.protocol.resources import Status
 from responses_app.protocol.session import (
     CancelRuns,
@@ -15,6 +15,15 @@ from responses_app.protocol.session import (
     Create,
 )
 from tests.protocol.sessions import LIMITS, codes, create, link, session, started
+
+PROBLEMS = (overloaded("No.", retry_after=1), rate_limited("Full."), server_error("req_1"), invalid_request("No."))
+ENDS = (
+    (Status.COMPLETED, None),
+    (Status.INCOMPLETE, None),
+    (Status.CANCELLED, None),
+    (Status.FAILED, None),
+    *((Status.FAILED, problem) for problem in PROBLEMS),
+)
 
 
 class Lanes(RuleBasedStateMachine):
@@ -28,22 +37,31 @@ class Lanes(RuleBasedStateMachine):
         self.begun: dict[str | None, list[int]] = defaultdict(list)
         self.refusals: Counter[int] = Counter()
         self.running: dict[str | None, Create] = {}
-        self.closed = False
+        self.latest: dict[str | None, str] = {}  # the response that each lane remembers
+        self.cut = self.closed = False
 
     def follow(self, commands: list[Command]) -> None:
         assert not (self.closed and commands), "nothing after the close"
         for begun in started(commands):
+            assert not self.cut, "nothing starts after the end"
             assert begun.lane not in self.running, "one at a time on a lane"
             self.running[begun.lane] = begun
             self.begun[begun.lane].append(begun.fields["n"])  # type: ignore[arg-type]
         if CancelRuns() in commands:
-            self.running.clear()
-        self.closed = self.closed or Close(1000) in commands
+            assert self.running
+            assert not self.cut, "once"
+            assert not codes(commands), "no error frame while something has yet to end"
+            self.cut = True
+        if any(isinstance(command, Close) for command in commands):
+            assert not self.running, "nothing is cut without a word"
+            self.closed = True
 
-    @rule(lane=st.sampled_from([None, "a", "b", "c", "d", "e"]), size=st.integers(1, 100))
-    def ask(self, lane: str | None, size: int) -> None:
+    @rule(lane=st.sampled_from([None, "a", "b", "c", "d", "e"]), size=st.integers(1, 100), data=st.data())
+    def ask(self, lane: str | None, size: int, data: st.DataObject) -> None:
         self.sent += 1
-        commands = self.connection.receive(*create(lane, size=size, n=self.sent))
+        parent = data.draw(st.sampled_from([None, "resp_unknown", *sorted(self.latest.values())]))
+        named = {} if parent is None else {"previous_response_id": parent}
+        commands = self.connection.receive(*create(lane, size=size, n=self.sent, **named))
         self.follow(commands)
         if self.closed:
             return
@@ -54,22 +72,35 @@ class Lanes(RuleBasedStateMachine):
             self.accepted[lane].append(self.sent)
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), status=st.sampled_from([Status.COMPLETED, Status.FAILED, Status.CANCELLED]))
-    def end(self, data: st.DataObject, status: Status) -> None:
+    @rule(data=st.data(), ending=st.sampled_from(ENDS))
+    def end(self, data: st.DataObject, ending: tuple[Status, ApiError | None]) -> None:
+        status, problem = ending
         lane = data.draw(st.sampled_from(list(self.running)))
         begun = self.running.pop(lane)
-        known = link(f"resp_{begun.fields['n']}") if status is Status.COMPLETED else None
-        self.follow(self.connection.ended(begun, status, known))
+        known = link(f"resp_{begun.fields['n']}") if status in (Status.COMPLETED, Status.INCOMPLETE) else None
+        if known is not None:
+            self.latest[lane] = known.response_id
+        elif status is Status.FAILED:
+            self.evict(begun, problem)
+        self.follow(self.connection.ended(begun, status, known, problem))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data())
-    def refuse(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), problem=st.sampled_from(PROBLEMS))
+    def refuse(self, data: st.DataObject, problem: ApiError) -> None:
         begun = self.running.pop(data.draw(st.sampled_from(list(self.running))))
-        commands = self.connection.refused(begun, overloaded("No.", retry_after=1))
-        assert codes(commands)[0][1] == "server_is_overloaded"
+        self.evict(begun, problem)
+        commands = self.connection.refused(begun, problem)
+        assert codes(commands)[0][0] == problem.status
         self.follow(commands)
 
-    @rule(age=st.sampled_from([10, 50, 60, 70]))
+    def evict(self, begun: Create, problem: ApiError | None) -> None:
+        """A lane forgets the parent of a continuation that failed for good; of one that may try again never."""
+        if problem is not None and problem.status in (429, 503):
+            return
+        if self.latest.get(begun.lane) == begun.fields.get("previous_response_id", "none"):
+            del self.latest[begun.lane]
+
+    @rule(age=st.sampled_from([10, 50, 60, 70, 71]))
     def time_passes(self, age: float) -> None:
         """Time may go in any order here: nothing worse than an early tick comes of it."""
         if self.sent > 15:
@@ -83,6 +114,13 @@ class Lanes(RuleBasedStateMachine):
     @invariant()
     def never_too_many(self) -> None:
         assert self.connection.in_flight == len(self.running) <= LIMITS.max_in_flight
+
+    @invariant()
+    def what_can_be_continued_is_remembered(self) -> None:
+        for number in range(1, self.sent + 1):
+            response_id = f"resp_{number}"
+            remembered = self.connection.recall(response_id) is not None
+            assert remembered == (response_id in self.latest.values()), response_id
 
     def teardown(self) -> None:
         """Whatever was accepted is started in the end, once, unless the connection's life is over."""

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from responses_app.protocol.dialects import parse_dialect
 from responses_app.protocol.events import Event, EventType
 from responses_app.protocol.usage import TurnUsage, as_read, usage
 from responses_app.runs.journal import EventJournal, JournalReader, ReaderTooSlow, Waiter
@@ -55,17 +56,32 @@ def test_an_entry_is_the_event_as_it_is_sent() -> None:
     assert orjson.loads(entry.json) == {"type": "response.output_text.delta", "delta": "é", "sequence_number": 0}
 
 
+def test_readers_of_other_dialects_get_the_same_events_by_other_names() -> None:
+    made = EventJournal(max_lag_bytes=1000)
+    plain, other = attach(made), made.attach(lambda: None, lambda: None, dialect=parse_dialect("open-responses"))
+    made.append(Event(EventType.REASONING_DELTA, 0, {"delta": "Hm"}))
+    made.append(event(1, "é"))
+    (thought, said), (renamed, same) = plain.take(), other.take()
+    assert (thought.type, renamed.type) == ("response.reasoning_text.delta", "response.reasoning.delta")
+    assert orjson.loads(renamed.json) == {**orjson.loads(thought.json), "type": renamed.type}
+    assert (renamed.number, renamed.end) == (thought.number, thought.end)
+    assert same is said, "what is worded alike is made once"
+
+
 def test_the_terminal_event_is_there_with_the_usage_of_each_turn_and_without() -> None:
     made = EventJournal(max_lag_bytes=1000)
+    per_turn = parse_dialect("usage-per-turn,open-responses")
     response = {"id": "resp_1", "usage": usage([TurnUsage(7, 0, 3, 1)])}
+    plain = attach(made)
+    readers = [made.attach(lambda: None, lambda: None, dialect=per_turn) for _ in range(2)]
     made.append(event(0))
     made.append(Event(EventType.COMPLETED, 1, {"response": response}))
-    first, last = attach(made).take()
-    assert first.encoded(usage_per_turn=True) == first.encoded(usage_per_turn=False)
-    assert orjson.loads(last.encoded(usage_per_turn=True))["response"] == response
-    numbers_only = orjson.loads(last.encoded(usage_per_turn=False))["response"]
-    assert numbers_only == as_read(response, usage_per_turn=False) != response
-    assert made.appended_bytes == first.size + last.size
+    (first, last), *others = (reader.take() for reader in (plain, *readers))
+    assert orjson.loads(last.json)["response"] == as_read(response, usage_per_turn=False) != response
+    for same, with_lists in others:
+        assert same is first
+        assert orjson.loads(with_lists.json) == {**orjson.loads(last.json), "response": response}
+    assert others[0][1].json is others[1][1].json, "made once for all who want it"
 
 
 def test_readers_do_not_disturb_each_other() -> None:

@@ -30,20 +30,20 @@ async def site() -> AsyncIterator[Site]:
 async def test_lanes_that_are_slow_together_end_the_connection(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """Each lane stays under the bound of its own journal; their sum does not."""
     held = asyncio.Event()
-    closed: list[int] = []
+    closed: list[tuple[int, str]] = []
 
     async def send(text: str) -> None:
         await held.wait()
 
-    async def close(code: int) -> None:
-        closed.append(code)
+    async def close(code: int, reason: str) -> None:
+        closed.append((code, reason))
 
     connection = Connection(site, send=send, close=close)
     with caplog.at_level(logging.WARNING, logger="respsite"):
         for lane in range(LANES):
             create = {"type": "response.create", "stream_id": f"lane-{lane}", "input": "count to 1500"}
             connection.receive_text(json.dumps(create))
-        await eventually(lambda: closed == [1000])
+        await eventually(lambda: closed == [(1000, "it reads too slowly (STREAM_MAX_LAG_BYTES)")])
     await eventually(lambda: len(site.registry) == 0)
     assert "was dropped: it reads too slowly (STREAM_MAX_LAG_BYTES)" in caplog.text
     assert "a reader fell more than" not in caplog.text

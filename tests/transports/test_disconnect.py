@@ -1,14 +1,16 @@
 """Clients that go away, and clients that wait in silence."""
 
 import asyncio
+import json
 import socket as sockets
 import struct
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
+from responses_app.protocol.events import EventType
 from tests.clients import (
     RAW_UPGRADE,
     Frame,
@@ -25,6 +27,7 @@ from tests.transports.conftest import Connect
 from tests.transports.scripts import aborted_prompts, generations, was_aborted
 from tests.waiting import eventually
 
+PING_EVENTS = {"Respsite-Dialect": "ping-events"}
 LINGER_NOT = struct.pack("ii", 1, 0)  # close with a reset
 
 
@@ -130,40 +133,65 @@ def check_pings(frames: list[Frame], lane: str | None = None) -> int:
     return pings
 
 
-async def streamed(server: Server, text: str) -> AsyncGenerator[tuple[str, Frame | str], None]:
-    """Yield the events of a stream; closing this goes away."""
+@asynccontextmanager
+async def streamed(server: Server, text: str, **headers: str) -> AsyncIterator[httpx.Response]:
+    """Begin a stream; leaving this goes away."""
     body = {"input": text, "stream": True}
     async with (
         http_client(server) as http,
-        http.stream("POST", "/responses", json=body) as answer,
+        http.stream("POST", "/responses", json=body, headers=headers) as answer,
     ):
-        async for event in server_sent(answer):
-            yield event
+        yield answer
+
+
+async def test_a_silent_websocket_is_pinged(strict_server: Server, open_socket: Connect) -> None:
+    """As the protocol has it: no client sees any of it."""
+    socket = await open_socket(strict_server)
+    await socket.ask("Hello", "another")  # a lane that has ended is silent for good
+    await socket.ask("[pauses]")
+    assert socket.raw.pings >= 2
+    await socket.create("[silence]")
+    so_far = socket.raw.pings
+    await eventually(lambda: socket.raw.pings >= so_far + 3)
+    await socket.until("response.in_progress")
+    types = {frame["type"] for frame in socket.log}
+    assert types <= {kind.value for kind in EventType}
 
 
 @pytest.mark.parametrize("lane", [None, "lane"])
-async def test_a_silent_websocket_beats(strict_server: Server, open_socket: Connect, lane: str | None) -> None:
-    socket = await open_socket(strict_server)
-    await socket.ask("Hello", "another")  # a lane that has ended is silent for good
+async def test_a_websocket_may_ask_for_events_as_heartbeats(
+    strict_server: Server, open_socket: Connect, lane: str | None
+) -> None:
+    socket = await open_socket(strict_server, additional_headers=PING_EVENTS)
+    await socket.ask("Hello", "another")
     before = len(socket.log)
     await socket.ask("[pauses]", lane)
     assert check_pings(socket.log[before:], lane) >= 2
     await socket.ask("Hello", lane)
     assert {frame.get("stream_id") for frame in socket.frames("response.ping")} == {lane}
+    assert socket.raw.pings == 0
 
 
-async def test_a_silent_stream_beats(strict_server: Server) -> None:
-    events = [event async for event in streamed(strict_server, "[pauses]")]
+async def test_a_silent_stream_gets_comments(strict_server: Server) -> None:
+    async with streamed(strict_server, "[pauses]") as answer:
+        blocks = (await answer.aread()).decode().split("\n\n")
+    assert blocks.count(": ping") >= 2
+    assert "response.ping" not in str(blocks)
+
+
+async def test_a_stream_may_ask_for_events_as_heartbeats(strict_server: Server) -> None:
+    async with streamed(strict_server, "[pauses]", **PING_EVENTS) as answer:
+        events = [event async for event in server_sent(answer)]
     assert check_pings([data for _, data in events if isinstance(data, dict)]) >= 2
     assert all(name == data["type"] for name, data in events if isinstance(data, dict))
 
 
 async def test_a_silent_stream_that_beats_is_aborted_as_well(strict_server: Server) -> None:
     response_id = ""
-    async with aclosing(streamed(strict_server, "[silence]")) as events:
-        async for name, data in events:
-            assert isinstance(data, dict)
-            response_id = data["response"].get("id", response_id)
-            if name == "response.ping":
+    async with streamed(strict_server, "[silence]") as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                response_id = json.loads(line.removeprefix("data: "))["response"]["id"]
+            elif line == ": ping":
                 break
     await cancelled(strict_server, response_id, "sse")

@@ -2,7 +2,9 @@
 
 import time
 
-from tests.clients import Socket, read_error_frame
+import pytest
+
+from tests.clients import Socket, http_client, read_error_frame
 from tests.server import Server
 from tests.transports.conftest import Connect
 from tests.transports.scripts import gate, release, was_aborted
@@ -58,14 +60,23 @@ async def test_what_runs_may_finish_and_the_rest_is_sent_away(impatient_server: 
     assert len(socket.frames("response.created")) == 1
 
 
-async def test_the_end_of_the_grace_cancels(impatient_server: Server, open_socket: Connect) -> None:
+@pytest.mark.parametrize("word", ["[hang]", "[silence]"])
+async def test_the_end_of_the_grace_cancels(impatient_server: Server, open_socket: Connect, word: str) -> None:
     opened = time.time()
     socket = await open_socket(impatient_server)
-    await socket.create("[hang]", "runs")
+    await socket.create(word, "runs")
+    await socket.create("Waits since long", "runs")
     running = (await socket.until("response.created", "runs"))[0]["response"]["id"]
     assert await socket.closed() == 1000
     assert 2.7 <= time.time() - opened < 5
-    read_error_frame(socket.log[-1], **OVER)
+    *_, ending, error = socket.log
+    assert (ending["type"], ending["response"]["status"]) == ("response.incomplete", "cancelled")
+    assert (ending["response"]["id"], ending["stream_id"]) == (running, "runs")
+    read_error_frame(error, **OVER)
+    assert error["stream_id"] == "runs", "the one that waited"
+    assert socket.raw.close_reason == OVER["code"]
+    async with http_client(impatient_server) as http:
+        assert (await http.get(f"/responses/{running}")).json() == ending["response"]
     assert [frame for frame in socket.log if frame["type"] == "connection_expiring"] != []
     await eventually(lambda: was_aborted(impatient_server, running))
     await eventually(lambda: f"response {running} websocket cancelled" in impatient_server.output)

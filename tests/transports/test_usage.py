@@ -45,10 +45,16 @@ def response_of(stream: httpx.Response) -> Frame:
     return response
 
 
-async def test_every_way_to_a_response(server: Server, http: httpx.AsyncClient, per_turn: set[str]) -> None:
+@pytest.mark.parametrize("asked", [False, True])
+async def test_every_way_to_a_response(
+    server: Server, http: httpx.AsyncClient, per_turn: set[str], asked: bool
+) -> None:
+    headers = {"Respsite-Dialect": "usage-per-turn"} if asked else {}
+    per_turn = TURNS if asked else per_turn
+    http.headers.update(headers)
     body = (await http.post("/responses", json={"input": "hi"})).json()
     streamed = response_of(await http.post("/responses", json={"input": "hi", "stream": True}))
-    async with await Socket.open(server.ws_url) as socket:
+    async with await Socket.open(server.ws_url, additional_headers=headers) as socket:
         await socket.create()
         framed = (await socket.until("response.completed"))[-1]["response"]
     got = (await http.get(f"/responses/{body['id']}")).json()

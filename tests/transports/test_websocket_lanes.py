@@ -186,7 +186,7 @@ async def test_a_tool_loop_keeps_the_thoughts_and_a_new_question_drops_them(serv
     assert ["Hm, Paris." in prompt for prompt in prompts] == [True, False]
 
 
-@pytest.mark.parametrize("bad", ["[die]", 5, [{"type": "function_call_output", "call_id": "no", "output": ""}]])
+@pytest.mark.parametrize("bad", ["[break]", 5, [{"type": "function_call_output", "call_id": "no", "output": ""}]])
 async def test_a_failed_continuation_on_the_same_lane_evicts_its_parent(socket: Socket, bad: object) -> None:
     parent = await socket.ask("One", "lane", store=False)
     await socket.create(bad, "lane", store=False, previous_response_id=parent["id"])
@@ -195,7 +195,17 @@ async def test_a_failed_continuation_on_the_same_lane_evicts_its_parent(socket: 
     await assert_gone(socket, parent, "fork")
 
 
-@pytest.mark.parametrize("bad", ["[die]", 5])
+@pytest.mark.parametrize("trouble", ["[full]", "[away]", "[die]"])
+async def test_a_parent_stays_while_trying_again_can_help(server: Server, socket: Socket, trouble: str) -> None:
+    parent = await socket.ask("One", "lane", store=False)
+    for _ in range(2):
+        await socket.create(trouble, "lane", store=False, previous_response_id=parent["id"])
+        assert (await socket.answer("lane"))[-1]["type"] == "response.failed"
+    child = await socket.ask("Two", "lane", store=False, previous_response_id=parent["id"])
+    assert_continues(server, child, parent)
+
+
+@pytest.mark.parametrize("bad", ["[break]", 5])
 async def test_a_failed_fork_keeps_the_parent(server: Server, socket: Socket, bad: object) -> None:
     parent = await socket.ask("One", "trunk", store=False)
     await socket.create(bad, "branch", store=False, previous_response_id=parent["id"])

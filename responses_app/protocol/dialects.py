@@ -1,0 +1,131 @@
+"""Dialects: how this server words what it sends, for clients that want it otherwise than today's spec.
+
+A dialect is a set of independent switches; presets are sets with a name. `RESPONSES_DIALECT` chooses one for the
+server, the header `Respsite-Dialect` one for a request or a connection. A switch changes the wording alone: events keep
+their numbers and their order, so a stream can be picked up again in another dialect.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.events import EventType
+from responses_app.protocol.usage import as_read
+
+HEADER = "Respsite-Dialect"
+
+
+class Switch(StrEnum):
+    """What can be worded otherwise, each by itself."""
+
+    REASONING_NAMES = "reasoning-names"  # `response.reasoning.*` for `response.reasoning_text.*`
+    PING_EVENTS = "ping-events"  # heartbeats are events, for clients that count nothing else as a sign of life
+    USAGE_PER_TURN = "usage-per-turn"  # lists of each turn's tokens beside the sums
+
+
+PRESETS: Mapping[str, frozenset[Switch]] = {
+    "openai": frozenset(),
+    "open-responses": frozenset((Switch.REASONING_NAMES,)),
+}
+KNOWN = f"the presets {', '.join(PRESETS)}; the switches {', '.join(Switch)}"
+
+_EVENT_NAMES: Mapping[Switch, Mapping[str, str]] = {
+    Switch.REASONING_NAMES: {
+        EventType.REASONING_DELTA: "response.reasoning.delta",
+        EventType.REASONING_DONE: "response.reasoning.done",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A set of switches."""
+
+    switches: frozenset[Switch] = frozenset()
+    _names: Mapping[str, str] = field(init=False, compare=False, repr=False)  # of the events that are called otherwise
+
+    def __post_init__(self) -> None:
+        renamed = {type: name for switch in self.switches for type, name in _EVENT_NAMES.get(switch, {}).items()}
+        object.__setattr__(self, "_names", renamed)
+
+    @property
+    def pings_are_events(self) -> bool:
+        """Whether a heartbeat is an event; else it is what every client ignores by itself."""
+        return Switch.PING_EVENTS in self.switches
+
+    @property
+    def usage_per_turn(self) -> bool:
+        """Whether a response's usage has lists of each turn's tokens."""
+        return Switch.USAGE_PER_TURN in self.switches
+
+    @property
+    def rewords_events(self) -> bool:
+        """Whether an event may be worded otherwise than in the journal."""
+        return bool(self._names) or self.usage_per_turn
+
+    def response(self, response: JsonObject) -> JsonObject:
+        """Return a response object as this dialect has it, of one as it is stored."""
+        return as_read(response, usage_per_turn=self.usage_per_turn)
+
+    def event(self, type: str, json: bytes) -> tuple[str, bytes]:
+        """Return an event's type and JSON as this dialect calls it, of those that `Event.as_json` made."""
+        name = self._names.get(type)
+        if name is None:
+            return type, json
+        return name, b'{"type":"%b"%b' % (name.encode(), json[len('{"type":""') + len(type) :])
+
+
+OPENAI = Dialect()
+
+
+def parse_dialect(text: str) -> Dialect:
+    """Return the dialect that names of presets and switches, separated by commas, make together.
+
+    Raises `ValueError` with the first name that is none, "" where there is none at all.
+    """
+    names = [name.strip().lower() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ValueError("")
+    return _dialect_of(frozenset(_switches(names)))
+
+
+def requested_dialect(header: str | None, default: Dialect, *, usage_per_turn: bool = False) -> Dialect:
+    """Return the dialect that a request's header asks for, else the default; `usage_per_turn`: in any case with that.
+
+    Raises `ApiError` (400) for one that is not known.
+    """
+    asked = default
+    if header is not None and header.strip(" ,"):
+        try:
+            asked = parse_dialect(header)
+        except ValueError as error:
+            raise unknown_dialect(str(error)) from None
+    return _dialect_of(asked.switches | {Switch.USAGE_PER_TURN}) if usage_per_turn else asked
+
+
+def unknown_dialect(name: str) -> ApiError:
+    """A request asks for a dialect that this server does not have (400)."""
+    return invalid_request(
+        f"Unknown value in the header '{HEADER}': {name[:80]!r}. Known are {KNOWN}; separate several by commas.",
+        param=HEADER,
+        code="invalid_value",
+    )
+
+
+def _switches(names: Iterable[str]) -> Iterable[Switch]:
+    for name in names:
+        if name in PRESETS:
+            yield from PRESETS[name]
+        else:
+            try:
+                yield Switch(name)
+            except ValueError:
+                raise ValueError(name) from None
+
+
+@lru_cache(maxsize=64)
+def _dialect_of(switches: frozenset[Switch]) -> Dialect:
+    """Return the one object of a set."""
+    return Dialect(switches)

@@ -1,0 +1,100 @@
+"""Dialects as clients ask for them: over HTTP, for a WebSocket, of a stream that is picked up again, by the setting."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.clients import Frame, http_client, read_error_answer, read_error_frame, server_sent
+from tests.server import Server
+from tests.transports.conftest import Connect
+from tests.transports.scripts import WEATHER
+
+HEADER = "Respsite-Dialect"
+OPEN_RESPONSES = {HEADER: "open-responses"}
+UNKNOWN = {"status": 400, "code": "invalid_value", "param": HEADER}
+THINKS: Frame = {"input": "[think] of Paris", "tools": [WEATHER]}
+
+
+def in_other_names(event: Frame) -> Frame:
+    """Return an event of today's spec as the Open Responses specification calls it."""
+    return {**event, "type": event["type"].replace("response.reasoning_text.", "response.reasoning.")}
+
+
+async def stream(http: httpx.AsyncClient, **headers: str) -> list[Frame]:
+    """Return the events of a response that thinks."""
+    async with http.stream("POST", "/responses", json={**THINKS, "stream": True}, headers=headers) as answer:
+        return await events_of(answer)
+
+
+async def events_of(answer: httpx.Response) -> list[Frame]:
+    """Return a stream's events; each line of its name agrees with its type."""
+    assert answer.status_code == 200, await answer.aread()
+    events = [event async for event in server_sent(answer)]
+    assert events.pop() == ("", "[DONE]")
+    assert all(name == data["type"] for name, data in events if isinstance(data, dict))
+    return [data for _, data in events if isinstance(data, dict)]
+
+
+def types(events: list[Frame]) -> list[str]:
+    return [event["type"] for event in events]
+
+
+async def test_a_stream_in_another_dialect(http: httpx.AsyncClient) -> None:
+    plain, other = await stream(http), await stream(http, **OPEN_RESPONSES)
+    assert "response.reasoning_text.delta" in types(plain)
+    assert "response.reasoning_text.done" in types(plain)
+    assert types(other) == types([in_other_names(event) for event in plain])
+    assert [event["sequence_number"] for event in other] == list(range(len(other)))
+
+
+async def test_a_stream_is_picked_up_in_any_dialect(http: httpx.AsyncClient) -> None:
+    plain = await stream(http)
+    path = f"/responses/{plain[0]['response']['id']}?stream=true"
+    for after in (None, 3):
+        more = "" if after is None else f"&starting_after={after}"
+        async with http.stream("GET", path + more, headers=OPEN_RESPONSES) as answer:
+            first = 0 if after is None else after + 1
+            assert await events_of(answer) == [in_other_names(event) for event in plain[first:]]
+    async with http.stream("GET", path) as answer:
+        assert await events_of(answer) == plain
+
+
+async def test_a_websocket_in_another_dialect(server: Server, open_socket: Connect) -> None:
+    plain, other = await open_socket(server), await open_socket(server, additional_headers=OPEN_RESPONSES)
+    for socket in (plain, other):
+        await socket.create(THINKS["input"], "lane", tools=THINKS["tools"])
+        await socket.answer("lane")
+    assert types(other.log) == types([in_other_names(event) for event in plain.log])
+    assert types(other.log) != types(plain.log)
+    assert {frame["stream_id"] for frame in other.log} == {"lane"}
+
+
+async def test_an_unknown_dialect_is_refused(server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:
+    headers = {HEADER: "open-responses, codex-turn"}
+    requests = [
+        http.post("/responses", json=THINKS, headers=headers),
+        http.post("/responses", json={**THINKS, "stream": True}, headers=headers),
+        http.get("/responses/resp_1", headers=headers),
+    ]
+    for request in requests:
+        message = read_error_answer(await request, **UNKNOWN)
+        assert "'codex-turn'" in message
+        assert "open-responses" in message
+    socket = await open_socket(server, additional_headers=headers)
+    assert await socket.closed() == 1000
+    (frame,) = socket.log
+    read_error_frame(frame, **UNKNOWN)
+
+
+@pytest.mark.parametrize("asked", [None, "openai"])
+async def test_the_setting_holds_where_a_request_says_nothing(folder: Path, asked: str | None) -> None:
+    headers = {} if asked is None else {HEADER: asked}
+    script = [
+        {"say": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So.<|return|>"}
+    ]
+    with Server(folder, script=script, responses_dialect="open-responses") as server:
+        async with http_client(server) as http:
+            found = types(await stream(http, **headers))
+    assert ("response.reasoning.delta" in found) == (asked is None)
+    assert ("response.reasoning_text.delta" in found) == (asked is not None)
