@@ -148,7 +148,7 @@ def build_prompt(request: CreateRequest, link: ChainLink, *, max_model_len: int)
         reserve = min(request.max_output_tokens or max_model_len // 4, max_model_len // 2)
         chain = drop_oldest(link, max_model_len - fixed - reserve)
         if fixed + len(chain) >= max_model_len:
-            raise context_length_exceeded(fixed + len(chain), max_model_len)
+            raise context_length_exceeded(fixed + len(chain), max_model_len, truncated=True)
     prompt.extend(chain)
     prompt.extend(start)
     return prompt

@@ -64,6 +64,12 @@ class RunPlan:
         return bool(self.request.background)
 
     @property
+    def stored_parent(self) -> str:
+        """The stored response it continues by its id, which the store must still know; "" for none."""
+        named = self.request.previous_response_id
+        return named if named and self.parent and self.parent.stored else ""
+
+    @property
     def resumable(self) -> bool:
         """Whether its events are kept, so that its stream can be picked up again."""
         return self.stored and (self.background or self.origin.transport in ("sse", "websocket"))
