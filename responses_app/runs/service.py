@@ -14,6 +14,7 @@ from responses_app.protocol import ids
 from responses_app.protocol.compaction import PURPOSE
 from responses_app.protocol.errors import (
     ApiError,
+    JsonObject,
     invalid_request,
     model_not_found,
     previous_response_not_found,
@@ -32,7 +33,7 @@ from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.keeping import ResponseKeeper
 from responses_app.runs.plan import Origin, RunPlan
-from responses_app.runs.planning import Draft, count_prompt, make_plan
+from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.run import ResponseRun
 from responses_app.stores.base import AcceptedResponse, ParentGone, StoredResponse, StoreError, Stores
@@ -90,6 +91,17 @@ class ResponseService:
         else:
             await self._admit(run)
         return run
+
+    async def compact(self, request: CreateRequest, origin: Origin) -> tuple[ResponseRun, list[JsonObject]]:
+        """Start the run of a request that only compacts; return it, and the user's messages, which its client keeps.
+
+        The caller attaches a reader before it awaits anything. Raises `ApiError` as `create` does.
+        """
+        model, draft, info = await self._draft(request, origin, lambda _: None)
+        plan, said = await asyncio.to_thread(plan_to_compact, draft, model.engine, info)
+        run = self._run(plan, model)
+        await self._admit(run)
+        return run, identified(said, self.new_id)
 
     async def count_input_tokens(self, request: CreateRequest, origin: Origin) -> int:
         """Return how many tokens the prompt of a request would have, even if they are too many for the model.
