@@ -85,6 +85,7 @@ class Connection:
         self._ended = False
         self._ignored_logged = False
         self._timer: asyncio.TimerHandle | None = None
+        site.forgetting.add_memory(self._session.forget)
         self._schedule()
 
     def receive_text(self, text: str) -> None:
@@ -113,6 +114,7 @@ class Connection:
         if self._ended:
             return
         self._ended = True
+        self._site.forgetting.remove_memory(self._session.forget)
         if self._timer:
             self._timer.cancel()
         current = asyncio.current_task()

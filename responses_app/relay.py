@@ -7,7 +7,7 @@ comes back by itself.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from channels.layers import InMemoryChannelLayer, get_channel_layer
@@ -36,9 +36,13 @@ class Relay:
         """Whether other processes hear what is said here."""
         return not isinstance(self._layer, InMemoryChannelLayer)
 
-    def start(self, cancel: Callable[[str], None]) -> None:
-        """Begin to listen; `cancel` is called with the id of each response that any worker wants cancelled."""
-        self._task = asyncio.create_task(self._listen(cancel), name="relay")
+    def start(self, *, cancel: Callable[[str], None], forget: Callable[[Collection[str]], None]) -> None:
+        """Begin to listen.
+
+        `cancel` is called with the id of each response that any worker wants cancelled, `forget` with those of
+        responses that were deleted.
+        """
+        self._task = asyncio.create_task(self._listen(cancel, forget), name="relay")
 
     async def aclose(self) -> None:
         """Stop listening."""
@@ -48,31 +52,42 @@ class Relay:
 
     async def ask_to_cancel(self, response_id: str) -> bool:
         """Tell all workers to cancel a response; return whether the word went out."""
+        return await self._tell({"type": "cancel", "response_id": response_id}, f"cancel {response_id}")
+
+    async def ask_to_forget(self, response_ids: Collection[str]) -> bool:
+        """Tell all workers that responses were deleted; return whether the word went out."""
+        ids = list(response_ids)
+        return await self._tell({"type": "forget", "response_ids": ids}, f"forget {len(ids)} responses")
+
+    async def _tell(self, message: dict[str, object], what: str) -> bool:
         try:
             async with asyncio.timeout(SEND_SECONDS):
-                await self._layer.group_send(GROUP, {"type": "cancel", "response_id": response_id})
+                await self._layer.group_send(GROUP, message)
         except self._outages as problem:
-            logger.warning("the workers could not be told to cancel %s: %s", response_id, problem or "no answer")
+            logger.warning("the workers could not be told to %s: %s", what, problem or "no answer")
             return False
         return True
 
-    async def _listen(self, cancel: Callable[[str], None]) -> None:
+    async def _listen(self, cancel: Callable[[str], None], forget: Callable[[Collection[str]], None]) -> None:
         while True:
             try:
-                await self._hear(cancel)
+                await self._hear(cancel, forget)
             except self._outages as problem:
                 logger.warning("the channel layer is away: %s; trying again in %.0f s", problem, RETRY_SECONDS)
             except Exception:
                 logger.exception("the relay broke and listens again")
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _hear(self, cancel: Callable[[str], None]) -> None:
+    async def _hear(self, cancel: Callable[[str], None], forget: Callable[[Collection[str]], None]) -> None:
         channel = await self._layer.new_channel("relay")
         await self._layer.group_add(GROUP, channel)
         try:
             while True:
                 message = await self._layer.receive(channel)
-                if message.get("type") == "cancel":
-                    cancel(str(message.get("response_id")))
+                match message:
+                    case {"type": "cancel", "response_id": response_id}:
+                        cancel(str(response_id))
+                    case {"type": "forget", "response_ids": response_ids}:
+                        forget([str(response_id) for response_id in response_ids])
         finally:
             await self._layer.group_discard(GROUP, channel)

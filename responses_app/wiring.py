@@ -24,6 +24,7 @@ from responses_app.protocol.session import SessionLimits
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.relay import Relay
 from responses_app.runs.caretaker import Caretaker
+from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
 from responses_app.runs.library import ResponseLibrary
 from responses_app.runs.registry import RunLimits, RunRegistry
@@ -49,6 +50,7 @@ class Site:
     registry: RunRegistry
     service: ResponseService
     library: ResponseLibrary
+    forgetting: Forgetting
     caretaker: Caretaker
     relay: Relay
     new_id: Callable[[str], str]
@@ -77,7 +79,7 @@ class Site:
         await self.conversations.start()
         await self.connection_limit.start()
         self.engine.start()
-        self.relay.start(self.library.cancel_here)
+        self.relay.start(cancel=self.library.cancel_here, forget=self.forgetting.here)
         await self.caretaker.start()
 
     async def aclose(self) -> None:
@@ -118,9 +120,12 @@ def build_site(settings: Settings) -> Site:
             worker=worker,
         ),
     )
+    relay = Relay()
+    forgetting = Forgetting(registry, others=relay)
     caretaker = Caretaker(
         service,
         stores.responses,
+        forgetting=forgetting,
         state=lambda: WorkerState(
             id=worker,
             started_at=started_at,
@@ -130,7 +135,6 @@ def build_site(settings: Settings) -> Site:
         ready=lambda: engine.info is not None,
         lease_seconds=settings.worker_lease_seconds,
     )
-    relay = Relay()
     return Site(
         settings=settings,
         engine=engine,
@@ -139,7 +143,8 @@ def build_site(settings: Settings) -> Site:
         connection_limit=connection_limit,
         registry=registry,
         service=service,
-        library=ResponseLibrary(stores.responses, registry, others=relay),
+        library=ResponseLibrary(stores.responses, registry, forgetting, others=relay),
+        forgetting=forgetting,
         caretaker=caretaker,
         relay=relay,
         new_id=new_id,

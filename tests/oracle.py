@@ -56,8 +56,16 @@ def validate_response(response: Mapping[str, object]) -> Response:
 
 
 def validate_compacted(compacted: Mapping[str, object]) -> CompactedResponse:
-    """Validate what a compaction is answered with; raises as `validate_event` does."""
-    model = CompactedResponse.model_validate(compacted, strict=True)
+    """Validate what a compaction is answered with; raises as `validate_event` does.
+
+    Its output begins with the user's messages, which the SDK's type of it does not have.
+    """
+    output = compacted["output"]
+    assert isinstance(output, list)
+    for item in output[:-1]:
+        assert item["role"] == "user", item
+        _validate_response_item(item)
+    model = CompactedResponse.model_validate({**compacted, "output": output[-1:]}, strict=True)
     _assert_known(model, "response")
     return model
 

@@ -26,8 +26,10 @@ from engine.harmony.encoding import (
     END,
     END_TOKENS,
     ENDOFTEXT,
+    MESSAGE,
     RETURN,
     START,
+    decode_tokens,
     encode_harmony,
     encode_text,
     harmony_encoding,
@@ -127,6 +129,11 @@ def render_text(role: str, text: str) -> RenderedMessage:
 def render_summary(text: str) -> RenderedMessage:
     """Render what stands for an earlier part of the conversation: told by the developer, and no instruction."""
     return RenderedMessage(MessageKind.OTHER, _render("developer", text))
+
+
+def text_of_message(tokens: "Tokens[int]") -> str:
+    """Return the content of a message that was rendered here."""
+    return decode_tokens(tokens[tokens.index(MESSAGE) + 1 : -1])
 
 
 def render_assistant(channel: str, text: str) -> RenderedMessage:

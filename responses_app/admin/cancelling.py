@@ -32,7 +32,7 @@ def cancel_responses(running: Mapping[str, bool]) -> Cancelled:
 
 
 def forget_runs(response_ids: Collection[str]) -> None:
-    """Tell this process that these responses were deleted: what runs of them is not kept, their streams go."""
+    """Tell all workers that these responses were deleted: what runs of them ends, their streams go."""
     async_to_sync(_forget)(response_ids)
 
 
@@ -57,11 +57,7 @@ async def _cancel(running: Mapping[str, bool]) -> Cancelled:
 
 
 async def _forget(response_ids: Collection[str]) -> None:
-    registry = _site().registry
-    for response_id in response_ids:
-        run = registry.get(response_id) or registry.sessions.get(response_id)
-        if run is not None:
-            registry.forget(run, reason=DELETED)
+    await _site().forgetting.everywhere(response_ids, reason=DELETED)
 
 
 def _site() -> "Site":

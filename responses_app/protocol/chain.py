@@ -60,7 +60,8 @@ class ChainLink:
 
     `started_on` is the date (ISO 8601) the chain's system message carries; it stays, or the prefix cache would be lost
     at midnight. `root_id` is the chain's first response. `calls` are the calls in here, call_id →
-    name of the function or custom tool. `total_bytes` estimates the memory of this link and all before it.
+    name of the function or custom tool. `total_bytes` estimates the memory of this link and all before it. `stored`: a
+    store keeps the response, so whether it can (still) be continued is the store's to say.
     """
 
     response_id: str
@@ -71,6 +72,7 @@ class ChainLink:
     settled: "Tokens[int]"
     calls: Mapping[str, str]
     total_bytes: int
+    stored: bool = False
 
     def lineage(self) -> "Iterator[ChainLink]":
         """Yield this link, its parent, and so on to the first."""

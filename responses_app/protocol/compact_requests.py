@@ -1,11 +1,12 @@
 """`POST /v1/responses/compact`: a create that only compacts, and what its response becomes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, rate_limited, unsupported_parameter
 from responses_app.protocol.items import parse_input
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import Status
+from responses_app.protocol.validation import missing
 
 _FIELDS = (  # of a create that this takes, too; everything else means nothing here
     "model",
@@ -23,6 +24,8 @@ def parse_compact(data: Mapping[str, object]) -> CreateRequest:
     if data.get("conversation") is not None:
         hint = "Name a response of the conversation with 'previous_response_id', or send its items as 'input'."
         raise unsupported_parameter("conversation", hint)
+    if "model" not in data:
+        raise missing("model")
     _, items = parse_input(data.get("input"))
     if not items or items[-1]["type"] != _TRIGGER["type"]:
         items.append(_TRIGGER)
@@ -30,15 +33,18 @@ def parse_compact(data: Mapping[str, object]) -> CreateRequest:
     return parse_create({**fields, "input": items, "store": False})
 
 
-def compacted_response(response: JsonObject) -> JsonObject:
-    """Return the object of a response that has compacted. Raises `ApiError` for one that has not."""
+def compacted_response(response: JsonObject, said: Sequence[JsonObject]) -> JsonObject:
+    """Return the object of a response that has compacted, with the user's messages before its one item.
+
+    Raises `ApiError` for one that has not.
+    """
     if response["status"] != Status.COMPLETED.value:
         raise _failure(response.get("error"))
     return {
         "id": response["id"],
         "object": "response.compaction",
         "created_at": response["created_at"],
-        "output": response["output"],
+        "output": [*said, *response["output"]],  # type: ignore[misc]
         "usage": response["usage"],
     }
 

@@ -4,6 +4,7 @@ A `compaction` item carries a `Compacted`, sealed: clients keep it and send it b
 client that replays the item give the model the same tokens.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -33,12 +34,14 @@ class Compacted:
     """A summary of what came before, and messages that follow it as they were.
 
     With `replaces_all`, what a client sends before it is in it already; otherwise that is the client's own choice of
-    what the model should read once more.
+    what the model should read once more, apart from the user's messages that it `stands_for` (their digests): those
+    are given to clients beside the summary, which has them in it.
     """
 
     summary: str
     kept: Sequence[RenderedMessage] = ()
     replaces_all: bool = False
+    stands_for: frozenset[str] = frozenset()
 
     def messages(self) -> list[RenderedMessage]:
         """Return what the model reads of it."""
@@ -49,6 +52,8 @@ class Compacted:
         fields: dict[str, object] = {"summary": self.summary}
         if self.replaces_all:
             fields["replaces_all"] = True
+        if self.stands_for:
+            fields["stands_for"] = sorted(self.stands_for)
         if self.kept:
             fields["kinds"] = "".join(message.kind.value for message in self.kept)
             fields["lengths"] = [len(message.tokens) for message in self.kept]
@@ -64,7 +69,13 @@ class Compacted:
             RenderedMessage(MessageKind(kind), as_tokens(fields["tokens"][start:end]))
             for kind, (start, end) in zip(fields.get("kinds", ""), pairwise(ends), strict=True)
         ]
-        return cls(fields["summary"], kept, bool(fields.get("replaces_all")))
+        stands_for = frozenset(fields.get("stands_for", ()))
+        return cls(fields["summary"], kept, bool(fields.get("replaces_all")), stands_for)
+
+
+def digest(text: str) -> str:
+    """Return what a summary knows a message of the user by."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:24]
 
 
 def summary_message(summary: str) -> RenderedMessage:

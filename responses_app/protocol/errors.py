@@ -86,13 +86,21 @@ def previous_response_in_progress(response_id: str) -> ApiError:
     return ApiError(message, code="previous_response_in_progress", param="previous_response_id")
 
 
-def context_length_exceeded(prompt_tokens: int, max_model_len: int) -> ApiError:
-    """The prompt does not fit the model's context (400)."""
-    message = (
-        f"Your input exceeds the context window of this model: it has {prompt_tokens} tokens, the model takes "
-        f"{max_model_len} for input and output together. Shorten the input, start a new chain, or set 'truncation' "
-        "to 'auto'."
-    )
+def context_length_exceeded(prompt_tokens: int, max_model_len: int, *, truncated: bool = False) -> ApiError:
+    """The prompt does not fit the model's context (400), or is `truncated` as far as can be and still does not."""
+    if truncated:
+        message = (
+            "Your input exceeds the context window of this model even without its older messages: what cannot be left "
+            f"out (the last message, instructions and tools) has {prompt_tokens} tokens, the model takes "
+            f"{max_model_len} for input and output together. Shorten the last message, or send it in several parts, "
+            "each with a request of its own; or shorten the instructions and tools."
+        )
+    else:
+        message = (
+            f"Your input exceeds the context window of this model: it has {prompt_tokens} tokens, the model takes "
+            f"{max_model_len} for input and output together. Shorten the input, start a new chain, or set 'truncation' "
+            "to 'auto'."
+        )
     return ApiError(message, code="context_length_exceeded", param="input")
 
 

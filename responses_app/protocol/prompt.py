@@ -5,6 +5,7 @@ An item that this server sampled and that a client replays unchanged comes back 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.harmony.prompt import (
@@ -21,7 +22,7 @@ from engine.harmony.prompt import (
     render_tool_output,
 )
 from responses_app.protocol.chain import ChainLink, drop_oldest
-from responses_app.protocol.compaction import UNREADABLE, summary_message
+from responses_app.protocol.compaction import UNREADABLE, digest, summary_message
 from responses_app.protocol.errors import ApiError, JsonObject, context_length_exceeded, invalid_request
 from responses_app.protocol.items import (
     Compaction,
@@ -67,12 +68,12 @@ def render_items(
     model reads such an output without its function's name. What a compaction replaces is left out.
     """
     first = 0 if own is None else own - len(items)
-    begin = first + _replaced(items)
+    replaced = _replaced(items)
     renderer = _ItemRenderer(items, parent, sampled)
     messages: list[RenderedMessage] = []
     for index, (item, raw) in enumerate(zip(items, input_json, strict=True), first):
         renderer.note_call(raw)
-        if index >= begin:
+        if index - first not in replaced:
             messages += renderer.render(index, item, raw)
     return messages
 
@@ -136,12 +137,23 @@ def _rendered(read: ToolItem) -> RenderedMessage:
     return render_summary(read.text)
 
 
-def _replaced(items: Sequence[InputItem]) -> int:
-    """Return how many of the first items a compaction behind them stands for."""
-    places = (
-        index for index, item in enumerate(items) if isinstance(item, OpenedCompaction) and item.compacted.replaces_all
-    )
-    return max(places, default=0)
+def _replaced(items: Sequence[InputItem]) -> set[int]:
+    """Return the places of the items that a compaction behind them stands for."""
+    places: set[int] = set()
+    whole, said = False, frozenset[str]()  # what the compactions behind stand for: all, or these messages of the user
+    for place in reversed(range(len(items))):
+        item = items[place]
+        if whole or (said and is_of_user(item) and digest(text_of(item.content)) in said):
+            places.add(place)
+        elif isinstance(item, OpenedCompaction):
+            whole = item.compacted.replaces_all
+            said |= item.compacted.stands_for
+    return places
+
+
+def is_of_user(item: InputItem) -> TypeGuard[Message]:
+    """Whether this is a message of the user."""
+    return isinstance(item, Message) and item.role == "user"
 
 
 def _render_item(item: InputItem) -> list[RenderedMessage]:
@@ -208,7 +220,7 @@ def build_prompt(request: CreateRequest, link: ChainLink, *, max_model_len: int)
         reserve = min(request.max_output_tokens or max_model_len // 4, max_model_len // 2)
         chain = drop_oldest(link, max_model_len - fixed - reserve)
         if fixed + len(chain) >= max_model_len:
-            raise context_length_exceeded(fixed + len(chain), max_model_len)
+            raise context_length_exceeded(fixed + len(chain), max_model_len, truncated=True)
     prompt.extend(chain)
     prompt.extend(start)
     return prompt

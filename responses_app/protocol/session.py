@@ -15,8 +15,8 @@ are seconds of any one clock.
 
 import re
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.connection_errors import (
@@ -134,6 +134,16 @@ class WebSocketSession:
     def recall(self, response_id: str) -> ChainLink | None:
         """Return the chain of a lane's latest response."""
         return next((link for link in self._latest.values() if link.response_id == response_id), None)
+
+    def forget(self, response_ids: Container[str]) -> None:
+        """Forget responses that were deleted, also as what waiting creates continue."""
+        for lane, link in list(self._latest.items()):
+            if link.response_id in response_ids:
+                del self._latest[lane]
+        self._waiting = deque(
+            replace(create, parent=None) if create.parent and create.parent.response_id in response_ids else create
+            for create in self._waiting
+        )
 
     def receive(self, frame: object, size: int) -> list[Command]:
         """Take a decoded JSON frame of `size` bytes."""

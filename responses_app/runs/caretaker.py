@@ -10,6 +10,7 @@ from dataclasses import replace
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status
 from responses_app.runs.failures import server_stopped
+from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.service import ResponseService
 from responses_app.stores.base import AcceptedResponse, BaseResponseStore, StoredResponse, StoreError, WorkerState
 
@@ -28,12 +29,14 @@ class Caretaker:
         service: ResponseService,
         store: BaseResponseStore,
         *,
+        forgetting: Forgetting,
         state: Callable[[], WorkerState],
         ready: Callable[[], bool],
         lease_seconds: float,
     ) -> None:
         self._service = service
         self._store = store
+        self._forgetting = forgetting
         self._state = state
         self._ready = ready
         self._lease = lease_seconds
@@ -152,5 +155,6 @@ class Caretaker:
             return
         self._purged_at = time.monotonic()
         purged = await self._store.purge()
+        await self._forgetting.everywhere(purged.ids)
         if purged.responses:
             logger.info("%d stored responses past their bounds were removed", purged.responses)

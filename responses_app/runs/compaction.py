@@ -90,7 +90,8 @@ class Summary:
 
 def compacted(compaction: CompactionPlan, summary: str) -> Compacted:
     """Return what now stands for the conversation."""
-    return Compacted(summary, compaction.kept, replaces_all=compaction.sampling is not None)
+    replaces_all = compaction.sampling is not None
+    return Compacted(summary, compaction.kept, replaces_all=replaces_all, stands_for=compaction.stands_for)
 
 
 def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:

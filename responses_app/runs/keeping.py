@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.errors import JsonObject
@@ -13,6 +13,7 @@ from responses_app.runs.plan import RunPlan
 from responses_app.stores.base import (
     AcceptedResponse,
     ConversationAppend,
+    ParentGone,
     StoredResponse,
     StoreError,
     Stores,
@@ -53,10 +54,16 @@ class ResponseKeeper:
         self._accepted = False
 
     async def accept(self, response: JsonObject, *, again: bool = False) -> None:
-        """Keep the response before it runs; `again`: another start has kept it already. Raises `StoreError`."""
-        if self._plan.stored:
+        """Keep the response before it runs; `again`: another start has kept it already.
+
+        Raises `StoreError`; `ParentGone` where the stored response that it continues is gone, kept or not.
+        """
+        plan = self._plan
+        if plan.stored:
             await self._accept(response, self._worker, again=again)
             self._accepted = True
+        elif plan.stored_parent and not await self._store.knows(plan.origin.project, plan.stored_parent):
+            raise ParentGone(plan.stored_parent)
 
     async def begin(self) -> None:
         """Note that it has begun to answer, so that no other start runs it again. Raises `StoreError`."""
@@ -82,6 +89,7 @@ class ResponseKeeper:
                 transport=plan.origin.transport,
                 request=plan.request.as_json() if plan.background else None,
                 again=again,
+                parent=plan.stored_parent,
             )
         )
 
@@ -90,13 +98,14 @@ class ResponseKeeper:
         if status not in CONTINUABLE:
             return None
         plan = self._plan
-        return new_link(
+        link = new_link(
             plan.parent,
             response_id=plan.response_id,
             started_on=plan.link.started_on,
             messages=[*plan.input_messages, *stream.messages],
             items=[*plan.context_items, *stream.output],
         )
+        return replace(link, stored=plan.stored)
 
     async def save(
         self, response: JsonObject, link: ChainLink | None, sampled: list[SampledItem], measured: Measured

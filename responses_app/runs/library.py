@@ -1,18 +1,15 @@
 """`ResponseLibrary`: responses by their id: read, resume, cancel, delete. What runs here is found before the store."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
-from typing import Protocol
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
 from responses_app.protocol.resources import TERMINAL_STATUSES, Status
+from responses_app.runs.forgetting import Forgetting, OtherWorkers
 from responses_app.runs.history import store_away
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.run import ResponseRun
 from responses_app.stores.base import BaseResponseStore, StoreError
-
-logger = logging.getLogger("respsite.runs")
 
 _TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
 
@@ -21,23 +18,20 @@ CANCEL_SECONDS = 5.0  # how long another worker may take to cancel what it runs
 LOOK_SECONDS = 0.1  # between looks at whether it did
 
 
-class OtherWorkers(Protocol):
-    """What reaches the other workers."""
-
-    @property
-    def reaches_others(self) -> bool:
-        """Whether there is a way to them."""
-
-    async def ask_to_cancel(self, response_id: str) -> bool:
-        """Tell them to cancel a response; return whether the word went out."""
-
-
 class ResponseLibrary:
     """Every method raises `ApiError`: 404 for what the project does not have, 503 where the store is away."""
 
-    def __init__(self, store: BaseResponseStore, registry: RunRegistry, *, others: OtherWorkers | None = None) -> None:
+    def __init__(
+        self,
+        store: BaseResponseStore,
+        registry: RunRegistry,
+        forgetting: Forgetting,
+        *,
+        others: OtherWorkers | None = None,
+    ) -> None:
         self._store = store
         self._registry = registry
+        self._forgetting = forgetting
         self._others = others
 
     async def response(self, project: str, response_id: str) -> JsonObject:
@@ -64,7 +58,9 @@ class ResponseLibrary:
         """Return the run whose stream goes on behind the event `starting_after`."""
         run = self._registry.find(project, response_id)
         if run is None or not run.plan.resumable:
-            await self._stored(project, response_id)
+            response = await self._stored(project, response_id)
+            if run is None and response["status"] not in _TERMINAL:
+                raise streamed_elsewhere(response_id)
             raise stream_not_kept(response_id)
         if starting_after is not None and starting_after > run.journal.last_number:
             raise invalid_request(
@@ -113,17 +109,15 @@ class ResponseLibrary:
         raise overloaded("The worker that runs this response did not answer. Try again.", retry_after=5)
 
     async def delete(self, project: str, response_id: str) -> None:
-        """Forget a response; what it continues and what continues it stay. One that runs is cancelled."""
+        """Forget a response, everywhere; what it continues and what continues it stay. One that runs is cancelled."""
         run = self._registry.find(project, response_id)
         try:
             known = await self._store.delete(project, response_id)
         except StoreError as error:
             raise store_away() from error
-        if run is not None and run.plan.stored:
-            known = True
-            self._registry.forget(run, reason="its client deleted it")
-        if not known:
+        if not known and (run is None or not run.plan.stored):
             raise response_not_found(response_id)
+        await self._forgetting.everywhere([response_id], reason="its client deleted it")
 
     async def _stored(self, project: str, response_id: str) -> JsonObject:
         try:
@@ -138,8 +132,18 @@ class ResponseLibrary:
 def stream_not_kept(response_id: str) -> ApiError:
     """The events that a reader asks for are not there (400)."""
     return invalid_request(
-        f"The stream of response '{response_id[:80]}' cannot be picked up again: its events are not kept here any more "
-        "(RESPONSES_SESSION_TTL), or it was not streamed. Get the response without 'stream'.",
+        f"The stream of response '{response_id[:80]}' cannot be picked up again: its events are not kept any more "
+        "(RESPONSES_SESSION_TTL), another worker ran it, or it was not streamed. Get the response without 'stream'.",
+        param="stream",
+        code="stream_not_kept",
+    )
+
+
+def streamed_elsewhere(response_id: str) -> ApiError:
+    """The response runs, and its events are another worker's (400)."""
+    return invalid_request(
+        f"Response '{response_id[:80]}' runs on another worker, and only that one has its stream so far. Send the "
+        "request to that worker, or get the response without 'stream' until its status is final.",
         param="stream",
         code="stream_not_kept",
     )

@@ -25,13 +25,15 @@ class CompactionPlan:
     """What happens before a response answers: its first turn sums up what came before.
 
     `kept` follows the summary as it was. `sampling` is the answer's; None where the compaction is all that is wanted.
-    `seal` makes what the client gets of it.
+    `seal` makes what the client gets of it. `stands_for` are digests of the user's messages that the client gets beside
+    it.
     """
 
     kept: Sequence[RenderedMessage]
     sampling: SamplingOptions | None
     max_model_len: int
     seal: Callable[[bytes], str]
+    stands_for: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,12 @@ class RunPlan:
     def background(self) -> bool:
         """Whether it outlives its readers."""
         return bool(self.request.background)
+
+    @property
+    def stored_parent(self) -> str:
+        """The stored response it continues by its id, which the store must still know; "" for none."""
+        named = self.request.previous_response_id
+        return named if named and self.parent and self.parent.stored else ""
 
     @property
     def resumable(self) -> bool:

@@ -2,18 +2,21 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import orjson
 
 from engine.backends.base import BaseEngine
 from engine.harmony.encoding import STOP_TOKENS
-from engine.harmony.prompt import RenderedMessage
+from engine.harmony.prompt import MessageKind, RenderedMessage, text_of_message
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions
 from responses_app.protocol.chain import ChainLink, new_link
+from responses_app.protocol.compaction import digest
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.prompt import build_prompt, count_omitted, frame_tokens, render_items
+from responses_app.protocol.item_resources import input_item_resource
+from responses_app.protocol.items import OpenedCompaction
+from responses_app.protocol.prompt import build_prompt, count_omitted, frame_tokens, is_of_user, render_items, text_of
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.compaction import bounded, plan_compaction, summary_sampling
@@ -22,6 +25,7 @@ from responses_app.runs.plan import Origin, RunPlan
 
 LONG_INPUT = 20_000  # bytes of JSON
 LONG_CONTEXT = 50  # items of a conversation
+_USER = MessageKind.USER.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,41 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         omitted=count_omitted(request.input, request.input_json),
         compaction=plan,
     )
+
+
+def plan_to_compact(draft: Draft, engine: BaseEngine, info: EngineInfo) -> tuple[RunPlan, list[JsonObject]]:
+    """Plan what only compacts; return the plan, and the user's messages so far, for which its summary will stand.
+
+    Raises `ApiError` as `make_plan` does.
+    """
+    plan = make_plan(draft, engine, info)
+    assert plan.compaction is not None, "the request only compacts"
+    said = _said_by_user(draft)
+    compaction = replace(plan.compaction, stands_for=frozenset(digest(text) for text, _ in said))
+    return replace(plan, compaction=compaction), [item for _, item in said]
+
+
+def _said_by_user(draft: Draft) -> list[tuple[str, JsonObject]]:
+    """Return the user's messages, oldest first, as text and as items.
+
+    Those of the request are as they were sent; of what it continues, and of compactions, the text is known.
+    """
+    items = draft.context.items
+    own = {digest(text_of(item.content)) for item in items if is_of_user(item)}
+    lineage = reversed(list(draft.context.parent.lineage())) if draft.context.parent else ()
+    before = [text_of_message(tokens) for link in lineage for kind, tokens in link.own.messages() if kind == _USER]
+    said = [(text, _user_item(text)) for text in before]
+    for item, raw in zip(items, draft.input_items, strict=True):
+        if is_of_user(item):
+            said.append((text_of(item.content), input_item_resource(raw)))
+        elif isinstance(item, OpenedCompaction):
+            kept = [text_of_message(message.tokens) for message in item.compacted.kept if message.kind.value == _USER]
+            said += [(text, _user_item(text)) for text in kept if digest(text) not in own]
+    return said
+
+
+def _user_item(text: str) -> JsonObject:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
 def count_prompt(draft: Draft, info: EngineInfo) -> int:

@@ -8,7 +8,8 @@ outlives the registry.
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from responses_app.protocol.dialects import OPENAI, Dialect
@@ -42,6 +43,7 @@ class RunRegistry:
         self._runs: dict[str, tuple[ResponseRun, asyncio.Task[None]]] = {}
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._readers: set[JournalReader] = set()
+        self._coming = 0  # runs that are being accepted
         self.draining = False  # the server stops
         self._hurry = asyncio.Event()
         self.queue = BackgroundQueue(max_running=limits.max_background, max_queued=limits.max_queued)
@@ -66,18 +68,30 @@ class RunRegistry:
         """Raise `ApiError` (503) if no run can start now."""
         if self.draining:
             raise overloaded("The server is stopping. Send the request again.", retry_after=2)
-        if len(self._runs) >= self._limits.max_runs:
+        if len(self._runs) + self._coming >= self._limits.max_runs:
             message = f"{self._limits.max_runs} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
             raise overloaded(message, retry_after=2)
 
-    def start(self, run: ResponseRun) -> None:
-        """Start a run in a task, and a context, of its own.
+    @contextmanager
+    def admission(self) -> Iterator[None]:
+        """Have a place for a run while it is accepted. Raises `ApiError` as `check_capacity` does."""
+        self.check_capacity()
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
 
-        Raises `ApiError` as `check_capacity` does; not for a background run, which is accepted and has its place in
-        the queue.
-        """
-        if not run.plan.background:
-            self.check_capacity()
+    def enter(self) -> None:
+        """Take a place for a run that is being accepted: a stop waits for it."""
+        self._coming += 1
+
+    def leave(self) -> None:
+        """Give that place back: the run has started, or will not."""
+        self._coming -= 1
+
+    def start(self, run: ResponseRun) -> None:
+        """Start a run, which has been admitted, in a task and a context of its own."""
         task = asyncio.create_task(run.execute(), name=run.response_id, context=contextvars.Context())
         self._runs[run.response_id] = run, task
         task.add_done_callback(lambda _: self._ended(run))
@@ -153,11 +167,10 @@ class RunRegistry:
             asyncio.get_running_loop().call_soon(_cancel, *known)
 
     def forget(self, run: ResponseRun, *, reason: str) -> None:
-        """Drop a response that was deleted: its stream, and a background one's run."""
+        """Drop a response that was deleted: its stream is not kept, and what runs is cancelled."""
         run.deleted = True
         self.sessions.drop(run.response_id)
-        if run.plan.background:
-            self.cancel(run, reason=reason)
+        self.cancel(run, reason=reason)
 
     async def wait_for_end(self, run: ResponseRun) -> None:
         """Return when a run has ended."""
@@ -181,7 +194,10 @@ class RunRegistry:
             await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
-        while self._runs:  # one that was being accepted when this began comes late
+        while self._runs or self._coming:
+            if not self._runs:
+                await asyncio.sleep(POLL_SECONDS)
+                continue
             for run, _ in self._runs.values():
                 run.stopping = True
                 self.cancel(run, reason="the server stopped")

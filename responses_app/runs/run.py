@@ -72,7 +72,6 @@ class ResponseRun:
         self._compactions = 0  # turns that summed up
         self._repairs = 0
         self._clockwork = _Clockwork()
-        self._accepting: asyncio.Task[None] | None = None
 
     @property
     def response_id(self) -> str:
@@ -110,8 +109,12 @@ class ResponseRun:
             await self._fail(None)
 
     async def accept(self, *, again: bool = False) -> None:
-        """Keep the response before it runs; `again`: another start has kept it already. Raises `StoreError`."""
-        await self._keeper.accept(self.response(), again=again)
+        """Keep the response before it runs; `again`: another start has kept it already.
+
+        Raises `StoreError`; `ParentGone` where what it continues is gone.
+        """
+        status = Status.QUEUED if self.plan.background else Status.IN_PROGRESS
+        await self._keeper.accept({**self.response(), "status": status.value}, again=again)
 
     async def _wait_and_answer(self) -> None:
         self._publish(self._stream.enqueue())
@@ -121,15 +124,7 @@ class ResponseRun:
 
     async def _answer_at_once(self) -> None:
         self._publish(self._stream.start(warm_up=self.plan.request.warm_up))
-        self._accepting = asyncio.create_task(self._accept_beside(), name=f"accept {self.response_id}")
         await self._answer()
-
-    async def _accept_beside(self) -> None:
-        """Keep a foreground response while it runs already: where that fails, its end is kept all the same."""
-        try:
-            await self.accept()
-        except StoreError as problem:
-            logger.warning("response %s is not stored yet: %s", self.response_id, problem)
 
     async def _answer(self) -> None:
         if self.plan.request.warm_up:
@@ -290,8 +285,6 @@ class ResponseRun:
             reason=reason,
         )
         link = self._keeper.link(self._stream, status)
-        if self._accepting is not None:
-            await self._accepting
         if not await self._keeper.save(self._stream.outcome(ending), link, self._stream.sampled, self._measured()):
             ending = replace(
                 ending, status=Status.FAILED, error=failure(None, self.plan.origin.request_id), reason=None

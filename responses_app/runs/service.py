@@ -12,7 +12,14 @@ from engine.errors import EngineError
 from engine.types import EngineInfo
 from responses_app.protocol import ids
 from responses_app.protocol.compaction import PURPOSE
-from responses_app.protocol.errors import ApiError, invalid_request, model_not_found, unsupported_parameter
+from responses_app.protocol.errors import (
+    ApiError,
+    JsonObject,
+    invalid_request,
+    model_not_found,
+    previous_response_not_found,
+    unsupported_parameter,
+)
 from responses_app.protocol.identified import identified
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import new_response
@@ -25,10 +32,10 @@ from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.keeping import ResponseKeeper
 from responses_app.runs.plan import Origin, RunPlan
-from responses_app.runs.planning import Draft, count_prompt, make_plan
+from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.run import ResponseRun
-from responses_app.stores.base import AcceptedResponse, StoredResponse, StoreError, Stores
+from responses_app.stores.base import AcceptedResponse, ParentGone, StoredResponse, StoreError, Stores
 
 logger = logging.getLogger("respsite.runs")
 
@@ -81,8 +88,19 @@ class ResponseService:
         if plan.background:
             await self._enqueue(run)
         else:
-            self.registry.start(run)
+            await self._admit(run)
         return run
+
+    async def compact(self, request: CreateRequest, origin: Origin) -> tuple[ResponseRun, list[JsonObject]]:
+        """Start the run of a request that only compacts; return it, and the user's messages, which its client keeps.
+
+        The caller attaches a reader before it awaits anything. Raises `ApiError` as `create` does.
+        """
+        model, draft, info = await self._draft(request, origin, lambda _: None)
+        plan, said = await asyncio.to_thread(plan_to_compact, draft, model.engine, info)
+        run = self._run(plan, model)
+        await self._admit(run)
+        return run, identified(said, self.new_id)
 
     async def count_input_tokens(self, request: CreateRequest, origin: Origin) -> int:
         """Return how many tokens the prompt of a request would have, even if they are too many for the model.
@@ -112,26 +130,57 @@ class ResponseService:
 
     async def _enqueue(self, run: ResponseRun) -> None:
         """Accept a background response and start it, even if the client leaves meanwhile: then it is kept already."""
-
         queue = self.registry.queue
 
-        def start(accepted: "asyncio.Future[None]") -> None:
-            if accepted.cancelled() or accepted.exception() is not None:
-                queue.leave()
-            else:
+        def start(accepted: bool) -> None:
+            self.registry.leave()
+            if accepted:
                 self.registry.start(run)
+            else:
+                queue.leave()
 
         with queue.admission():
-            accepting = asyncio.ensure_future(run.accept())
             try:
-                await asyncio.shield(accepting)
+                await self._accept(run, left=start)
             except asyncio.CancelledError:
                 queue.enter()
-                accepting.add_done_callback(start)
                 raise
-            except StoreError as error:
-                raise store_away() from error
         self.registry.start(run)
+
+    async def _admit(self, run: ResponseRun) -> None:
+        """Accept a foreground response, so that it is kept before anybody hears of it, and start it."""
+
+        def end(accepted: bool) -> None:
+            self.registry.leave()
+            if accepted:  # and its client has left meanwhile: it ends as if that had been a moment later
+                self.registry.start(run)
+                self.registry.cancel(run, reason="its reader left")
+
+        with self.registry.admission():
+            if run.plan.stored or run.plan.stored_parent:
+                await self._accept(run, left=end)
+            self.registry.start(run)
+
+    async def _accept(self, run: ResponseRun, *, left: Callable[[bool], None]) -> None:
+        """Accept a response; where the caller is cancelled meanwhile, tell `left` whether it was accepted then.
+
+        Raises `ApiError` for what it continues, and for the store.
+        """
+
+        def tell(accepting: "asyncio.Future[None]") -> None:
+            left(not accepting.cancelled() and accepting.exception() is None)
+
+        accepting = asyncio.ensure_future(run.accept())
+        try:
+            await asyncio.shield(accepting)
+        except asyncio.CancelledError:
+            self.registry.enter()
+            accepting.add_done_callback(tell)
+            raise
+        except ParentGone as gone:
+            raise previous_response_not_found(run.plan.stored_parent) from gone
+        except StoreError as error:
+            raise store_away() from error
 
     async def _plan(
         self, request: CreateRequest, origin: Origin, recall: Recall, *, accepted: AcceptedResponse | None = None

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
@@ -15,7 +15,8 @@ class AcceptedResponse:
 
     `response` is the object as clients read it, `worker` the process that runs it. `request` is what a background
     response was asked: with it another start can run it, as long as nothing of it was said. `again`: it was accepted
-    before and goes back to the queue; if it was deleted meanwhile, it stays deleted.
+    before and goes back to the queue; if it was deleted meanwhile, it stays deleted. `parent` is the stored response
+    that it continues, "" for none.
     """
 
     project: str
@@ -25,6 +26,7 @@ class AcceptedResponse:
     transport: str = ""
     request: JsonObject | None = None
     again: bool = False
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +94,15 @@ class StoreLimits:
 class Purged:
     """What a purge removed, or would remove; `more` says that it stopped at its bound and there is more.
 
-    `parts` are those of chains that nothing needs any more; a purge that only looks does not count them.
+    `parts` are those of chains that nothing needs any more; a purge that only looks does not count them. `ids` are the
+    responses', where they were removed.
     """
 
     responses: int = 0
     parts: int = 0
     bytes: int = 0
     more: bool = False
+    ids: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +138,10 @@ class StoreError(Exception):
     """The store could not keep or find something, for a reason of its own; the text is for logs."""
 
 
+class ParentGone(StoreError):
+    """What a response continues was deleted, or its time is over."""
+
+
 class ConversationFull(StoreError):
     """A project has as many conversations as it may have."""
 
@@ -154,7 +162,8 @@ class BaseResponseStore(ABC):
     async def accept(self, accepted: AcceptedResponse) -> None:
         """Keep a response that is about to run (or, once more, one that goes back to the queue).
 
-        A response that was saved already stays as it is. Raises `StoreError`.
+        A response that was saved already stays as it is. Raises `StoreError`; `ParentGone`, and nothing is kept, where
+        its `parent` is not known (any more).
         """
 
     @abstractmethod
@@ -172,6 +181,10 @@ class BaseResponseStore(ABC):
     @abstractmethod
     async def response(self, project: str, response_id: str) -> JsonObject | None:
         """Return the object as clients read it, whatever its status."""
+
+    @abstractmethod
+    async def knows(self, project: str, response_id: str) -> bool:
+        """Whether there is such a response, whatever its status. Raises `StoreError`."""
 
     @abstractmethod
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:

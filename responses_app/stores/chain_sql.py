@@ -7,6 +7,7 @@ with parts of 40 KB, a walk over ids and a join after it takes twice as long, an
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -54,7 +55,7 @@ def load_chain(connection: BaseDatabaseWrapper, project: str, response_id: str, 
     if rows and rows[0][_PARENT] is not None:  # the chain is broken, or longer than `MAX_PARTS`
         logger.error("response %s cannot be continued: part %s of its chain is lost", response_id, rows[0][_PARENT])
         return None
-    return chain_of(rows) if rows else None
+    return replace(chain_of(rows), stored=True) if rows else None
 
 
 def chain_of(rows: Sequence[Sequence[Any]]) -> ChainLink:

@@ -21,6 +21,7 @@ from responses_app.stores.base import (
     AcceptedResponse,
     BaseResponseStore,
     Estate,
+    ParentGone,
     Purged,
     StoredResponse,
     StoreError,
@@ -34,7 +35,7 @@ from responses_app.stores.readers import DatabaseReaders
 from responses_app.stores.removal import remove_ended, remove_one
 from responses_app.stores.retention import added, plan_purge
 from responses_app.stores.writer import CoalescingWriter
-from responses_app.stores.writes import Begun, Job, Write, commit
+from responses_app.stores.writes import Acceptance, Begun, Job, Write, commit
 
 logger = logging.getLogger("respsite.stores")
 
@@ -72,7 +73,10 @@ class DatabaseResponseStore(BaseResponseStore):
         await self._readers.aclose()
 
     async def accept(self, accepted: AcceptedResponse) -> None:
-        await self._writer.write(accepted)
+        acceptance = Acceptance(accepted, self._known_since())
+        await self._writer.write(acceptance)
+        if acceptance.refused:
+            raise ParentGone(accepted.parent)
 
     async def begin(self, project: str, response_id: str) -> None:
         await self._writer.write(Begun(project, response_id))
@@ -85,6 +89,12 @@ class DatabaseResponseStore(BaseResponseStore):
             return None
         since = self._known_since()
         return await self._readers.run(lambda db: lookups.response(db, project, response_id, since=since))
+
+    async def knows(self, project: str, response_id: str) -> bool:
+        if not can_be_known(response_id):
+            return False
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.exists(db, project, response_id, since=since))
 
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
         if not can_be_known(response_id):

@@ -35,6 +35,11 @@ def response(connection: BaseDatabaseWrapper, project: str, response_id: str, *,
     return None
 
 
+def exists(connection: BaseDatabaseWrapper, project: str, response_id: str, *, since: float) -> bool:
+    """Whether there is such a response."""
+    return bool(_row(connection, "1", project, response_id, since))
+
+
 def input_items(
     connection: BaseDatabaseWrapper, project: str, response_id: str, *, since: float
 ) -> Sequence[JsonObject] | None:

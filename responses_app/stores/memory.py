@@ -15,6 +15,7 @@ from responses_app.stores.base import (
     AcceptedResponse,
     BaseResponseStore,
     Estate,
+    ParentGone,
     Purged,
     StoredResponse,
     StoreLimits,
@@ -73,6 +74,8 @@ class MemoryResponseStore(BaseResponseStore):
     async def accept(self, accepted: AcceptedResponse) -> None:
         key = accepted.project, str(accepted.response["id"])
         before = self._responses.get(key)
+        if accepted.parent and before is None and not await self.knows(accepted.project, accepted.parent):
+            raise ParentGone(accepted.parent)
         if before.runs if before else not accepted.again:
             self._responses[key] = _Kept(accepted, accepted.response)
 
@@ -92,6 +95,9 @@ class MemoryResponseStore(BaseResponseStore):
     async def response(self, project: str, response_id: str) -> JsonObject | None:
         kept = self._known(project, response_id)
         return dict(kept.response) if kept else None
+
+    async def knows(self, project: str, response_id: str) -> bool:
+        return self._known(project, response_id) is not None
 
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
         kept = self._known(project, response_id)
@@ -142,7 +148,8 @@ class MemoryResponseStore(BaseResponseStore):
         for project in {project for project, _ in self._responses}:
             for key, size in list(self._excess(project)):
                 self._remove(key)
-                purged = replace(purged, responses=purged.responses + 1, bytes=purged.bytes + size)
+                gone = purged.responses + 1, purged.bytes + size, (*purged.ids, key[1])
+                purged = replace(purged, responses=gone[0], bytes=gone[1], ids=gone[2])
         return purged
 
     async def check(self) -> str | None:

@@ -52,7 +52,7 @@ def remove_ended(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -
         )
         sizes: dict[str, int] = dict(cursor.fetchall())
     parts = remove(connection, list(sizes))
-    return Purged(responses=len(sizes), parts=parts, bytes=sum(sizes.values()))
+    return Purged(responses=len(sizes), parts=parts, bytes=sum(sizes.values()), ids=tuple(sizes))
 
 
 def remove(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -> int:

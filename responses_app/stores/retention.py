@@ -74,6 +74,7 @@ def added(before: Purged, step: Purged) -> Purged:
         responses=before.responses + step.responses,
         parts=before.parts + step.parts,
         bytes=before.bytes + step.bytes,
+        ids=before.ids + step.ids,
     )
 
 

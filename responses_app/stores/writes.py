@@ -27,7 +27,7 @@ from responses_app.stores.response_sql import (
     in_parts,
     placeholders,
 )
-from responses_app.stores.rows import accepted_row, part_row, sampled_rows, stored_row
+from responses_app.stores.rows import accepted_row, part_row, sampled_rows, stored_row, time_value
 
 Result = TypeVar("Result")
 
@@ -41,6 +41,18 @@ class Begun:
 
 
 @dataclass(slots=True, eq=False)
+class Acceptance:
+    """A response is accepted; `refused`, once written: nothing was kept, since what it continues is not known.
+
+    Responses are known from `since` on, in Unix seconds.
+    """
+
+    accepted: AcceptedResponse
+    since: float
+    refused: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class Job(Generic[Result]):
     """Any other write, and what came of it; `act` also gets what came of an earlier attempt, which may have been
     committed (its answer got lost), else None."""
@@ -49,7 +61,7 @@ class Job(Generic[Result]):
     result: Result | None = None
 
 
-Step = AcceptedResponse | Begun | StoredResponse  # in a response's life
+Step = Acceptance | Begun | StoredResponse  # in a response's life
 Write = Step | Job
 
 _OwnedLink = tuple[str, ChainLink]  # a project and its link
@@ -63,7 +75,7 @@ def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: floa
     """Write a batch; each response's steps in their order, then the jobs. `now` is in Unix seconds."""
     with connection.cursor() as cursor:  # one for all: it costs as much as a statement
         for wave in _waves(write for write in batch if not isinstance(write, Job)):
-            _accept(cursor, [step for step in wave if isinstance(step, AcceptedResponse)])
+            _accept(cursor, [step for step in wave if isinstance(step, Acceptance)])
             _begin(cursor, [step for step in wave if isinstance(step, Begun)])
             _save(cursor, [step for step in wave if isinstance(step, StoredResponse)], now)
     for job in batch:
@@ -85,13 +97,46 @@ def _waves(steps: Iterable[Step]) -> Sequence[Sequence[Step]]:
 
 
 def _id(step: Step) -> str:
-    return step.response_id if isinstance(step, Begun) else str(step.response["id"])
+    match step:
+        case Begun():
+            return step.response_id
+        case Acceptance():
+            return str(step.accepted.response["id"])
+    return str(step.response["id"])
 
 
-def _accept(cursor: CursorWrapper, accepted: Sequence[AcceptedResponse]) -> None:
-    kept = _kept(cursor, [_id(each) for each in accepted if each.again])
-    rows = [accepted_row(cursor.db, each) for each in accepted if not each.again or _id(each) in kept]
+def _accept(cursor: CursorWrapper, steps: Sequence[Acceptance]) -> None:
+    _refuse(cursor, steps)
+    accepted = [step.accepted for step in steps if not step.refused]
+    kept = _kept(cursor, [str(each.response["id"]) for each in accepted if each.again])
+    rows = [accepted_row(cursor.db, each) for each in accepted if not each.again or each.response["id"] in kept]
     OPEN_RESPONSE.run(cursor, rows)
+
+
+def _refuse(cursor: CursorWrapper, steps: Sequence[Acceptance]) -> None:
+    """Refuse what continues responses that are not known, but not what is there already: an earlier attempt's.
+
+    The parents are not locked: one that goes after this look goes after the acceptance.
+    """
+    continuing = [step for step in steps if step.accepted.parent]
+    if not continuing:
+        return
+    parents = sorted({step.accepted.parent for step in continuing})
+    known = _known(cursor, parents, since=max(step.since for step in continuing))
+    lost = [step for step in continuing if (step.accepted.project, step.accepted.parent) not in known]
+    kept = _kept(cursor, [_id(step) for step in lost])
+    for step in continuing:
+        step.refused = step in lost and _id(step) not in kept
+
+
+def _known(cursor: CursorWrapper, response_ids: Sequence[str], *, since: float) -> set[tuple[str, str]]:
+    """Return which of these responses are known, each with its project."""
+    found: set[tuple[str, str]] = set()
+    for some in in_parts(response_ids):
+        sql = f"SELECT project, id FROM {RESPONSES} WHERE id IN ({placeholders(some)}) AND created_at > %s"
+        cursor.execute(sql, [*some, time_value(cursor.db, since)])
+        found.update(cursor.fetchall())
+    return found
 
 
 def _begin(cursor: CursorWrapper, begun: Sequence[Begun]) -> None:

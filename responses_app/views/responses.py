@@ -103,13 +103,13 @@ async def input_tokens(request: HttpRequest) -> HttpResponse:
 
 
 async def compact(request: HttpRequest) -> HttpResponse:
-    """Sum a conversation up; the client goes on from the item it gets."""
+    """Sum a conversation up; the client goes on from what it gets: the user's messages and the summary."""
     _only(request, "POST")
     site = get_site()
     dialect = _dialect(site, request)
     wanted = parse_compact(read_json(request, max_body_bytes=site.settings.max_body_bytes))
-    run = await site.service.create(wanted, _origin(request, wanted))
-    return _answer(dialect, compacted_response(await run_to_end(site.registry, run)))
+    run, said = await site.service.compact(wanted, _origin(request, wanted))
+    return _answer(dialect, compacted_response(await run_to_end(site.registry, run), said))
 
 
 def _dialect(site: Site, request: HttpRequest) -> Dialect:

@@ -14,7 +14,7 @@ from responses_app.stores.base import ConversationAppend, StoredResponse, StoreE
 from responses_app.stores.database import DatabaseResponseStore
 from responses_app.stores.estate import inherit
 from responses_app.stores.removal import remove, remove_one
-from responses_app.stores.writes import commit
+from responses_app.stores.writes import Acceptance, commit
 from tests.adapters.stores import OnBothCase, rows, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, Clock, OpenStore, forget, status
@@ -152,7 +152,9 @@ class TestTwice(OnBothCase):
         turn = Turn()
         stored = replace(turn.saying(*exchange(1), sampled=[sampled_text("Answer.")]), accepted=True)
         for _ in range(2):
-            await asyncio.to_thread(within, alias, lambda db: commit(db, [turn.begun("queued")], now=NOW))
+            await asyncio.to_thread(
+                within, alias, lambda db: commit(db, [Acceptance(turn.begun("queued"), 0.0)], now=NOW)
+            )
         for _ in range(2):
             await asyncio.to_thread(within, alias, lambda db: commit(db, [stored], now=NOW))
         assert await status(store, stored) == "completed"

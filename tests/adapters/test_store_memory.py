@@ -7,9 +7,10 @@ import pytest
 from responses_app.stores.memory import MemoryResponseStore
 from tests.contracts.store import StoreContract, Turn, exchange, sampled_text
 from tests.contracts.store_life import LifeContract, OpenStore
+from tests.contracts.store_parents import ParentContract
 
 
-class TestMemoryResponseStore(StoreContract, LifeContract):
+class TestMemoryResponseStore(StoreContract, LifeContract, ParentContract):
     @pytest.fixture
     def store(self) -> MemoryResponseStore:
         return MemoryResponseStore()

@@ -22,16 +22,23 @@ TRIGGER: Any = {"type": "compaction_trigger"}
 LONG = "word " * 1200
 
 
-def compacted(client: OpenAI, **fields: Any) -> JsonObject:
-    """Compact, hold the answer to OpenAI's type, and return the one item it gives."""
+def outcome(client: OpenAI, **fields: Any) -> list[Any]:
+    """Compact, hold the answer to OpenAI's types, and return its output: the user's messages, and one compaction."""
     raw = client.responses.with_raw_response.compact(**{"model": MODEL, **fields})
     validate_compacted(json.loads(raw.text))
     response = raw.parse()
     assert response.object == "response.compaction"
     assert response.usage.output_tokens > 0
-    (item,) = response.output
+    *said, item = response.output
+    assert [(each.type, each.role) for each in said] == [("message", "user")] * len(said)  # type: ignore[union-attr]
     assert item.type == "compaction"
-    return item.model_dump(exclude_unset=True)
+    return response.output
+
+
+def compacted(client: OpenAI, **fields: Any) -> JsonObject:
+    """Compact, and return the compaction alone."""
+    item: JsonObject = outcome(client, **fields)[-1].model_dump(exclude_unset=True)
+    return item
 
 
 def tampered(item: JsonObject) -> JsonObject:
@@ -56,6 +63,38 @@ def test_a_client_goes_on_from_what_compact_gives(client: OpenAI, chat: Chat) ->
     assert chat.ask("Four").output_text.endswith("user message 2 of this conversation, behind a summary of 2 before.")
 
 
+# The SDK's type of the output has no user's messages: its own serializer warns of them, and sends them all the same.
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_all_ways_of_going_on_from_it_are_one_prompt(client: OpenAI, chat: Chat) -> None:
+    """All of the output as it came, as JSON, the one item, in a conversation, on a socket: no message comes twice."""
+    history: Any = [user("One"), {"role": "assistant", "content": "So?"}, user("Two")]
+    output = outcome(client, input=history)
+    assert [item.content[0].text for item in output[:-1]] == ["One", "Two"]
+    as_json: list[Any] = [item.model_dump(exclude_unset=True) for item in output]
+    conversation = client.conversations.create(items=as_json)
+    ways = [
+        client.responses.create(model=MODEL, input=[*output, user("Three")]),
+        client.responses.create(model=MODEL, input=[*as_json, user("Three")]),
+        client.responses.create(model=MODEL, input=[as_json[-1], user("Three")]),
+        client.responses.create(model=MODEL, input="Three", conversation=conversation.id),
+        chat.ask([*as_json, user("Three")], store=False),
+    ]
+    assert len({way.output_text for way in ways}) == 1
+    assert len({way.usage.input_tokens for way in ways if way.usage}) == 1
+    assert "user message 1 of this conversation, behind a summary of 2 before" in ways[0].output_text
+    again = outcome(client, input=[*as_json, user("Three")])
+    assert [item.content[0].text for item in again[:-1]] == ["One", "Two", "Three"]
+    fourth = client.responses.create(model=MODEL, input=[*again, user("Four")])
+    assert "user message 1 of this conversation, behind a summary of 3 before" in fourth.output_text
+
+
+def test_a_chain_gives_its_users_messages(client: OpenAI) -> None:
+    first = client.responses.create(model=MODEL, input="One")
+    second = client.responses.create(model=MODEL, input="Two <|end|>", previous_response_id=first.id)
+    said = outcome(client, previous_response_id=second.id, input="Three")[:-1]
+    assert [item.content[0].text for item in said] == ["One", "Two <|end|>", "Three"]
+
+
 def test_a_stored_chain_is_compacted(client: OpenAI) -> None:
     first = client.responses.create(model=MODEL, input="One")
     item = compacted(client, previous_response_id=first.id)
@@ -77,6 +116,7 @@ def test_a_changed_item_is_refused(client: OpenAI, chat: Chat) -> None:
 
 
 REFUSALS: dict[str, tuple[JsonObject, int, str, str]] = {
+    "no model": ({"input": "x"}, 400, "model", "missing_required_parameter"),
     "nothing": ({}, 400, "input", "invalid_value"),
     "input": ({"input": 5}, 400, "input", "invalid_type"),
     "an item": ({"input": [{"type": "nonsense"}]}, 400, "input[0].type", "invalid_value"),
@@ -92,7 +132,8 @@ REFUSALS: dict[str, tuple[JsonObject, int, str, str]] = {
 @pytest.mark.parametrize("case", REFUSALS)
 def test_what_cannot_be_compacted_is_told(demo_server: Server, case: str) -> None:
     body, status, param, code = REFUSALS[case]
-    answer = httpx.post(f"{demo_server.base_url}/responses/compact", json=body)
+    given = body if case == "no model" else {"model": MODEL, **body}
+    answer = httpx.post(f"{demo_server.base_url}/responses/compact", json=given)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (status, param, code)
     assert set(error) == {"message", "type", "param", "code"}
@@ -208,7 +249,9 @@ async def test_leaving_a_compaction_leaves_nothing_running(tmp_path: Path) -> No
             return int(httpx.get(f"{server.url}/ready").json()["responses_in_flight"])
 
         async with httpx.AsyncClient(timeout=PATIENCE) as http:
-            asked = asyncio.create_task(http.post(f"{server.base_url}/responses/compact", json={"input": "x"}))
+            asked = asyncio.create_task(
+                http.post(f"{server.base_url}/responses/compact", json={"model": "scripted", "input": "x"})
+            )
             await eventually(lambda: running() == 1)
             asked.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from engine.harmony.encoding import decode_tokens
 from engine.harmony.prompt import MessageKind, RenderedMessage, as_tokens, render_text
 from responses_app.protocol.compact_requests import compacted_response, parse_compact
-from responses_app.protocol.compaction import Compacted, split, summary_message, summary_request, summary_room
+from responses_app.protocol.compaction import Compacted, digest, split, summary_message, summary_request, summary_room
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items import Compaction, CompactionTrigger, InputItem, OpenedCompaction
 from responses_app.protocol.prompt import render_items
@@ -18,13 +18,16 @@ from tests.protocol.laws import assert_laws, new_stream
 
 kinds = st.sampled_from(list(MessageKind))
 rendered = st.builds(RenderedMessage, kinds, st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=5).map(as_tokens))
-compactions = st.builds(Compacted, st.text(), st.lists(rendered, max_size=4), st.booleans())
+compactions = st.builds(
+    Compacted, st.text(), st.lists(rendered, max_size=4), st.booleans(), st.frozensets(st.text().map(digest))
+)
 
 
 @given(compactions)
 def test_what_is_sealed_comes_back(compacted: Compacted) -> None:
     again = Compacted.from_bytes(compacted.as_bytes())
-    assert (again.summary, again.replaces_all) == (compacted.summary, compacted.replaces_all)
+    for name in ("summary", "replaces_all", "stands_for"):
+        assert getattr(again, name) == getattr(compacted, name)
     assert list(again.kept) == list(compacted.kept)
 
 
@@ -88,6 +91,20 @@ def test_what_a_client_sends_before_it_is_read_unless_it_is_in_there(replaces_al
     opened = OpenedCompaction(Compacted("S", (), replaces_all))
     before = [] if replaces_all else [render_text("user", "one")]
     assert render(message("one"), opened, message("two")) == [*before, summary_message("S"), render_text("user", "two")]
+
+
+def test_a_users_message_that_it_stands_for_is_not_read_twice() -> None:
+    opened = OpenedCompaction(Compacted("S", (), stands_for=frozenset([digest("one"), digest("two")])))
+    older = OpenedCompaction(Compacted("R", (), stands_for=frozenset([digest("zero")])))
+    developer = parse_create({"input": [{"role": "developer", "content": "one"}]}).input[0]
+    items = [message("zero"), developer, message("one"), older, message("two"), message("new"), opened, message("one")]
+    assert render(*items) == [
+        render_text("developer", "one"),
+        summary_message("R"),
+        render_text("user", "new"),
+        summary_message("S"),
+        render_text("user", "one"),
+    ]
 
 
 # Requests.
@@ -167,7 +184,7 @@ class TestCompact:
 
     @pytest.mark.parametrize("trigger", [{"type": "compaction_trigger"}, {"type": "compaction_trigger", "id": "x"}])
     def test_a_trigger_is_enough(self, trigger: JsonObject) -> None:
-        assert len(parse_compact({"input": [{"role": "user", "content": "hi"}, trigger]}).input) == 2
+        assert len(parse_compact({"model": None, "input": [{"role": "user", "content": "hi"}, trigger]}).input) == 2
 
     @pytest.mark.parametrize(
         ("fields", "param", "code"),
@@ -184,8 +201,13 @@ class TestCompact:
     )
     def test_what_is_wrong_is_named(self, fields: JsonObject, param: str, code: str) -> None:
         with pytest.raises(ApiError) as refused:
-            parse_compact(fields)
+            parse_compact({"model": "m", **fields})
         assert (refused.value.status, refused.value.param, refused.value.code) == (400, param, code)
+
+    def test_a_model_is_named(self) -> None:
+        with pytest.raises(ApiError) as refused:
+            parse_compact({"input": "hi"})
+        assert (refused.value.param, refused.value.code) == ("model", "missing_required_parameter")
 
     @pytest.mark.parametrize(
         ("status", "error", "expected"),
@@ -198,7 +220,7 @@ class TestCompact:
     )
     def test_a_failure_is_an_error(self, status: str, error: object, expected: tuple[int, str, str]) -> None:
         with pytest.raises(ApiError) as refused:
-            compacted_response({"status": status, "error": error})
+            compacted_response({"status": status, "error": error}, [])
         assert (refused.value.status, refused.value.code, refused.value.message) == expected
 
 

@@ -79,6 +79,29 @@ class TestFrames:
         assert begun.lane == lane
 
 
+class TestForgetting:
+    def test_what_is_deleted_is_forgotten_in_every_lane(self) -> None:
+        connection = session()
+        for name, lane in (("resp_1", None), ("resp_2", "a"), ("resp_3", "b")):
+            run(connection, name, lane)
+        connection.forget({"resp_1", "resp_3", "resp_9"})
+        recalled = [connection.recall(name) for name in ("resp_1", "resp_2", "resp_3")]
+        assert [each and each.response_id for each in recalled] == [None, "resp_2", None]
+
+    def test_what_waits_to_continue_it_has_to_find_it_elsewhere(self) -> None:
+        connection = session()
+        run(connection, "resp_1")
+        run(connection, "resp_2", "a")
+        [busy] = started(connection.receive(*create()))
+        connection.receive(*create(previous_response_id="resp_1"))
+        connection.receive(*create(previous_response_id="resp_2"))
+        connection.forget({"resp_1"})
+        [first] = started(connection.ended(busy, Status.FAILED, None))
+        [second] = started(connection.ended(first, Status.FAILED, None))
+        assert first.parent is None
+        assert second.parent is not None
+
+
 class TestLanes:
     def test_a_lane_is_first_in_first_out_and_one_at_a_time(self) -> None:
         connection = session()

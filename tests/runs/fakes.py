@@ -16,6 +16,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.tiers import ServiceTiers
+from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
 from responses_app.runs.journal import JournalReader, Waiter
 from responses_app.runs.library import ResponseLibrary
@@ -161,7 +162,8 @@ class Site:
 
     def __post_init__(self) -> None:
         self.registry = RunRegistry(self.run_limits)
-        self.library = ResponseLibrary(self.store, self.registry)
+        self.forgetting = Forgetting(self.registry)
+        self.library = ResponseLibrary(self.store, self.registry, self.forgetting)
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0)
         stores = Stores(self.store, self.conversations)
         self.service = ResponseService(

@@ -38,6 +38,7 @@ async def looked_after(
     caretaker = Caretaker(
         site.service,
         site.store,
+        forgetting=site.forgetting,
         state=lambda: WorkerState(id=worker, started_at=0),
         ready=ready,
         lease_seconds=LEASE,

@@ -81,8 +81,8 @@ async def test_what_is_not_to_be_stored_is_not(stored: dict[str, object]) -> Non
 @pytest.mark.parametrize("problem", [StoreError("disk full: /secret"), RuntimeError("bug: /secret")])
 async def test_a_response_that_could_not_be_stored_failed(problem: Exception) -> None:
     site = Site()
-    site.store.failure = problem
     reading = await site.begin(input="hi")
+    site.store.failure = problem
     events = await reading.to_the_end()
     assert_laws(events)
     assert events[-1]["type"] == "response.failed"

@@ -265,7 +265,10 @@ class TestTruncation:
 
     async def test_auto_cannot_help_where_the_last_message_alone_is_too_long(self) -> None:
         site = Site(FakeEngine(max_model_len=200))
-        assert (await refusal(site, input="new " * 400, truncation="auto")).code == "context_length_exceeded"
+        error = await refusal(site, input="new " * 400, truncation="auto")
+        assert error.code == "context_length_exceeded"
+        assert "truncation" not in error.message
+        assert "shorten the last message" in error.message.lower()
 
     async def test_what_was_truncated_is_still_part_of_the_chain(self) -> None:
         """A later request with a larger reserve, or another model, may read it again."""

@@ -174,14 +174,13 @@ async def test_deleting_ends_its_session() -> None:
 
 
 async def test_a_response_deleted_while_it_runs_is_not_stored() -> None:
-    gate = asyncio.Event()
-    site = site_of(engine=FakeEngine([[HALF, gate, ANSWER]]))
+    site = site_of(engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
     reading = await site.begin(input="hi", transport="sse")
     await site.engine.waits.wait()
     await site.library.delete("default", reading.run.response_id)
-    gate.set()
     events = await reading.to_the_end()
-    assert events[-1]["type"] == "response.completed"
+    assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.incomplete", "cancelled")
+    assert site.engine.running == 0
     assert await site.store.response("default", reading.run.response_id) is None
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from tests.clients import Frame, http_client, read_error_answer, text_of
+from tests.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, text_of
 from tests.server import Server
 from tests.transports.background import begin, cancel, get, is_idle, new_server, speak, until
 from tests.transports.load import under_load
@@ -96,6 +96,40 @@ async def test_what_one_made_the_other_reads_and_deletes(one: httpx.AsyncClient,
         read_error_answer(answer, status=400, code="previous_response_not_found", param="previous_response_id")
 
 
+async def test_a_response_is_known_everywhere_once_it_is_created(
+    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
+) -> None:
+    async with await Socket.open(pair[0].ws_url) as socket:
+        for number in range(20):
+            await socket.create("[hang]", str(number % 4))
+            created = await socket.next(str(number % 4))
+            assert created["type"] == "response.created"
+            response_id = created["response"]["id"]
+            assert (await get(two, response_id))["status"] == "in_progress"
+            assert (await one.delete(f"/responses/{response_id}")).status_code == 200
+            assert (await socket.answer(str(number % 4)))[-1]["response"]["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_what_is_deleted_at_the_other_is_not_continued_where_it_was_made(
+    pair: tuple[Server, Server], two: httpx.AsyncClient, store: bool
+) -> None:
+    """Nobody tells the first of it: there is no Redis here."""
+    async with await Socket.open(pair[0].ws_url) as socket:
+        first = await socket.ask("Hello")
+        second = await socket.ask("Again", previous_response_id=first["id"], store=store)
+        assert (await two.delete(f"/responses/{first['id']}")).status_code == 200
+        await socket.ask("What continued it goes on", previous_response_id=second["id"], store=False)
+        kept = await socket.ask("Hello")
+        assert (await two.delete(f"/responses/{kept['id']}")).status_code == 200
+        before = set(stored_statuses(pair[0]))
+        for _ in range(2):
+            await socket.create("And?", previous_response_id=kept["id"], store=store)
+            gone = {"status": 400, "code": "previous_response_not_found", "param": "previous_response_id"}
+            read_error_frame(await socket.error(), **gone)
+        assert set(stored_statuses(pair[0])) == before
+
+
 async def test_an_item_that_one_made_is_replayed_and_referred_to_at_the_other(
     pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
 ) -> None:
@@ -117,7 +151,9 @@ async def test_what_one_runs_the_other_can_watch_and_not_touch(
     answer = await two.post("/responses", json={"input": "And?", "previous_response_id": response["id"]})
     read_error_answer(answer, status=400, code="previous_response_in_progress", param="previous_response_id")
     answer = await two.get(f"/responses/{response['id']}?stream=true")
-    read_error_answer(answer, status=400, code="stream_not_kept", param="stream")
+    message = read_error_answer(answer, status=400, code="stream_not_kept", param="stream")
+    assert "another worker" in message
+    assert "RESPONSES_SESSION_TTL" not in message
     speak(pair[0], "a")
     done = await until(two, response["id"], "completed")
     assert text_of(await create(two, "And?", previous_response_id=done["id"])) == "Hello there, friend."

@@ -44,6 +44,27 @@ async def test_events_are_those_of_the_api(socket: Socket) -> None:
     assert all("stream_id" not in event for event in events)
 
 
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_deleted_response_is_not_continued_on_its_own_connection(
+    server: Server, socket: Socket, http: httpx.AsyncClient, store: bool
+) -> None:
+    first = await socket.ask("Hello", "a")
+    second = await socket.ask("Hello", previous_response_id=first["id"])
+    assert (await http.delete(f"/responses/{first['id']}")).status_code == 200
+    await socket.create(gate("h1" if store else "h0"))
+    await socket.until("response.output_text.delta")
+    await socket.create("And?", previous_response_id=second["id"], store=store)  # bound to what is in memory now
+    await socket.ask("Other lanes get a word in", "b")
+    assert (await http.delete(f"/responses/{second['id']}")).status_code == 200
+    release(server, "h1" if store else "h0")
+    await socket.answer()
+    read_error_frame(await socket.error(), **GONE)
+    for response in (first, second):
+        for lane in (None, "a"):
+            await assert_gone(socket, response, lane)
+        assert (await http.get(f"/responses/{response['id']}")).status_code == 404
+
+
 async def test_lanes_run_side_by_side_and_name_themselves_in_every_frame(server: Server, socket: Socket) -> None:
     await socket.create(gate("a0"), "slow")
     await socket.until("response.output_text.delta", "slow")

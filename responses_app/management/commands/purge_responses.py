@@ -1,13 +1,16 @@
 """`manage.py purge_responses`: remove stored responses that are past their time or beyond the limits."""
 
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.core.management import BaseCommand, CommandParser
 from django.db import DatabaseError
 
+from responses_app.relay import Relay
 from responses_app.stores.base import Purged, StoreLimits
 from responses_app.stores.retention import added, purge
 
@@ -58,10 +61,17 @@ class Command(BaseCommand):
             step = purge(
                 "default", limits, report=lambda sum, before=before: self.stdout.write(f"… {_told(added(before, sum))}")
             )
-            before = added(before, step)
+            self._tell(step.ids)
+            before = added(before, replace(step, ids=()))
             if not step.more or not step.responses:
                 break
         self.stdout.write(f"Removed {_told(before)} and {before.parts:,} parts of chains.")
+
+    def _tell(self, response_ids: Collection[str]) -> None:
+        """Let the workers know at once, where there is a way to them; else the database tells them when it is asked."""
+        relay = Relay()
+        if response_ids and relay.reaches_others:
+            async_to_sync(relay.ask_to_forget)(response_ids)
 
 
 def _limits(options: dict[str, Any]) -> StoreLimits:
