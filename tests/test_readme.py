@@ -94,7 +94,7 @@ def test_the_servers_are_started_as_these_tests_start_them(tmp_path: Path) -> No
         assert flags[flags.index(flag) + 1] == value == tested[tested.index(flag) + 1]
 
 
-@pytest.mark.parametrize("client", ["codex", "copilot"])
+@pytest.mark.parametrize("client", ["codex", "copilot", "javascript"])
 def test_clients_are_those_of_the_tests(client: str) -> None:
     packages = json.loads((ROOT / "tests" / client / "package.json").read_text())["dependencies"]
     versions = [wanted.rpartition("@")[2] for name, wanted in packages.items() if "openai" in name or "github" in name]

@@ -54,6 +54,10 @@ class Wiretap:
         """Whether the server has sent this text."""
         return any(text.encode() in answered for answered in self._answered)
 
+    def pings(self) -> int:
+        """Count the protocol pings that the server sent on WebSockets."""
+        return sum(_pings_in(bytes(answered)) for answered in self._answered)
+
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if this := asyncio.current_task():
             self._carrying.add(this)
@@ -91,3 +95,16 @@ def _frames_in(sent: bytes) -> list[JsonObject]:
     protocol.receive_data(sent)
     frames = [event for event in protocol.events_received() if isinstance(event, Frame)]
     return [json.loads(frame.data) for frame in frames if frame.opcode is Opcode.TEXT]
+
+
+def _pings_in(answered: bytes) -> int:
+    """Count the pings in what a server of a WebSocket answered; frames of a server are not masked."""
+    head, _, frames = answered.partition(b"\r\n\r\n")
+    pings = 0
+    while head.startswith(b"HTTP/1.1 101 ") and len(frames) > 1:
+        opcode, short = frames[0] & 0x0F, frames[1]
+        wide = {126: 2, 127: 8}.get(short, 0)  # bytes of a length that is written out
+        length = int.from_bytes(frames[2 : 2 + wide], "big") if wide else short
+        pings += opcode == Opcode.PING
+        frames = frames[2 + wide + length :]
+    return pings
