@@ -1,39 +1,10 @@
 """The application of `tests.heartbeat`, which says what this measures: respsite's own, and `GET /heartbeat`."""
 
-import asyncio
 import json
-import os
-import threading
-import time
-from pathlib import Path
 from typing import Any
 
 from respsite.asgi import application as respsite
-
-BEAT_SECONDS = 0.005
-
-
-class Heartbeat:
-    """Beats in the running loop from when it is made."""
-
-    def __init__(self) -> None:
-        self.longest = 0.0
-        self._loop = asyncio.get_running_loop()
-        self._waits = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/schedstat")
-        self._last = self._now()
-        self._loop.call_later(BEAT_SECONDS, self._beat)
-
-    def _now(self) -> tuple[float, float, float]:
-        """Return the time, what of it this thread waited for a processor, and what the process used of one."""
-        return time.perf_counter(), int(self._waits.read_text().split()[1]) / 1e9, time.process_time()
-
-    def _beat(self) -> None:
-        now = self._now()
-        passed, waited, used = (after - before for before, after in zip(self._last, now, strict=True))
-        self.longest = max(self.longest, min(passed - waited - BEAT_SECONDS, used))
-        self._last = now
-        self._loop.call_later(BEAT_SECONDS, self._beat)
-
+from tests.heartbeat import Heartbeat
 
 _heart: Heartbeat | None = None
 

@@ -71,7 +71,7 @@ def ours(instructions: str | None, tools: Tools) -> list[int]:
     return list(render_developer(instructions=instructions, tools=written))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(schemas)
 def test_any_schema(schema: object) -> None:
     tools: Tools = [("f", "Does it.", schema)]
