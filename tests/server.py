@@ -67,6 +67,7 @@ class Server:
         folder: Path,
         *,
         kind: str = "daphne",
+        application: str = "respsite.asgi:application",
         script: Sequence[Mapping[str, Any]] | None = None,
         start_seconds: float = START_SECONDS,
         **settings: object,
@@ -74,6 +75,7 @@ class Server:
         self.folder = folder
         self.start_seconds = start_seconds
         self.kind = kind
+        self.application = application
         self.port = free_port()
         self.log = folder / "server.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -146,12 +148,12 @@ class Server:
                 port,
                 "-v",
                 "0",
-                "respsite.asgi:application",
+                self.application,
             ]
         return [
             *(sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--port", port, "--log-level", "warning"),
             *("--ws", "websockets-sansio", "--ws-max-size", str(128 * 1024 * 1024)),
-            *("--ws-per-message-deflate", "false", "respsite.asgi:application"),
+            *("--ws-per-message-deflate", "false", self.application),
         ]
 
     def wait_until(self, path: str, status: int) -> httpx.Response:

@@ -8,6 +8,8 @@ from engine.backends.options import OptionReader
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.types import FinishReason, GenerationRequest, TokenChunk
 
+LONG_PROMPT = 1000  # tokens, of up to 128 characters each: 30 ms to read and to answer
+
 
 class DemoEngine(SimulatedEngine):
     """Answers by the rules in `demo_replies`.
@@ -28,7 +30,8 @@ class DemoEngine(SimulatedEngine):
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Yield the reply; nothing is kept of a generation, so closing it needs no more."""
         limit = await self._admit(request)
-        reply = reply_tokens(request.prompt_token_ids)
+        prompt = request.prompt_token_ids
+        reply = await asyncio.to_thread(reply_tokens, prompt) if len(prompt) > LONG_PROMPT else reply_tokens(prompt)
         finish_reason = FinishReason.STOP if len(reply) <= limit else FinishReason.LENGTH
         began = asyncio.get_running_loop().time()
         sampled = 0

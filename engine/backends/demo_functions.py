@@ -21,10 +21,11 @@ _PROPERTY = re.compile(r"([^\n:{}]+?)(\?)?:(?=\s)")
 _LITERAL = re.compile(r'"([^"\n]*)"')
 _WORD = re.compile(r"[^\s,;|\[\](){}\"]+")
 _REST_OF_LINE = re.compile(r"[^\n]+")
-_QUOTED = re.compile(r"\"([^\"\n]+)\"|“([^”\n]+)”|(?<!\w)'([^'\n]+)'(?!\w)")
+_QUOTED = re.compile(r"\"([^\"\n]{1,500})\"|“([^”\n]{1,500})”|(?<!\w)'([^'\n]{1,500})'(?!\w)")
 _CAPITALISED = re.compile(r"\b(?:in|for|of)\s+([A-Z]\w*(?:[ -][A-Z]\w*)*)")
 _NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?![\w-])")
 _LONGEST_STRING = 200
+_LONGEST_REMEMBERED = 128 * 1024  # characters of a developer message
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,15 @@ class Hints:
     number: int | float
 
 
-@lru_cache(maxsize=32)  # a conversation asks with the same declarations at every turn
 def read_functions(developer_text: str) -> tuple[tuple[str, ParameterType], ...]:
     """Return names and parameters of the functions that a developer message declares."""
+    if len(developer_text) > _LONGEST_REMEMBERED:
+        return _read_functions.__wrapped__(developer_text)
+    return _read_functions(developer_text)
+
+
+@lru_cache(maxsize=32)  # a conversation asks with the same declarations at every turn
+def _read_functions(developer_text: str) -> tuple[tuple[str, ParameterType], ...]:
     _, _, declarations = developer_text.rpartition("\nnamespace functions {\n")
     functions = list(_FUNCTION.finditer(declarations))
     ends = [*(found.start() for found in functions), len(declarations)][1:]

@@ -20,6 +20,7 @@ from engine.harmony.encoding import CALL, RETURN, encode_harmony, encode_text
 from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
 
 LONGEST_COUNT = 10_000
+LONGEST_READ = 20_000  # characters of the user's text that are searched for what it wants
 LONGEST_QUOTE = 200  # characters of the user's text
 LONGEST_REPORT = 500  # characters of what functions returned
 LONGEST_SUMMARY = 20  # messages of the user; the oldest are left out
@@ -68,6 +69,7 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
         return DemoAnswer("A summary is wanted. I list what the user said.", _summary(transcript))
     if text.startswith(_REPEAT):
         return DemoAnswer("The user wants a text repeated.", text.removeprefix(_REPEAT).removeprefix(" "))
+    text = text[:LONGEST_READ]
     last = transcript.last
     if last is not None and last.role != "assistant":
         call = _next_call(transcript, text)

@@ -30,6 +30,7 @@ from engine.errors import (
     GenerationFailed,
     PromptTooLong,
 )
+from engine.harmony.encoding import load_encoding
 from engine.types import EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob
 
 logger = logging.getLogger("respsite.engine")
@@ -88,6 +89,7 @@ class VllmEngine(BaseEngine):
         `EngineUnavailable` where the hub is out of reach, and once the engine is closed.
         """
         self.check()
+        await asyncio.to_thread(load_encoding)  # 1.4 s the first time in a process
         llm = await self._load()
         self._require_open()
         self._llm = llm

@@ -4,23 +4,15 @@ Every message keeps the tokens it was rendered to or sampled as, and a continuat
 rendering of the same text (recipient order, `<|constrain|>`, BPE splits) would lose the engine's prefix cache.
 """
 
-import json
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from openai_harmony import (
-    DeveloperContent,
-    Message,
-    ReasoningEffort,
-    RenderOptions,
-    Role,
-    SystemContent,
-    ToolDescription,
-)
+from openai_harmony import Message, ReasoningEffort, RenderOptions, Role, SystemContent
 
+from engine.harmony.declarations import FunctionTool, developer_text
 from engine.harmony.encoding import (
     CALL,
     END,
@@ -31,7 +23,7 @@ from engine.harmony.encoding import (
     START,
     decode_tokens,
     encode_harmony,
-    encode_text,
+    encode_slices,
     harmony_encoding,
 )
 from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
@@ -65,15 +57,6 @@ class RenderedMessage:
     tokens: "Tokens[int]"
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionTool:
-    """A function the model may call. `schema` is the JSON schema of its parameters, as JSON text; "" for none."""
-
-    name: str
-    description: str
-    schema: str
-
-
 def as_tokens(token_ids: Sequence[int] = ()) -> "Tokens[int]":
     """Pack token ids."""
     return array("I", token_ids)
@@ -94,7 +77,7 @@ def render_system(*, effort: str, date: str, has_functions: bool) -> tuple[int, 
     return tuple(harmony_encoding().render(Message.from_role_and_content(Role.SYSTEM, content), options))
 
 
-def render_developer(*, instructions: str | None, tools: tuple[FunctionTool, ...]) -> tuple[int, ...]:
+def render_developer(*, instructions: str | None, tools: tuple[FunctionTool, ...]) -> Sequence[int]:
     """Render the developer message that carries instructions and function tools; empty where there are neither.
 
     Agents send the same ones in every request, so the latest are remembered.
@@ -108,15 +91,8 @@ def render_developer(*, instructions: str | None, tools: tuple[FunctionTool, ...
 
 
 @lru_cache(maxsize=64)  # with MAX_REMEMBERED_CHARACTERS: at most 8 MiB of text and their tokens
-def _render_developer(instructions: str | None, tools: tuple[FunctionTool, ...]) -> tuple[int, ...]:
-    content = DeveloperContent.new()
-    if instructions:
-        content = content.with_instructions(instructions)
-    if tools:
-        content = content.with_function_tools(
-            [ToolDescription.new(tool.name, tool.description, parameters=_schema(tool)) for tool in tools]
-        )
-    return tuple(harmony_encoding().render(Message.from_role_and_content(Role.DEVELOPER, content)))
+def _render_developer(instructions: str | None, tools: tuple[FunctionTool, ...]) -> "Tokens[int]":
+    return _render("developer", developer_text(instructions, tools))
 
 
 def render_text(role: str, text: str) -> RenderedMessage:
@@ -184,13 +160,13 @@ def generation_start() -> tuple[int, ...]:
 
 
 def _render(header: str, text: str, *, end: int = END) -> "Tokens[int]":
-    return as_tokens([*_header_tokens(header), *encode_text(text), end])
+    tokens = as_tokens(_header_tokens(header))
+    for part in encode_slices(text):
+        tokens.extend(part)
+    tokens.append(end)
+    return tokens
 
 
 @lru_cache(maxsize=1024)  # role and channel combinations, and the names of tools in use; names are at most 256 long
 def _header_tokens(header: str) -> tuple[int, ...]:
     return tuple(encode_harmony(f"<|start|>{header}<|message|>"))
-
-
-def _schema(tool: FunctionTool) -> dict[str, object] | None:
-    return json.loads(tool.schema) if tool.schema else None

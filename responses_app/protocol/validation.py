@@ -1,5 +1,6 @@
 """pydantic's findings in OpenAI's words: which field, what it got, what it takes."""
 
+import reprlib
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -9,6 +10,8 @@ from pydantic_core import ErrorDetails
 from responses_app.protocol.errors import ApiError, invalid_request
 
 Model = TypeVar("Model", bound=BaseModel)
+
+MAX_NESTING = 240  # levels of objects and arrays in a request: what is read, rendered and written again, all of it
 
 _EXPECTED = {
     "string_type": "a string",
@@ -108,5 +111,5 @@ def _reason(details: ErrorDetails) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = reprlib.repr(value) if isinstance(value, dict | list) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

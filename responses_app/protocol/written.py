@@ -3,11 +3,14 @@
 orjson reads 1024 levels and writes 254.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import orjson
 
-from responses_app.protocol.errors import invalid_request
+from responses_app.protocol.errors import ApiError, invalid_request
+from responses_app.protocol.validation import MAX_NESTING, dotted
+
+_Path = tuple[int | str, ...]
 
 
 def written_size(fields: Mapping[str, object]) -> int:
@@ -15,22 +18,31 @@ def written_size(fields: Mapping[str, object]) -> int:
     try:
         return len(_written(fields))
     except orjson.JSONEncodeError:
-        name = next(name for name, value in fields.items() if not _can_be_written([value]))
-    raise invalid_request(
-        f"Invalid value for '{name}': it is nested too deeply. This server takes 240 levels.",
-        param=name,
-        code="invalid_value",
-    )
-
-
-def _can_be_written(value: object) -> bool:
-    try:
-        _written(value)
-    except orjson.JSONEncodeError:
-        return False
-    return True
+        raise _too_deep(fields) from None
 
 
 def _written(value: object) -> bytes:
     """Serialise as deep as it will stand inside events and stores, which put levels of their own around it."""
     return orjson.dumps([[[[[[[value]]]]]]])
+
+
+def _too_deep(fields: Mapping[str, object]) -> ApiError:
+    """Say which field it is: `tools[0].parameters`, not the whole way down."""
+    path = next(path for path, level in _containers(fields) if level > MAX_NESTING)
+    shown = dotted(tuple(part if isinstance(part, int) else part[:80] for part in path[:3]))
+    return invalid_request(
+        f"Invalid value for '{shown}': it is nested too deeply. This server takes {MAX_NESTING} levels.",
+        param=shown,
+        code="invalid_value",
+    )
+
+
+def _containers(fields: Mapping[str, object]) -> Iterator[tuple[_Path, int]]:
+    """Yield the objects and arrays in a request with their levels; paths go as far as an error shows them."""
+    left: list[tuple[_Path, int, object]] = [((), 1, fields)]
+    while left:
+        path, level, value = left.pop()
+        if isinstance(value, Mapping | list):
+            yield path, level
+            inside = value.items() if isinstance(value, Mapping) else enumerate(value)
+            left += [((*path, key) if len(path) < 3 else path, level + 1, each) for key, each in inside]

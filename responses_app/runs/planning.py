@@ -15,7 +15,7 @@ from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.compaction import digest
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.item_resources import input_item_resource
-from responses_app.protocol.items import OpenedCompaction
+from responses_app.protocol.items import ItemReference, OpenedCompaction
 from responses_app.protocol.prompt import build_prompt, count_omitted, frame_tokens, is_of_user, render_items, text_of
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.tiers import PRIORITIES
@@ -23,8 +23,7 @@ from responses_app.runs.compaction import bounded, plan_compaction, summary_samp
 from responses_app.runs.history import Context
 from responses_app.runs.plan import Origin, RunPlan
 
-LONG_INPUT = 20_000  # bytes of JSON
-LONG_CONTEXT = 50  # items of a conversation
+LONG_INPUT = 20_000  # bytes of JSON: 5 ms of the loop at most, whatever they say
 _USER = MessageKind.USER.value
 
 
@@ -47,8 +46,10 @@ class Draft:
 
     @property
     def is_long(self) -> bool:
-        """Whether rendering it would hold up the event loop (1.2 µs a token)."""
-        return self.request.size > LONG_INPUT or len(self.context.items) > LONG_CONTEXT
+        """Whether rendering it may hold up the event loop: it is large, or has items from the store, of any size."""
+        context = self.context
+        named = any(isinstance(item, ItemReference) for item in self.request.input)
+        return self.request.size > LONG_INPUT or len(context.items) > context.own or named
 
 
 def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:

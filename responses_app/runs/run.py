@@ -145,10 +145,11 @@ class ResponseRun:
         if not summary.text:
             raise GenerationFailed("the model gave no summary")
         now = compacted(compaction, summary.text)
-        self.plan = go_on(self.plan, compaction, now)
+        self.plan = await asyncio.to_thread(go_on, self.plan, compaction, now)  # a summary may be long
         self._keeper.go_on(self.plan)
         self._compactions = len(self._turns)
-        self._publish(self._stream.end_compaction(compaction.seal(now.as_bytes()), now.messages()[0]))
+        sealed, message = compaction.seal(now.as_bytes()), self.plan.input_messages[0]
+        self._publish(self._stream.end_compaction(sealed, message))
         if compaction.sampling is None:
             await self._finish(Status.COMPLETED)
         return compaction.sampling is not None

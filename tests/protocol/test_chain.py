@@ -1,13 +1,13 @@
 """Chains: exactly the tokens that were sampled, old thoughts dropped by the rule, nothing rendered twice."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.harmony import prompt as harmony
-from engine.harmony.encoding import decode_tokens, encode_text
+from engine.harmony.encoding import decode_tokens, encode_slices
 from engine.harmony.prompt import (
     MessageKind,
     RenderedMessage,
@@ -214,11 +214,11 @@ def test_a_continuation_encodes_its_new_items_only(monkeypatch: pytest.MonkeyPat
     prompt_of(request(instructions="x"), link)
     encoded: list[str] = []
 
-    def counting(text: str) -> list[int]:
+    def counting(text: str) -> Iterator[list[int]]:
         encoded.append(text)
-        return encode_text(text)
+        return encode_slices(text)
 
-    monkeypatch.setattr(harmony, "encode_text", counting)
+    monkeypatch.setattr(harmony, "encode_slices", counting)
     asked = request(input="more", instructions="x")
     messages = render_items(asked.input, asked.input_json, parent=link, sampled={})
     prompt_of(asked, new_link(link, response_id="r", started_on=DAY, messages=messages))
