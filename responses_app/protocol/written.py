@@ -27,9 +27,11 @@ def _written(value: object) -> bytes:
 
 
 def _too_deep(fields: Mapping[str, object]) -> ApiError:
-    """Say which field it is: `tools[0].parameters`, not the whole way down."""
+    """Say which field it is: `tools[0].parameters`, a name, and not the whole way down."""
     path = next(path for path, level in _containers(fields) if level > MAX_NESTING)
-    shown = dotted(tuple(part if isinstance(part, int) else part[:80] for part in path[:3]))
+    while isinstance(path[-1], int):
+        path = path[:-1]
+    shown = dotted(tuple(part if isinstance(part, int) else part[:80] for part in path))
     return invalid_request(
         f"Invalid value for '{shown}': it is nested too deeply. This server takes {MAX_NESTING} levels.",
         param=shown,

@@ -168,7 +168,7 @@ def test_an_item_nested_too_deeply(http: httpx.Client, conversation: str) -> Non
     body = f'{{"items": [{{"role": "user", "content": "x", "own": {"[" * 500}{"]" * 500}}}]}}'
     for path in ("/conversations", f"/conversations/{conversation}/items"):
         answer = http.post(path, content=body, headers=JSON)
-        read_error_answer(answer, status=400, code="invalid_value", param="items")
+        read_error_answer(answer, status=400, code="invalid_value", param="items[0].own")
 
 
 def test_head_is_a_get_without_a_body(http: httpx.Client, conversation: str) -> None:

@@ -191,7 +191,7 @@ WRONG_ITEMS: dict[str, tuple[object, str]] = {
     "status number": ([{**HELLO, "status": 5}], "items[0].status"),
     "id": ([{**HELLO, "id": 5}], "items[0].id"),
     "reference": ([{"type": "item_reference"}], "items[0].id"),
-    "deep": ([{**HELLO, "own": DEEP}], "items"),
+    "deep": ([{**HELLO, "own": DEEP}], "items[0].own"),
 }
 
 
@@ -256,7 +256,7 @@ WRONG_FIELDS: dict[str, tuple[JsonObject, str]] = {
     "metadata list": ({"metadata": []}, "metadata"),
     "metadata text": ({"metadata": "a"}, "metadata"),
     "metadata number": ({"metadata": {"a": 1}}, "metadata.a"),
-    "metadata deep": ({"metadata": {"a": DEEP}}, "metadata"),
+    "metadata deep": ({"metadata": {"a": DEEP}}, "metadata.a"),
     "title number": ({"title": 1}, "title"),
     "long title": ({"title": "t" * 513}, "title"),
     "title with NUL": ({"title": "a\0b"}, "title"),

@@ -310,16 +310,16 @@ def test_what_could_not_be_written_again_is_refused(place: str) -> None:
         deep = {"a": deep}
     item = {"type": "web_search_call" if place == "input" else "web_search", "deep": deep}
     error = refusal(**{place: [item]})
-    assert (error.code, error.param) == ("invalid_value", place)
+    assert (error.code, error.param) == ("invalid_value", f"{place}[0].deep")
     assert "too deeply" in error.message
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"text": {"verbosity": DEEP}}, "text"),
+        ({"text": {"verbosity": DEEP}}, "text.verbosity"),
         ({"service_tier": DEEP}, "service_tier"),
-        ({"reasoning": {"effort": DEEP}}, "reasoning"),
+        ({"reasoning": {"effort": DEEP}}, "reasoning.effort"),
     ],
 )
 def test_what_is_too_deep_to_be_shown_is_refused(fields: dict[str, object], param: str) -> None:
