@@ -42,6 +42,8 @@ class Backpressure:
         guard = _Guard(self, send, daphne, is_websocket=is_websocket)
         if is_websocket:
             scope = {**scope, PING: ping_of(send, daphne)}
+        if daphne is not None:
+            receive = daphne.receive_from(receive)
         try:
             await self._app(scope, receive, guard.send)
         finally:
@@ -83,10 +85,22 @@ class _Guard:
         self._is_websocket = is_websocket
         self._sender: asyncio.Task[Any] | None = None
         self._stalled = False
+        self._is_open = False  # a WebSocket, accepted and not closed by the application
         self.since = 0.0  # when the present send began to wait, on the loop's clock
 
     async def send(self, message: Message) -> None:
         """Send, and wait until the peer takes more."""
+        try:
+            await self._send_and_wait(message)
+        except RuntimeError:
+            if not self._is_open:
+                raise
+            # uvicorn has closed it, as its client broke the protocol's rules; an OSError is what the others raise.
+            raise ConnectionAbortedError("the server has closed the connection") from None
+        if self._is_websocket:
+            self._is_open = message["type"] != "websocket.close"
+
+    async def _send_and_wait(self, message: Message) -> None:
         if self._daphne is not None:
             self._daphne.before(message)
             if not (self._is_websocket and self._daphne.close(message)):

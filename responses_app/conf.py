@@ -217,6 +217,14 @@ class Settings:
         30.0, _seconds(0.1), "a reader that takes no byte for this long is dropped", default_text="30"
     )
     max_body_bytes: int = _setting(64 * MIB, _whole(KIB), "largest HTTP body", default_text="64 MiB")
+    max_input_items: int = _setting(5000, _whole(1), "items in the `input` of one request")
+    max_json_values: int = _setting(
+        100_000, _whole(1000), "JSON values in one request or message: texts, numbers, arrays, objects"
+    )
+    request_arrival_seconds: float = _setting(
+        30.0, _seconds(0.1), "a request must be here in this time; a long body may take as long as 16 KiB/s need",
+        default_text="30",
+    )  # fmt: skip
     responses_ping_interval_seconds: float = _setting(
         15.0, _seconds(), "a silent stream gets a sign of life this often; 0 = never", default_text="15"
     )

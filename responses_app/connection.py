@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import orjson
 
@@ -22,7 +23,7 @@ from responses_app.protocol.connection_errors import message_too_large, not_json
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.frames import error_frame, event_frame, lane_suffix, ping
-from responses_app.protocol.requests import parse_create
+from responses_app.protocol.requests import only_known, parse_create
 from responses_app.protocol.session import CancelRuns, Close, Command, Create, Send, Start, WebSocketSession
 from responses_app.runs.journal import JournalReader, ReaderTooSlow
 from responses_app.runs.plan import Origin
@@ -88,22 +89,30 @@ class Connection:
         site.forgetting.add_memory(self._session.forget)
         self._schedule()
 
-    def receive_text(self, text: str) -> None:
-        """Take a frame; never waits for a run."""
+    async def receive_text(self, text: str) -> None:
+        """Take a frame; never waits for a run. The caller hands over one frame after the other."""
         if self._closing is not None or self._ended:
             return
         limit = self._site.settings.websocket_max_message_bytes
-        size = len(text) if len(text) * 4 <= limit else len(text.encode())
-        if size > limit:
-            self._refuse_message(size, limit)
-            return
         try:
-            frame = orjson.loads(text)
+            frame, size = await self._site.reader.run(len(text), partial(self._decoded, text, limit))
+        except ApiError as error:
+            self._refuse_frame(error)
+            return
         except orjson.JSONDecodeError:
             self._post(error_frame(not_json("this cannot be parsed")))
             return
+        if self._ended:
+            return
         self._log_ignored(frame)
         self._execute(self._session.receive(frame, size))
+
+    def _decoded(self, text: str, limit: int) -> tuple[object, int]:
+        """Return a frame and its size in bytes. Runs on a thread if it is long."""
+        content = text.encode()
+        if len(content) > limit:
+            raise message_too_large(len(content), limit)
+        return only_known(self._site.reader.loads(content)), len(content)
 
     def receive_bytes(self) -> None:
         """Refuse a binary frame."""
@@ -146,7 +155,8 @@ class Connection:
     async def _start(self, create: Create) -> None:
         origin = Origin(transport="websocket", request_id=self.id)
         try:
-            request = parse_create({name: value for name, value in create.fields.items() if name not in IGNORED})
+            fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
+            request = await self._site.reader.run(create.size, partial(parse_create, fields))
             run = await self._site.service.create(request, origin, recall=lambda id: self._recall(create, id))
         except ApiError as error:
             self._execute(self._session.refused(create, error))
@@ -278,12 +288,13 @@ class Connection:
 
     # Endings.
 
-    def _refuse_message(self, size: int, limit: int) -> None:
-        logger.warning("connection %s: a message of %d bytes is over WEBSOCKET_MAX_MESSAGE_BYTES", self.id, size)
-        error = message_too_large(size, limit)
+    def _refuse_frame(self, error: ApiError) -> None:
+        """Say why a frame is not read; after one that is too large the connection closes."""
+        logger.warning("connection %s: a message was refused: %s", self.id, error.message)
         self._post(error_frame(error))
-        self._closing = Close(TOO_LARGE, str(error.code))
-        self._wake_writer()
+        if error.status == 413:
+            self._closing = Close(TOO_LARGE, str(error.code))
+            self._wake_writer()
 
     def _check_lag(self) -> None:
         """Drop a client whose lanes together are too far behind; each journal looks after its own lane."""

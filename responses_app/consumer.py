@@ -78,14 +78,14 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             await self.close(1000, error.code)
 
     async def websocket_receive(self, message: dict[str, Any]) -> None:
-        """Hand a frame to the connection, which never waits for a run."""
+        """Hand a frame to the connection, which never waits for a run; a long one is read before the next is taken."""
         if self.connection is None:
             return
-        text = message.get("text")
+        text = message.pop("text", None)  # Channels keeps the message until the next one comes
         if text is None:
             self.connection.receive_bytes()
         else:
-            self.connection.receive_text(text)
+            await self.connection.receive_text(text)
 
     async def send_frame(self, text: str) -> None:
         """Send a text frame, without the detours for binary ones."""

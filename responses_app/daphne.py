@@ -1,16 +1,44 @@
-"""What plain daphne lacks, added to each connection from the outside: flow control, a larger message limit, pings.
+"""What plain daphne lacks, added to each connection from the outside: flow control, larger limits, pings.
 
 daphne's `send` never waits, so a reader that never reads would make the process grow without bound (measured: 357 MB
-in 51 s), its message limit is 1 MiB, and it drops the reason of a close. Under `daphne application` the `send` an
-application gets is a `functools.partial` over the connection's protocol object; on that object a Twisted push producer
-can be registered and the limits raised. No class of daphne is patched; where `send` is anything else, nothing happens.
+in 51 s); it goes on reading from a peer that takes no answers, and what it reads waits in a queue without bound; its
+message limit is 1 MiB, and it drops the reason of a close. Under `daphne application` the `send` an application gets is
+a `functools.partial` over the connection's protocol object; on that object a Twisted push producer can be registered,
+the queue be counted, and the limits raised. No class of daphne is patched; where `send` is anything else, nothing
+happens.
 """
 
 import asyncio
 import functools
+import logging
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+
+from responses_app.bodies import BodyRules
+
+logger = logging.getLogger("respsite.transport")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+
+WAITING_BYTES = 64 * 1024  # messages of a WebSocket that the application has not taken; over it no more is read
+PART_BYTES = 256 * 1024  # of a body, handed to the application at once
+
+
+def hook_daphne(rules: BodyRules, new_request_id: Callable[[], str]) -> None:
+    """Bound the requests of this process's daphne, if it runs one: its listeners are there when its reactor runs."""
+    if "daphne.server" not in sys.modules:
+        return
+    from twisted.internet import reactor
+
+    from responses_app.daphne_http import bound_requests
+
+    def bound() -> None:
+        if not bound_requests(rules, new_request_id):
+            logger.warning("this server's bodies are bounded only when they are complete: put a proxy before it")
+
+    reactor.callWhenRunning(bound)
 
 
 class DaphneConnection:
@@ -22,6 +50,8 @@ class DaphneConnection:
         self._over = (protocol.STATE_CLOSING, protocol.STATE_CLOSED) if is_websocket else ()
         self._registered = False
         self._waiter: asyncio.Future[None] | None = None
+        self._inbox: _Inbox | None = None
+        self._is_reading = True
         self.paused = False
 
     @classmethod
@@ -40,6 +70,16 @@ class DaphneConnection:
         if http is not None and isinstance(protocol, http.WebRequest):
             return cls(protocol, is_websocket=False)
         return None
+
+    def receive_from(self, receive: Receive) -> Receive:
+        """Return what the application receives from, in the place of daphne's queue."""
+        if self._is_websocket:
+            self._inbox = _Inbox(self._protocol.application_queue, receive, self._read_or_not)
+            self._protocol.application_queue = self._inbox
+            return self._inbox.get
+        if getattr(self._protocol, "body", None) is not None:
+            return _FiledBody(self._protocol, receive).receive
+        return receive
 
     def before(self, message: MutableMapping[str, Any]) -> None:
         """Prepare for a message: a streamed HTTP answer is controlled from its first part to its last.
@@ -105,15 +145,30 @@ class DaphneConnection:
         self._registered = True
         owner.registerProducer(self, True)
 
+    def _read_or_not(self) -> None:
+        """Read from a WebSocket's peer only while it takes what it is sent, pongs too, and we take what it sends."""
+        if not self._is_websocket:
+            return
+        wanted = not self.paused and not (self._inbox is not None and self._inbox.is_full)
+        transport = self._protocol.transport
+        if wanted != self._is_reading and transport is not None:
+            self._is_reading = wanted
+            if wanted:
+                transport.resumeProducing()
+            else:
+                transport.pauseProducing()
+
     # The three methods of Twisted's IPushProducer.
 
     def pauseProducing(self) -> None:
         """Twisted's buffer is full."""
         self.paused = True
+        self._read_or_not()
 
     def resumeProducing(self) -> None:
         """Twisted's buffer has room again."""
         self.paused = False
+        self._read_or_not()
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -121,3 +176,58 @@ class DaphneConnection:
     def stopProducing(self) -> None:
         """The connection is gone."""
         self.resumeProducing()
+
+
+class _Inbox:
+    """What the peer of a WebSocket has sent and the application has not taken, counted; `changed` is told."""
+
+    def __init__(self, queue: Any, receive: Receive, changed: Callable[[], None]) -> None:
+        self._queue = queue
+        self._receive = receive
+        self._changed = changed
+        self._size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more should be read."""
+        return self._size > WAITING_BYTES
+
+    def put_nowait(self, message: Message) -> None:
+        """Take a message from daphne."""
+        self._size += _size(message)
+        self._queue.put_nowait(message)
+        if self.is_full:
+            self._changed()
+
+    async def get(self) -> Message:
+        """Give the next message to the application."""
+        message = await self._receive()
+        was_full = self.is_full
+        self._size -= _size(message)
+        if was_full and not self.is_full:
+            self._changed()
+        return message
+
+
+def _size(message: Message) -> int:
+    return len(message.get("text") or message.get("bytes") or "")
+
+
+class _FiledBody:
+    """A long body, read from its file as the application asks for it; daphne's queue has an empty one."""
+
+    def __init__(self, request: Any, receive: Receive) -> None:
+        self._request = request
+        self._receive = receive
+        self._left = request.received
+
+    async def receive(self) -> Message:
+        """Return the next part, or what comes after the body."""
+        if self._left == self._request.received:
+            await self._receive()  # the empty one
+        if not self._left or self._request.body is None:  # read to its end, or the client is gone
+            return await self._receive()
+        await asyncio.sleep(0)  # the parts are all there: others have their turn between two
+        part = self._request.body.read(PART_BYTES)
+        self._left -= len(part)
+        return {"type": "http.request", "body": part, "more_body": self._left > 0}

@@ -1,21 +1,27 @@
 """HTTP's way of saying things: JSON bodies, OpenAI's errors, server-sent events."""
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from typing import TypeVar
 
 import orjson
-from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.request import UnreadablePostError
 
+from responses_app.protocol.body_errors import JSON_TYPE, unsupported_media_type
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.frames import ping
 from responses_app.protocol.resources import TERMINAL_STATUSES
+from responses_app.reading import JsonReader
 from responses_app.runs.journal import ReaderTooSlow, Waiter
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.run import ResponseRun
+
+Parsed = TypeVar("Parsed")
+_PRINTABLE = re.compile(r"[\x20-\x7e]{1,128}")
 
 
 def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
@@ -30,41 +36,37 @@ def error_response(error: ApiError) -> HttpResponse:
     return json_response({"error": error.body()}, status=error.status, headers=error.headers)
 
 
-def read_json(request: HttpRequest, *, max_body_bytes: int) -> JsonObject:
-    """Return a request's body. Raises `ApiError`: 415 for another content type, 413 over the limit, 400 for no JSON."""
-    if request.content_type != "application/json":
-        shown = request.content_type or "none"
-        raise ApiError(
-            f"Unsupported content type: '{shown[:80]}'. Send the body as 'application/json'.",
-            status=415,
-            code="unsupported_media_type",
-        )
-    body = _read(request, max_body_bytes)
+async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed], reader: JsonReader) -> Parsed:
+    """Return what `parse` makes of a request's body; a long one is read on a thread.
+
+    Raises `ApiError`: 415 for another content type, 413 over the limit, 400 for no JSON.
+    """
+    if request.content_type != JSON_TYPE:
+        raise unsupported_media_type(request.content_type)
+    length = request.META.get("CONTENT_LENGTH") or ""
+
+    def read() -> Parsed:
+        return parse(_json_object(_content(request), reader))
+
+    return await reader.run(int(length) if length.isdecimal() else reader.max_body_bytes, read)
+
+
+def _content(request: HttpRequest) -> bytes:
+    """Return the body, which the request does not keep (as it would with `request.body`)."""
     try:
-        data = orjson.loads(body)
+        return request.read()
+    except UnreadablePostError:
+        raise invalid_request("The body could not be read to its end. Send it again.") from None
+
+
+def _json_object(content: bytes, reader: JsonReader) -> JsonObject:
+    try:
+        data = reader.loads(content)
     except orjson.JSONDecodeError as error:
         raise invalid_request(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(data, dict):
         raise invalid_request("The body must be a JSON object.", code="invalid_json")
     return data
-
-
-def _read(request: HttpRequest, limit: int) -> bytes:
-    too_large = ApiError(
-        f"The body is larger than {limit} bytes (MAX_BODY_BYTES). Send a shorter input, or continue a response with "
-        "'previous_response_id' and only the new items.",
-        status=413,
-        code="request_too_large",
-    )
-    length = request.META.get("CONTENT_LENGTH") or "0"
-    if length.isdecimal() and int(length) > limit:
-        raise too_large
-    try:
-        return request.body
-    except RequestDataTooBig:
-        raise too_large from None
-    except UnreadablePostError:
-        raise invalid_request("The body could not be read to its end. Send it again.") from None
 
 
 async def run_to_end(registry: RunRegistry, run: ResponseRun) -> JsonObject:
@@ -135,6 +137,11 @@ def _heartbeat(last_number: int, dialect: Dialect) -> bytes:
     if dialect.pings_are_events and last_number >= 0:  # never before `response.created`
         return b"event: response.ping\ndata: %b\n\n" % ping(last_number, time.time())
     return b": ping\n\n"
+
+
+def usable_request_id(given: str) -> bool:
+    """Whether a client's own request id is echoed: if it is printable and short."""
+    return _PRINTABLE.fullmatch(given) is not None
 
 
 def request_id_of(request: HttpRequest) -> str:

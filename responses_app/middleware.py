@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 
-from responses_app.http import error_response, not_found
+from responses_app.http import error_response, not_found, usable_request_id
 from responses_app.origins import SAFE_METHODS, Source
 from responses_app.protocol import ids
 from responses_app.protocol.errors import ApiError, foreign_page, invalid_request, server_error
@@ -24,7 +24,11 @@ logger = logging.getLogger("respsite.transport")
 
 API_URLS = "responses_app.urls"
 _API_PATH = re.compile(r"/(?:v1|responses|conversations|models|health|ready)(?:/|$)")
-_PRINTABLE = re.compile(r"[\x20-\x7e]{1,128}")
+
+
+def is_api_path(path: str) -> bool:
+    """Whether a path is answered here."""
+    return _API_PATH.match(path) is not None
 
 
 class ApiMiddleware:
@@ -39,7 +43,7 @@ class ApiMiddleware:
 
     async def __call__(self, request: HttpRequest) -> HttpResponseBase:
         """Answer, or hand on."""
-        if not _API_PATH.match(request.path_info):
+        if not is_api_path(request.path_info):
             return await self._hand_on(request)
         request_id = _request_id(request)
         request.request_id = request_id  # type: ignore[attr-defined]
@@ -74,7 +78,7 @@ class ApiMiddleware:
 def _request_id(request: HttpRequest) -> str:
     """Echo the client's id if it is printable and short, else make one."""
     given = request.headers.get("x-request-id", "")
-    return given if _PRINTABLE.fullmatch(given) else get_site().new_id(ids.REQUEST)
+    return given if usable_request_id(given) else get_site().new_id(ids.REQUEST)
 
 
 def _check_host(request: HttpRequest) -> None:

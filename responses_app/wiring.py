@@ -22,6 +22,7 @@ from responses_app.protocol.ids import IdFactory
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session import SessionLimits
 from responses_app.protocol.tiers import ServiceTiers
+from responses_app.reading import JsonReader
 from responses_app.relay import Relay
 from responses_app.runs.caretaker import Caretaker
 from responses_app.runs.forgetting import Forgetting
@@ -53,6 +54,7 @@ class Site:
     forgetting: Forgetting
     caretaker: Caretaker
     relay: Relay
+    reader: JsonReader
     new_id: Callable[[str], str]
 
     @property
@@ -87,6 +89,7 @@ class Site:
         await self.registry.aclose(grace=self.settings.shutdown_grace_seconds, last_words=LAST_WORDS_SECONDS)
         await self.caretaker.aclose()
         await self.relay.aclose()
+        self.reader.close()
         await asyncio.gather(
             self.connection_limit.aclose(), self.store.aclose(), self.conversations.aclose(), self.engine.aclose()
         )
@@ -147,6 +150,11 @@ def build_site(settings: Settings) -> Site:
         forgetting=forgetting,
         caretaker=caretaker,
         relay=relay,
+        reader=JsonReader(
+            max_body_bytes=settings.max_body_bytes,
+            max_values=settings.max_json_values,
+            max_items=settings.max_input_items,
+        ),
         new_id=new_id,
     )
 

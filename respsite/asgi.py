@@ -1,6 +1,7 @@
 """The ASGI application: `daphne respsite.asgi:application`, or any other ASGI server."""
 
 import os
+from functools import partial
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
 
@@ -14,9 +15,13 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 
 from engine.errors import EngineConfigurationError
 from responses_app.backpressure import Backpressure
+from responses_app.bodies import Bodies, BodyRules
+from responses_app.daphne import hook_daphne
 from responses_app.exposure import Exposure
 from responses_app.lifecycle import Lifecycle
+from responses_app.protocol import ids
 from responses_app.routing import websocket_urlpatterns
+from responses_app.uvicorn import UvicornHook
 from responses_app.wiring import get_site
 
 site = get_site()
@@ -27,13 +32,21 @@ except EngineConfigurationError as error:
 lifecycle = Lifecycle(site.start, site.aclose, hurry=site.registry.hurry)
 lifecycle.hook_daphne()
 
+rules = BodyRules(site.settings.max_body_bytes, site.settings.request_arrival_seconds)
+new_request_id = partial(site.new_id, ids.REQUEST)
+hook_daphne(rules, new_request_id)
+
 exposure = Exposure(
-    ProtocolTypeRouter(
-        {
-            "http": django_application,
-            "websocket": URLRouter(websocket_urlpatterns),
-            "lifespan": lifecycle,
-        }
+    Bodies(
+        ProtocolTypeRouter(
+            {
+                "http": django_application,
+                "websocket": URLRouter(websocket_urlpatterns),
+                "lifespan": UvicornHook(lifecycle, rules),
+            }
+        ),
+        rules,
+        new_request_id=new_request_id,
     ),
     any_host="*" in site.settings.allowed_hosts,
 )

@@ -195,6 +195,17 @@ class Server:
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
+    def peak_memory_bytes(self) -> int:
+        """Return the most memory the process has held since `forget_peak`."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+    def forget_peak(self) -> None:
+        """Begin to look for the peak of the memory anew."""
+        assert self.process is not None
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
     def cpu_seconds(self) -> float:
         """Return the CPU time the process has used."""
         assert self.process is not None

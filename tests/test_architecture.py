@@ -16,10 +16,10 @@ from tests.server import ROOT, clean_environ
 PACKAGES = ("engine", "responses_app", "respsite")
 LONGEST_FILE, LONG_FILE = 400, 300
 TRANSPORTS = [
-    *"views consumer connection middleware origins exposure http backpressure daphne heartbeat urls".split(),
-    *"routing management auth admin".split(),
+    *"views consumer connection middleware origins exposure http bodies backpressure daphne daphne_http".split(),
+    *"uvicorn heartbeat urls routing management auth admin".split(),
 ]
-WIRING = "wiring lifecycle conf engines checks apps".split()  # apps: Django's way to tell an app that it may begin
+WIRING = "wiring reading lifecycle conf engines checks apps".split()  # apps: how Django says that an app may begin
 ADAPTERS = "models stores limits tools relay migrations".split()
 FLOORS = {
     "engine": 0,

@@ -48,6 +48,9 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "STREAM_MAX_LAG_BYTES": ("65536", 65536),
     "STREAM_STALL_SECONDS": ("0.1", 0.1),
     "MAX_BODY_BYTES": ("1024", 1024),
+    "MAX_INPUT_ITEMS": ("50", 50),
+    "MAX_JSON_VALUES": ("1000", 1000),
+    "REQUEST_ARRIVAL_SECONDS": ("5", 5.0),
     "RESPONSES_PING_INTERVAL_SECONDS": ("0", 0.0),
     "RESPONSES_DIALECT": ("Open-Responses, ping-events,", parse_dialect("reasoning-names,ping-events")),
     "RESPONSES_MAX_IN_FLIGHT": ("1", 1),
@@ -91,6 +94,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "STREAM_MAX_LAG_BYTES": (["1024"], "a whole number of at least 65536"),
     "STREAM_STALL_SECONDS": (["0"], "a number of seconds of at least 0.1"),
     "MAX_BODY_BYTES": (["1"], "a whole number of at least 1024"),
+    "MAX_INPUT_ITEMS": (["0"], "a whole number of at least 1"),
+    "MAX_JSON_VALUES": (["10"], "a whole number of at least 1000"),
+    "REQUEST_ARRIVAL_SECONDS": (["0", "long"], "a number of seconds of at least 0.1"),
     "RESPONSES_PING_INTERVAL_SECONDS": (["-1", "often"], "a number of seconds of at least 0"),
     "RESPONSES_DIALECT": (["codex-turn", ",", "openai,nonsense"], "the presets openai, open-responses; the switches "),
     "RESPONSES_MAX_IN_FLIGHT": (["0"], "a whole number of at least 1"),
@@ -220,7 +226,7 @@ def test_the_database_lies_in_the_data_folder_unless_it_is_named(tmp_path: Path)
 def test_the_table_tells_the_defaults_that_are() -> None:
     shown = {row.name: row.default for row in table()}
     for field in dataclasses.fields(Settings):
-        if field.type in (int, "int") and field.default < 100_000:
+        if field.type in (int, "int") and field.default <= 100_000:
             assert shown[field.name.upper()] == str(field.default)
         elif field.type in (int, "int"):
             assert shown[field.name.upper()] == f"{field.default // MIB} MiB"

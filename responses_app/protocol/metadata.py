@@ -3,13 +3,25 @@
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator
+from pydantic_core import PydanticKnownError
 
 from responses_app.protocol.errors import invalid_request
 
 LONGEST_KEY, LONGEST_VALUE = 64, 512  # characters
 
-Metadata = Annotated[dict[str, str], Field(max_length=16)]
+MOST_PAIRS = 16
+
+
+def _few(value: object) -> object:
+    """Count before each of them is looked at."""
+    if isinstance(value, dict) and len(value) > MOST_PAIRS:
+        context = {"field_type": "Object", "max_length": MOST_PAIRS, "actual_length": len(value)}
+        raise PydanticKnownError("too_long", context)
+    return value
+
+
+Metadata = Annotated[dict[str, str], BeforeValidator(_few)]
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> None:

@@ -108,7 +108,7 @@ class Fields(Vocabulary):
     reasoning: ReasoningOptions | None = None
     text: TextOptions | None = None
     stream_options: StreamOptions | None = None
-    include: list[str] | None = None
+    include: Annotated[list[str], Field(fail_fast=True)] | None = None
     metadata: Metadata | None = None
     service_tier: ServiceTier | None = None
     user: str | None = Field(default=None, max_length=1024)
@@ -116,7 +116,7 @@ class Fields(Vocabulary):
     prompt_cache_key: str | None = Field(default=None, min_length=1, max_length=1024)
     prompt_cache_retention: str | None = Field(default=None, max_length=64)
     prompt_cache_options: CacheOptions | None = None
-    context_management: list[ContextManagement] | None = None
+    context_management: Annotated[list[ContextManagement], Field(fail_fast=True)] | None = None
 
 
 class CreateRequest(Fields):
@@ -177,6 +177,13 @@ class CreateRequest(Fields):
             case "high" | "xhigh" | "max":
                 return "high"
         return "medium"
+
+
+def only_known(frame: object) -> object:
+    """Return a WebSocket's frame without the fields of a create that nobody reads; it is kept while its run lasts."""
+    if not isinstance(frame, dict) or frame.get("type") != "response.create":
+        return frame
+    return {name: value for name, value in frame.items() if name in _KNOWN}
 
 
 def parse_create(data: Mapping[str, object]) -> CreateRequest:
@@ -248,6 +255,9 @@ _UNBUILT = {
     "image": "This server does not make images; leave it out.",
     "access_programs": "This server has no access programs; leave it out.",
 }
+_KNOWN = frozenset(
+    ("type", "stream_id", "input", "tools", "tool_choice", *Fields.model_fields, *ENGINE_FIELDS, *_UNBUILT)
+)
 
 
 def _written_size(data: Mapping[str, object]) -> int:

@@ -75,7 +75,7 @@ def _store_errors() -> Iterator[None]:
 
 async def _create(request: HttpRequest) -> HttpResponse:
     site = get_site()
-    wanted = parse_conversation(_body(request))
+    wanted = await read_json(request, parse_conversation, site.reader)
     record = ConversationRecord(
         id=site.new_id(ids.CONVERSATION),
         created_at=int(time.time()),
@@ -95,7 +95,8 @@ async def _get(request: HttpRequest, conversation_id: str) -> HttpResponse:
 
 
 async def _update(request: HttpRequest, conversation_id: str) -> HttpResponse:
-    record = await get_site().conversations.update(PROJECT, conversation_id, parse_changes(_body(request)))
+    changes = await read_json(request, parse_changes, get_site().reader)
+    record = await get_site().conversations.update(PROJECT, conversation_id, changes)
     if record is None:
         raise conversation_not_found(conversation_id)
     return json_response(_object(record))
@@ -124,7 +125,7 @@ async def _list_items(request: HttpRequest, conversation_id: str) -> HttpRespons
 
 async def _add_items(request: HttpRequest, conversation_id: str) -> HttpResponse:
     check_include_query(query_of(request))
-    added = await _whole(parse_added_items(_body(request)))
+    added = await _whole(await read_json(request, parse_added_items, get_site().reader))
     entries = await get_site().conversations.append(PROJECT, conversation_id, added)
     if entries is None:
         raise conversation_not_found(conversation_id)
@@ -158,10 +159,6 @@ async def _remove_named_item(request: HttpRequest, conversation_id: str) -> Http
     if not named:
         raise missing("item_id")
     return await _remove_item(request, conversation_id, named[-1])
-
-
-def _body(request: HttpRequest) -> JsonObject:
-    return read_json(request, max_body_bytes=get_site().settings.max_body_bytes)
 
 
 async def _whole(given: Sequence[JsonObject]) -> Sequence[JsonObject]:

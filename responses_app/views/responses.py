@@ -33,7 +33,7 @@ async def create(request: HttpRequest) -> HttpResponseBase:
         raise MethodNotAllowed(str(request.method), ["POST"], " A WebSocket needs an upgrade request to this path.")
     site = get_site()
     dialect = _dialect(site, request)
-    wanted = parse_create(read_json(request, max_body_bytes=site.settings.max_body_bytes))
+    wanted = await read_json(request, parse_create, site.reader)
     run = await site.service.create(wanted, _origin(request, wanted))
     if wanted.stream:
         return await _stream(site, run, dialect)
@@ -96,7 +96,7 @@ async def input_tokens(request: HttpRequest) -> HttpResponse:
     """Count the tokens of the prompt that a request would have."""
     _only(request, "POST")
     site = get_site()
-    wanted = parse_create(read_json(request, max_body_bytes=site.settings.max_body_bytes))
+    wanted = await read_json(request, parse_create, site.reader)
     count = await site.service.count_input_tokens(wanted, _origin(request, wanted))
     counted: JsonObject = {"object": "response.input_tokens", "input_tokens": count}
     return json_response(counted)
@@ -107,7 +107,7 @@ async def compact(request: HttpRequest) -> HttpResponse:
     _only(request, "POST")
     site = get_site()
     dialect = _dialect(site, request)
-    wanted = parse_compact(read_json(request, max_body_bytes=site.settings.max_body_bytes))
+    wanted = await read_json(request, parse_compact, site.reader)
     run, said = await site.service.compact(wanted, _origin(request, wanted))
     return _answer(dialect, compacted_response(await run_to_end(site.registry, run), said))
 

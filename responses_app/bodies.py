@@ -1,0 +1,179 @@
+"""The bodies of HTTP requests: how large they may be, told by the head alone, and counted and timed while they come.
+
+`Bodies` does so on every server; `daphne_http` asks the same rules before daphne takes a byte, as daphne calls the
+application only when it has the whole body.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import Resolver404, resolve
+
+from responses_app.http import error_response, usable_request_id
+from responses_app.middleware import API_URLS, is_api_path
+from responses_app.protocol.body_errors import (
+    JSON_TYPE,
+    body_too_large,
+    body_too_large_here,
+    request_too_slow,
+    unsupported_media_type,
+)
+from responses_app.protocol.errors import ApiError
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+SendMessage = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, SendMessage], Awaitable[None]]
+
+OTHER_BODY_BYTES = 256 * 1024  # all bodies but the API's JSON: the admin's forms, and what is refused in any case
+LEAST_BYTES_PER_SECOND = 16 * 1024  # of a body that takes longer than REQUEST_ARRIVAL_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a request says before its body. `length` is in bytes, None if it is not declared."""
+
+    method: str
+    path: str  # below the root path
+    content_type: str
+    length: int | None
+
+    @classmethod
+    def of(cls, method: str, path: str, root_path: str, headers: Iterable[tuple[bytes, bytes]]) -> "Head":
+        """Read a request's head; header names are in lower case."""
+        given = {name: value.decode("latin1") for name, value in headers}
+        length = given.get(b"content-length", "" if b"transfer-encoding" in given else "0")
+        return cls(
+            method=method,
+            path=path.removeprefix(root_path.rstrip("/")),
+            content_type=given.get(b"content-type", "").partition(";")[0].strip().lower(),
+            length=int(length) if length.isdecimal() else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRules:
+    """How much of a body is taken. `max_body_bytes` bounds the API's JSON, in bytes, `arrival_seconds` its coming."""
+
+    max_body_bytes: int
+    arrival_seconds: float
+
+    def check(self, head: Head) -> None:
+        """Raise `ApiError` for a body that is declared larger than it may be."""
+        if head.length is not None and head.length > self.limit(head):
+            raise self.excess(head)
+
+    def limit(self, head: Head) -> int:
+        """Return how many bytes are taken."""
+        if head.length is not None and head.length <= OTHER_BODY_BYTES:
+            return self.max_body_bytes  # small, whatever it is: the answer is the application's
+        if head.content_type == JSON_TYPE and _takes_bodies(head):
+            return self.max_body_bytes
+        return min(OTHER_BODY_BYTES, self.max_body_bytes)
+
+    def excess(self, head: Head) -> ApiError:
+        """Return the error for more bytes than that."""
+        if not _takes_bodies(head):
+            return body_too_large_here(self.limit(head))
+        if head.content_type != JSON_TYPE:
+            return unsupported_media_type(head.content_type)
+        return body_too_large(self.max_body_bytes)
+
+    def seconds(self, received: int) -> float:
+        """Return how long a request may take of which so many bytes are here, in seconds."""
+        return self.arrival_seconds + received / LEAST_BYTES_PER_SECOND
+
+    def too_slow(self) -> ApiError:
+        """Return the error for one that takes longer."""
+        return request_too_slow(self.arrival_seconds)
+
+
+class Bodies:
+    """ASGI middleware: refuses a body by its head, counts it while it comes, and waits only so long for it."""
+
+    def __init__(self, app: Application, rules: BodyRules, *, new_request_id: Callable[[], str]) -> None:
+        self._app = app
+        self._rules = rules
+        self._new_request_id = new_request_id
+
+    async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
+        """Serve one request; whatever is no HTTP goes on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        head = Head.of(scope["method"], scope["path"], scope.get("root_path", ""), scope["headers"])
+        try:
+            self._rules.check(head)
+            if head.length == 0:
+                await self._app(scope, receive, send)
+            else:
+                await self._app(scope, _Body(self._rules, head, receive).receive, send)
+        except _Refused as refused:
+            await self._refuse(refused.error, scope, send)
+        except ApiError as error:
+            await self._refuse(error, scope, send)
+
+    async def _refuse(self, error: ApiError, scope: Message, send: SendMessage) -> None:
+        status, headers, body = answer(error, scope["headers"], self._new_request_id)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def answer(
+    error: ApiError, headers: Iterable[tuple[bytes, bytes]], new_request_id: Callable[[], str]
+) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    """Return an error as status, headers and body, for a request with these headers."""
+    response = error_response(error)
+    given = next((value.decode("latin1") for name, value in headers if name == b"x-request-id"), "")
+    response["x-request-id"] = given if usable_request_id(given) else new_request_id()
+    lines = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in response.items()]
+    return response.status_code, lines, response.content
+
+
+class _Refused(Exception):
+    """Comes up through the application that was reading the body."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class _Body:
+    """One request's body on its way to the application."""
+
+    def __init__(self, rules: BodyRules, head: Head, receive: Receive) -> None:
+        self._rules = rules
+        self._head = head
+        self._receive = receive
+        self._limit = rules.limit(head)
+        self._began = asyncio.get_running_loop().time()
+        self._received = 0
+        self._complete = False
+
+    async def receive(self) -> Message:
+        """Return the next part, or what comes after the body. Raises `_Refused`."""
+        if self._complete:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._began + self._rules.seconds(self._received)):
+                message = await self._receive()
+        except TimeoutError:
+            raise _Refused(self._rules.too_slow()) from None
+        self._received += len(message.get("body", b""))
+        self._complete = not message.get("more_body", False)
+        if self._received > self._limit:
+            raise _Refused(self._rules.excess(self._head))
+        return message
+
+
+def _takes_bodies(head: Head) -> bool:
+    """Whether a body is of any use there."""
+    if head.method != "POST" or not is_api_path(head.path):
+        return False
+    try:
+        resolve(head.path, API_URLS)
+    except Resolver404:
+        return False
+    return True

@@ -1,0 +1,44 @@
+"""The errors of an HTTP request's body, before anything in it is looked at."""
+
+from responses_app.protocol.errors import ApiError
+
+JSON_TYPE = "application/json"
+
+
+def body_too_large(limit: int) -> ApiError:
+    """More than MAX_BODY_BYTES."""
+    return ApiError(
+        f"The body is larger than {limit} bytes (MAX_BODY_BYTES). Send a shorter input, or continue a response with "
+        "'previous_response_id' and only the new items.",
+        status=413,
+        code="request_too_large",
+    )
+
+
+def body_too_large_here(limit: int) -> ApiError:
+    """More than a path takes that has no use for JSON."""
+    return ApiError(
+        f"The body is larger than {limit} bytes, which is all that is taken here. Large bodies are taken as JSON by "
+        "the API's own paths, with POST, like /v1/responses.",
+        status=413,
+        code="request_too_large",
+    )
+
+
+def unsupported_media_type(content_type: str | None) -> ApiError:
+    """Anything but JSON."""
+    return ApiError(
+        f"Unsupported content type: '{(content_type or 'none')[:80]}'. Send the body as '{JSON_TYPE}'.",
+        status=415,
+        code="unsupported_media_type",
+    )
+
+
+def request_too_slow(seconds: float) -> ApiError:
+    """A request that did not arrive in time."""
+    return ApiError(
+        f"The request did not arrive within {seconds:g} seconds (REQUEST_ARRIVAL_SECONDS) and was given up. "
+        "Send it again, faster.",
+        status=408,
+        code="request_timeout",
+    )

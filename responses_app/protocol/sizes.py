@@ -1,0 +1,83 @@
+"""How much a JSON text holds, told before it is parsed: a megabyte of `[],` becomes 60 MB of objects.
+
+Nesting needs no bound here: orjson stops at 1024 levels, and `written_size` refuses what cannot be written again.
+"""
+
+from collections.abc import Iterator
+
+import orjson
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+
+PIECE = 1024 * 1024  # bytes looked at in one step, so that other threads get their turn between two
+MAX_TOOLS = 1024
+_SILENT = bytes(set(range(256)) - set(b'",[{'))
+
+
+def loads_bounded(content: bytes, *, max_values: int) -> object:
+    """Parse a JSON text. Raises `orjson.JSONDecodeError`, and `ApiError` for more values than may be."""
+    if has_more_values(content, max_values):
+        raise too_many_values(max_values)
+    return orjson.loads(content)
+
+
+def has_more_values(content: bytes, limit: int) -> bool:
+    """Say whether a JSON text has more than `limit` values.
+
+    Each begins behind a comma or a bracket, so these are counted (an empty array or object counts twice): in the whole
+    text first, and where they are many, outside its strings. For a text that is no JSON the answer means nothing.
+    """
+    if not _may_have_more(content, limit):
+        return False
+    values, in_string = 0, False
+    for piece in _without_escapes(content):
+        runs = piece.translate(None, _SILENT).split(b'"')
+        values += sum(map(len, runs[1::2] if in_string else runs[::2]))
+        if values > limit:
+            return True
+        in_string ^= len(runs) % 2 == 0
+    return False
+
+
+def check_lengths(data: JsonObject, *, max_items: int) -> None:
+    """Refuse a request whose arrays are longer than this server takes."""
+    for name, limit, setting in (("input", max_items, " (MAX_INPUT_ITEMS)"), ("tools", MAX_TOOLS, "")):
+        value = data.get(name)
+        if isinstance(value, list) and len(value) > limit:
+            raise invalid_request(
+                f"Invalid '{name}': array too long. Expected an array with maximum length {limit}{setting}, but got "
+                f"an array with length {len(value)} instead.",
+                param=name,
+                code="array_above_max_length",
+            )
+
+
+def too_many_values(limit: int) -> ApiError:
+    """A JSON text of more values than one request may have."""
+    return invalid_request(
+        f"The request has more than {limit} JSON values (MAX_JSON_VALUES). Send fewer items, or continue a response "
+        "with 'previous_response_id' and only the new ones.",
+        code="request_too_complex",
+    )
+
+
+def _may_have_more(content: bytes, limit: int) -> bool:
+    found = 0
+    for start in range(0, len(content), PIECE):
+        piece = content[start : start + PIECE]
+        found += piece.count(b",") + piece.count(b"[") + piece.count(b"{")
+        if found > limit:
+            return True
+    return False
+
+
+def _without_escapes(content: bytes) -> Iterator[bytes]:
+    """Yield the text in pieces, without its escaped backslashes and quotes; no escape is cut in two."""
+    rest = b""
+    for start in range(0, len(content), PIECE):
+        piece = rest + content[start : start + PIECE]
+        backslashes = len(piece) - len(piece.rstrip(b"\\"))
+        rest = b"\\" if backslashes % 2 else b""
+        piece = piece[: len(piece) - len(rest)]
+        yield piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+    yield rest

@@ -1,0 +1,46 @@
+"""Reading what clients send, off the event loop where it is long, and few at once: each takes several times its size.
+
+orjson, the tokens of a long text and pydantic's lists hold Python's lock while they work, on a thread, too; so what
+one of their calls may take is bounded by MAX_JSON_VALUES, MAX_INPUT_ITEMS and the largest body.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.sizes import check_lengths, loads_bounded
+
+READ_AT_ONCE = 32 * 1024  # bytes; what is longer is read on a thread (parsed and validated in under 10 ms)
+LONG_READS = 2  # at once in one process
+
+Result = TypeVar("Result")
+
+
+class JsonReader:
+    """Parses JSON within the bounds of one process. Sizes are in bytes."""
+
+    def __init__(self, *, max_body_bytes: int, max_values: int, max_items: int) -> None:
+        self.max_body_bytes = max_body_bytes
+        self._max_values = max_values
+        self._max_items = max_items
+        self._threads = ThreadPoolExecutor(LONG_READS, thread_name_prefix="reader")
+
+    def loads(self, content: bytes) -> object:
+        """Parse. Raises `orjson.JSONDecodeError`, and `ApiError` for what holds more than this server takes."""
+        data = loads_bounded(content, max_values=self._max_values)
+        if isinstance(data, dict):
+            fields: JsonObject = data
+            check_lengths(fields, max_items=self._max_items)
+        return data
+
+    async def run(self, size: int, work: Callable[[], Result]) -> Result:
+        """Return what `work` makes of something of this size; on a thread if that is long."""
+        if size <= READ_AT_ONCE:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def close(self) -> None:
+        """Begin no more; what is being read goes on."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
