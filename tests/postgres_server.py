@@ -72,11 +72,13 @@ class PostgresServer:
             time.sleep(0.02)
 
     @contextmanager
-    def hanging(self) -> Iterator[None]:
-        """Stall the server and all its processes: connections stay open, and nothing is answered."""
+    def hanging(self, *, accepts: bool = False) -> Iterator[None]:
+        """Stall the server's processes: connections stay open and nothing is answered; `accepts`: new ones are."""
         assert self._process is not None, "The server does not run."
-        stalled = [self._process.pid]
-        os.kill(self._process.pid, signal.SIGSTOP)  # the first: it makes no others then
+        stalled = []
+        if not accepts:
+            stalled.append(self._process.pid)
+            os.kill(self._process.pid, signal.SIGSTOP)  # the first: it makes no others then
         try:
             for child in _children(self._process.pid):
                 os.kill(child, signal.SIGSTOP)

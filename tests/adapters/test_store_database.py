@@ -2,6 +2,9 @@
 
 import asyncio
 import math
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -197,6 +200,47 @@ class TestCheck:
             assert await store.check() is None
             assert statements == ["SELECT 1"]
             await store.aclose()
+
+
+class TestAHang:
+    """PostgreSQL stops to answer under an open store, as a whole or where it serves the store's connections."""
+
+    @pytest.mark.parametrize("accepts", [False, True])
+    async def test_whatever_waits_fails_in_time_and_nothing_is_kept_waiting_after_it(
+        self, own_postgres_server: PostgresServer, open_database: OpenDatabase, accepts: bool
+    ) -> None:
+        timeout = 1.0
+        url = own_postgres_server.url_of(own_postgres_server.create_database())
+        with open_database(url) as alias:
+            await asyncio.to_thread(migrate, alias)
+            store = DatabaseResponseStore(using=alias, timeout=timeout)
+            await store.start()
+            stored = Turn().saying(*exchange(0))
+            await store.save(stored)
+            assert await same_chain(store, stored)
+            with own_postgres_server.hanging(accepts=accepts):
+                asked = time.monotonic()
+                waiting = [
+                    *(store.save(Turn().saying(*exchange(number))) for number in range(20)),
+                    *(store.chain(stored.project, str(stored.response["id"])) for _ in range(20)),
+                ]
+                done = await asyncio.gather(*waiting, return_exceptions=True)
+                assert time.monotonic() - asked < timeout + 1.0
+                assert sum(isinstance(each, StoreError) for each in done) >= 21, "one reader had a connection"
+                if accepts:
+                    assert await eventually_works(lambda: same_chain(store, stored))
+                    await store.save(Turn().saying(*exchange(1)))
+            assert await eventually_works(lambda: same_chain(store, stored))
+            await store.save(Turn().saying(*exchange(2)))
+            await store.aclose()
+
+
+async def eventually_works(act: Callable[[], Awaitable[bool]]) -> bool:
+    """Return what comes of something that may fail at first."""
+    for _ in range(10):
+        with suppress(StoreError):
+            return await act()
+    return await act()
 
 
 class TestAnOutage:
