@@ -154,6 +154,9 @@ class Settings:
         "", _text, "`sqlite:///…` or `postgres://user:password@host/name`",
         default_text="sqlite:///DATA_DIR/respsite.sqlite3",
     )  # fmt: skip
+    database_timeout_seconds: float = _setting(
+        10.0, _seconds(0.1), "how long the database may take to answer; then clients get a 503", default_text="10"
+    )
     redis_url: str = _setting(
         "", _text, "`redis://host:6379/0`: shares limits between workers", default_text="unset: in memory"
     )

@@ -56,8 +56,9 @@ class JSONTextField(models.TextField):
 class Response(models.Model):
     """A response, from the moment it was accepted; `body` is the object as clients read it.
 
-    `worker` is the process that runs it, empty once it has ended. `request` is what a background response was asked,
-    kept until it begins to answer, so that another start can run it. `size` is in bytes, times are in milliseconds.
+    `worker` is the process that runs it, empty once it has ended; `epoch` counts those that have claimed it. `request`
+    is what a background response was asked, kept until it begins to answer, so that another start can run it. `size` is
+    in bytes, times are in milliseconds.
     """
 
     id = models.CharField(primary_key=True, max_length=ID_LENGTH)
@@ -72,6 +73,7 @@ class Response(models.Model):
     previous_response_id = models.CharField(max_length=ID_LENGTH, default="")
     conversation_id = models.CharField(max_length=ID_LENGTH, default="")
     worker = models.CharField(max_length=ID_LENGTH, default="")
+    epoch = models.IntegerField(default=0, db_default=0)
     request = JSONTextField(null=True)
     size = models.PositiveBigIntegerField(default=0)
     input_tokens = models.PositiveIntegerField(default=0)

@@ -13,6 +13,7 @@ from typing import Any
 from channels.layers import InMemoryChannelLayer, get_channel_layer
 
 logger = logging.getLogger("respsite.relay")
+_LAYERS_LOG = logging.getLogger("channels_redis.pubsub")
 
 GROUP = "respsite-workers"
 RETRY_SECONDS = 2.0
@@ -30,6 +31,7 @@ class Relay:
 
             self._outages += (RedisError,)
         self._task: asyncio.Task[None] | None = None
+        self._outage: asyncio.Task[None] | None = None  # waits for the end of one
 
     @property
     def reaches_others(self) -> bool:
@@ -43,12 +45,16 @@ class Relay:
         responses that were deleted.
         """
         self._task = asyncio.create_task(self._listen(cancel, forget), name="relay")
+        _LAYERS_LOG.addFilter(self._hears_of_outage)
 
     async def aclose(self) -> None:
         """Stop listening."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        _LAYERS_LOG.removeFilter(self._hears_of_outage)
+        tasks = [task for task in (self._task, self._outage) if task]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def ask_to_cancel(self, response_id: str) -> bool:
         """Tell all workers to cancel a response; return whether the word went out."""
@@ -61,19 +67,46 @@ class Relay:
 
     async def _tell(self, message: dict[str, object], what: str) -> bool:
         try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await self._layer.group_send(GROUP, message)
+            await self._send(message)
         except self._outages as problem:
             logger.warning("the workers could not be told to %s: %s", what, problem or "no answer")
             return False
         return True
+
+    async def _send(self, message: dict[str, object]) -> None:
+        async with asyncio.timeout(SEND_SECONDS):
+            await self._layer.group_send(GROUP, message)
+
+    def _hears_of_outage(self, record: logging.LogRecord) -> bool:
+        """Filter the layer's own log: it listens again by itself, and writes a traceback each second until it can."""
+        problem = record.exc_info[1] if record.exc_info else None
+        if not isinstance(problem, self._outages):
+            return True
+        self._is_away(problem)
+        return False
+
+    def _is_away(self, problem: BaseException) -> None:
+        """Say it once an outage, and when it is over."""
+        if self._outage is None or self._outage.done():
+            logger.warning("the channel layer is away: %s; workers do not hear each other", problem or "no answer")
+            self._outage = asyncio.create_task(self._await_end(), name="relay outage")
+
+    async def _await_end(self) -> None:
+        while True:
+            await asyncio.sleep(RETRY_SECONDS)
+            try:
+                await self._send({"type": "hello"})
+            except self._outages:
+                continue
+            logger.info("the channel layer is back")
+            return
 
     async def _listen(self, cancel: Callable[[str], None], forget: Callable[[Collection[str]], None]) -> None:
         while True:
             try:
                 await self._hear(cancel, forget)
             except self._outages as problem:
-                logger.warning("the channel layer is away: %s; trying again in %.0f s", problem, RETRY_SECONDS)
+                self._is_away(problem)
             except Exception:
                 logger.exception("the relay broke and listens again")
             await asyncio.sleep(RETRY_SECONDS)

@@ -170,7 +170,8 @@ def _stores(settings: Settings) -> Stores:
     from responses_app.stores.conversations import DatabaseConversationStore  # after Django's apps are ready
     from responses_app.stores.database import DatabaseResponseStore
 
-    conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries)
+    timeout = settings.database_timeout_seconds
+    conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries, timeout=timeout)
     if not settings.responses_store:
         return Stores(MemoryResponseStore(max_entries=0), conversations)
     limits = StoreLimits(
@@ -178,7 +179,7 @@ def _stores(settings: Settings) -> Stores:
         max_entries=settings.responses_store_max_entries,
         max_bytes=settings.responses_store_max_bytes,
     )
-    return Stores(DatabaseResponseStore(limits=limits), conversations)
+    return Stores(DatabaseResponseStore(limits=limits, timeout=timeout), conversations)
 
 
 def _run_limits(settings: Settings) -> RunLimits:

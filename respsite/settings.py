@@ -132,10 +132,11 @@ def _database(url: str) -> dict[str, Any]:
     config: dict[str, Any] = dict(dj_database_url.parse(url, conn_max_age=None, conn_health_checks=True))
     if config["ENGINE"].endswith("sqlite3"):
         # Write-ahead log: readers never wait for the writer. IMMEDIATE: writers queue instead of failing ("locked").
+        milliseconds = round(RESPSITE.database_timeout_seconds * 1000)
         config["OPTIONS"] = {
-            "timeout": 20,
+            "timeout": RESPSITE.database_timeout_seconds,
             "transaction_mode": "IMMEDIATE",
-            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000",
+            "init_command": f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout={milliseconds}",
         }
         Path(config["NAME"]).parent.mkdir(parents=True, exist_ok=True)
     elif importlib.util.find_spec("psycopg") is None:
@@ -143,7 +144,9 @@ def _database(url: str) -> dict[str, Any]:
             "respsite: DATABASE_URL names PostgreSQL; install what it needs: pip install -e '.[postgres]'."
         )
     else:
-        config["OPTIONS"] = {"connect_timeout": 5, **config.get("OPTIONS", {})}  # seconds
+        config["ENGINE"] = "responses_app.stores.postgres"
+        seconds = max(2, min(5, round(RESPSITE.database_timeout_seconds)))  # libpq takes no fewer
+        config["OPTIONS"] = {"connect_timeout": seconds, **config.get("OPTIONS", {})}
     return config
 
 

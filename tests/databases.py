@@ -39,7 +39,8 @@ def _migrated_file(manage: Manage) -> Path:
 
 
 @functools.cache
-def _postgres() -> PostgresServer:
+def postgres() -> PostgresServer:
+    """Return the PostgreSQL of these databases."""
     server = PostgresServer()
     server.start()
     atexit.register(server.close)
@@ -48,8 +49,8 @@ def _postgres() -> PostgresServer:
 
 @functools.cache
 def _migrated_database(manage: Manage) -> str:
-    name = _postgres().create_database()
-    manage("migrate", "--verbosity", "0", DATABASE_URL=_postgres().url_of(name))
+    name = postgres().create_database()
+    manage("migrate", "--verbosity", "0", DATABASE_URL=postgres().url_of(name))
     return name
 
 
@@ -60,4 +61,4 @@ def postgres_url(folder: Path, manage: Manage) -> str:
 
 @functools.cache  # a folder keeps its database
 def _url_of_folder(folder: Path, manage: Manage) -> str:
-    return _postgres().url_of(_postgres().create_database(template=_migrated_database(manage)))
+    return postgres().url_of(postgres().create_database(template=_migrated_database(manage)))

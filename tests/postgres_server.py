@@ -9,6 +9,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -70,6 +71,23 @@ class PostgresServer:
                 raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}")
             time.sleep(0.02)
 
+    @contextmanager
+    def hanging(self, *, accepts: bool = False) -> Iterator[None]:
+        """Stall the server's processes: connections stay open and nothing is answered; `accepts`: new ones are."""
+        assert self._process is not None, "The server does not run."
+        stalled = []
+        if not accepts:
+            stalled.append(self._process.pid)
+            os.kill(self._process.pid, signal.SIGSTOP)  # the first: it makes no others then
+        try:
+            for child in _children(self._process.pid):
+                os.kill(child, signal.SIGSTOP)
+                stalled.append(child)
+            yield
+        finally:
+            for process in reversed(stalled):
+                os.kill(process, signal.SIGCONT)
+
     def stop(self) -> None:
         """Let the server shut down, cutting its connections; do nothing if it does not run."""
         process, self._process = self._process, None
@@ -112,6 +130,16 @@ class PostgresServer:
         """Give what makes a subprocess run as the server's owner, in its directory."""
         identity = {"user": self._user, "group": self._user, "extra_groups": []} if self._user else {}
         return {"cwd": self._directory, "env": {"PGDATA": str(self._directory / "data"), "LC_ALL": "C"}, **identity}
+
+
+def _children(process: int) -> list[int]:
+    """Return a process's children."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == process:
+                found.append(int(stat.parent.name))
+    return found
 
 
 def _newest_programs() -> Path:

@@ -5,20 +5,29 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status
 from responses_app.runs.failures import server_stopped
 from responses_app.runs.forgetting import Forgetting
+from responses_app.runs.pulse import Pulse
 from responses_app.runs.service import ResponseService
-from responses_app.stores.base import AcceptedResponse, BaseResponseStore, StoredResponse, StoreError, WorkerState
+from responses_app.stores.base import (
+    AcceptedResponse,
+    BaseResponseStore,
+    ClaimLost,
+    StoredResponse,
+    StoreError,
+    WorkerState,
+)
 
 logger = logging.getLogger("respsite.runs")
 
 BEATS_PER_LEASE = 3
-FOREVER = 10 * 365 * 24 * 3600.0  # seconds: of a lease that does not end
+TRIES_PER_BEAT = 4  # where one fails: who is late by one failure must not look dead
 PURGE_SECONDS = 60.0
+CHECK_SECONDS = 2.0  # how long `check` waits for an answer
+FRESH_SECONDS = 1.0  # a beat that is not older shows that the store can be written to
 
 
 class Caretaker:
@@ -42,7 +51,9 @@ class Caretaker:
         self._lease = lease_seconds
         self._tasks: list[asyncio.Task[None]] = []
         self._inherited: deque[AcceptedResponse] = deque()  # taken over, and to be run here
-        self._seen_at = self._seen_since = -FOREVER  # when the store heard from this worker: last, and since when
+        self._pulse = Pulse(lease_seconds)
+        self._looked_dead = False  # and it is not known yet what that has cost
+        self._checking: asyncio.Task[str | None] | None = None
         self._purged_at = time.monotonic()
 
     async def start(self) -> None:
@@ -53,6 +64,25 @@ class Caretaker:
             asyncio.create_task(self._keep_looking(), name="caretaker"),
         ]
 
+    async def check(self) -> str | None:
+        """Return None if the store can be read and written to now, else one sentence that says what to do."""
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check())
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                return await asyncio.shield(self._checking)
+        except TimeoutError:
+            return f"The database has not answered for {CHECK_SECONDS:g} s: it hangs, or cannot be reached."
+
+    async def _check(self) -> str | None:
+        problem = await self._store.check()
+        if problem is None and self._pulse.age > FRESH_SECONDS:
+            try:
+                await self._beat()
+            except StoreError:
+                return "The database cannot be written to: look for a full disk, or a server that only lets read."
+        return problem
+
     async def aclose(self) -> None:
         """Stop; what was taken over and does not run yet is for others."""
         for task in self._tasks:
@@ -62,8 +92,9 @@ class Caretaker:
         await self._look_after(self._give_back)
 
     async def _keep_beating(self) -> None:
+        pause = self._lease / BEATS_PER_LEASE
         while True:
-            await asyncio.sleep(self._lease / BEATS_PER_LEASE)
+            await asyncio.sleep(pause if self._pulse.age < pause else pause / TRIES_PER_BEAT)
             await self._look_after(self._beat)
 
     async def _keep_looking(self) -> None:
@@ -83,17 +114,18 @@ class Caretaker:
             logger.exception("looking after the store broke")
 
     async def _beat(self) -> None:
-        await self._store.beat(self._state())
-        now = time.monotonic()
-        if now - self._seen_at > self._lease:
-            self._seen_since = now
-        self._seen_at = now
+        asked = self._pulse.clock()
+        heard = await self._store.beat(self._state())
+        self._looked_dead |= self._pulse.beat(heard, asked=asked)
+        if self._looked_dead:
+            await self._let_go()
+            self._looked_dead = False
 
-    @property
-    def _heard_all(self) -> bool:
-        """Whether all who live could say so: after a start, or a store that was away, that takes a lease."""
-        now = time.monotonic()
-        return now - self._seen_at <= self._lease <= now - self._seen_since
+    async def _let_go(self) -> None:
+        """Stop what others have taken over while this worker was silent for so long that it looked dead."""
+        runs = {run.response_id: run for run in self._service.registry.running if run.claim is not None}
+        for response_id in await self._store.lost({each: run.claim for each, run in runs.items() if run.claim}):
+            self._service.registry.lose(runs[response_id])
 
     async def _settle(self) -> None:
         """Keep the ends that could not be kept when they came."""
@@ -102,13 +134,17 @@ class Caretaker:
             stored = unsaved.popleft()
             try:
                 await self._store.save(stored)
+            except ClaimLost:
+                logger.warning("response %s ended here and runs elsewhere", stored.response["id"])
             except StoreError:
                 unsaved.appendleft(stored)
                 raise
 
     async def _inherit(self) -> None:
-        lease = self._lease if self._heard_all else FOREVER
-        estate = await self._store.inherit(self._state().id, lease_seconds=lease)
+        known = {run.response_id for run in self._service.registry.running}
+        known |= {str(accepted.response["id"]) for accepted in self._inherited}
+        known |= {str(stored.response["id"]) for stored in self._service.unsaved}
+        estate = await self._store.inherit(self._state().id, dead_before=self._pulse.dead_before, known=known)
         if estate.failed:
             logger.warning("%d responses of workers that died have failed", estate.failed)
         self._inherited += estate.queued
@@ -120,6 +156,8 @@ class Caretaker:
         response_id = accepted.response["id"]
         try:
             await self._service.run_again(accepted)
+        except ClaimLost:
+            return True
         except ApiError as error:
             logger.warning("response %s, which another start left, cannot run: %s", response_id, error.message)
             if error.retry_after is not None:
@@ -142,12 +180,16 @@ class Caretaker:
                 input_items=accepted.input_items,
                 transport=accepted.transport,
                 accepted=True,
+                claim=accepted.claim,
             )
         )
 
     async def _give_back(self) -> None:
         while self._inherited:
-            await self._store.accept(replace(self._inherited[0], worker="", again=True))
+            try:
+                await self._store.give_back(self._inherited[0])
+            except ClaimLost:
+                logger.info("response %s is another worker's already", self._inherited[0].response["id"])
             self._inherited.popleft()
 
     async def _purge(self) -> None:

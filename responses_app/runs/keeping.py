@@ -12,6 +12,8 @@ from responses_app.protocol.stream import ResponseStream
 from responses_app.runs.plan import RunPlan
 from responses_app.stores.base import (
     AcceptedResponse,
+    Claim,
+    ClaimLost,
     ConversationAppend,
     ParentGone,
     StoredResponse,
@@ -30,8 +32,11 @@ class Measured:
     duration_ms: int
 
 
+NOT_MEASURED = Measured(first_token_ms=None, duration_ms=0)
+
+
 class ResponseKeeper:
-    """Keeps one response; does nothing for one that is not stored. `worker` is this process, `now` its clock.
+    """Keeps one response; does nothing for one that is not stored. `claim` is this process's, `now` its clock.
 
     `owe` takes an end that could not be kept, to be kept when the store is back.
     """
@@ -41,7 +46,7 @@ class ResponseKeeper:
         plan: RunPlan,
         stores: Stores,
         *,
-        worker: str,
+        claim: Claim,
         now: Callable[[], float],
         owe: Callable[[StoredResponse], None],
     ) -> None:
@@ -50,8 +55,9 @@ class ResponseKeeper:
         self._plan = plan
         self._store = stores.responses
         self._conversations = stores.conversations
-        self._worker = worker
-        self._accepted = False
+        self.claim = claim
+        self.accepted = False
+        self.runs_nowhere_else = not plan.background  # a background response can be run again until it has begun
 
     async def accept(self, response: JsonObject, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another start has kept it already.
@@ -60,37 +66,40 @@ class ResponseKeeper:
         """
         plan = self._plan
         if plan.stored:
-            await self._accept(response, self._worker, again=again)
-            self._accepted = True
+            await self._store.accept(self._as_accepted(response, again=again))
+            self.accepted = True
         elif plan.stored_parent and not await self._store.knows(plan.origin.project, plan.stored_parent):
             raise ParentGone(plan.stored_parent)
 
     async def begin(self) -> None:
         """Note that it has begun to answer, so that no other start runs it again. Raises `StoreError`."""
         if self._plan.stored and self._plan.background:
-            await self._store.begin(self._plan.origin.project, self._plan.response_id)
+            await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
+            self.runs_nowhere_else = True
 
     async def give_back(self, response: JsonObject) -> None:
         """Put it back into the queue, nobody's. Raises `StoreError`."""
-        await self._accept(response, "", again=True)
+        await self._store.give_back(self._as_accepted(response, again=True))
+
+    def refuse(self, response: JsonObject) -> None:
+        """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run."""
+        self._owe(replace(self._stored(response, None, [], NOT_MEASURED), accepted=True))
 
     def go_on(self, plan: RunPlan) -> None:
         """Keep what another plan makes of the same response: its chain begins anew."""
         self._plan = plan
 
-    async def _accept(self, response: JsonObject, worker: str, *, again: bool) -> None:
+    def _as_accepted(self, response: JsonObject, *, again: bool) -> AcceptedResponse:
         plan = self._plan
-        await self._store.accept(
-            AcceptedResponse(
-                project=plan.origin.project,
-                response=response,
-                worker=worker,
-                input_items=tuple(plan.input_items),
-                transport=plan.origin.transport,
-                request=plan.request.as_json() if plan.background else None,
-                again=again,
-                parent=plan.stored_parent,
-            )
+        return AcceptedResponse(
+            project=plan.origin.project,
+            response=response,
+            claim=self.claim,
+            input_items=tuple(plan.input_items),
+            transport=plan.origin.transport,
+            request=plan.request.as_json() if plan.background else None,
+            again=again,
+            parent=plan.stored_parent,
         )
 
     def link(self, stream: ResponseStream, status: Status) -> ChainLink | None:
@@ -110,9 +119,11 @@ class ResponseKeeper:
     async def save(
         self, response: JsonObject, link: ChainLink | None, sampled: list[SampledItem], measured: Measured
     ) -> bool:
-        """Keep the finished response; return False if that failed."""
+        """Keep the finished response; return False if that failed. Raises `ClaimLost`."""
         try:
             await self._save(response, link, sampled, measured)
+        except ClaimLost:
+            raise
         except StoreError as problem:
             logger.error("response %s could not be stored: %s", self._plan.response_id, problem)
         except Exception:
@@ -159,5 +170,6 @@ class ResponseKeeper:
             first_token_ms=measured.first_token_ms,
             duration_ms=measured.duration_ms,
             conversation=self._append(response, link),
-            accepted=self._accepted,
+            accepted=self.accepted,
+            claim=self.claim,
         )

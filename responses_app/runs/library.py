@@ -78,7 +78,8 @@ class ResponseLibrary:
         if run is not None and run.plan.background and not run.journal.closed:
             self._registry.cancel(run, reason="its client cancelled it")
             await self._registry.wait_for_end(run)
-            return run.response()
+            if not run.lost:
+                return run.response()
         response = await self.response(project, response_id)
         if not response.get("background"):
             raise invalid_request("Cannot cancel a synchronous response: only background ones.", param="response_id")

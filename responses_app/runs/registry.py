@@ -8,7 +8,7 @@ outlives the registry.
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -63,6 +63,11 @@ class RunRegistry:
         """Return a response of a project that still runs, or whose stream is kept."""
         run = self.get(response_id) or self.sessions.get(response_id)
         return run if run and run.plan.origin.project == project and not run.deleted else None
+
+    @property
+    def running(self) -> Sequence[ResponseRun]:
+        """All that have not ended."""
+        return [run for run, _ in self._runs.values()]
 
     def check_capacity(self) -> None:
         """Raise `ApiError` (503) if no run can start now."""
@@ -151,6 +156,8 @@ class RunRegistry:
 
     def _ended(self, run: ResponseRun) -> None:
         self._runs.pop(run.response_id, None)
+        if run.lost:
+            self.sessions.drop(run.response_id)  # what became of it stands in the store
         if run.plan.background:
             self.queue.leave()
         self._end_grace(run)
@@ -171,6 +178,11 @@ class RunRegistry:
         run.deleted = True
         self.sessions.drop(run.response_id)
         self.cancel(run, reason=reason)
+
+    def lose(self, run: ResponseRun) -> None:
+        """Stop a run whose response another worker has taken over."""
+        run.lost = True
+        self.cancel(run, reason="another worker took it over")
 
     async def wait_for_end(self, run: ResponseRun) -> None:
         """Return when a run has ended."""

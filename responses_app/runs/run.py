@@ -30,7 +30,7 @@ from responses_app.runs.journal import EventJournal
 from responses_app.runs.keeping import Measured, ResponseKeeper
 from responses_app.runs.plan import CompactionPlan, RunPlan
 from responses_app.runs.turn import Turn
-from responses_app.stores.base import StoreError
+from responses_app.stores.base import Claim, ClaimLost, ParentGone, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
@@ -63,6 +63,7 @@ class ResponseRun:
         self.finishing = False  # from here on a cancellation changes nothing
         self.stopping = False  # a cancellation means that the server stops
         self.deleted = False  # a client has deleted the response while it ran
+        self.lost = False  # another worker took it over: this one was taken for dead, and was not
         self.abandoned_reason = ""  # why the readers went away, for the log
         self._engine = engine
         self._stream = stream
@@ -101,6 +102,11 @@ class ResponseRun:
                 await self._answer_at_once()
         except asyncio.CancelledError:
             await self._stop()
+        except ClaimLost:
+            self._give_up()
+        except StoreError as problem:
+            logger.error("response %s could not begin: %s", self.response_id, problem)
+            await self._fail(None)
         except EngineError as error:
             logger.warning("response %s: the engine failed: %s: %s", self.response_id, type(error).__name__, error)
             await self._fail(error)
@@ -111,10 +117,24 @@ class ResponseRun:
     async def accept(self, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another start has kept it already.
 
-        Raises `StoreError`; `ParentGone` where what it continues is gone.
+        Raises `StoreError`; `ParentGone` where what it continues is gone. Else nobody knows whether one that raised is
+        kept or will be: if so, it ends as failed, unless it is for another try.
         """
         status = Status.QUEUED if self.plan.background else Status.IN_PROGRESS
-        await self._keeper.accept({**self.response(), "status": status.value}, again=again)
+        try:
+            await self._keeper.accept({**self.response(), "status": status.value}, again=again)
+        except (ClaimLost, ParentGone):
+            raise
+        except StoreError:
+            if not again:
+                error = failure(None, self.plan.origin.request_id)
+                self._keeper.refuse({**self.response(), "status": Status.FAILED.value, "error": error})
+            raise
+
+    @property
+    def claim(self) -> Claim | None:
+        """By what right it runs here; None for one that no other worker knows of."""
+        return self._keeper.claim if self._keeper.accepted else None
 
     async def _wait_and_answer(self) -> None:
         self._publish(self._stream.enqueue())
@@ -160,7 +180,9 @@ class ResponseRun:
 
     async def _stop(self) -> None:
         """End as cancelled; where the server stops, as failed, or go back to the queue if nothing was said."""
-        if not self.stopping:
+        if self.lost:
+            self._give_up()
+        elif not self.stopping:
             await self._finish(Status.CANCELLED)
         elif not self.plan.background or self.has_spoken:
             self.problem = unanswered_by_stopped_server()
@@ -172,6 +194,20 @@ class ResponseRun:
                 logger.info("response %s goes back to the queue: the server stops", self.response_id)
             except StoreError as problem:
                 logger.error("response %s could not go back to the queue: %s", self.response_id, problem)
+            self.journal.end()
+
+    def _give_up(self) -> None:
+        """Stop without a word to the store: another worker has decided what becomes of the response.
+
+        It has let fail what could not be run again, and readers are told that; else it runs the response itself, and
+        the stream here ends without an end.
+        """
+        self.lost = self.finishing = True
+        logger.warning("response %s: another worker took it over, so it stops here", self.response_id)
+        self.problem = unanswered_by_stopped_server()
+        if self._keeper.runs_nowhere_else:
+            self._publish(self._stream.finish(Ending(status=Status.FAILED, completed_at=0, error=server_stopped())))
+        else:
             self.journal.end()
 
     async def _prefill(self) -> None:
@@ -286,7 +322,12 @@ class ResponseRun:
             reason=reason,
         )
         link = self._keeper.link(self._stream, status)
-        if not await self._keeper.save(self._stream.outcome(ending), link, self._stream.sampled, self._measured()):
+        try:
+            kept = await self._keeper.save(self._stream.outcome(ending), link, self._stream.sampled, self._measured())
+        except ClaimLost:
+            self._give_up()
+            return
+        if not kept:
             ending = replace(
                 ending, status=Status.FAILED, error=failure(None, self.plan.origin.request_id), reason=None
             )

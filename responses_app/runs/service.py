@@ -35,7 +35,15 @@ from responses_app.runs.plan import Origin, RunPlan
 from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.run import ResponseRun
-from responses_app.stores.base import AcceptedResponse, ParentGone, StoredResponse, StoreError, Stores
+from responses_app.stores.base import (
+    AcceptedResponse,
+    Claim,
+    ClaimLost,
+    ParentGone,
+    StoredResponse,
+    StoreError,
+    Stores,
+)
 
 logger = logging.getLogger("respsite.runs")
 
@@ -115,14 +123,16 @@ class ResponseService:
     async def run_again(self, accepted: AcceptedResponse) -> None:
         """Run a background response that another start has accepted and never begun.
 
-        Raises `ApiError` where that cannot be: its model is gone, or what it continues.
+        Raises `ApiError` where that cannot be: its model is gone, or what it continues. Raises `ClaimLost`.
         """
         origin = Origin(transport=accepted.transport, project=accepted.project)
         request = parse_create({**(accepted.request or {}), "input": list(accepted.input_items)})
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
-        run = self._run(plan, model)
+        run = self._run(plan, model, accepted.claim)
         try:
             await run.accept(again=True)
+        except ClaimLost:
+            raise
         except StoreError as error:
             raise store_away() from error
         self.registry.queue.enter()
@@ -214,7 +224,7 @@ class ResponseService:
         )
         return model, draft, info
 
-    def _run(self, plan: RunPlan, model: ServedModel) -> ResponseRun:
+    def _run(self, plan: RunPlan, model: ServedModel, claim: Claim | None = None) -> ResponseRun:
         request = plan.request
         response = new_response(
             request,
@@ -230,7 +240,9 @@ class ResponseService:
             engine=model.engine,
             stream=ResponseStream(response, functions=functions, new_id=self.new_id),
             journal=EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable),
-            keeper=ResponseKeeper(plan, self.stores, worker=self.limits.worker, now=self.now, owe=self._owe),
+            keeper=ResponseKeeper(
+                plan, self.stores, claim=claim or Claim(self.limits.worker), now=self.now, owe=self._owe
+            ),
             queue=self.registry.queue,
         )
 

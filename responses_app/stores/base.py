@@ -9,19 +9,32 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """By what right a process writes of a response: `worker` has accepted it, or taken it over from a dead one.
+
+    Each claim of a response has a higher `epoch` than those before. Everything that is written of a response that runs
+    names its claim, and changes nothing where that is not the present one, or the response has ended: a worker that was
+    taken for dead, and was not, finds out by that.
+    """
+
+    worker: str = ""
+    epoch: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedResponse:
     """A response that was accepted and has not ended.
 
-    `response` is the object as clients read it, `worker` the process that runs it. `request` is what a background
-    response was asked: with it another start can run it, as long as nothing of it was said. `again`: it was accepted
-    before and goes back to the queue; if it was deleted meanwhile, it stays deleted. `parent` is the stored response
-    that it continues, "" for none.
+    `response` is the object as clients read it, `claim` that of the process that runs it. `request` is what a
+    background response was asked: with it another start can run it, as long as nothing of it was said. `again`: it was
+    accepted before, and taken over; if it was deleted meanwhile, it stays deleted. `parent` is the stored response that
+    it continues, "" for none.
     """
 
     project: str
     response: JsonObject
-    worker: str
+    claim: Claim
     input_items: tuple[JsonObject, ...] = ()
     transport: str = ""
     request: JsonObject | None = None
@@ -48,7 +61,8 @@ class StoredResponse:
 
     `response` is the object its terminal event carried. `link` is its part of the chain, None for one that cannot be
     continued. `sampled` are the output items with their tokens, so that a client may replay them. Times are in
-    milliseconds. `accepted`: it was kept when it was accepted, so if it is gone now, it was deleted.
+    milliseconds. `accepted`: it was kept when it was accepted, so if it is gone now, it was deleted. `claim` is that of
+    the process that ran it.
     """
 
     project: str
@@ -61,6 +75,7 @@ class StoredResponse:
     duration_ms: int | None = None
     conversation: ConversationAppend | None = None
     accepted: bool = False
+    claim: Claim = Claim()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +157,10 @@ class ParentGone(StoreError):
     """What a response continues was deleted, or its time is over."""
 
 
+class ClaimLost(StoreError):
+    """Another worker has taken the response over: nothing was written, and nothing is to be written any more."""
+
+
 class ConversationFull(StoreError):
     """A project has as many conversations as it may have."""
 
@@ -160,22 +179,32 @@ class BaseResponseStore(ABC):
 
     @abstractmethod
     async def accept(self, accepted: AcceptedResponse) -> None:
-        """Keep a response that is about to run (or, once more, one that goes back to the queue).
+        """Keep a response that is about to run (or, `again`, one that was taken over and is about to run).
 
-        A response that was saved already stays as it is. Raises `StoreError`; `ParentGone`, and nothing is kept, where
-        its `parent` is not known (any more).
+        A response that has ended stays as it is. Raises `StoreError`, and `ClaimLost`; `ParentGone`, and nothing is
+        kept, where its `parent` is not known (any more).
         """
 
     @abstractmethod
-    async def begin(self, project: str, response_id: str) -> None:
-        """Note that a queued response has begun to answer: it cannot be run again. Raises `StoreError`."""
+    async def begin(self, project: str, response_id: str, claim: Claim) -> None:
+        """Note that a queued response has begun to answer: it cannot be run again.
+
+        Raises `StoreError`, and `ClaimLost`.
+        """
+
+    @abstractmethod
+    async def give_back(self, accepted: AcceptedResponse) -> None:
+        """Put a response into the queue, nobody's: whoever looks first takes it over.
+
+        Raises `StoreError`, and `ClaimLost`.
+        """
 
     @abstractmethod
     async def save(self, stored: StoredResponse) -> None:
         """Keep a finished response, and append it to its conversation, in one transaction.
 
-        It is committed when this returns. Of one that was deleted since it was accepted nothing is kept.
-        Raises `StoreError`.
+        It is committed when this returns. Of one that was deleted since it was accepted nothing is kept, and one that
+        has ended stays as it is. Raises `StoreError`, and `ClaimLost`.
         """
 
     @abstractmethod
@@ -207,16 +236,25 @@ class BaseResponseStore(ABC):
         """Return these output items of responses and items of conversations, by id; unknown ids are left out."""
 
     @abstractmethod
-    async def beat(self, worker: WorkerState) -> None:
-        """Say that a worker lives. Raises `StoreError`."""
+    async def beat(self, worker: WorkerState) -> float:
+        """Say that a worker lives; return when that was, in Unix seconds of the store's own clock. Raises `StoreError`.
+
+        A worker that was seen in the future, by a clock that went wrong, counts as seen now.
+        """
 
     @abstractmethod
-    async def inherit(self, worker_id: str, *, lease_seconds: float) -> Estate:
-        """Take over what workers left that have not been seen for `lease_seconds`, or not at all.
+    async def inherit(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Estate:
+        """Take over what workers left that have not been seen since `dead_before`, or not at all.
 
-        Queued responses that can be run again become `worker_id`'s; all others end as failed. A worker is to `beat`
-        before it accepts anything, else others take it for dead. Raises `StoreError`.
+        That is a time of the store's clock, long enough before a beat of this worker's own. Queued responses that can
+        be run again become `worker_id`'s, by a new claim; all others end as failed. What it took over before and does
+        not have among the `known`, since the answer got lost, it is given again. A worker is to `beat` before it
+        accepts anything, else others take it for dead. Raises `StoreError`.
         """
+
+    @abstractmethod
+    async def lost(self, claims: Mapping[str, Claim]) -> Collection[str]:
+        """Return those of these responses, by their ids, that others have claimed since. Raises `StoreError`."""
 
     @abstractmethod
     async def purge(self) -> Purged:

@@ -3,6 +3,7 @@
 As with responses, one thread of its own writes, coalescing what comes at once, and a few threads read.
 """
 
+import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,13 +44,16 @@ class _Change(Generic[Result]):
 
 
 class DatabaseConversationStore(BaseConversationStore):
-    """Keeps conversations in the database `using`, at most `max_entries` of each project (0: any number)."""
+    """Keeps conversations in the database `using`, at most `max_entries` of each project (0: any number).
 
-    def __init__(self, *, using: str = "default", max_entries: int = 0) -> None:
+    `timeout` bounds, in seconds, whatever waits for the database.
+    """
+
+    def __init__(self, *, using: str = "default", max_entries: int = 0, timeout: float = math.inf) -> None:
         self._using = using
         self._max_entries = max_entries
-        self._writer: CoalescingWriter[_Change[Any]] = CoalescingWriter(self._commit, using=using)
-        self._readers = DatabaseReaders(using)
+        self._writer: CoalescingWriter[_Change[Any]] = CoalescingWriter(self._commit, using=using, timeout=timeout)
+        self._readers = DatabaseReaders(using, timeout=timeout)
 
     async def start(self) -> None:
         """Get ready. Raises `StoreError`."""

@@ -5,6 +5,7 @@ here runs on the event loop, or on asgiref's one thread for everything, which a 
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
@@ -20,6 +21,8 @@ from responses_app.stores import lookups
 from responses_app.stores.base import (
     AcceptedResponse,
     BaseResponseStore,
+    Claim,
+    ClaimLost,
     Estate,
     ParentGone,
     Purged,
@@ -30,12 +33,12 @@ from responses_app.stores.base import (
 )
 from responses_app.stores.chain_sql import load_chain
 from responses_app.stores.conversation_rows import can_be_known
-from responses_app.stores.estate import beat, inherit
+from responses_app.stores.estate import beat, inherit, lost
 from responses_app.stores.readers import DatabaseReaders
 from responses_app.stores.removal import remove_ended, remove_one
 from responses_app.stores.retention import added, plan_purge
 from responses_app.stores.writer import CoalescingWriter
-from responses_app.stores.writes import Acceptance, Begun, Job, Write, commit
+from responses_app.stores.writes import Acceptance, Act, Begun, GivenBack, Job, Step, Write, commit
 
 logger = logging.getLogger("respsite.stores")
 
@@ -45,9 +48,10 @@ Result = TypeVar("Result")
 class DatabaseResponseStore(BaseResponseStore):
     """Keeps responses in the database `using`, an alias of Django's DATABASES.
 
-    Saving a response again replaces it. A part whose ancestors were never stored (a connection may continue what it
+    A part whose ancestors were never stored (a connection may continue what it
     alone remembers) is stored with them, else it could not be continued; they cannot be retrieved or continued
-    themselves. `now` is the clock, in Unix seconds; `max_pending` bounds the writes that wait.
+    themselves. `now` stands for all clocks, in Unix seconds; without it workers go by the database's own.
+    `timeout` bounds, in seconds, whatever waits for the database; `max_pending` the writes that wait.
     """
 
     def __init__(
@@ -55,14 +59,18 @@ class DatabaseResponseStore(BaseResponseStore):
         *,
         using: str = "default",
         limits: StoreLimits = StoreLimits(),  # noqa: B008 - it is frozen
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] | None = None,
+        timeout: float = math.inf,
         max_pending: int = 10_000,
     ) -> None:
         self._using = using
         self._limits = limits
-        self._now = now
-        self._writer: CoalescingWriter[Write] = CoalescingWriter(self._commit, using=using, max_pending=max_pending)
-        self._readers = DatabaseReaders(using)
+        self._given_clock = now
+        self._now = now or time.time
+        self._writer: CoalescingWriter[Write] = CoalescingWriter(
+            self._commit, using=using, max_pending=max_pending, timeout=timeout
+        )
+        self._readers = DatabaseReaders(using, timeout=timeout)
         self._usable = False
 
     async def start(self) -> None:
@@ -73,16 +81,18 @@ class DatabaseResponseStore(BaseResponseStore):
         await self._readers.aclose()
 
     async def accept(self, accepted: AcceptedResponse) -> None:
-        acceptance = Acceptance(accepted, self._known_since())
-        await self._writer.write(acceptance)
-        if acceptance.refused:
+        step = await self._step(Acceptance(accepted, self._known_since()))
+        if step.refused:
             raise ParentGone(accepted.parent)
 
-    async def begin(self, project: str, response_id: str) -> None:
-        await self._writer.write(Begun(project, response_id))
+    async def begin(self, project: str, response_id: str, claim: Claim) -> None:
+        await self._step(Begun(project, response_id, claim))
+
+    async def give_back(self, accepted: AcceptedResponse) -> None:
+        await self._step(GivenBack(accepted))
 
     async def save(self, stored: StoredResponse) -> None:
-        await self._writer.write(stored)
+        await self._step(stored)
 
     async def response(self, project: str, response_id: str) -> JsonObject | None:
         if not can_be_known(response_id):
@@ -128,13 +138,15 @@ class DatabaseResponseStore(BaseResponseStore):
         since = self._known_since()
         return await self._readers.run(lambda db: lookups.items(db, project, wanted, since=since))
 
-    async def beat(self, worker: WorkerState) -> None:
-        await self._do(lambda db, _: beat(db, worker, now=self._now()))
+    async def beat(self, worker: WorkerState) -> float:
+        given = self._given_clock
+        return await self._do(lambda db, _: beat(db, worker, now=given() if given else None))
 
-    async def inherit(self, worker_id: str, *, lease_seconds: float) -> Estate:
-        return await self._do(
-            lambda db, before: inherit(db, worker_id, before, now=self._now(), lease_seconds=lease_seconds)
-        )
+    async def inherit(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Estate:
+        return await self._do(lambda db, before: inherit(db, worker_id, before, dead_before=dead_before, known=known))
+
+    async def lost(self, claims: Mapping[str, Claim]) -> Collection[str]:
+        return await self._readers.run(lambda db: lost(db, claims))
 
     async def purge(self) -> Purged:
         plan = await self._readers.run(lambda db: plan_purge(db, self._limits, now=self._now()))
@@ -144,13 +156,13 @@ class DatabaseResponseStore(BaseResponseStore):
         return purged
 
     async def check(self) -> str | None:
-        if self._usable:
-            return None
         try:
-            unapplied = await self._readers.run(_unapplied_migrations)
+            unapplied = await self._readers.run(_is_there if self._usable else _unapplied_migrations)
         except StoreError as error:
             logger.warning("the database cannot be reached: %s", error)
-            return "The database cannot be reached: check that it runs and that DATABASE_URL names it."
+            return (
+                "The database cannot be reached, or does not answer: check that it runs and that DATABASE_URL names it."
+            )
         if unapplied:
             return f"The database lacks {len(unapplied)} migrations: run `python manage.py migrate`."
         self._usable = True
@@ -160,6 +172,13 @@ class DatabaseResponseStore(BaseResponseStore):
         """Return the time, in Unix seconds, from which on responses are known."""
         return self._now() - self._limits.ttl if self._limits.ttl else -1.0
 
+    async def _step(self, act: Act) -> Step:
+        step = Step(act)
+        await self._writer.write(step)
+        if step.lost:
+            raise ClaimLost(f"{step.response_id} is not {step.claim.worker}'s any more")
+        return step
+
     async def _do(self, act: Callable[[BaseDatabaseWrapper, Result | None], Result]) -> Result:
         """Return what `act` returns, which runs on the writer's thread."""
         job = Job(act)
@@ -168,6 +187,12 @@ class DatabaseResponseStore(BaseResponseStore):
 
     def _commit(self, batch: Sequence[Write]) -> None:
         commit(connections[self._using], batch, now=self._now())
+
+
+def _is_there(connection: BaseDatabaseWrapper) -> Sequence[object]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    return ()
 
 
 def _unapplied_migrations(connection: BaseDatabaseWrapper) -> Sequence[object]:

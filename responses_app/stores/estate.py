@@ -1,17 +1,21 @@
 """Workers, and what dead ones leave: queued responses that others take over, and running ones that end as failed.
 
-Hosts that share a database are to have clocks that agree to within a second or so.
+All times are the store's: PostgreSQL's own clock, and on SQLite that of the one host there is. So no worker's clock has
+to be right, and a time that was read before a wait is compared as it was read: what passes while a database hangs makes
+nobody look dead.
 """
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 
 from responses_app.models import json_text
 from responses_app.protocol.resources import Status
-from responses_app.stores.base import STOPPED, AcceptedResponse, Estate, WorkerState
+from responses_app.stores.base import STOPPED, AcceptedResponse, Claim, Estate, WorkerState
 from responses_app.stores.response_sql import (
     CLAIM_RESPONSE,
     FAIL_RESPONSE,
@@ -28,57 +32,84 @@ from responses_app.stores.rows import time_value, worker_row
 
 REMEMBERED_SECONDS = 3600.0  # how long the row of a dead worker stays, for people to look at
 
+_CLOCK = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
+_FROM_THE_FUTURE = (
+    f"UPDATE {WORKERS} SET seen_at = %s WHERE id IN (SELECT id FROM {WORKERS} WHERE seen_at > %s {{lock}})"
+)
 _LEFT = f"""
 SELECT id, status, body, request IS NOT NULL FROM {RESPONSES}
-WHERE status IN {RUNNING} AND worker NOT IN ({{alive}}) {{lock}}
+WHERE status IN {RUNNING} AND worker <> %s AND worker NOT IN (SELECT id FROM {WORKERS} WHERE seen_at > %s) {{lock}}
 """  # unordered: SQLite would scan the whole table to have them in order
+_OWN = f"SELECT id FROM {RESPONSES} WHERE status IN {RUNNING} AND status = 'queued' AND worker = %s AND epoch > 1"
 _CLAIMED = f"""
-SELECT project, body, input_items, transport, request FROM {RESPONSES}
+SELECT project, body, input_items, transport, request, epoch FROM {RESPONSES}
 WHERE id IN ({{ids}}) AND worker = %s AND status = 'queued' ORDER BY created_at, id
 """
+_EPOCHS = f"SELECT id, epoch FROM {RESPONSES} WHERE id IN ({{ids}})"
 
 
-def beat(connection: BaseDatabaseWrapper, worker: WorkerState, *, now: float) -> None:
-    """Note that a worker lives."""
+def beat(connection: BaseDatabaseWrapper, worker: WorkerState, *, now: float | None) -> float:
+    """Note that a worker lives, and when; see `BaseResponseStore.beat`. `now` stands for the store's clock."""
     with connection.cursor() as cursor:
+        now = _time(cursor) if now is None else now
         KEEP_WORKER.run(cursor, [worker_row(connection, worker, seen_at=now)])
+        at = time_value(connection, now)
+        cursor.execute(_FROM_THE_FUTURE.format(lock=for_update(connection, "FOR UPDATE SKIP LOCKED")), [at, at])
+    return now
+
+
+def _time(cursor: CursorWrapper) -> float:
+    """Return the time of the database's clock, where it has one, in Unix seconds."""
+    if cursor.db.vendor != "postgresql":
+        return time.time()
+    cursor.execute(_CLOCK)
+    return float(cursor.fetchone()[0])
 
 
 def inherit(
-    connection: BaseDatabaseWrapper, worker_id: str, before: Estate | None, *, now: float, lease_seconds: float
+    connection: BaseDatabaseWrapper,
+    worker_id: str,
+    before: Estate | None,
+    *,
+    dead_before: float,
+    known: Collection[str] = (),
 ) -> Estate:
     """Take over what workers left that have not been seen since; see `BaseResponseStore.inherit`.
 
     Two at once never get the same: PostgreSQL skips what another has locked, SQLite lets one in at a time. `before` is
     what an earlier attempt gave, which may have been committed.
     """
-    alive = {worker_id, *_seen_since(connection, now - lease_seconds)}
-    runnable, lost = _left(connection, sorted(alive))
+    runnable, lost = _left(connection, worker_id, dead_before)
     with connection.cursor() as cursor:
         CLAIM_RESPONSE.run(cursor, [{"id": response_id, "worker": worker_id} for response_id in runnable])
         FAIL_RESPONSE.run(cursor, [_failed(response_id, body) for response_id, body in lost])
+        forgotten = max(0.0, dead_before - REMEMBERED_SECONDS)
         cursor.execute(
-            f"DELETE FROM {WORKERS} WHERE seen_at <= %s AND id <> %s",
-            [time_value(connection, now - max(REMEMBERED_SECONDS, lease_seconds)), worker_id],
+            f"DELETE FROM {WORKERS} WHERE seen_at <= %s AND id <> %s", [time_value(connection, forgotten), worker_id]
         )
-    claimed_before = [str(accepted.response["id"]) for accepted in before.queued] if before else []
-    queued = _claimed(connection, worker_id, list(dict.fromkeys([*claimed_before, *runnable])))
+        cursor.execute(_OWN, [worker_id])
+        mine = [row[0] for row in cursor.fetchall() if row[0] not in known]
+    queued = _claimed(connection, worker_id, list(dict.fromkeys([*mine, *runnable])))
     return Estate(queued=tuple(queued), failed=len(lost) + (before.failed if before and not lost else 0))
 
 
-def _seen_since(connection: BaseDatabaseWrapper, since: float) -> Iterable[str]:
+def lost(connection: BaseDatabaseWrapper, claims: Mapping[str, Claim]) -> Collection[str]:
+    """Return those of these responses that others have claimed since."""
+    found: list[str] = []
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT id FROM {WORKERS} WHERE seen_at > %s", [time_value(connection, since)])
-        return [row[0] for row in cursor.fetchall()]
+        for some in in_parts(list(claims)):
+            cursor.execute(_EPOCHS.format(ids=placeholders(some)), some)
+            found += [response_id for response_id, epoch in cursor.fetchall() if epoch != claims[response_id].epoch]
+    return found
 
 
 def _left(
-    connection: BaseDatabaseWrapper, alive: Collection[str]
+    connection: BaseDatabaseWrapper, worker_id: str, dead_before: float
 ) -> tuple[Sequence[str], Sequence[tuple[str, dict[str, Any]]]]:
     """Return the responses nobody runs: the ids of those that can be run again, the others with their bodies."""
-    sql = _LEFT.format(alive=placeholders(list(alive)), lock=for_update(connection, "FOR UPDATE SKIP LOCKED"))
+    sql = _LEFT.format(lock=for_update(connection, "FOR UPDATE SKIP LOCKED"))
     with connection.cursor() as cursor:
-        cursor.execute(sql, list(alive))
+        cursor.execute(sql, [worker_id, time_value(connection, max(0.0, dead_before))])
         rows = sorted(cursor.fetchall())
     runnable = [row[0] for row in rows if _can_run(row)]
     return runnable, [(row[0], json.loads(row[2])) for row in rows if not _can_run(row)]
@@ -95,8 +126,6 @@ def _failed(response_id: str, body: dict[str, Any]) -> Row:
         "id": response_id,
         "status": status,
         "body": json_text({**body, "status": status, "completed_at": None, "error": STOPPED}),
-        "worker": "",
-        "request": None,
     }
 
 
@@ -105,11 +134,11 @@ def _claimed(connection: BaseDatabaseWrapper, worker_id: str, ids: Sequence[str]
     with connection.cursor() as cursor:
         for some in in_parts(ids):
             cursor.execute(_CLAIMED.format(ids=placeholders(some)), [*some, worker_id])
-            for project, body, input_items, transport, request in cursor.fetchall():
+            for project, body, input_items, transport, request, epoch in cursor.fetchall():
                 yield AcceptedResponse(
                     project=project,
                     response=json.loads(body),
-                    worker=worker_id,
+                    claim=Claim(worker_id, epoch),
                     input_items=tuple(json.loads(input_items)),
                     transport=transport,
                     request=json.loads(request),

@@ -14,6 +14,8 @@ from responses_app.stores.base import (
     STOPPED,
     AcceptedResponse,
     BaseResponseStore,
+    Claim,
+    ClaimLost,
     Estate,
     ParentGone,
     Purged,
@@ -27,10 +29,11 @@ RUNNING = (Status.QUEUED.value, Status.IN_PROGRESS.value)
 
 @dataclass(slots=True)
 class _Kept:
-    """A response; `of` is what was accepted or saved of it, `response` how it is now."""
+    """A response; `of` is what was accepted or saved of it, `response` how it is now, `claim` whose it is or was."""
 
     of: AcceptedResponse | StoredResponse
     response: JsonObject
+    claim: Claim
 
     @property
     def runs(self) -> bool:
@@ -73,22 +76,29 @@ class MemoryResponseStore(BaseResponseStore):
 
     async def accept(self, accepted: AcceptedResponse) -> None:
         key = accepted.project, str(accepted.response["id"])
-        before = self._responses.get(key)
+        before = self._held(key, accepted.claim)
         if accepted.parent and before is None and not await self.knows(accepted.project, accepted.parent):
             raise ParentGone(accepted.parent)
         if before.runs if before else not accepted.again:
-            self._responses[key] = _Kept(accepted, accepted.response)
+            self._responses[key] = _Kept(accepted, accepted.response, accepted.claim)
 
-    async def begin(self, project: str, response_id: str) -> None:
-        kept = self._responses.get((project, response_id))
+    async def begin(self, project: str, response_id: str, claim: Claim) -> None:
+        kept = self._held((project, response_id), claim)
         if kept and kept.response["status"] == Status.QUEUED.value:
             kept.response = {**kept.response, "status": Status.IN_PROGRESS.value}
 
+    async def give_back(self, accepted: AcceptedResponse) -> None:
+        kept = self._held((accepted.project, str(accepted.response["id"])), accepted.claim)
+        if kept and kept.runs:
+            kept.of, kept.response = accepted, accepted.response
+            kept.claim = Claim("", accepted.claim.epoch)
+
     async def save(self, stored: StoredResponse) -> None:
         key = stored.project, str(stored.response["id"])
-        if stored.accepted and key not in self._responses:
+        before = self._held(key, stored.claim)
+        if stored.accepted if before is None else not before.runs:
             return
-        self._responses[key] = _Kept(stored, stored.response)
+        self._responses[key] = _Kept(stored, stored.response, stored.claim)
         self._owners |= {(stored.project, sampled.id): key for sampled in stored.sampled}
         self._forget_oldest()
 
@@ -125,23 +135,37 @@ class MemoryResponseStore(BaseResponseStore):
             found |= {item["id"]: item for item in output if item.get("id") in item_ids}
         return found
 
-    async def beat(self, worker: WorkerState) -> None:
-        self._workers[worker.id] = self._now()
+    async def beat(self, worker: WorkerState) -> float:
+        now = self._now()
+        self._workers = {**{each: min(seen_at, now) for each, seen_at in self._workers.items()}, worker.id: now}
+        return now
 
-    async def inherit(self, worker_id: str, *, lease_seconds: float) -> Estate:
-        seen_since = self._now() - lease_seconds
-        alive = {worker_id, *(each for each, seen_at in self._workers.items() if seen_at > seen_since)}
+    async def inherit(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Estate:
+        alive = {worker_id, *(each for each, seen_at in self._workers.items() if seen_at > dead_before)}
         queued, failed = [], 0
-        for kept in self._responses.values():
-            if not isinstance(kept.of, AcceptedResponse) or kept.of.worker in alive or not kept.runs:
+        for (_, response_id), kept in self._responses.items():
+            if not isinstance(kept.of, AcceptedResponse) or not kept.runs:
                 continue
-            if kept.response["status"] == Status.QUEUED.value and kept.of.request is not None:
-                kept.of = replace(kept.of, worker=worker_id, again=True)
-                queued.append(kept.of)
-            else:
-                kept.response = {**kept.response, "status": Status.FAILED.value, "error": STOPPED}
-                failed += 1
+            is_mine = kept.claim.worker == worker_id and kept.claim.epoch > 1 and response_id not in known
+            can_run = kept.response["status"] == Status.QUEUED.value and kept.of.request is not None
+            if kept.claim.worker not in alive:
+                kept.claim = Claim(worker_id, kept.claim.epoch + 1)
+                if not can_run:
+                    kept.response = {**kept.response, "status": Status.FAILED.value, "error": STOPPED}
+                    failed += 1
+                    continue
+            elif not (is_mine and can_run):
+                continue
+            kept.of = replace(kept.of, claim=kept.claim, again=True)
+            queued.append(kept.of)
         return Estate(queued=tuple(queued), failed=failed)
+
+    async def lost(self, claims: Mapping[str, Claim]) -> Collection[str]:
+        return [
+            response_id
+            for (_, response_id), kept in self._responses.items()
+            if response_id in claims and claims[response_id].epoch != kept.claim.epoch
+        ]
 
     async def purge(self) -> Purged:
         purged = Purged()
@@ -154,6 +178,13 @@ class MemoryResponseStore(BaseResponseStore):
 
     async def check(self) -> str | None:
         return None
+
+    def _held(self, key: _Key, claim: Claim) -> _Kept | None:
+        """Return a response that nobody else has claimed, None for one that is not there. Raises `ClaimLost`."""
+        kept = self._responses.get(key)
+        if kept is not None and kept.claim.epoch != claim.epoch:
+            raise ClaimLost(f"{key[1]} is not {claim.worker}'s any more")
+        return kept
 
     def _known(self, project: str, response_id: str) -> _Kept | None:
         kept = self._responses.get((project, response_id))

@@ -1,6 +1,7 @@
 """A few threads that read, each with a database connection of its own that stays open."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import local
@@ -10,6 +11,7 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import StoreError
+from responses_app.stores.deadline import within
 from responses_app.stores.failures import store_error
 
 Found = TypeVar("Found")
@@ -18,10 +20,14 @@ THREADS = 4  # and so connections; more would not read faster, since they share 
 
 
 class DatabaseReaders:
-    """Runs queries off the event loop; at most `THREADS` at once, the others wait their turn."""
+    """Runs queries off the event loop; at most `THREADS` at once, the others wait their turn.
 
-    def __init__(self, using: str) -> None:
+    `timeout` bounds, in seconds, how long a query and its turn may take.
+    """
+
+    def __init__(self, using: str, *, timeout: float = math.inf) -> None:
         self._using = using
+        self._timeout = timeout
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="store-reader")
         self._thread = local()
         self._connections: list[BaseDatabaseWrapper] = []
@@ -30,13 +36,17 @@ class DatabaseReaders:
         """Return what `query` returns, called on a reader's thread with that thread's connection.
 
         Raises:
-            StoreError: the database failed, or the readers are closed.
+            StoreError: the database failed or did not answer in time, or the readers are closed.
         """
         try:
             running = asyncio.get_running_loop().run_in_executor(self._executor, self._query, query)
         except RuntimeError as error:
             raise StoreError("The readers are closed.") from error
-        return await running
+        try:
+            async with asyncio.timeout(None if math.isinf(self._timeout) else self._timeout):
+                return await running
+        except TimeoutError:
+            raise StoreError(f"The database did not answer within {self._timeout:g} s.") from None
 
     async def aclose(self) -> None:
         """Let running queries end, then end the threads and their connections. Safe to call twice."""
@@ -45,8 +55,9 @@ class DatabaseReaders:
     def _query(self, query: Callable[[BaseDatabaseWrapper], Found]) -> Found:
         try:
             connection = self._own_connection()
-            connection.close_if_unusable_or_obsolete()
-            return query(connection)
+            with within(connection, self._timeout):
+                connection.close_if_unusable_or_obsolete()
+                return query(connection)
         except Error as error:
             raise store_error(error) from error
 

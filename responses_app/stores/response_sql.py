@@ -11,6 +11,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
 from responses_app.models import ChainPart, Response, SampledItem, Worker
+from responses_app.stores.base import Claim
 
 Row = Mapping[str, object]  # column → value, as the driver takes it
 
@@ -22,27 +23,31 @@ class Writing:
     """A statement that writes one row of a table; `columns` are what a row needs to have."""
 
     def __init__(self, sql: str, columns: Sequence[str]) -> None:
-        self._sql = sql
+        self.sql = sql
+        self.columns = columns
         self._values = itemgetter(*columns)
 
     def run(self, cursor: CursorWrapper, rows: Collection[Row]) -> int:
         """Write rows, PostgreSQL gets them in one go; return how many there are now (or were changed)."""
         if not rows:
             return 0
-        cursor.executemany(self._sql, list(map(self._values, rows)))
+        cursor.executemany(self.sql, list(map(self._values, rows)))
         return cursor.rowcount
 
 
-def _upsert(model: type[Model], *, only_if: str = "") -> Writing:
-    """Insert a row, or replace the one that has its id (`only_if` that is so)."""
-    columns = [field.column for field in model._meta.concrete_fields]
-    table, key = model._meta.db_table, str(model._meta.pk.column)
+def _columns(model: type[Model]) -> list[str]:
+    return [field.column for field in model._meta.concrete_fields]
+
+
+def _upsert(model: type[Model]) -> Writing:
+    """Insert a row, or replace the one that has its id."""
+    columns, key = _columns(model), str(model._meta.pk.column)
     replaced = ", ".join(f"{column} = excluded.{column}" for column in columns if column != key)
     sql = (
-        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))}) "
+        f"INSERT INTO {model._meta.db_table} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))}) "
         f"ON CONFLICT ({key}) DO UPDATE SET {replaced}"
     )
-    return Writing(f"{sql} WHERE {only_if}" if only_if else sql, columns)
+    return Writing(sql, columns)
 
 
 def _update(model: type[Model], columns: Sequence[str]) -> Writing:
@@ -53,21 +58,52 @@ def _update(model: type[Model], columns: Sequence[str]) -> Writing:
 
 
 RESPONSES = Response._meta.db_table
+
+# The one condition under which a worker writes of a response: its claim is the present one, and it has not ended.
+# `claim_row` gives the values of `_CLAIM`; `epoch` stays as it is, so the row tells afterwards whose it was.
+HELD = f"{RESPONSES}.worker = %s AND {RESPONSES}.epoch = %s AND {RESPONSES}.status IN {RUNNING}"
+_CLAIM = ["claimant", "epoch"]
+
+
+def claim_row(claim: Claim) -> Row:
+    """Return what a row needs to have to be written under `HELD`."""
+    return {"claimant": claim.worker, "epoch": claim.epoch}
+
+
+def _held(writing: Writing) -> Writing:
+    """Write a row of a response only as long as it is held."""
+    joined = " AND " if writing.sql.startswith("UPDATE") else " WHERE "
+    return Writing(f"{writing.sql}{joined}{HELD}", [*writing.columns, *_CLAIM])
+
+
 PARTS = ChainPart._meta.db_table
 SAMPLED = SampledItem._meta.db_table
 WORKERS = Worker._meta.db_table
 
-OPEN_RESPONSE = _upsert(Response, only_if=f"{RESPONSES}.status IN {RUNNING}")
-KEEP_RESPONSE = _upsert(Response)
-END_RESPONSE = _update(
-    Response,
-    [
-        *("status", "body", "worker", "request", "size", "input_tokens", "cached_tokens", "output_tokens"),
-        *("first_token_ms", "duration_ms"),
-    ],
+KEEP_RESPONSE = _held(_upsert(Response))
+CHANGE_RESPONSE = _held(_update(Response, [column for column in _columns(Response) if column != "id"]))
+BEGIN_RESPONSE = _held(
+    Writing(
+        f"UPDATE {RESPONSES} SET status = 'in_progress', request = NULL "
+        "WHERE status = 'queued' AND id = %s AND project = %s",
+        ["id", "project"],
+    )
 )
-CLAIM_RESPONSE = _update(Response, ["worker"])
-FAIL_RESPONSE = _update(Response, ["status", "body", "worker", "request"])
+END_RESPONSE = _held(
+    _update(
+        Response,
+        [
+            *("status", "body", "worker", "request", "size", "input_tokens", "cached_tokens", "output_tokens"),
+            *("first_token_ms", "duration_ms"),
+        ],
+    )
+)
+# Of dead workers' responses, which the transaction has locked.
+CLAIM_RESPONSE = Writing(f"UPDATE {RESPONSES} SET worker = %s, epoch = epoch + 1 WHERE id = %s", ["worker", "id"])
+FAIL_RESPONSE = Writing(
+    f"UPDATE {RESPONSES} SET status = %s, body = %s, worker = '', request = NULL, epoch = epoch + 1 WHERE id = %s",
+    ["status", "body", "id"],
+)
 KEEP_PART = _upsert(ChainPart)
 KEEP_SAMPLED = _upsert(SampledItem)
 KEEP_WORKER = _upsert(Worker)

@@ -14,7 +14,7 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.items import SampledItem
 from responses_app.stores.base import AcceptedResponse, StoredResponse, WorkerState
 from responses_app.stores.conversation_rows import can_be_known
-from responses_app.stores.response_sql import Row
+from responses_app.stores.response_sql import Row, claim_row
 
 
 def pack(numbers: Sequence[int]) -> bytes:
@@ -44,7 +44,13 @@ def accepted_row(connection: BaseDatabaseWrapper, accepted: AcceptedResponse) ->
     """Return the row of a response that has not ended."""
     request = None if accepted.request is None else json_text(accepted.request)
     row = _response_row(connection, accepted)
-    return row | {"worker": accepted.worker, "request": request, "size": row["size"] + _bytes(request or "")}
+    changes = {"worker": accepted.claim.worker, "request": request, "size": row["size"] + _bytes(request or "")}
+    return row | changes
+
+
+def returned_row(connection: BaseDatabaseWrapper, accepted: AcceptedResponse) -> Row:
+    """Return the row of a response that goes back to the queue, nobody's."""
+    return {**accepted_row(connection, accepted), "worker": ""}
 
 
 def stored_row(connection: BaseDatabaseWrapper, stored: StoredResponse) -> Row:
@@ -123,6 +129,7 @@ def _response_row(connection: BaseDatabaseWrapper, response: AcceptedResponse | 
         "previous_response_id": _known_id(body.get("previous_response_id")),
         "conversation_id": _known_id((body.get("conversation") or {}).get("id")),
         "worker": "",
+        **claim_row(response.claim),
         "request": None,
         "size": _bytes(body_text) + _bytes(input_text),
         "input_tokens": 0,

@@ -9,10 +9,12 @@ without `close` still lets it finish what is queued.
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from threading import Lock
@@ -21,6 +23,7 @@ from typing import Generic, TypeVar
 from django.db import InterfaceError, OperationalError, connections, transaction
 
 from responses_app.stores.base import StoreError
+from responses_app.stores.deadline import within
 from responses_app.stores.failures import in_one_line, store_error
 
 logger = logging.getLogger("respsite.stores")
@@ -48,15 +51,22 @@ class CoalescingWriter(Generic[Record]):
 
     `commit` gets them in a list, at most `MAX_BATCH`, inside `transaction.atomic()` of the database `using`, on the
     writer's thread. It may be called again with the same records, after a failure or in parts, so writing a record
-    twice must be no error. `max_pending` bounds the records that wait beside those being committed.
+    twice must be no error. `max_pending` bounds the records that wait beside those being committed, `timeout` (seconds)
+    how long one waits, and how long a transaction goes on being tried.
     """
 
     def __init__(
-        self, commit: Callable[[Sequence[Record]], None], *, using: str = "default", max_pending: int = 10_000
+        self,
+        commit: Callable[[Sequence[Record]], None],
+        *,
+        using: str = "default",
+        max_pending: int = 10_000,
+        timeout: float = math.inf,
     ) -> None:
         self._commit = commit
         self._using = using
         self._max_pending = max_pending
+        self._timeout = timeout
         self._lock = Lock()  # over all below; never held while anything blocks
         self._queue: deque[_Pending[Record]] = deque()
         self._draining = False
@@ -79,12 +89,19 @@ class CoalescingWriter(Generic[Record]):
         """Return when the record is committed. A caller that is cancelled stops waiting; the record is written still.
 
         Raises:
-            StoreError: it could not be committed, `max_pending` records wait already, or the writer does not run.
+            StoreError: it could not be committed, `max_pending` records wait already, or the writer does not run. Or
+                the time was up: if it was being committed then, nobody knows whether it is or will be; else it never
+                is.
         """
         loop = asyncio.get_running_loop()
         pending = _Pending(record, loop, loop.create_future())
         self._enqueue(pending)
-        await pending.future
+        try:
+            async with asyncio.timeout(None if math.isinf(self._timeout) else self._timeout):
+                await pending.future
+        except TimeoutError:
+            self._withdraw(pending)
+            raise StoreError(f"The database did not answer within {self._timeout:g} s.") from None
 
     def close(self) -> None:
         """Commit what is queued, then end the thread and its connection. Safe to call twice, from any thread.
@@ -114,6 +131,10 @@ class CoalescingWriter(Generic[Record]):
             if not self._draining:
                 self._draining = True
                 self._executor.submit(self._drain)
+
+    def _withdraw(self, pending: _Pending[Record]) -> None:
+        with self._lock, suppress(ValueError):  # it is being committed
+            self._queue.remove(pending)
 
     # What follows runs on the writer's thread.
 
@@ -168,14 +189,16 @@ class CoalescingWriter(Generic[Record]):
     def _attempt(self, batch: list[_Pending[Record]]) -> None:
         """Run one transaction, again on a new connection while it fails for a passing reason."""
         records = [pending.record for pending in batch]
+        ends_at = time.monotonic() + self._timeout
         for pause in (*RETRY_PAUSES, None):
             try:
-                with transaction.atomic(using=self._using):
+                bounded = within(connections[self._using], self._timeout, ends_at=ends_at)
+                with bounded, transaction.atomic(using=self._using):
                     self._commit(records)
                 return
             except PASSING as error:
                 connections[self._using].close()
-                if pause is None:
+                if pause is None or time.monotonic() + pause >= ends_at:
                     raise
                 logger.warning("the database failed, trying again in %.2f s: %s", pause, in_one_line(error))
                 time.sleep(pause)

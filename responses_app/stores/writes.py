@@ -7,29 +7,41 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from responses_app.protocol.chain import ChainLink
-from responses_app.stores.base import AcceptedResponse, StoredResponse
+from responses_app.stores.base import AcceptedResponse, Claim, StoredResponse
 from responses_app.stores.conversation_rows import append_response
 from responses_app.stores.response_sql import (
+    BEGIN_RESPONSE,
+    CHANGE_RESPONSE,
     END_RESPONSE,
     KEEP_PART,
     KEEP_RESPONSE,
     KEEP_SAMPLED,
-    OPEN_RESPONSE,
     PARTS,
     RESPONSES,
+    Row,
+    Writing,
+    claim_row,
     for_update,
     in_parts,
     placeholders,
 )
-from responses_app.stores.rows import accepted_row, part_row, sampled_rows, stored_row, time_value
+from responses_app.stores.rows import accepted_row, part_row, returned_row, sampled_rows, stored_row, time_value
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A response is accepted, if what it continues is known: responses are from `since` on, in Unix seconds."""
+
+    accepted: AcceptedResponse
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +50,45 @@ class Begun:
 
     project: str
     response_id: str
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """A response goes back to the queue."""
+
+    accepted: AcceptedResponse
+
+
+Act = Acceptance | Begun | GivenBack | StoredResponse
 
 
 @dataclass(slots=True, eq=False)
-class Acceptance:
-    """A response is accepted; `refused`, once written: nothing was kept, since what it continues is not known.
+class Step:
+    """A step in a response's life.
 
-    Responses are known from `since` on, in Unix seconds.
+    Afterwards it is `lost` if its claim was not the present one, and `refused` if what it continues is not known;
+    nothing was written then.
     """
 
-    accepted: AcceptedResponse
-    since: float
+    act: Act
+    lost: bool = False
     refused: bool = False
+
+    @property
+    def response_id(self) -> str:
+        """Whose step it is."""
+        match self.act:
+            case Begun(response_id=response_id):
+                return response_id
+            case StoredResponse(response=response):
+                return str(response["id"])
+        return str(self.act.accepted.response["id"])
+
+    @property
+    def claim(self) -> Claim:
+        """By what right it is taken."""
+        return self.act.claim if isinstance(self.act, Begun | StoredResponse) else self.act.accepted.claim
 
 
 @dataclass(slots=True, eq=False)
@@ -61,23 +100,18 @@ class Job(Generic[Result]):
     result: Result | None = None
 
 
-Step = Acceptance | Begun | StoredResponse  # in a response's life
 Write = Step | Job
 
 _OwnedLink = tuple[str, ChainLink]  # a project and its link
-
-_BEGIN = f"""
-UPDATE {RESPONSES} SET status = 'in_progress', request = NULL WHERE id = %s AND project = %s AND status = 'queued'
-"""
 
 
 def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: float) -> None:
     """Write a batch; each response's steps in their order, then the jobs. `now` is in Unix seconds."""
     with connection.cursor() as cursor:  # one for all: it costs as much as a statement
-        for wave in _waves(write for write in batch if not isinstance(write, Job)):
-            _accept(cursor, [step for step in wave if isinstance(step, Acceptance)])
-            _begin(cursor, [step for step in wave if isinstance(step, Begun)])
-            _save(cursor, [step for step in wave if isinstance(step, StoredResponse)], now)
+        for wave in _waves(write for write in batch if isinstance(write, Step)):
+            _accept(cursor, wave)
+            _begin(cursor, wave)
+            _save(cursor, wave, now)
     for job in batch:
         if isinstance(job, Job):
             job.result = job.act(connection, job.result)
@@ -88,45 +122,41 @@ def _waves(steps: Iterable[Step]) -> Sequence[Sequence[Step]]:
     waves: list[list[Step]] = []
     seen: Counter[str] = Counter()
     for step in steps:
-        number = seen[_id(step)]
-        seen[_id(step)] += 1
+        number = seen[step.response_id]
+        seen[step.response_id] += 1
         if number == len(waves):
             waves.append([])
         waves[number].append(step)
     return waves
 
 
-def _id(step: Step) -> str:
-    match step:
-        case Begun():
-            return step.response_id
-        case Acceptance():
-            return str(step.accepted.response["id"])
-    return str(step.response["id"])
+def _accept(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
+    new, changed = [], []
+    _refuse(cursor, [step for step in steps if isinstance(step.act, Acceptance)])
+    for step in steps:
+        match step.act:
+            case Acceptance(accepted=accepted) if not step.refused:
+                (changed if accepted.again else new).append((step, accepted_row(cursor.db, accepted)))
+            case GivenBack(accepted=accepted):
+                changed.append((step, returned_row(cursor.db, accepted)))
+    _write(cursor, KEEP_RESPONSE, new)
+    _write(cursor, CHANGE_RESPONSE, changed)
 
 
-def _accept(cursor: CursorWrapper, steps: Sequence[Acceptance]) -> None:
-    _refuse(cursor, steps)
-    accepted = [step.accepted for step in steps if not step.refused]
-    kept = _kept(cursor, [str(each.response["id"]) for each in accepted if each.again])
-    rows = [accepted_row(cursor.db, each) for each in accepted if not each.again or each.response["id"] in kept]
-    OPEN_RESPONSE.run(cursor, rows)
-
-
-def _refuse(cursor: CursorWrapper, steps: Sequence[Acceptance]) -> None:
+def _refuse(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
     """Refuse what continues responses that are not known, but not what is there already: an earlier attempt's.
 
     The parents are not locked: one that goes after this look goes after the acceptance.
     """
-    continuing = [step for step in steps if step.accepted.parent]
+    continuing = [(step, step.act) for step in steps if isinstance(step.act, Acceptance) and step.act.accepted.parent]
     if not continuing:
         return
-    parents = sorted({step.accepted.parent for step in continuing})
-    known = _known(cursor, parents, since=max(step.since for step in continuing))
-    lost = [step for step in continuing if (step.accepted.project, step.accepted.parent) not in known]
-    kept = _kept(cursor, [_id(step) for step in lost])
-    for step in continuing:
-        step.refused = step in lost and _id(step) not in kept
+    parents = sorted({act.accepted.parent for _, act in continuing})
+    known = _known(cursor, parents, since=max(act.since for _, act in continuing))
+    orphans = [step for step, act in continuing if (act.accepted.project, act.accepted.parent) not in known]
+    kept = _existing(cursor, f"id FROM {RESPONSES}", [step.response_id for step in orphans], "FOR UPDATE")
+    for step, _ in continuing:
+        step.refused = step in orphans and step.response_id not in kept
 
 
 def _known(cursor: CursorWrapper, response_ids: Sequence[str], *, since: float) -> set[tuple[str, str]]:
@@ -139,14 +169,21 @@ def _known(cursor: CursorWrapper, response_ids: Sequence[str], *, since: float) 
     return found
 
 
-def _begin(cursor: CursorWrapper, begun: Sequence[Begun]) -> None:
-    if begun:
-        cursor.executemany(_BEGIN, [(each.response_id, each.project) for each in begun])
+def _begin(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
+    begun = [(step, step.act) for step in steps if isinstance(step.act, Begun)]
+    _write(
+        cursor,
+        BEGIN_RESPONSE,
+        [(step, {"id": act.response_id, "project": act.project, **claim_row(act.claim)}) for step, act in begun],
+    )
 
 
-def _save(cursor: CursorWrapper, batch: Sequence[StoredResponse], now: float) -> None:
-    batch = _end(cursor, batch)
-    KEEP_RESPONSE.run(cursor, [stored_row(cursor.db, stored) for stored in batch if not stored.accepted])
+def _save(cursor: CursorWrapper, steps: Sequence[Step], now: float) -> None:
+    ends = [(step, stored_row(cursor.db, step.act)) for step in steps if isinstance(step.act, StoredResponse)]
+    known = [(step, row) for step, row in ends if step.act.accepted]  # type: ignore[union-attr]
+    moot = _write(cursor, END_RESPONSE, known)
+    moot += _write(cursor, KEEP_RESPONSE, [(step, row) for step, row in ends if not step.act.accepted])  # type: ignore[union-attr]
+    batch: list[StoredResponse] = [step.act for step, _ in ends if step not in moot and not step.lost]  # type: ignore[misc]
     links = {stored.link.response_id: (stored.project, stored.link) for stored in batch if stored.link}
     links |= _unstored_ancestors(cursor, links)
     KEEP_PART.run(cursor, [part_row(*owned) for owned in links.values()])
@@ -154,13 +191,26 @@ def _save(cursor: CursorWrapper, batch: Sequence[StoredResponse], now: float) ->
     _append(cursor, batch, now)
 
 
-def _end(cursor: CursorWrapper, batch: Sequence[StoredResponse]) -> Sequence[StoredResponse]:
-    """End the responses that were accepted; return the batch without those that were deleted since."""
-    accepted = [stored for stored in batch if stored.accepted]
-    if END_RESPONSE.run(cursor, [stored_row(cursor.db, stored) for stored in accepted]) == len(accepted):
-        return batch
-    kept = _kept(cursor, [_id(stored) for stored in accepted])
-    return [stored for stored in batch if not stored.accepted or _id(stored) in kept]
+def _write(cursor: CursorWrapper, writing: Writing, held: Sequence[tuple[Step, Row]]) -> list[Step]:
+    """Write rows of responses as far as their claims hold; return the steps of those deleted, or ended otherwise.
+
+    Where no row was changed the row itself tells why: another epoch is another's claim. With this very epoch it was
+    written before, by an attempt whose answer got lost.
+    """
+    for step, _ in held:
+        step.lost = False
+    if writing.run(cursor, [row for _, row in held]) == len(held):
+        return []
+    kept = _existing(
+        cursor, f"id, epoch, status FROM {RESPONSES}", [step.response_id for step, _ in held], "FOR UPDATE"
+    )
+    moot = []
+    for step, row in held:
+        epoch, status = kept.get(step.response_id, (step.claim.epoch, None))
+        step.lost = epoch != step.claim.epoch
+        if status != row.get("status"):
+            moot.append(step)
+    return moot
 
 
 def _append(cursor: CursorWrapper, batch: Sequence[StoredResponse], now: float) -> None:
@@ -168,24 +218,21 @@ def _append(cursor: CursorWrapper, batch: Sequence[StoredResponse], now: float) 
     appends = [(stored.conversation, stored) for stored in batch if stored.conversation]
     at = datetime.fromtimestamp(now, UTC)
     for append, stored in sorted(appends, key=lambda each: each[0].conversation_id):
-        append_response(cursor.db.alias, stored.project, append, response_id=_id(stored), at=at)
-
-
-def _kept(cursor: CursorWrapper, response_ids: Sequence[str]) -> set[str]:
-    """Return which of these responses there are; they stay until the transaction ends."""
-    return _existing(cursor, RESPONSES, response_ids, "FOR UPDATE")
+        response_id = str(stored.response["id"])
+        append_response(cursor.db.alias, stored.project, append, response_id=response_id, at=at)
 
 
 def _stored_parts(cursor: CursorWrapper, part_ids: Iterable[str]) -> set[str]:
-    return _existing(cursor, PARTS, list(part_ids), "FOR KEY SHARE")
+    return set(_existing(cursor, f"id FROM {PARTS}", list(part_ids), "FOR KEY SHARE"))
 
 
-def _existing(cursor: CursorWrapper, table: str, ids: Sequence[str], lock: str) -> set[str]:
-    found: set[str] = set()
+def _existing(cursor: CursorWrapper, columns: str, ids: Sequence[str], lock: str) -> dict[str, Sequence[Any]]:
+    """Return what there is, by its id; it stays until the transaction ends."""
+    found: dict[str, Sequence[Any]] = {}
     for some in in_parts(ids):
-        sql = f"SELECT id FROM {table} WHERE id IN ({placeholders(some)}) ORDER BY id {for_update(cursor.db, lock)}"
+        sql = f"SELECT {columns} WHERE id IN ({placeholders(some)}) ORDER BY id {for_update(cursor.db, lock)}"
         cursor.execute(sql, some)
-        found.update(row[0] for row in cursor.fetchall())
+        found |= {row[0]: row[1:] for row in cursor.fetchall()}
     return found
 
 

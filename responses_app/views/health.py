@@ -16,10 +16,11 @@ async def health(request: HttpRequest) -> HttpResponse:
 async def ready(request: HttpRequest) -> HttpResponse:
     """Say whether requests can be served: 200, or 503 with what to do.
 
-    Redis being away does not make a worker unready: limits then hold per process, and this says so.
+    The database is asked, with a time limit, and written to. Redis being away does not make a worker unready: limits
+    then hold per process, and this says so.
     """
     site = get_site()
-    database = await site.store.check()
+    database = await site.caretaker.check()
     engine = None if site.engine.info else site.engine.problem
     if engine is None:
         try:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from responses_app.stores.base import AcceptedResponse, StoreLimits, WorkerState
+from responses_app.stores.base import AcceptedResponse, Claim, StoreLimits, WorkerState
 from responses_app.stores.database import DatabaseResponseStore
 from responses_app.stores.removal import remove
-from responses_app.stores.writes import commit
+from responses_app.stores.writes import Step, commit
 from tests.adapters.stores import DatabaseCase, Held, OnBothCase, queries, reads, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown
@@ -66,7 +66,7 @@ class TestAtOnce(OnBothCase):
         for store, worker in zip(stores, workers, strict=True):
             await store.beat(WorkerState(id=worker, started_at=0.0))
         estates = await asyncio.gather(
-            *(store.inherit(worker, lease_seconds=60.0) for store, worker in zip(stores, workers, strict=True))
+            *(store.inherit(worker, dead_before=0.0) for store, worker in zip(stores, workers, strict=True))
         )
         taken = [accepted for estate in estates for accepted in estate.queued if accepted.project == project]
         assert sorted(ids_of(taken)) == sorted(ids_of(left))
@@ -91,7 +91,7 @@ class TestAtOnce(OnBothCase):
         first = Turn().saying(*exchange(0))
         await store.save(first)
         second = Turn().after(first).saying(*exchange(1))
-        saving = await Held(alias, lambda db: commit(db, [second], now=NOW)).acted()
+        saving = await Held(alias, lambda db: commit(db, [Step(second)], now=NOW)).acted()
         deleting = asyncio.create_task(forget(store, first))
         await waits_for_a_lock(alias, url)
         await saving.commit()
@@ -124,9 +124,12 @@ class TestPlans(DatabaseCase):
         item = sampled_text("Answer.")
         await store.accept(turn.begun("queued"))
         await store.beat(WorkerState(id="worker_1", started_at=0.0))
-        await store.inherit("worker_1", lease_seconds=10.0)
-        await store.begin(turn.project, turn.response_id)
-        stored = replace(turn.saying(*exchange(0), sampled=[item]), accepted=True)
+        await store.inherit("worker_1", dead_before=0.0)
+        claim = Claim("worker_1", 2)
+        assert await store.lost({turn.response_id: claim}) == []
+        await store.begin(turn.project, turn.response_id, claim)
+        stored = replace(turn.saying(*exchange(0), sampled=[item]), accepted=True, claim=claim)
+        await store.save(stored)
         await store.save(stored)
         await store.save(Turn().after(stored).saying(*exchange(1)))
         for read in (store.chain, store.response, store.input_items):

@@ -2,6 +2,9 @@
 
 import asyncio
 import math
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,18 +17,19 @@ from responses_app.stores.rows import pack, unpack
 from tests.adapters.conftest import OpenDatabase, migrate
 from tests.adapters.stores import DatabaseCase, OnBothCase, queries, reads
 from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, same_chain, sampled_text, save_chain
+from tests.contracts.store_claims import ClaimsContract
 from tests.contracts.store_life import LifeContract
 from tests.contracts.store_parents import ParentContract
 from tests.postgres_server import PostgresServer
 
 
-class TestOnSqlite(DatabaseCase, StoreContract, LifeContract, ParentContract):
+class TestOnSqlite(DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract):
     @pytest.fixture
     def url(self, sqlite_url: str) -> str:
         return sqlite_url
 
 
-class TestOnPostgres(DatabaseCase, StoreContract, LifeContract, ParentContract):
+class TestOnPostgres(DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract):
     @pytest.fixture
     def url(self, postgres_url: str) -> str:
         return postgres_url
@@ -186,14 +190,57 @@ class TestCheck:
             assert "unable to open" in caplog.text
             await store.aclose()
 
-    async def test_remembers_that_all_was_well(self, sqlite_url: str, open_database: OpenDatabase) -> None:
+    async def test_asks_no_more_than_it_has_to_once_all_was_well(
+        self, sqlite_url: str, open_database: OpenDatabase
+    ) -> None:
         with open_database(sqlite_url) as alias, queries(alias) as statements:
             store = DatabaseResponseStore(using=alias)
             assert await store.check() is None
             statements.clear()
             assert await store.check() is None
-            assert statements == []
+            assert statements == ["SELECT 1"]
             await store.aclose()
+
+
+class TestAHang:
+    """PostgreSQL stops to answer under an open store, as a whole or where it serves the store's connections."""
+
+    @pytest.mark.parametrize("accepts", [False, True])
+    async def test_whatever_waits_fails_in_time_and_nothing_is_kept_waiting_after_it(
+        self, own_postgres_server: PostgresServer, open_database: OpenDatabase, accepts: bool
+    ) -> None:
+        timeout = 1.0
+        url = own_postgres_server.url_of(own_postgres_server.create_database())
+        with open_database(url) as alias:
+            await asyncio.to_thread(migrate, alias)
+            store = DatabaseResponseStore(using=alias, timeout=timeout)
+            await store.start()
+            stored = Turn().saying(*exchange(0))
+            await store.save(stored)
+            assert await same_chain(store, stored)
+            with own_postgres_server.hanging(accepts=accepts):
+                asked = time.monotonic()
+                waiting = [
+                    *(store.save(Turn().saying(*exchange(number))) for number in range(20)),
+                    *(store.chain(stored.project, str(stored.response["id"])) for _ in range(20)),
+                ]
+                done = await asyncio.gather(*waiting, return_exceptions=True)
+                assert time.monotonic() - asked < timeout + 1.0
+                assert sum(isinstance(each, StoreError) for each in done) >= 21, "one reader had a connection"
+                if accepts:
+                    assert await eventually_works(lambda: same_chain(store, stored))
+                    await store.save(Turn().saying(*exchange(1)))
+            assert await eventually_works(lambda: same_chain(store, stored))
+            await store.save(Turn().saying(*exchange(2)))
+            await store.aclose()
+
+
+async def eventually_works(act: Callable[[], Awaitable[bool]]) -> bool:
+    """Return what comes of something that may fail at first."""
+    for _ in range(10):
+        with suppress(StoreError):
+            return await act()
+    return await act()
 
 
 class TestAnOutage:

@@ -10,11 +10,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models import ChainPart, Conversation, ConversationItem, Response, SampledItem, Worker
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.base import ConversationAppend, StoredResponse, StoreError, WorkerState
+from responses_app.stores.base import Claim, ConversationAppend, StoredResponse, StoreError, WorkerState
 from responses_app.stores.database import DatabaseResponseStore
 from responses_app.stores.estate import inherit
 from responses_app.stores.removal import remove, remove_one
-from responses_app.stores.writes import Acceptance, commit
+from responses_app.stores.writes import Acceptance, Step, commit
 from tests.adapters.stores import OnBothCase, rows, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, Clock, OpenStore, forget, status
@@ -32,7 +32,7 @@ USAGE: JsonObject = {
 class TestRows(OnBothCase):
     async def test_an_accepted_response(self, store: DatabaseResponseStore, alias: str) -> None:
         turn = Turn(parent=Turn().saying().link)
-        begun = turn.begun("queued", worker="worker_1")
+        begun = turn.begun("queued", claim=Claim("worker_1"))
         begun.response["conversation"] = {"id": "conv_1"}
         await store.accept(begun)
         [row] = await asyncio.to_thread(rows, alias, Response, pk=turn.response_id)
@@ -41,7 +41,7 @@ class TestRows(OnBothCase):
         assert turn.parent is not None
         assert (row.previous_response_id, row.conversation_id) == (turn.parent.response_id, "conv_1")
         assert row.size > 100
-        await store.begin(turn.project, turn.response_id)
+        await store.begin(turn.project, turn.response_id, Claim("worker_1"))
         [row] = await asyncio.to_thread(rows, alias, Response, pk=turn.response_id)
         assert (row.status, row.worker, row.request) == ("in_progress", "worker_1", None)
 
@@ -81,11 +81,11 @@ class TestRows(OnBothCase):
         [row] = await asyncio.to_thread(rows, alias, Worker, pk=worker)
         assert (row.started_at.timestamp(), row.seen_at.timestamp()) == (NOW - 60, NOW + 5)
         assert (row.connections, row.in_flight) == (3, 4)
-        clock.now += 3599
-        await store.inherit("worker_heir", lease_seconds=15.0)
+        clock.now += 15 + 3599
+        await store.inherit("worker_heir", dead_before=clock.now - 15)
         assert await asyncio.to_thread(rows, alias, Worker, pk=worker)
         clock.now += 1
-        await store.inherit("worker_heir", lease_seconds=15.0)
+        await store.inherit("worker_heir", dead_before=clock.now - 15)
         assert not await asyncio.to_thread(rows, alias, Worker, pk=worker)
 
 
@@ -152,11 +152,10 @@ class TestTwice(OnBothCase):
         turn = Turn()
         stored = replace(turn.saying(*exchange(1), sampled=[sampled_text("Answer.")]), accepted=True)
         for _ in range(2):
-            await asyncio.to_thread(
-                within, alias, lambda db: commit(db, [Acceptance(turn.begun("queued"), 0.0)], now=NOW)
-            )
+            accepting = [Step(Acceptance(turn.begun("queued"), 0.0))]
+            await asyncio.to_thread(within, alias, lambda db: commit(db, accepting, now=NOW))  # noqa: B023
         for _ in range(2):
-            await asyncio.to_thread(within, alias, lambda db: commit(db, [stored], now=NOW))
+            await asyncio.to_thread(within, alias, lambda db: commit(db, [Step(stored)], now=NOW))
         assert await status(store, stored) == "completed"
         assert await same_chain(store, stored)
 
@@ -166,7 +165,7 @@ class TestTwice(OnBothCase):
         await store.accept(Turn(turn.project).begun())
 
         def take(connection: BaseDatabaseWrapper, before: object = None) -> object:
-            return inherit(connection, "worker_heir", before, now=NOW, lease_seconds=15.0)  # type: ignore[arg-type]
+            return inherit(connection, "worker_heir", before, dead_before=NOW)  # type: ignore[arg-type]
 
         first = await asyncio.to_thread(within, alias, take)
         assert await asyncio.to_thread(within, alias, lambda db: take(db, first)) == first

@@ -6,11 +6,12 @@ import pytest
 
 from responses_app.stores.memory import MemoryResponseStore
 from tests.contracts.store import StoreContract, Turn, exchange, sampled_text
+from tests.contracts.store_claims import ClaimsContract
 from tests.contracts.store_life import LifeContract, OpenStore
 from tests.contracts.store_parents import ParentContract
 
 
-class TestMemoryResponseStore(StoreContract, LifeContract, ParentContract):
+class TestMemoryResponseStore(StoreContract, LifeContract, ParentContract, ClaimsContract):
     @pytest.fixture
     def store(self) -> MemoryResponseStore:
         return MemoryResponseStore()

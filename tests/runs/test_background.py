@@ -9,7 +9,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.resources import Status
 from responses_app.runs.registry import RunLimits
-from responses_app.stores.base import AcceptedResponse, StoreError, WorkerState
+from responses_app.stores.base import AcceptedResponse, StoreError
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
@@ -173,8 +173,7 @@ async def test_nothing_said_when_the_server_stops_goes_back_to_the_queue() -> No
     assert reading.reader.ended or reading.take()
 
     other = Site(store=site.store)
-    await other.store.beat(WorkerState(id="other", started_at=0))
-    (accepted,) = (await other.store.inherit("other", lease_seconds=15)).queued
+    (accepted,) = (await other.store.inherit("other", dead_before=0.0)).queued
     await other.service.run_again(accepted)
     await eventually(lambda: len(other.registry) == 0)
     done = await other.library.response("default", reading.run.response_id)

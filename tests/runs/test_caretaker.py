@@ -2,16 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
 from engine.errors import EngineUnavailable
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.runs import caretaker as caretaker_module
 from responses_app.runs.caretaker import Caretaker
-from responses_app.stores.base import AcceptedResponse, Estate, StoreError, WorkerState
+from responses_app.stores.base import AcceptedResponse, Claim, Estate, StoreError, WorkerState
 from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
 from tests.waiting import eventually
 
@@ -26,7 +27,8 @@ async def left_behind(count: int = 1, *, worker: str = "") -> FakeStore:
     await site.registry.aclose()
     for each in site.store._responses.values():
         assert isinstance(each.of, AcceptedResponse)
-        each.of = replace(each.of, worker=worker)
+        each.claim = Claim(worker)
+        each.of = replace(each.of, claim=each.claim)
     return site.store
 
 
@@ -49,6 +51,13 @@ async def looked_after(
     finally:
         await site.registry.aclose()
         await caretaker.aclose()
+
+
+async def go_on_living(store: FakeStore, worker: str) -> None:
+    """Beat for another worker."""
+    while True:
+        await store.beat(WorkerState(id=worker, started_at=0))
+        await asyncio.sleep(LEASE / 10)
 
 
 def kept(store: FakeStore) -> list[JsonObject]:
@@ -85,7 +94,7 @@ async def test_nothing_is_taken_over_by_a_server_that_stops() -> None:
         store = await left_behind()
         site.store._responses |= store._responses
         await asyncio.sleep(3 * LEASE)
-        estate = await site.store.inherit("another", lease_seconds=1000)
+        estate = await site.store.inherit("another", dead_before=0.0)
         assert len(estate.queued) == 1
         site.registry.hurry()
         await closing
@@ -99,13 +108,14 @@ async def test_after_an_outage_all_have_a_lease_to_say_that_they_live(lives: boo
     begun = time.monotonic()
     async with looked_after(site):
         if lives:
-            site.store._workers["another"] = time.time() + 1000  # it goes on saying so
+            alive = asyncio.create_task(go_on_living(site.store, "another"))
         while time.monotonic() - begun < 0.9 * LEASE:
             assert statuses(site.store) == ["queued"]
             await asyncio.sleep(LEASE / 10)
         if lives:
             await asyncio.sleep(2 * LEASE)
             assert statuses(site.store) == ["queued"]
+            alive.cancel()
         else:
             await eventually(lambda: statuses(site.store) == ["completed"])
 
@@ -126,7 +136,7 @@ async def test_what_cannot_run_now_is_given_back_at_the_end() -> None:
     async with looked_after(site):
         await asyncio.sleep(3 * LEASE)
     other = Site(store=site.store)
-    estate = await other.store.inherit("other", lease_seconds=1000)
+    estate = await other.store.inherit("other", dead_before=0.0)
     assert [accepted.response["status"] for accepted in estate.queued] == ["queued"], "nobody has to be dead first"
 
 
@@ -216,8 +226,8 @@ async def test_one_that_was_deleted_before_its_end_could_be_kept_stays_deleted()
 class SlowStore(FakeStore):
     """A store whose estate takes long to take over."""
 
-    async def inherit(self, worker_id: str, *, lease_seconds: float) -> Estate:
-        await asyncio.sleep(10 * lease_seconds)
+    async def inherit(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Estate:
+        await asyncio.sleep(10 * LEASE)
         return Estate()
 
 
@@ -226,12 +236,153 @@ async def test_a_long_estate_does_not_make_a_worker_look_dead() -> None:
     beats = 0
     beat = site.store.beat
 
-    async def counted(worker: WorkerState) -> None:
+    async def counted(worker: WorkerState) -> float:
         nonlocal beats
         beats += 1
-        await beat(worker)
+        return await beat(worker)
 
     site.store.beat = counted  # type: ignore[method-assign]
     async with looked_after(site):
         await asyncio.sleep(5 * LEASE)
     assert beats > 5
+
+
+class StoppedStore(FakeStore):
+    """A store that hears nothing of this worker while it is stopped; other workers it hears."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    async def beat(self, worker: WorkerState) -> float:
+        if worker.id == "":
+            await self.goes_on.wait()
+        return await super().beat(worker)
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_what_it_lost_while_it_was_silent_is_stopped(background: bool) -> None:
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", asyncio.Event(), ANSWER]]), StoppedStore())
+    assert isinstance(site.store, StoppedStore)
+    async with looked_after(site, worker=""):
+        lost = await site.begin(input="hi", background=background)
+        own = await site.begin(input="hi", store=False)
+        await eventually(lambda: site.engine.running == 2)
+        await eventually(lambda: statuses(site.store) == ["in_progress"])
+        site.store.goes_on.clear()
+        await asyncio.sleep(2 * LEASE)
+        heard = await site.store.beat(WorkerState(id="heir", started_at=0))
+        assert (await site.store.inherit("heir", dead_before=heard - LEASE)).failed == 1
+        decided = kept(site.store)
+        site.store.goes_on.set()
+        end = (await lost.to_the_end())[-1]
+        assert end["type"] == "response.failed"
+        assert end["response"]["error"] == decided[0]["error"]  # type: ignore[index]
+        await eventually(lambda: len(site.registry) == 1)
+        assert site.registry.get(own.run.response_id) is own.run
+        assert kept(site.store) == decided
+        assert len(site.service.unsaved) == 0
+
+
+async def test_what_was_queued_and_lost_ends_here_without_an_end() -> None:
+    gate = asyncio.Event()
+    site = Site(FakeEngine([[gate, ANSWER]]))
+    reading = await site.begin(input="hi", background=True)
+    await site.engine.waits.wait()
+    (taken,) = (await site.store.inherit("heir", dead_before=0.0)).queued
+    gate.set()
+    await eventually(lambda: len(site.registry) == 0)
+    events = await reading.to_the_end()
+    assert events[-1]["type"] == "response.in_progress"
+    assert statuses(site.store) == ["queued"]
+    assert site.registry.find("default", reading.run.response_id) is None
+    other = Site(store=site.store)
+    await other.service.run_again(taken)
+    await eventually(lambda: statuses(site.store) == ["completed"])
+
+
+async def test_one_that_was_lost_at_its_very_end_is_not_completed() -> None:
+    gate = asyncio.Event()
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]]))
+    reading = await site.begin(input="hi")
+    await eventually(lambda: statuses(site.store) == ["in_progress"])
+    await site.store.inherit("heir", dead_before=0.0)
+    decided = kept(site.store)
+    gate.set()
+    assert (await reading.to_the_end())[-1]["type"] == "response.failed"
+    assert kept(site.store) == decided
+    assert decided[0]["status"] == "failed"
+
+
+async def test_one_whose_acceptance_got_no_answer_is_refused_and_never_runs() -> None:
+    class Forgetful(FakeStore):
+        async def accept(self, accepted: AcceptedResponse) -> None:
+            await super().accept(accepted)
+            raise StoreError("the answer got lost")
+
+    site = Site(store=Forgetful())
+    async with looked_after(site, worker=""):
+        with pytest.raises(ApiError) as refused:
+            await site.begin(input="hi", background=True)
+        assert (refused.value.status, refused.value.headers["retry-after"]) == (503, "2")
+        await eventually(lambda: statuses(site.store) == ["failed"])
+    assert site.engine.requests == []
+
+
+async def test_nothing_is_taken_over_by_one_that_was_silent_itself() -> None:
+    """While a store hangs nobody can beat: those who did not are not dead."""
+    site = Site(store=StoppedStore())
+    assert isinstance(site.store, StoppedStore)
+    async with looked_after(site, worker=""):
+        await site.store.beat(WorkerState(id="another", started_at=0))
+        await asyncio.sleep(1.5 * LEASE)
+        site.store.goes_on.clear()
+        site.store._responses |= (await left_behind(worker="another"))._responses
+        await site.store.beat(WorkerState(id="another", started_at=0))
+        await asyncio.sleep(3 * LEASE)
+        assert statuses(site.store) == ["queued"]
+        site.store.goes_on.set()
+        await asyncio.sleep(0.5 * LEASE)
+        assert statuses(site.store) == ["queued"]
+        await eventually(lambda: statuses(site.store) == ["completed"])
+
+
+class FullStore(FakeStore):
+    """A store that can be read, and not written to once it is full."""
+
+    full = False
+
+    async def beat(self, worker: WorkerState) -> float:
+        if self.full:
+            raise StoreError("no space left")
+        return await super().beat(worker)
+
+
+async def test_a_check_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caretaker_module, "FRESH_SECONDS", 0.0)
+    site = Site(store=FullStore())
+    assert isinstance(site.store, FullStore)
+    async with looked_after(site) as caretaker:
+        assert await caretaker.check() is None
+        site.store.full = True
+        problem = await caretaker.check()
+        assert problem is not None
+        assert "cannot be written to" in problem
+        site.store.full = False
+        assert await caretaker.check() is None
+
+
+async def test_a_check_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caretaker_module, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(caretaker_module, "CHECK_SECONDS", 0.05)
+    site = Site(store=StoppedStore())
+    assert isinstance(site.store, StoppedStore)
+    async with looked_after(site, worker="") as caretaker:
+        site.store.goes_on.clear()
+        for _ in range(2):
+            problem = await caretaker.check()
+            assert problem is not None
+            assert "has not answered" in problem
+        site.store.goes_on.set()
+        assert await caretaker.check() is None

@@ -1,6 +1,7 @@
 """A response that one worker runs is cancelled through another: Redis carries the word."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,14 @@ def pair(folder: Path, **settings: str) -> tuple[Server, Server]:
     second = Server(folder, script=SLOW, **settings)
     second.log = folder / "second.log"
     return first, second
+
+
+def eventually_logged(server: Server, line: str) -> None:
+    """Wait until a server has said something."""
+    deadline = time.monotonic() + 10
+    while line not in server.output:
+        assert time.monotonic() < deadline, server.output[-3000:]
+        time.sleep(0.05)
 
 
 def begun(server: Server) -> str:
@@ -91,6 +100,7 @@ def test_redis_away_delays_only_the_word(folder: Path) -> None:
         with first, second:
             response_id = begun(first)
             redis.kill()
+            eventually_logged(first, "the channel layer is away")
             answer = httpx.post(f"{second.base_url}/responses/{response_id}/cancel", timeout=20)
             assert answer.status_code == 503
             redis.start()
@@ -99,5 +109,9 @@ def test_redis_away_delays_only_the_word(folder: Path) -> None:
                 if answer.status_code == 200:
                     break
             assert answer.json()["status"] == "cancelled"
+            for server in (first, second):
+                eventually_logged(server, "the channel layer is back")
+                assert server.output.count("the channel layer is away") == 1
+                assert "Traceback" not in server.output
     finally:
         redis.close()

@@ -1,0 +1,43 @@
+"""How long a thread of a store may wait for the database: so long, and not for ever."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+_BOUND = """
+SELECT set_config('statement_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false)
+"""
+
+
+@contextmanager
+def within(connection: BaseDatabaseWrapper, seconds: float, *, ends_at: float | None = None) -> Iterator[None]:
+    """Bound all that is done with a connection in here, connecting apart, which DATABASES bounds.
+
+    It ends after `seconds`, or at `ends_at` (of `time.monotonic()`) where it had begun before. What is still waited for
+    then raises Django's `OperationalError`, and the connection is closed. PostgreSQL gives up by itself too, in a
+    statement and between two of a transaction: a process that stops there, with rows locked, would keep everybody else
+    from them. SQLite only ever waits for its file, and DATABASES says how long.
+    """
+    if connection.vendor != "postgresql" or math.isinf(seconds):
+        yield
+        return
+    connection.deadline = time.monotonic() + seconds if ends_at is None else ends_at  # type: ignore[attr-defined]
+    try:
+        connection.ensure_connection()
+        _bound_server(connection, seconds)
+        yield
+    finally:
+        connection.deadline = None  # type: ignore[attr-defined]
+
+
+def _bound_server(connection: BaseDatabaseWrapper, seconds: float) -> None:
+    """Tell the server too, once a connection."""
+    driver = connection.connection
+    if driver is not getattr(connection, "bounded", None):
+        milliseconds = str(max(1, round(seconds * 1000)))
+        with connection.cursor() as cursor:
+            cursor.execute(_BOUND, [milliseconds, milliseconds])
+        connection.bounded = driver  # type: ignore[attr-defined]

@@ -1,0 +1,54 @@
+"""Django's PostgreSQL, whose connections can be given a deadline: DATABASES names this package as its ENGINE.
+
+A server that hangs, or a process of it that does, keeps its TCP connections and answers nothing: no timeout of
+PostgreSQL's own is honoured then, and the client's driver would wait for ever.
+"""
+
+import time
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any
+
+from django.db.backends.postgresql import base
+from psycopg import OperationalError
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """`deadline` (of `time.monotonic()`) is when whatever waits for the server's answer raises `OperationalError`.
+
+    The connection is closed then: nobody knows what the server has done, or will do yet. See `stores.deadline`.
+    """
+
+    deadline: float | None = None
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        """Connect; `connect_timeout` bounds that."""
+        connection = super().get_new_connection(conn_params)
+        connection.wait = partial(self._wait, connection, connection.wait)  # all of the driver's waiting is done there
+        return connection
+
+    def _wait(self, connection: Any, wait: Callable[..., Any], gen: Generator[Any, Any, Any], *args: Any) -> Any:
+        if self.deadline is None:
+            return wait(gen, *args)
+        try:
+            return wait(_until(self.deadline, gen), *args)
+        except _DeadlinePassed as passed:
+            connection.close()
+            raise OperationalError("the database server did not answer in time") from passed
+
+
+class _DeadlinePassed(Exception):
+    """The server has not answered."""
+
+
+def _until(deadline: float, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Yield what the driver's generator waits for. The driver comes back with nothing every 0.1 s."""
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() >= deadline:
+                raise _DeadlinePassed
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        return end.value

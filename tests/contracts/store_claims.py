@@ -1,0 +1,119 @@
+"""Who may write of a response, in every store: the worker that claimed it last, until it has ended."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, WorkerState
+from tests.contracts.store import GONE, Turn, exchange, new_id, same_chain, sampled_text
+from tests.contracts.store_life import LEASE, NOW, Clock, OpenStore, inherited, seen, status
+
+
+def every_step(store: BaseResponseStore, turn: Turn) -> list[Callable[[], Awaitable[None]]]:
+    """Return all that the first worker may want to write of a response."""
+    stored = turn.saying(*exchange(7), sampled=[sampled_text("Never.")])
+    return [
+        lambda: store.accept(turn.begun()),
+        lambda: store.accept(turn.begun("queued", again=True)),
+        lambda: store.begin(turn.project, turn.response_id, GONE),
+        lambda: store.give_back(turn.begun("queued", again=True)),
+        lambda: store.save(replace(stored, accepted=True)),
+        lambda: store.save(stored),
+    ]
+
+
+class ClaimsContract:
+    """Give a subclass the fixtures `store`, a started one, and `open_store`, which opens one with options."""
+
+    @pytest.mark.parametrize("state", ["queued", "in_progress"])
+    async def test_a_worker_that_was_taken_for_dead_changes_nothing(self, store: BaseResponseStore, state: str) -> None:
+        turn = Turn()
+        await store.accept(turn.begun(state))
+        await inherited(store, "worker_heir", turn.project)
+        decided = await store.response(turn.project, turn.response_id)
+        assert decided is not None
+        assert decided["status"] == ("queued" if state == "queued" else "failed")
+        for step in every_step(store, turn):
+            with pytest.raises(ClaimLost):
+                await step()
+        assert await store.response(turn.project, turn.response_id) == decided
+        assert await store.chain(turn.project, turn.response_id) is None
+        assert await store.lost({turn.response_id: GONE, "resp_unknown": GONE}) == [turn.response_id]
+        assert await store.lost({turn.response_id: Claim("worker_heir", 2)}) == []
+
+    async def test_one_that_was_lost_fails_none_of_those_beside_it(self, store: BaseResponseStore) -> None:
+        turns = [Turn() for _ in range(5)]
+        for turn in turns:
+            await store.accept(turn.begun("queued"))
+        await inherited(store, "worker_heir", turns[2].project)  # it takes them all
+        mine = [Turn() for _ in range(5)]
+        for turn in mine:
+            await store.accept(turn.begun("queued"))
+        both = [turn for pair in zip(turns, mine, strict=True) for turn in pair]
+        begun = [store.begin(turn.project, turn.response_id, GONE) for turn in both]
+        saved = [store.save(replace(turn.saying(*exchange(1)), accepted=True)) for turn in both]
+        done = await asyncio.gather(*begun, *saved, return_exceptions=True)
+        assert [isinstance(each, ClaimLost) for each in done] == [True, False] * 10
+        assert [await status(store, turn.begun()) for turn in both] == ["queued", "completed"] * 5
+
+    async def test_what_heirs_have_ended_stays_as_it_is(self, store: BaseResponseStore) -> None:
+        turn = Turn()
+        await store.accept(turn.begun("queued"))
+        (taken,), _ = await inherited(store, "worker_heir", turn.project)
+        stored = replace(turn.saying(*exchange(1)), accepted=True, claim=taken.claim)
+        await store.save(stored)
+        for step in every_step(store, turn):
+            with pytest.raises(ClaimLost):
+                await step()
+        assert await seen(store, stored) == stored.response
+        assert await same_chain(store, stored)
+
+    async def test_its_own_worker_ends_it_once(self, store: BaseResponseStore) -> None:
+        """Once more is no error: the answer to a commit may have been lost."""
+        turn = Turn()
+        await store.accept(turn.begun())
+        first = replace(turn.saying(*exchange(1)), accepted=True)
+        for stored in (first, replace(turn.failed(), accepted=True), turn.failed()):
+            await store.save(stored)
+            assert await seen(store, first) == first.response
+        assert await same_chain(store, first)
+
+    async def test_one_that_was_given_back_is_anybodys(self, store: BaseResponseStore) -> None:
+        turn = Turn()
+        await store.accept(turn.begun("queued"))
+        for epoch in (2, 3, 4):
+            (taken,), _ = await inherited(store, f"worker_{epoch}", turn.project)
+            assert taken.claim == Claim(f"worker_{epoch}", epoch)
+            await store.give_back(taken)
+
+    async def test_what_was_taken_over_and_got_lost_on_the_way_is_given_again(self, store: BaseResponseStore) -> None:
+        turn = Turn()
+        await store.accept(turn.begun("queued"))
+        (taken,), _ = await inherited(store, "worker_heir", turn.project)
+        for known, given in (((), [taken]), ([turn.response_id], [])):
+            estate = await store.inherit("worker_heir", dead_before=0.0, known=known)
+            assert [each for each in estate.queued if each.project == turn.project] == given
+
+    # --- clocks ---
+
+    async def test_a_worker_whose_clock_was_ahead_is_dead_a_lease_later(self, open_store: OpenStore) -> None:
+        clock = Clock()
+        store = await open_store(now=clock)
+        project, dead, heir = (new_id(prefix) for prefix in ("proj", "worker", "worker"))
+        clock.now = NOW + 1e6
+        await store.beat(WorkerState(id=dead, started_at=NOW))
+        await store.accept(Turn(project).begun("queued", claim=Claim(dead)))
+        clock.now = NOW
+        assert (await inherited(store, heir, project))[0] == []
+        clock.now = NOW + LEASE - 1
+        assert (await inherited(store, heir, project))[0] == []
+        clock.now = NOW + LEASE
+        assert len((await inherited(store, heir, project))[0]) == 1
+
+    async def test_the_time_of_a_beat_is_now(self, store: BaseResponseStore) -> None:
+        before = time.time()
+        heard = await store.beat(WorkerState(id=new_id("worker"), started_at=NOW))
+        assert before - 0.1 <= heard <= time.time() + 0.1

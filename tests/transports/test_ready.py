@@ -1,0 +1,48 @@
+"""`/ready` asks the database: dead, hung, or with no room to write, it says so, and says when it is well again."""
+
+import resource
+from pathlib import Path
+
+import httpx
+
+from tests.postgres_server import PostgresServer, private_postgres_server  # noqa: F401 - a fixture
+from tests.server import Server, manage
+
+SECONDS = 2  # DATABASE_TIMEOUT_SECONDS
+
+
+def reason(server: Server) -> str:
+    """Return what a server says about its database when it is not ready."""
+    answer = server.wait_until("/ready", 503)
+    assert answer.headers["retry-after"]
+    assert answer.json()["status"] == "not ready"
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    return str(answer.json()["database"])
+
+
+def test_a_database_that_is_dead_or_hangs(folder: Path, own_postgres_server: PostgresServer) -> None:
+    url = own_postgres_server.url_of(own_postgres_server.create_database())
+    manage("migrate", "--verbosity", "0", DATABASE_URL=url)
+    with Server(folder, database_url=url, database_timeout_seconds=SECONDS) as server:
+        with own_postgres_server.hanging():
+            assert "answer" in reason(server)
+        server.wait_until("/ready", 200)
+        own_postgres_server.stop()
+        assert "cannot be reached" in reason(server)
+        own_postgres_server.start()
+        server.wait_until("/ready", 200)
+        assert httpx.post(f"{server.base_url}/responses", json={"input": "Hello"}).json()["status"] == "completed"
+        assert "Traceback" not in server.output
+
+
+def test_a_disk_without_room(folder: Path) -> None:
+    """No file of the server may grow beyond what its write-ahead log has already."""
+    with Server(folder) as server:
+        assert server.process is not None
+        size = (folder / "respsite.sqlite3-wal").stat().st_size
+        assert server.log.stat().st_size < size // 2, "the server has its log in a file, too"
+        _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+        assert "cannot be written to" in reason(server)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        server.wait_until("/ready", 200)
