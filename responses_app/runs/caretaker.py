@@ -5,6 +5,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status
@@ -171,18 +172,19 @@ class Caretaker:
         return True
 
     async def _fail(self, accepted: AcceptedResponse) -> None:
+        """Let a response fail that was taken over; where it is another worker's by now, that one decides."""
         failed = {**accepted.response, "status": Status.FAILED.value, "error": server_stopped()}
-        await self._store.save(
-            StoredResponse(
-                project=accepted.project,
-                response=failed,
-                link=None,
-                input_items=accepted.input_items,
-                transport=accepted.transport,
-                accepted=True,
-                claim=accepted.claim,
-            )
+        stored = StoredResponse(
+            project=accepted.project,
+            response=failed,
+            link=None,
+            input_items=accepted.input_items,
+            transport=accepted.transport,
+            accepted=True,
+            claim=accepted.claim,
         )
+        with suppress(ClaimLost):
+            await self._store.save(stored)
 
     async def _give_back(self) -> None:
         while self._inherited:

@@ -154,6 +154,17 @@ async def test_what_can_never_run_has_failed_and_stops_nothing_else() -> None:
     assert error["code"] == "server_error"
 
 
+async def test_what_can_never_run_and_was_lost_meanwhile_stops_nothing_else() -> None:
+    site = Site(store=await left_behind(2))
+    site.engine.ill = EngineUnavailable("away")
+    async with looked_after(site):
+        await eventually(lambda: all(each.claim.worker == "me" for each in site.store._responses.values()))
+        first, _ = (await site.store.inherit("heir", dead_before=time.time() + 1)).queued
+        assert first.request is not None
+        first.request["model"], site.engine.ill = "gone", None
+        await eventually(lambda: statuses(site.store) == ["failed", "completed"])
+
+
 async def test_what_breaks_has_failed_and_stops_nothing_else(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
