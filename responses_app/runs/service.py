@@ -249,6 +249,8 @@ class ResponseService:
     def _owe(self, stored: StoredResponse) -> None:
         if len(self.unsaved) < MAX_UNSAVED:
             self.unsaved.append(stored)
+        else:
+            logger.error("response %s: how it ended is lost: %d ends wait already", stored.response["id"], MAX_UNSAVED)
 
     def _model(self, name: str | None) -> ServedModel:
         if name is None:
