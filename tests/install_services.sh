@@ -1,5 +1,6 @@
 #!/bin/sh
-# Install what the tests start by themselves: Redis, PostgreSQL, Chromium, and npm, which gets them the Codex CLI.
+# Install what the tests start by themselves: Redis, PostgreSQL, Chromium, curl, and npm, which gets them the clients
+# that a package.json under tests/ names.
 # Nothing is left running.
 set -eu
 missing=""
@@ -8,6 +9,7 @@ ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgre
 command -v node >/dev/null || missing="$missing nodejs"
 command -v npm >/dev/null || missing="$missing npm"
 command -v chromium >/dev/null || missing="$missing chromium"
+command -v curl >/dev/null || missing="$missing curl"
 [ -z "$missing" ] && exit 0
 echo "installing$missing"
 if [ "$(id -u)" -eq 0 ]; then sudo=""; else sudo="sudo"; fi
