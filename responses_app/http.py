@@ -39,7 +39,8 @@ def error_response(error: ApiError) -> HttpResponse:
 async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed], reader: JsonReader) -> Parsed:
     """Return what `parse` makes of a request's body; a long one is read on a thread.
 
-    Raises `ApiError`: 415 for another content type, 413 over the limit, 400 for no JSON.
+    Raises `ApiError`: 415 for another content type, 400 for no JSON or more of it than this server takes. How large a
+    body may be was decided before, in `bodies`.
     """
     if request.content_type != JSON_TYPE:
         raise unsupported_media_type(request.content_type)

@@ -164,7 +164,6 @@ if RESPSITE.redis_url:
 else:
     CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
 
-DATA_UPLOAD_MAX_MEMORY_SIZE = RESPSITE.max_body_bytes
 STATIC_URL = "static/"
 USE_TZ = True
 TIME_ZONE = "UTC"

@@ -105,8 +105,8 @@ class FunctionCall(Vocabulary):
     type: Literal["function_call"]
     id: str | None = None
     call_id: str = Field(min_length=1, max_length=256)
-    name: str = Field(min_length=1, max_length=256, pattern=NAME)
-    namespace: str | None = Field(default=None, max_length=256, pattern=NAME)
+    name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
+    namespace: str | None = Field(default=None, max_length=MAX_NAME, pattern=NAME)
     arguments: str
     status: Any = None
     output: Any = None  # what the function gave back: some clients put it here

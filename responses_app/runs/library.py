@@ -13,7 +13,6 @@ from responses_app.stores.base import BaseResponseStore, StoreError
 
 _TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
 
-
 CANCEL_SECONDS = 5.0  # how long another worker may take to cancel what it runs
 LOOK_SECONDS = 0.1  # between looks at whether it did
 

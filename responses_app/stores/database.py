@@ -48,10 +48,10 @@ Result = TypeVar("Result")
 class DatabaseResponseStore(BaseResponseStore):
     """Keeps responses in the database `using`, an alias of Django's DATABASES.
 
-    A part whose ancestors were never stored (a connection may continue what it
-    alone remembers) is stored with them, else it could not be continued; they cannot be retrieved or continued
-    themselves. `now` stands for all clocks, in Unix seconds; without it workers go by the database's own.
-    `timeout` bounds, in seconds, whatever waits for the database; `max_pending` the writes that wait.
+    A part whose ancestors were never stored (a connection may continue what it alone remembers) is stored with them,
+    else it could not be continued; they cannot be retrieved or continued themselves.
+    `now` stands for all clocks, in Unix seconds; without it workers go by the database's own. `timeout` bounds, in
+    seconds, whatever waits for the database; `max_pending` the writes that wait.
     """
 
     def __init__(

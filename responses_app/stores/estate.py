@@ -40,6 +40,7 @@ _LEFT = f"""
 SELECT id, status, body, request IS NOT NULL FROM {RESPONSES}
 WHERE status IN {RUNNING} AND worker <> %s AND worker NOT IN (SELECT id FROM {WORKERS} WHERE seen_at > %s) {{lock}}
 """  # unordered: SQLite would scan the whole table to have them in order
+# The first condition says what the second one does not: that the partial index `response_running` will do.
 _OWN = f"SELECT id FROM {RESPONSES} WHERE status IN {RUNNING} AND status = 'queued' AND worker = %s AND epoch > 1"
 _CLAIMED = f"""
 SELECT project, body, input_items, transport, request, epoch FROM {RESPONSES}

@@ -238,7 +238,7 @@ async def test_everyone_is_answered_and_nothing_is_lost(alias: str) -> None:
     async def client(number: int) -> None:
         for step in range(40):
             await writer.write(number * 40 + step)
-            assert committed[-1] >= 0
+            assert number * 40 + step in committed
 
     await asyncio.gather(*(client(number) for number in range(50)))
     await writer.aclose()
