@@ -28,6 +28,7 @@ SendMessage = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, SendMessage], Awaitable[None]]
 
 OTHER_BODY_BYTES = 256 * 1024  # all bodies but the API's JSON: the admin's forms, and what is refused in any case
+MOST_DIGITS = 18  # of a declared length that are read; more are too many bytes in any case
 LEAST_BYTES_PER_SECOND = 16 * 1024  # of a body that takes longer than REQUEST_ARRIVAL_SECONDS
 
 
@@ -44,12 +45,12 @@ class Head:
     def of(cls, method: str, path: str, root_path: str, headers: Iterable[tuple[bytes, bytes]]) -> "Head":
         """Read a request's head; header names are in lower case."""
         given = {name: value.decode("latin1") for name, value in headers}
-        length = given.get(b"content-length", "" if b"transfer-encoding" in given else "0")
+        length = "" if b"transfer-encoding" in given else given.get(b"content-length", "0")
         return cls(
             method=method,
             path=path.removeprefix(root_path.rstrip("/")),
             content_type=given.get(b"content-type", "").partition(";")[0].strip().lower(),
-            length=int(length) if length.isdecimal() else None,
+            length=int(length[:MOST_DIGITS]) if length.isdecimal() else None,
         )
 
 

@@ -40,7 +40,3 @@ class JsonReader:
         if size <= READ_AT_ONCE:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    def close(self) -> None:
-        """Begin no more; what is being read goes on."""
-        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -89,7 +89,6 @@ class Site:
         await self.registry.aclose(grace=self.settings.shutdown_grace_seconds, last_words=LAST_WORDS_SECONDS)
         await self.caretaker.aclose()
         await self.relay.aclose()
-        self.reader.close()
         await asyncio.gather(
             self.connection_limit.aclose(), self.store.aclose(), self.conversations.aclose(), self.engine.aclose()
         )

@@ -79,18 +79,22 @@ def frame(content: bytes) -> bytes:
     return b"\x81\xff" + len(content).to_bytes(8, "big") + bytes(4) + content
 
 
+FRAMES = 20
+
+
 def test_large_frames_faster_than_they_are_read(served: Server) -> None:
-    content = b'{"type":"nonsense","input":"' + b"x" * (20 * MIB) + b'"}'
+    content = b'{"type":"nonsense","x":"' + b"a,[" * (7 * MIB) + b'"}'  # slow to look through
     served.forget_peak()
     before = served.memory_bytes()
     with upgraded(served) as raw:
         raw.settimeout(60)
-        for _ in range(15):
+        for _ in range(FRAMES):
             raw.sendall(frame(content))
         said = b""
-        while said.count(b'"type":"error"') < 15:
+        while said.count(b'"type":"error"') < FRAMES:
             said += raw.recv(65536)
-    assert served.peak_memory_bytes() - before < 260 * MIB  # all of them are 300 MB, before anything is made of them
+    grown = (served.peak_memory_bytes() - before) / MIB
+    assert grown < 300, "all of them are 420 MiB, before anything is made of them; uvicorn takes ten times one"
 
 
 ITEM = {"role": "user", "content": "x"}

@@ -1,0 +1,58 @@
+"""What a request's head says of its body, and how much of it is taken."""
+
+import pytest
+
+from responses_app.bodies import OTHER_BODY_BYTES, BodyRules, Head
+from responses_app.protocol.errors import ApiError
+
+LARGE = 10 * OTHER_BODY_BYTES
+RULES = BodyRules(max_body_bytes=LARGE, arrival_seconds=30)
+
+
+def head(path: str = "/v1/responses", *, method: str = "POST", root: str = "", **headers: str) -> Head:
+    """Return a head; underscores of header names stand for hyphens."""
+    lines = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Head.of(method, path, root, lines)
+
+
+def test_a_length_is_what_the_server_will_read() -> None:
+    assert head().length == 0
+    assert head(content_length="17").length == 17
+    assert head(content_length="9" * 5000).length == int("9" * 18)
+    assert head(transfer_encoding="chunked").length is None
+    assert head(transfer_encoding="chunked", content_length="0").length is None, "the encoding counts"
+
+
+def test_a_content_type_is_read_as_django_reads_it() -> None:
+    assert head(content_type="Application/JSON; charset=utf-8").content_type == "application/json"
+    assert head().content_type == ""
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/responses", "/v1/conversations/conv_1", "/v1/responses/compact"])
+def test_json_is_large_where_it_is_of_use(path: str) -> None:
+    json = {"content_type": "application/json"}
+    for length in (LARGE, OTHER_BODY_BYTES, 1):
+        RULES.check(head(path, content_length=str(length), **json))
+        RULES.check(head(f"/behind{path}", root="/behind/", content_length=str(length), **json))
+    assert RULES.limit(head(path, transfer_encoding="chunked", **json)) == LARGE
+    with pytest.raises(ApiError) as caught:
+        RULES.check(head(path, content_length=str(LARGE + 1), **json))
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE", "PUT"])
+@pytest.mark.parametrize("path", ["/", "/admin/login/", "/v1/responses/a/b/c", "/v1x/responses", "/static/a.css"])
+def test_everything_else_is_small(method: str, path: str) -> None:
+    json = {"content_type": "application/json"}
+    RULES.check(head(path, method=method, content_length=str(OTHER_BODY_BYTES), **json))
+    assert RULES.limit(head(path, method=method, transfer_encoding="chunked", **json)) == OTHER_BODY_BYTES
+    with pytest.raises(ApiError) as caught:
+        RULES.check(head(path, method=method, content_length=str(OTHER_BODY_BYTES + 1), **json))
+    assert caught.value.status == 413
+
+
+def test_a_small_limit_holds_for_all() -> None:
+    rules = BodyRules(max_body_bytes=1024, arrival_seconds=30)
+    for path in ("/v1/responses", "/admin/"):
+        with pytest.raises(ApiError):
+            rules.check(head(path, content_length="1025", content_type="application/json"))
