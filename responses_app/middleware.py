@@ -49,6 +49,9 @@ class ApiMiddleware:
         request.request_id = request_id  # type: ignore[attr-defined]
         response = await self._answer(request, request_id)
         response["x-request-id"] = request_id
+        # Django would log each 4xx as a warning and each 503 as an error: a load balancer that asks /ready during a
+        # start would fill the log. What is worth a line is logged where it happens.
+        response._has_been_logged = True  # type: ignore[attr-defined]
         return response
 
     async def _hand_on(self, request: HttpRequest) -> HttpResponseBase:

@@ -33,6 +33,7 @@ def test_a_database_that_is_dead_or_hangs(folder: Path, own_postgres_server: Pos
         server.wait_until("/ready", 200)
         assert httpx.post(f"{server.base_url}/responses", json={"input": "Hello"}).json()["status"] == "completed"
         assert "Traceback" not in server.output
+        assert "django.request" not in server.output, "each 503 would be an error in the log"
 
 
 def test_a_disk_without_room(folder: Path) -> None:
