@@ -30,8 +30,10 @@ def input_item_resource(item: JsonObject) -> JsonObject:
 
 
 def item_resource(item: JsonObject) -> JsonObject:
-    """Return an item, whose id it has already, as OpenAI's types have it; what is there stays as it came."""
+    """Return an item, whose id it has already, as OpenAI's types have it; what they have stays as it came."""
     whole = _completed(item, _DEFAULTS.get(str(item.get("type")), {}))
+    if whole.get("type") == "function_call":
+        whole.pop("output", None)  # some clients put a call's output into the call; OpenAI's types have none there
     for name in ("content", "output"):
         parts = whole.get(name)
         if isinstance(parts, list):

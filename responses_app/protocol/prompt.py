@@ -68,7 +68,7 @@ def render_items(
     model reads such an output without its function's name. What a compaction replaces is left out.
     """
     first = 0 if own is None else own - len(items)
-    replaced = _replaced(items)
+    replaced = places_replaced(items)
     renderer = _ItemRenderer(items, parent, sampled)
     messages: list[RenderedMessage] = []
     for index, (item, raw) in enumerate(zip(items, input_json, strict=True), first):
@@ -137,7 +137,7 @@ def _rendered(read: ToolItem) -> RenderedMessage:
     return render_summary(read.text)
 
 
-def _replaced(items: Sequence[InputItem]) -> set[int]:
+def places_replaced(items: Sequence[InputItem]) -> set[int]:
     """Return the places of the items that a compaction behind them stands for."""
     places: set[int] = set()
     whole, said = False, frozenset[str]()  # what the compactions behind stand for: all, or these messages of the user

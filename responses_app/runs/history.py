@@ -1,5 +1,6 @@
 """What a request continues: a chain with its tokens, a conversation with its items, replayed and referenced items."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from responses_app.protocol.errors import (
     previous_response_in_progress,
     previous_response_not_found,
 )
+from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.items import (
     Compaction,
     InputItem,
@@ -25,6 +27,7 @@ from responses_app.protocol.items import (
     SampledItem,
     parse_input,
 )
+from responses_app.protocol.prompt import is_of_user, places_replaced, text_of
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.resources import TERMINAL_STATUSES, Status
 from responses_app.protocol.sealing import SealBroken, Sealer
@@ -67,6 +70,26 @@ class History:
             return await self._context(project, request, recall)
         except StoreError as error:
             raise store_away() from error
+
+    async def said_before(self, project: str, parent: ChainLink | None) -> list[tuple[str, JsonObject]]:
+        """Return the user's messages, as text and as items, for which a compaction that a chain begins with stands.
+
+        The chain has no tokens of them; what its first response was asked has them, where that is kept. Raises
+        `ApiError` where the store is away.
+        """
+        if parent is None:
+            return []
+        try:
+            kept = await self._store.input_items(project, parent.root_id)
+        except StoreError as error:
+            raise store_away() from error
+        return await asyncio.to_thread(self._replaced_of_user, project, kept) if kept else []
+
+    def _replaced_of_user(self, project: str, kept: Sequence[JsonObject]) -> list[tuple[str, JsonObject]]:
+        parsed, raw = parse_input(list(kept))
+        items = [self._open(project, item, -1) if isinstance(item, Compaction) else item for item in parsed]
+        replaced = [(items[place], raw[place]) for place in sorted(places_replaced(items))]
+        return [(text_of(item.content), input_item_resource(each)) for item, each in replaced if is_of_user(item)]
 
     async def _context(self, project: str, request: CreateRequest, recall: Recall) -> Context:
         items, items_json = await self._resolved(project, request)

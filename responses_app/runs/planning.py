@@ -1,7 +1,7 @@
 """A request and what it continues → the plan of its run. Pure computation, off the event loop where it is long."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -91,14 +91,17 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     )
 
 
-def plan_to_compact(draft: Draft, engine: BaseEngine, info: EngineInfo) -> tuple[RunPlan, list[JsonObject]]:
+def plan_to_compact(
+    draft: Draft, engine: BaseEngine, info: EngineInfo, *, before: Sequence[tuple[str, JsonObject]]
+) -> tuple[RunPlan, list[JsonObject]]:
     """Plan what only compacts; return the plan, and the user's messages so far, for which its summary will stand.
 
-    Raises `ApiError` as `make_plan` does.
+    `before` are those, as text and as items, that the chain it continues has in a summary only. Raises `ApiError` as
+    `make_plan` does.
     """
     plan = make_plan(draft, engine, info)
     assert plan.compaction is not None, "the request only compacts"
-    said = _said_by_user(draft)
+    said = [*before, *_said_by_user(draft)]
     compaction = replace(plan.compaction, stands_for=frozenset(digest(text) for text, _ in said))
     return replace(plan, compaction=compaction), [item for _, item in said]
 

@@ -105,7 +105,8 @@ class ResponseService:
         The caller attaches a reader before it awaits anything. Raises `ApiError` as `create` does.
         """
         model, draft, info = await self._draft(request, origin, lambda _: None)
-        plan, said = await asyncio.to_thread(plan_to_compact, draft, model.engine, info)
+        before = await self.history.said_before(origin.project, draft.context.parent)
+        plan, said = await asyncio.to_thread(plan_to_compact, draft, model.engine, info, before=before)
         run = self._run(plan, model)
         await self._admit(run)
         return run, identified(said, self.new_id)

@@ -95,6 +95,24 @@ def test_a_chain_gives_its_users_messages(client: OpenAI) -> None:
     assert [item.content[0].text for item in said] == ["One", "Two <|end|>", "Three"]
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # as above
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_chain_that_begins_with_a_compaction_gives_all_its_users_messages(client: OpenAI, turns: int) -> None:
+    """As the Agents SDK's session does it: what compact gave is the beginning of a chain, which is compacted by id."""
+    output: Any = outcome(client, input=[user("One"), user("Two")])
+    told = ["One", "Two"]
+    for _ in range(2):
+        last = client.responses.create(model=MODEL, input=[*output, user("Three")])
+        told.append("Three")
+        for _ in range(turns - 1):
+            last = client.responses.create(model=MODEL, input="Four", previous_response_id=last.id)
+            told.append("Four")
+        output = outcome(client, previous_response_id=last.id)
+        assert [item.content[0].text for item in output[:-1]] == told
+    after = client.responses.create(model=MODEL, input=[*output, user("Five")])
+    assert f"user message 1 of this conversation, behind a summary of {len(told)} before" in after.output_text
+
+
 def test_a_stored_chain_is_compacted(client: OpenAI) -> None:
     first = client.responses.create(model=MODEL, input="One")
     item = compacted(client, previous_response_id=first.id)
