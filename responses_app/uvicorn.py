@@ -13,6 +13,8 @@ from responses_app.bodies import Application, BodyRules, Message, Receive, SendM
 
 logger = logging.getLogger("respsite.transport")
 
+NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
 
 class UvicornHook:
     """ASGI application of the lifespan scope: looks for uvicorn's configuration, then hands on."""
@@ -83,11 +85,21 @@ class _TimedHttp:
 
 
 class _FairWebSocket:
-    """Beside a class of uvicorn's for WebSockets: reads from a peer only while it takes what it is sent, pongs too."""
+    """Beside a class of uvicorn's for WebSockets: reads from a peer only while it takes what it is sent, pongs too.
+
+    What can be no handshake (a POST, one with a body) is refused; uvicorn says nothing and keeps it open for ever.
+    """
 
     transport: asyncio.Transport
+    handshake_initiated = True  # where uvicorn's class does not say so
     read_paused: bool
     writable: asyncio.Event
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)  # type: ignore[misc]
+        if not self.handshake_initiated:  # the first data are the whole handshake
+            self.transport.write(NO_HANDSHAKE)
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()  # type: ignore[misc]
