@@ -13,6 +13,7 @@ from responses_app.bodies import Application, BodyRules, Message, Receive, SendM
 
 logger = logging.getLogger("respsite.transport")
 
+READ_AT_ONCE = 64 * 1024  # bytes of a WebSocket: up to 10,000 frames, each 10 µs of work; asyncio would take 256 KiB
 NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -94,6 +95,11 @@ class _FairWebSocket:
     handshake_initiated = True  # where uvicorn's class does not say so
     read_paused: bool
     writable: asyncio.Event
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)  # type: ignore[misc]
+        if hasattr(transport, "max_size"):  # asyncio's own; uvloop has none
+            transport.max_size = READ_AT_ONCE
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)  # type: ignore[misc]
