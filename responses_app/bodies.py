@@ -43,7 +43,7 @@ class Head:
 
     @classmethod
     def of(cls, method: str, path: str, root_path: str, headers: Iterable[tuple[bytes, bytes]]) -> "Head":
-        """Read a request's head; header names are in lower case."""
+        """Read a request's head; header names are in lower case. In chunks, no declared length means anything."""
         given = {name: value.decode("latin1") for name, value in headers}
         length = "" if b"transfer-encoding" in given else given.get(b"content-length", "0")
         return cls(

@@ -125,14 +125,15 @@ class Request(WebRequest):
     def gotLength(self, length: int | None) -> None:
         """The headers are complete: look at them."""
         super().gotLength(length)
+        # daphne takes its root path from whoever says it: a client could move any path below one that a proxy lets by.
+        self.requestHeaders.removeHeader(b"Daphne-Root-Path")
         if self.refused:  # they came too late
             return
         if not isinstance(self.channel, Channel):
             return  # HTTP/2: `Bodies` looks at it later
         method, path = self.channel.target
         headers = [(name.lower(), value) for name, values in self._raw_headers() for value in values]
-        root_path = unquote(dict(headers).get(b"daphne-root-path", self.server.root_path.encode()).decode("latin1"))
-        self._head = Head.of(method, unquote(path.decode("latin1")), root_path, headers)
+        self._head = Head.of(method, unquote(path.decode("latin1")), self.server.root_path, headers)
         self._limit = self._rules.limit(self._head)
         try:
             self._rules.check(self._head)

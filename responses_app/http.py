@@ -44,7 +44,7 @@ async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed],
     """
     if request.content_type != JSON_TYPE:
         raise unsupported_media_type(request.content_type)
-    length = request.META.get("CONTENT_LENGTH") or ""
+    length = "" if "Transfer-Encoding" in request.headers else request.META.get("CONTENT_LENGTH") or ""
 
     def read() -> Parsed:
         return parse(_json_object(_content(request), reader))

@@ -13,6 +13,9 @@ from responses_app.bodies import Application, BodyRules, Message, Receive, SendM
 
 logger = logging.getLogger("respsite.transport")
 
+READ_AT_ONCE = 64 * 1024  # bytes: up to 10,000 chunks or frames, each 10 µs of work; asyncio would take 256 KiB
+NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
 
 class UvicornHook:
     """ASGI application of the lifespan scope: looks for uvicorn's configuration, then hands on."""
@@ -48,6 +51,8 @@ class _TimedHttp:
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)  # type: ignore[misc]
+        if hasattr(transport, "max_size"):  # asyncio's own; uvloop has none
+            transport.max_size = READ_AT_ONCE
         self._expect_request()
 
     def data_received(self, data: bytes) -> None:
@@ -83,11 +88,24 @@ class _TimedHttp:
 
 
 class _FairWebSocket:
-    """Beside a class of uvicorn's for WebSockets: reads from a peer only while it takes what it is sent, pongs too."""
+    """Beside a class of uvicorn's for WebSockets: reads from a peer only while it takes what it is sent, pongs too.
+
+    What can be no handshake (a POST, one with a body) is refused; uvicorn says nothing and keeps it open for ever.
+    """
 
     transport: asyncio.Transport
+    handshake_initiated = handshake_complete = True  # where uvicorn's class does not say so
     read_paused: bool
     writable: asyncio.Event
+
+    def data_received(self, data: bytes) -> None:
+        if self.handshake_initiated and not self.handshake_complete:
+            self.transport.abort()  # it talks before it was let in: uvicorn drops a part, and breaks on the rest
+            return
+        super().data_received(data)  # type: ignore[misc]
+        if not self.handshake_initiated:  # the first data are the whole handshake
+            self.transport.write(NO_HANDSHAKE)
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()  # type: ignore[misc]

@@ -1,0 +1,109 @@
+"""Heads of requests that say one thing and mean another: nothing gets past the limits, under both servers."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from tests.clients import raw_connection
+from tests.heartbeat import APPLICATION, longest_stop
+from tests.server import KINDS, Server
+
+MIB = 1024 * 1024
+UPGRADE = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+KEY = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that measures itself, and waits one second for a request."""
+    folder = tmp_path_factory.mktemp(str(request.param))
+    with Server(folder, kind=str(request.param), application=APPLICATION, request_arrival_seconds=1) as server:
+        httpx.post(f"{server.base_url}/responses", json={"input": "Hello"}, verify=False)
+        yield server
+        assert "Traceback" not in server.output
+
+
+def ask(server: Server, head: str, body: bytes = b"") -> bytes:
+    """Send a request and return what the server says until it closes."""
+    said = b""
+    with raw_connection(server.port) as raw:
+        raw.settimeout(10)
+        with suppress(ConnectionError):  # it may be refused before its end
+            raw.sendall(f"{head}Host: localhost\r\n\r\n".encode() + body)
+        try:
+            while part := raw.recv(65536):
+                said += part
+        except TimeoutError:
+            raise AssertionError(f"the server neither answers nor closes; so far: {said!r}") from None
+        except ConnectionResetError:
+            return said
+    return said
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [("Content-Length: 0", "Transfer-Encoding: chunked"), ("Transfer-Encoding: chunked", "Content-Length: 0")],
+)
+def test_a_declared_length_is_no_way_past_the_limit_of_a_body_in_chunks(
+    server: Server, lengths: tuple[str, str]
+) -> None:
+    """uvicorn takes chunks where a length is declared too: of nothing, so that nothing is counted."""
+    part = b"%x\r\n%b\r\n" % (MIB, b"a" * MIB)
+    body = b'16\r\n{"input":"Hello","x":"\r\n' + part * 70 + b'2\r\n"}\r\n0\r\n\r\n'
+    lines = "".join(f"{line}\r\n" for line in ("Content-Type: application/json", "Connection: close", *lengths))
+    longest_stop(server)
+    server.forget_peak()
+    before = server.memory_bytes()
+    said = ask(server, f"POST /v1/responses HTTP/1.1\r\n{lines}", body)
+    assert not said or said.split()[1] in (b"400", b"413"), said[:300]
+    assert server.peak_memory_bytes() - before < 96 * MIB
+    assert longest_stop(server) < 0.2
+
+
+def test_a_body_in_many_small_chunks(server: Server) -> None:
+    """uvicorn took 43,000 of them at once: 0.6 s."""
+    body = b'16\r\n{"input":"Hello","x":"\r\n' + b"1\r\na\r\n" * 150_000 + b'2\r\n"}\r\n0\r\n\r\n'
+    lines = "Content-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
+    stops = []
+    for _ in range(3):
+        longest_stop(server)
+        assert ask(server, f"POST /v1/responses HTTP/1.1\r\n{lines}", body).startswith(b"HTTP/1.1 200 ")
+        stops.append(longest_stop(server))
+        if stops[-1] <= 0.2:
+            return
+    raise AssertionError(f"the loop stood still for {stops} s")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f"POST /v1/responses HTTP/1.1\r\n{UPGRADE}{KEY}Content-Length: 2\r\n",
+        f"GET /v1/responses HTTP/1.1\r\n{UPGRADE}{KEY}Content-Length: 900000\r\n",
+        f"GET /v1/responses HTTP/1.1\r\n{UPGRADE}{KEY}Transfer-Encoding: chunked\r\n",
+        f"GET /v1/responses HTTP/1.1\r\n{UPGRADE}",
+    ],
+)
+def test_what_is_no_handshake_is_refused_and_not_kept_open(server: Server, head: str) -> None:
+    said = ask(server, head)
+    assert said[9:10] == b"4", said
+
+
+def test_what_talks_before_it_is_let_in_breaks_nothing(server: Server) -> None:
+    frame = b"\x81\xff" + (200_000).to_bytes(8, "big") + bytes(4) + b"a" * 200_000
+    for _ in range(5):
+        with raw_connection(server.port) as raw, suppress(OSError):
+            raw.settimeout(1)
+            raw.sendall(f"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\n{UPGRADE}{KEY}\r\n".encode() + frame)
+            while raw.recv(65536):
+                pass
+    assert "Traceback" not in server.output
+
+
+def test_a_client_chooses_no_root_path(server: Server) -> None:
+    """A proxy that lets `/v1` by, and nothing else, is not led to the admin."""
+    said = ask(server, "GET /v1/admin/login/ HTTP/1.1\r\nConnection: close\r\nDaphne-Root-Path: /v1\r\n")
+    assert said.startswith(b"HTTP/1.1 404 ")
+    said = ask(server, "GET /v1/models HTTP/1.1\r\nConnection: close\r\nDaphne-Root-Path: é\r\n")
+    assert said.startswith(b"HTTP/1.1 200 ")
