@@ -59,6 +59,6 @@ def failure(error: EngineError | None, request_id: str) -> JsonObject:
             refused = context_length_exceeded(error.prompt_tokens, error.max_model_len)
             return {"code": "invalid_prompt", "message": refused.message}
         case EngineUnavailable():
-            message = f"The engine stopped while it was answering. Try again in {error.retry_after} s."
+            message = f"The engine has stopped, or cannot be reached. Try again in {error.retry_after} s."
             return {"code": "server_error", "message": message}
     return {"code": "server_error", "message": server_error(request_id).message}

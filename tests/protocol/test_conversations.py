@@ -163,6 +163,12 @@ def test_what_a_client_says_stays() -> None:
     assert item_resource(whole) == item
 
 
+def test_an_output_inside_a_call_is_not_given_back() -> None:
+    call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}", "output": "18"}
+    assert "output" not in item_resource(call)
+    assert item_resource({"type": "function_call_output", "call_id": "c", "output": "18"})["output"] == "18"
+
+
 def test_a_given_time_is_not_the_servers() -> None:
     (item,) = kept({**HELLO, "created_at": "yesterday"})
     assert item_object(item, created_at=7)["created_at"] == 7
