@@ -14,11 +14,11 @@ _Path = tuple[int | str, ...]
 
 
 def written_size(fields: Mapping[str, object]) -> int:
-    """Return the size of a request's fields as JSON, in bytes. Raises `ApiError` for one that is nested too deeply."""
+    """Return the size of a request's fields as JSON, in bytes. Raises `ApiError` for what cannot be written."""
     try:
         return len(_written(fields))
     except orjson.JSONEncodeError:
-        raise _too_deep(fields) from None
+        raise _unwritable(fields) from None
 
 
 def _written(value: object) -> bytes:
@@ -26,9 +26,11 @@ def _written(value: object) -> bytes:
     return orjson.dumps([[[[[[[value]]]]]]])
 
 
-def _too_deep(fields: Mapping[str, object]) -> ApiError:
-    """Say which field it is: `tools[0].parameters`, a name, and not the whole way down."""
-    path = next(path for path, level in _containers(fields) if level > MAX_NESTING)
+def _unwritable(fields: Mapping[str, object]) -> ApiError:
+    """Say which field is nested too deeply: `tools[0].parameters`, a name, and not the whole way down."""
+    path = next((path for path, level in _containers(fields) if level > MAX_NESTING), None)
+    if path is None:  # orjson reads such numbers as floats, so they come only from where it did not read
+        return invalid_request("A number has more than 64 bits. Send it as a string.", code="invalid_value")
     while isinstance(path[-1], int):
         path = path[:-1]
     shown = dotted(tuple(part if isinstance(part, int) else part[:80] for part in path))
