@@ -26,11 +26,21 @@ def _written(value: object) -> bytes:
     return orjson.dumps([[[[[[[value]]]]]]])
 
 
+def _can_be_written(value: object) -> bool:
+    try:
+        _written(value)
+    except orjson.JSONEncodeError:
+        return False
+    return True
+
+
 def _unwritable(fields: Mapping[str, object]) -> ApiError:
     """Say which field is nested too deeply: `tools[0].parameters`, a name, and not the whole way down."""
     path = next((path for path, level in _containers(fields) if level > MAX_NESTING), None)
     if path is None:  # orjson reads such numbers as floats, so they come only from where it did not read
-        return invalid_request("A number has more than 64 bits. Send it as a string.", code="invalid_value")
+        name = next(name for name, value in fields.items() if not _can_be_written(value))
+        message = f"Invalid value for '{name}': a number has more than 64 bits. Send it as a string."
+        return invalid_request(message, param=name, code="invalid_value")
     while isinstance(path[-1], int):
         path = path[:-1]
     shown = dotted(tuple(part if isinstance(part, int) else part[:80] for part in path))
