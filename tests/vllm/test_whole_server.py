@@ -117,7 +117,8 @@ def test_an_input_beyond_the_context(client: OpenAI) -> None:
 async def test_a_lost_reader_aborts_the_generation(front: Server, request: pytest.FixtureRequest) -> None:
     async with http_client(front) as http:
         async with http.stream("POST", "/responses", json={"input": "say endless", "stream": True}) as answer:
-            await anext(answer.aiter_bytes())
+            chunks = answer.aiter_bytes()  # held: one that nobody holds closes the connection
+            await anext(chunks)
             await eventually(lambda: is_running(front, 1))
         await assert_idle(front, request)
     socket = await Socket.open(front.ws_url)
