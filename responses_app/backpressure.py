@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 import struct
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from responses_app.daphne import DaphneConnection
@@ -20,6 +20,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 SendMessage = Callable[[Message], Awaitable[None]]
 SWEEPS_PER_STALL = 10
+FRAMES = "respsite.frames"  # of the scope: what writes many frames at once, where the server can
 
 
 class Backpressure:
@@ -41,7 +42,7 @@ class Backpressure:
         is_websocket = scope["type"] == "websocket"
         guard = _Guard(self, send, daphne, is_websocket=is_websocket)
         if is_websocket:
-            scope = {**scope, PING: ping_of(send, daphne)}
+            scope = {**scope, PING: ping_of(send, daphne), FRAMES: guard.write_frames}
         if daphne is not None:
             receive = daphne.receive_from(receive)
         try:
@@ -109,6 +110,14 @@ class _Guard:
                 await self._watched(self._daphne.drain())
         else:
             await self._watched(self._send(message))
+
+    async def write_frames(self, payloads: Sequence[bytes]) -> bool:
+        """Write text messages at once, and wait until the peer takes more; False where `send` has to do it."""
+        if self._daphne is None or not self._daphne.write_frames(payloads):
+            return False
+        if self._daphne.paused:
+            await self._watched(self._daphne.drain())
+        return True
 
     async def _watched(self, waiting: Awaitable[None]) -> None:
         self.since = asyncio.get_running_loop().time()

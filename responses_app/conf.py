@@ -249,7 +249,7 @@ class Settings:
     )
     responses_store_max_bytes: int = _setting(0, _whole(), "the same for their size; 0 = any size")
     responses_session_ttl: float = _setting(
-        600.0, _seconds(), "a finished stream can be picked up again this long after its last event or reader",
+        600.0, _seconds(), "a finished stream's events stay in memory this long after its last event or reader",
         default_text="600",
     )  # fmt: skip
     responses_max_active_sessions: int = _setting(2000, _whole(1), "streams kept for that in one worker")

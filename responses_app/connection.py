@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +22,10 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.connection_errors import message_too_large, not_json
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, server_error
-from responses_app.protocol.frames import error_frame, event_frame, lane_suffix, ping
+from responses_app.protocol.frames import error_frame, event_bytes, lane_suffix, ping
 from responses_app.protocol.requests import only_known, parse_create
 from responses_app.protocol.session import CancelRuns, Close, Command, Create, Send, Start, WebSocketSession
-from responses_app.runs.journal import JournalReader, ReaderTooSlow
+from responses_app.runs.journal import Entry, JournalReader, ReaderTooSlow
 from responses_app.runs.plan import Origin
 from responses_app.runs.run import ResponseRun
 from responses_app.wiring import Site
@@ -44,8 +44,19 @@ class _Lane:
     create: Create
     run: ResponseRun
     reader: JournalReader
-    suffix: str | None
+    suffix: bytes | None
     last_sent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What only some servers can do: a protocol ping, and writing many text frames at once.
+
+    `frames` returns False where they have to be sent one by one.
+    """
+
+    ping: Callable[[], None] = no_ping
+    frames: Callable[[Sequence[bytes]], Awaitable[bool]] | None = None
 
 
 class Connection:
@@ -60,14 +71,14 @@ class Connection:
         *,
         send: Callable[[str], Awaitable[None]],
         close: Callable[[int, str], Awaitable[None]],
-        ping: Callable[[], None] = no_ping,
+        extras: Extras = Extras(),
         dialect: Dialect = OPENAI,
     ) -> None:
         self.id = site.new_id(ids.CONNECTION)
         self._site = site
         self._send = send
         self._close = close
-        self._ping = ping
+        self._ping, self._frames = extras.ping, extras.frames
         self._dialect = dialect
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
@@ -239,8 +250,7 @@ class Connection:
 
     async def _write_lane(self, lane: _Lane) -> None:
         reader = lane.reader
-        for entry in reader.take():
-            await self._send(event_frame(entry.json, lane.suffix))
+        await self._write_events(reader.take(), lane.suffix)
         lane.last_sent = self._loop.time()
         if reader.behind:
             self._ready[lane.create.lane] = None
@@ -250,6 +260,13 @@ class Connection:
             self._site.registry.detach(lane.run, reader)
             run = lane.run
             self._execute(self._session.ended(lane.create, run.status, run.link, run.problem))
+
+    async def _write_events(self, entries: Sequence[Entry], suffix: bytes | None) -> None:
+        """Write events, all at once where the server can."""
+        frames = [event_bytes(entry.json, suffix) for entry in entries]
+        if self._frames is None or not frames or not await self._frames(frames):
+            for frame in frames:
+                await self._send(frame.decode())
 
     # Time.
 
@@ -284,7 +301,7 @@ class Connection:
         for lane in silent:
             lane.last_sent = now
             if self._dialect.pings_are_events and lane.reader.position > 0:  # never before `response.created`
-                self._post(event_frame(ping(lane.reader.last_number, time.time()), lane.suffix))
+                self._post(event_bytes(ping(lane.reader.last_number, time.time()), lane.suffix).decode())
 
     # Endings.
 

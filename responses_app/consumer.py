@@ -7,8 +7,9 @@ from typing import Any
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
+from responses_app.backpressure import FRAMES
 from responses_app.conf import Settings
-from responses_app.connection import Connection
+from responses_app.connection import Connection, Extras
 from responses_app.heartbeat import ping_in
 from responses_app.origins import Source, host_allowed
 from responses_app.protocol.connection_errors import connections_exhausted
@@ -67,9 +68,8 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
         except ApiError as error:
             await self._turn_away(error)
             return
-        self.connection = Connection(
-            site, send=self.send_frame, close=self.close, ping=ping_in(self.scope), dialect=dialect
-        )
+        extras = Extras(ping_in(self.scope), self.scope.get(FRAMES))
+        self.connection = Connection(site, send=self.send_frame, close=self.close, extras=extras, dialect=dialect)
 
     async def _turn_away(self, error: ApiError) -> None:
         """Say why an accepted connection is not served, and close it: not all servers can refuse with a reason."""

@@ -12,10 +12,11 @@ import asyncio
 import functools
 import logging
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from responses_app.bodies import BodyRules
+from responses_app.daphne_frames import write_text_frames
 
 logger = logging.getLogger("respsite.transport")
 
@@ -105,6 +106,10 @@ class DaphneConnection:
             return False
         self._protocol.sendClose(code=message.get("code", 1000), reason=message["reason"])
         return True
+
+    def write_frames(self, payloads: Sequence[bytes]) -> bool:
+        """Write text messages to a WebSocket's peer at once; return False where they are to go daphne's way."""
+        return self._is_websocket and not self.paused and write_text_frames(self._protocol, payloads)
 
     def ping(self) -> None:
         """Ping a WebSocket's peer, unless it reads nothing."""

@@ -18,6 +18,7 @@ from responses_app.protocol.resources import TERMINAL_STATUSES
 from responses_app.reading import JsonReader
 from responses_app.runs.journal import ReaderTooSlow, Waiter
 from responses_app.runs.registry import RunRegistry
+from responses_app.runs.replay import Replay
 from responses_app.runs.run import ResponseRun
 
 Parsed = TypeVar("Parsed")
@@ -91,7 +92,7 @@ async def run_to_end(registry: RunRegistry, run: ResponseRun) -> JsonObject:
 
 async def event_stream(
     registry: RunRegistry,
-    run: ResponseRun,
+    run: ResponseRun | Replay,
     *,
     ping_seconds: float,
     starting_after: int | None = None,
@@ -110,7 +111,7 @@ async def event_stream(
 
 
 async def _server_sent(
-    registry: RunRegistry, run: ResponseRun, ping_seconds: float, starting_after: int | None, dialect: Dialect
+    registry: RunRegistry, run: ResponseRun | Replay, ping_seconds: float, starting_after: int | None, dialect: Dialect
 ) -> AsyncGenerator[bytes, None]:
     news = Waiter()
     reader = registry.attach(run, news, starting_after=starting_after, dialect=dialect)

@@ -139,6 +139,25 @@ class SampledItem(models.Model):
         return self.id
 
 
+class LogPart(models.Model):
+    """A part of a response's log, in the order of `position`: its inputs, as `protocol.input_codec` writes them.
+
+    With the response's body it gives the events of its stream, at any time and on any worker.
+    """
+
+    response = models.ForeignKey(
+        Response, on_delete=models.CASCADE, related_name="log", db_constraint=False, db_index=False
+    )
+    position = models.PositiveIntegerField()
+    data = models.BinaryField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["response", "position"], name="logpart_position")]
+
+    def __str__(self) -> str:
+        return f"{self.response_id} {self.position}"
+
+
 class Conversation(models.Model):
     """Items that responses read and append to.
 

@@ -7,11 +7,14 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from hashlib import blake2b
 from typing import Any
 
 from django.conf import settings as django_settings
 
+from engine.formats.base import ModelFormat
+from engine.formats.harmony.format import HarmonyFormat
 from responses_app.conf import Settings
 from responses_app.engines import EngineStarter, make_engine
 from responses_app.limits.base import BaseConnectionLimit
@@ -29,6 +32,7 @@ from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
 from responses_app.runs.library import ResponseLibrary
 from responses_app.runs.registry import RunLimits, RunRegistry
+from responses_app.runs.replay import replay
 from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
 from responses_app.runs.sessions import SessionLimits as StreamSessionLimits
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, Stores, WorkerState
@@ -36,6 +40,7 @@ from responses_app.stores.memory import MemoryResponseStore
 
 logger = logging.getLogger("respsite")
 
+FORMATS: dict[str, type[ModelFormat]] = {"harmony": HarmonyFormat}  # by MODEL_FORMAT; `conf` refuses any other
 LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
 
 
@@ -104,14 +109,17 @@ def build_site(settings: Settings) -> Site:
     stores = _stores(settings)
     registry = RunRegistry(_run_limits(settings))
     sealer = Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom)
-    name = settings.served_name
+    name, model_format = settings.served_name, FORMATS[settings.model_format]()
+    model = ServedModel(name, engine.engine, lambda: engine.info, created=int(started_at), format=model_format)
+    id_key = blake2b(django_settings.SECRET_KEY.encode(), person=b"respsite ids").digest()
     service = ResponseService(
-        models={name: ServedModel(name, engine.engine, lambda: engine.info, created=int(started_at))},
+        models={name: model},
         stores=stores,
         history=History(stores, registry, sealer=sealer),
         registry=registry,
         sealer=sealer,
         new_id=new_id,
+        id_key=id_key,
         now=time.time,
         limits=ServiceLimits(
             max_lag_bytes=settings.stream_max_lag_bytes,
@@ -145,7 +153,13 @@ def build_site(settings: Settings) -> Site:
         connection_limit=connection_limit,
         registry=registry,
         service=service,
-        library=ResponseLibrary(stores.responses, registry, forgetting, others=relay),
+        library=ResponseLibrary(
+            stores.responses,
+            registry,
+            forgetting,
+            replay=partial(replay, model_format=model.format, key=id_key),
+            others=relay,
+        ),
         forgetting=forgetting,
         caretaker=caretaker,
         relay=relay,

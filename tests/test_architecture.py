@@ -17,7 +17,7 @@ PACKAGES = ("engine", "responses_app", "respsite")
 LONGEST_FILE, LONG_FILE = 400, 300
 TRANSPORTS = [
     *"views consumer connection middleware origins exposure http bodies backpressure daphne daphne_http".split(),
-    *"uvicorn heartbeat urls routing management auth admin".split(),
+    *"daphne_frames uvicorn heartbeat urls routing management auth admin".split(),
 ]
 WIRING = "wiring reading lifecycle conf engines checks apps".split()  # apps: how Django says that an app may begin
 ADAPTERS = "models stores limits tools relay migrations".split()
@@ -188,6 +188,16 @@ def test_runs_know_only_the_contract_of_engines() -> None:
     assert {name for name in backends if name.startswith("engine.backends")} <= {"engine.backends.base"}
 
 
+def test_only_wiring_knows_a_model_format() -> None:
+    """It chooses one by MODEL_FORMAT; everything else of the application knows the contract alone."""
+    known = [each for each in ours() if each.imported.startswith("engine.formats.")]
+    assert {each.importer for each in known if each.imported == "engine.formats.base"} > {"responses_app.wiring"}
+    beyond = {each.importer for each in known if each.imported != "engine.formats.base"}
+    assert {name for name in beyond if not name.startswith("engine.")} == {"responses_app.wiring"}
+    library = {each.importer for each in imports() if each.imported.partition(".")[0] in ("openai_harmony", "tiktoken")}
+    assert {name for name in library if not name.startswith("engine.formats.harmony.")} == set()
+
+
 def test_only_what_may_imports_django() -> None:
     def may(module: str) -> bool:
         if module.startswith("engine"):
@@ -215,7 +225,9 @@ def test_the_protocol_is_pure() -> None:
         "uuid",
         "redis",
     }
-    protocol = [each for each in imports() if each.importer.startswith(("responses_app.protocol", "engine.harmony"))]
+    protocol = [
+        each for each in imports() if each.importer.startswith(("responses_app.protocol", "engine.formats.harmony"))
+    ]
     assert [str(each) for each in protocol if each.imported.partition(".")[0] in impure] == []
 
 
@@ -241,7 +253,7 @@ def loaded_by(*names: str, **environ: str) -> set[str]:
 
 
 def test_engine_protocol_and_runs_load_no_django() -> None:
-    pure = ("engine.backends", "engine.harmony", "responses_app.protocol", "responses_app.runs")
+    pure = ("engine.backends", "engine.formats", "responses_app.protocol", "responses_app.runs")
     names = [name for name in modules() if name.startswith(pure) and name not in ("engine.apps",)]
     assert len(names) > 20
     assert loaded_by(*names) & (DJANGO | HEAVY | {"twisted", "redis", "openai"}) == set()

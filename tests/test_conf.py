@@ -13,6 +13,7 @@ import pytest
 
 from responses_app.conf import MIB, ConfigurationError, Settings, from_environ, table
 from responses_app.protocol.dialects import parse_dialect
+from responses_app.wiring import FORMATS
 from tests.server import ROOT, clean_environ
 
 RIGHT: dict[str, tuple[str, Any]] = {
@@ -218,6 +219,12 @@ def test_the_model_is_called_what_is_known_of_it() -> None:
     assert read().served_name == "demo"
     assert read(MODEL="a/b").served_name == "a/b"
     assert read(MODEL="a/b", MODEL_NAME="c").served_name == "c"
+
+
+def test_every_model_format_that_can_be_named_can_be_made() -> None:
+    with pytest.raises(ConfigurationError, match=rf"one of {', '.join(FORMATS)}\.$"):
+        from_environ({"MODEL_FORMAT": "unknown"})
+    assert {name: made().name for name, made in FORMATS.items()} == {name: name for name in FORMATS}
 
 
 def test_the_database_lies_in_the_data_folder_unless_it_is_named(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from engine.backends.demo_functions import ParameterType, make_argument, read_functions, read_hints
 from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
-from engine.harmony.encoding import CALL, RETURN, encode_harmony, encode_text
-from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
+from engine.formats.harmony.encoding import CALL, RETURN, encode_harmony, encode_text
+from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 
 LONGEST_COUNT = 10_000
 LONGEST_READ = 20_000  # characters of the user's text that are searched for what it wants

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.backends.options import OptionReader
 from engine.errors import EngineConfigurationError
-from engine.harmony.encoding import encode_harmony
+from engine.formats.harmony.encoding import encode_harmony
 from engine.types import FinishReason
 
 

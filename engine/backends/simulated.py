@@ -9,7 +9,7 @@ from typing import ClassVar
 from engine.backends.base import BaseEngine
 from engine.backends.options import OptionReader
 from engine.errors import EngineUnavailable, PromptTooLong
-from engine.harmony.encoding import load_encoding
+from engine.formats.harmony.encoding import load_encoding
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 
 DEFAULT_MAX_MODEL_LEN = 131_072  # what gpt-oss takes

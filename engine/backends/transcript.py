@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from engine.harmony.encoding import END_TOKENS, MESSAGE, START, decode_tokens, encode_text
-from engine.harmony.header import parse_header
+from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, START, decode_tokens, encode_text
+from engine.formats.harmony.header import parse_header
 
 FUNCTIONS = "functions."  # the namespace of the functions that a client declares
 

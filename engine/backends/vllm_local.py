@@ -30,7 +30,7 @@ from engine.errors import (
     GenerationFailed,
     PromptTooLong,
 )
-from engine.harmony.encoding import load_encoding
+from engine.formats.harmony.encoding import load_encoding
 from engine.types import EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob
 
 logger = logging.getLogger("respsite.engine")

@@ -21,7 +21,7 @@ from engine.errors import (
     GenerationFailed,
     PromptTooLong,
 )
-from engine.harmony.prompt import generation_start
+from engine.formats.harmony.prompt import generation_start
 from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 
 logger = logging.getLogger("respsite.engine")

@@ -22,7 +22,7 @@ from engine.errors import (
     GenerationFailed,
     PromptTooLong,
 )
-from engine.harmony.encoding import load_encoding
+from engine.formats.harmony.encoding import load_encoding
 from engine.types import EngineInfo, GenerationRequest, TokenChunk
 
 CONNECT_SECONDS = 5.0

@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
-from engine.types import TokenLogprob
+from engine.formats.base import TextLogprob
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
 from responses_app.protocol.logprobs import event_logprobs, item_logprobs
 
-ItemStatus = Literal["in_progress", "completed", "incomplete"]
+ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
 Said = list[tuple[EventType, JsonObject]]  # event type and its fields beside item_id and output_index
 
 
@@ -36,7 +36,7 @@ class ItemBuilder(ABC):
         """Return what follows `output_item.added`."""
         return []
 
-    def delta(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> JsonObject:
+    def delta(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject:
         """Take more text; return the fields of the one `delta_type` event it makes."""
         self._texts.append(text)
         return {"delta": text}
@@ -59,12 +59,12 @@ class MessageBuilder(ItemBuilder):
     def __init__(self, new_id: Callable[[str], str], phase: Literal["commentary", "final_answer"]) -> None:
         super().__init__(new_id)
         self._phase = phase
-        self._logprobs: list[TokenLogprob] = []
+        self._logprobs: list[TextLogprob] = []
 
     def opened(self) -> Said:
         return [(EventType.PART_ADDED, {"content_index": 0, "part": _output_text("")})]
 
-    def delta(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> JsonObject:
+    def delta(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject:
         self._texts.append(text)
         if not logprobs:
             return {"content_index": 0, "delta": text, "logprobs": []}
@@ -105,7 +105,7 @@ class ReasoningBuilder(ItemBuilder):
     def opened(self) -> Said:
         return [(EventType.PART_ADDED, {"content_index": 0, "part": _reasoning_text("")})]
 
-    def delta(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> JsonObject:
+    def delta(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject:
         self._texts.append(text)
         return {"content_index": 0, "delta": text}
 
@@ -172,3 +172,17 @@ def _output_text(text: str) -> JsonObject:
 
 def _reasoning_text(text: str) -> JsonObject:
     return {"type": "reasoning_text", "text": text}
+
+
+class HostedBuilder(ItemBuilder):
+    """A call of a tool that the server runs: its text are the arguments, and it stays open until the tool returned."""
+
+    output: str | None = None
+
+    def called(self) -> Said:
+        """Return what is said once the arguments are complete and the tool begins."""
+        return []
+
+    def returned(self, text: str, *, failed: bool) -> None:
+        """Take what the tool gave back, or why it failed."""
+        self.output = text

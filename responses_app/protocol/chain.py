@@ -11,7 +11,7 @@ count once a later link (or a later message of its own) has *settled* what came 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from engine.harmony.prompt import MessageKind, RenderedMessage, Tokens, as_tokens
+from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.errors import JsonObject
 
 _ANALYSIS = MessageKind.ANALYSIS.value

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 
 import orjson
 
-from engine.harmony.prompt import MessageKind, RenderedMessage, as_tokens, render_summary, render_text
+from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, as_tokens
 
 PURPOSE = "compaction"  # what it is sealed for
 LEAST_SUMMARY = 512  # tokens that a summary may have in any case; less than this is never worth one
@@ -43,9 +43,9 @@ class Compacted:
     replaces_all: bool = False
     stands_for: frozenset[str] = frozenset()
 
-    def messages(self) -> list[RenderedMessage]:
+    def messages(self, model_format: ModelFormat) -> list[RenderedMessage]:
         """Return what the model reads of it."""
-        return [summary_message(self.summary), *self.kept]
+        return [summary_message(model_format, self.summary), *self.kept]
 
     def as_bytes(self) -> bytes:
         """Return it as it is sealed."""
@@ -78,17 +78,17 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:24]
 
 
-def summary_message(summary: str) -> RenderedMessage:
+def summary_message(model_format: ModelFormat, summary: str) -> RenderedMessage:
     """Return the message that stands for what was compacted."""
-    return render_summary(_HEADING + summary)
+    return model_format.note(_HEADING + summary)
 
 
-def summary_request() -> RenderedMessage:
+def summary_request(model_format: ModelFormat) -> RenderedMessage:
     """Return the message that asks the model for a summary.
 
     It settles nothing, and is no user's: the thoughts before it stay, and the oldest messages can be left out.
     """
-    return RenderedMessage(MessageKind.OTHER, render_text("user", REQUEST).tokens)
+    return RenderedMessage(MessageKind.OTHER, model_format.user(REQUEST).tokens)
 
 
 def summary_room(max_model_len: int) -> int:

@@ -23,14 +23,14 @@ def error_frame(error: ApiError, stream_id: str | None = None) -> str:
     return orjson.dumps(frame).decode()
 
 
-def event_frame(json: bytes, suffix: str | None) -> str:
+def event_bytes(json: bytes, suffix: bytes | None) -> bytes:
     """Return an event's frame; `suffix` is what `lane_suffix` made of its lane."""
-    return json.decode() if suffix is None else f"{json[:-1].decode()}{suffix}"
+    return json if suffix is None else json[:-1] + suffix
 
 
-def lane_suffix(stream_id: str | None) -> str | None:
+def lane_suffix(stream_id: str | None) -> bytes | None:
     """Return what replaces an event's closing brace on this lane, None on the default lane."""
-    return None if stream_id is None else f',"stream_id":{orjson.dumps(stream_id).decode()}}}'
+    return None if stream_id is None else b',"stream_id":%b}' % orjson.dumps(stream_id)
 
 
 def ping(last_number: int, timestamp: float) -> bytes:

@@ -1,6 +1,7 @@
 """Ids: a prefix and a UUID v7 (RFC 9562) as 32 lowercase hex digits, ordered and unique within a millisecond too."""
 
 from collections.abc import Callable
+from hashlib import blake2b
 
 RESPONSE = "resp_"
 MESSAGE = "msg_"
@@ -31,4 +32,39 @@ class IdFactory:
         self._last = max(self._last + 1, self._now_ms() << _COUNTER_BITS)
         milliseconds, counter = divmod(self._last, 1 << _COUNTER_BITS)
         value = milliseconds << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | self._random_bits(62)
+        return f"{prefix}{value:032x}"
+
+
+def milliseconds_of(made: str) -> int | None:
+    """Return when an id was made, in Unix milliseconds; None for one that is not ours."""
+    _, _, number = made.rpartition("_")
+    if len(number) != 32 or number[12] != "7":
+        return None
+    try:
+        return int(number[:12], 16)
+    except ValueError:
+        return None
+
+
+class DerivedIds:
+    """Makes the ids inside one response: the same ones, in the same order, wherever the response is rebuilt.
+
+    An id has the response's own milliseconds, its place in the 12 ordered bits, and a digest, under a `key` that
+    clients do not know, of the response's id and the place; so ids are ordered, unique and cannot be guessed. A
+    response of more than 4,096 ids carries into the milliseconds.
+    """
+
+    def __init__(self, response_id: str, *, created_ms: int, key: bytes) -> None:
+        self._response_id = response_id.encode()
+        self._base = created_ms << _COUNTER_BITS
+        self._key = key
+        self._place = 0
+
+    def __call__(self, prefix: str) -> str:
+        """Return the next id."""
+        self._place += 1
+        milliseconds, counter = divmod(self._base + self._place, 1 << _COUNTER_BITS)
+        digest = blake2b(b"%b %d" % (self._response_id, self._place), key=self._key, digest_size=8).digest()
+        random = int.from_bytes(digest, "big") >> 2
+        value = milliseconds << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | random
         return f"{prefix}{value:032x}"

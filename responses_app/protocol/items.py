@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from engine.harmony.prompt import RenderedMessage
+from engine.formats.base import RenderedMessage
 from responses_app.protocol.compaction import Compacted
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.validation import missing, validate, wrong_type

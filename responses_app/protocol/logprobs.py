@@ -2,38 +2,37 @@
 
 from collections.abc import Iterable
 
-from engine.harmony.encoding import token_bytes
-from engine.types import TokenLogprob
+from engine.formats.base import TextLogprob
 from responses_app.protocol.errors import JsonObject
 
 LOWEST = -9999.0  # stands for minus infinity, as in OpenAI's answers: JSON has no number for it
 
 
-def event_logprobs(entries: Iterable[TokenLogprob]) -> list[JsonObject]:
+def event_logprobs(entries: Iterable[TextLogprob]) -> list[JsonObject]:
     """Return the `logprobs` of `output_text.delta` and `output_text.done`."""
     return [
         {
-            **_token(entry.token_id, entry.logprob),
-            "top_logprobs": [_token(token_id, logprob) for token_id, logprob in entry.top],
+            **_token(entry.token, entry.logprob),
+            "top_logprobs": [_token(token, logprob) for token, logprob in entry.top],
         }
         for entry in entries
     ]
 
 
-def item_logprobs(entries: Iterable[TokenLogprob]) -> list[JsonObject]:
+def item_logprobs(entries: Iterable[TextLogprob]) -> list[JsonObject]:
     """Return the `logprobs` of an item's `output_text` part."""
     return [
         {
-            **_token_with_bytes(entry.token_id, entry.logprob),
-            "top_logprobs": [_token_with_bytes(token_id, logprob) for token_id, logprob in entry.top],
+            **_token_with_bytes(entry.token, entry.logprob),
+            "top_logprobs": [_token_with_bytes(token, logprob) for token, logprob in entry.top],
         }
         for entry in entries
     ]
 
 
-def _token(token_id: int, logprob: float) -> JsonObject:
-    return {"token": token_bytes(token_id).decode(errors="replace"), "logprob": max(logprob, LOWEST)}
+def _token(token: bytes, logprob: float) -> JsonObject:
+    return {"token": token.decode(errors="replace"), "logprob": max(logprob, LOWEST)}
 
 
-def _token_with_bytes(token_id: int, logprob: float) -> JsonObject:
-    return {**_token(token_id, logprob), "bytes": list(token_bytes(token_id))}
+def _token_with_bytes(token: bytes, logprob: float) -> JsonObject:
+    return {**_token(token, logprob), "bytes": list(token)}

@@ -1,26 +1,14 @@
-"""Items → Harmony messages, and a chain → the prompt of one generation.
+"""Items → messages as a model format renders them, and a chain → the prompt of one generation.
 
 An item that this server sampled and that a client replays unchanged comes back as the tokens it was sampled as: see
 `SampledItem`. Everything else is rendered, in the order of the input.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeGuard
 
-from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
-from engine.harmony.prompt import (
-    RenderedMessage,
-    Tokens,
-    as_tokens,
-    generation_start,
-    render_assistant,
-    render_call,
-    render_developer,
-    render_summary,
-    render_system,
-    render_text,
-    render_tool_output,
-)
+from engine.formats.base import ItemKind, ModelFormat, RenderedMessage, Tokens
 from responses_app.protocol.chain import ChainLink, drop_oldest
 from responses_app.protocol.compaction import UNREADABLE, digest, summary_message
 from responses_app.protocol.errors import ApiError, JsonObject, context_length_exceeded, invalid_request
@@ -40,20 +28,22 @@ from responses_app.protocol.items import (
 )
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.tool_items import (
-    FUNCTIONS,
     OMITTED_PARTS,
     UNKNOWN,
+    LateFunctions,
+    Tool,
     ToolCall,
     ToolItem,
     ToolOutput,
     called_tool,
-    function_address,
+    function_tool,
     read_tool_item,
     text_and_omissions,
 )
 
 
 def render_items(
+    model_format: ModelFormat,
     items: Sequence[InputItem],
     input_json: Sequence[JsonObject],
     *,
@@ -69,7 +59,7 @@ def render_items(
     """
     first = 0 if own is None else own - len(items)
     replaced = places_replaced(items)
-    renderer = _ItemRenderer(items, parent, sampled)
+    renderer = _ItemRenderer(model_format, items, parent, sampled)
     messages: list[RenderedMessage] = []
     for index, (item, raw) in enumerate(zip(items, input_json, strict=True), first):
         renderer.note_call(raw)
@@ -82,11 +72,16 @@ class _ItemRenderer:
     """Renders the items of one request, in their order; knows which calls were made, and which of them are answered."""
 
     def __init__(
-        self, items: Sequence[InputItem], parent: ChainLink | None, sampled: Mapping[str, SampledItem]
+        self,
+        model_format: ModelFormat,
+        items: Sequence[InputItem],
+        parent: ChainLink | None,
+        sampled: Mapping[str, SampledItem],
     ) -> None:
+        self._format = model_format
         self._parent = parent
         self._sampled = sampled
-        self._tools: dict[str, str] = {}  # by the ids of calls
+        self._tools: dict[str, Tool] = {}  # by the ids of calls
         self._answered = {item.call_id for item in items if isinstance(item, FunctionCallOutput)}
 
     def note_call(self, raw: JsonObject) -> None:
@@ -106,10 +101,10 @@ class _ItemRenderer:
                 tool = self._tool_of(item.call_id)
                 if tool is None and index >= 0:
                     raise _unknown_call(index, item.call_id)
-                return [render_tool_output(tool or FUNCTIONS + UNKNOWN, text_of(item.output))]
+                return [self._output(tool or Tool(UNKNOWN), text_of(item.output))]
             case PassedThrough():
-                return [_rendered(read) for read in read_tool_item(raw, self._tool_of)]
-        return replayed or _render_item(item)
+                return [self._tool_item(read) for read in read_tool_item(raw, self._tool_of)]
+        return replayed or self._said(item)
 
     def _call(self, item: FunctionCall, replayed: list[RenderedMessage] | None) -> list[RenderedMessage]:
         """Render a call that the chain does not hold yet, and the output that some clients put into the call itself.
@@ -117,24 +112,45 @@ class _ItemRenderer:
         A call of the chain that comes back completed, and without any output, gave back nothing.
         """
         made = self._parent is not None and self._parent.call_name(item.call_id) == item.name
-        messages = [] if made else replayed or [render_call(FUNCTIONS + item.name, item.arguments)]
+        messages = [] if made else replayed or [self._format.call(item.name, item.arguments)]
         has_output = item.output is not None or (made and item.status == "completed")
         if has_output and item.call_id not in self._answered:
-            messages = [*messages, render_tool_output(FUNCTIONS + item.name, text_and_omissions(item.output)[0])]
+            messages = [*messages, self._format.output(item.name, text_and_omissions(item.output)[0])]
         return messages
 
-    def _tool_of(self, call_id: str) -> str | None:
+    def _tool_of(self, call_id: str) -> Tool | None:
         name = self._parent.call_name(call_id) if self._parent and call_id not in self._tools else None
-        return self._tools.get(call_id) or (function_address(name) if name is not None else None)
+        return self._tools.get(call_id) or (function_tool(name) if name is not None else None)
 
+    def _tool_item(self, read: ToolItem) -> RenderedMessage:
+        match read:
+            case ToolCall(tool=tool):
+                return self._format.call(tool.name, read.arguments, hosted=tool.hosted)
+            case ToolOutput():
+                return self._output(read.tool, read.text)
+            case LateFunctions():
+                return self._format.late_functions(read.declarations)
+        return self._format.note(read.text)
 
-def _rendered(read: ToolItem) -> RenderedMessage:
-    match read:
-        case ToolCall():
-            return render_call(read.tool, read.arguments)
-        case ToolOutput():
-            return render_tool_output(read.tool, read.text)
-    return render_summary(read.text)
+    def _output(self, tool: Tool, text: str) -> RenderedMessage:
+        return self._format.output(tool.name, text, hosted=tool.hosted)
+
+    def _said(self, item: InputItem) -> list[RenderedMessage]:
+        match item:
+            case Message(role="assistant"):
+                kind = ItemKind.PREAMBLE if item.phase == "commentary" else ItemKind.ANSWER
+                return [self._format.said(kind, text_of(item.content))]
+            case Message(role="user"):
+                return [self._format.user(text_of(item.content))]
+            case Message():
+                return [self._format.developer(text_of(item.content))]
+            case Reasoning() if item.content:
+                return [self._format.said(ItemKind.REASONING, text_of(item.content))]
+            case OpenedCompaction():
+                return item.compacted.messages(self._format)
+            case Compaction():
+                return [summary_message(self._format, UNREADABLE)]
+        return []  # reasoning without its text, references and triggers
 
 
 def places_replaced(items: Sequence[InputItem]) -> set[int]:
@@ -154,22 +170,6 @@ def places_replaced(items: Sequence[InputItem]) -> set[int]:
 def is_of_user(item: InputItem) -> TypeGuard[Message]:
     """Whether this is a message of the user."""
     return isinstance(item, Message) and item.role == "user"
-
-
-def _render_item(item: InputItem) -> list[RenderedMessage]:
-    match item:
-        case Message(role="assistant"):
-            channel = COMMENTARY if item.phase == "commentary" else FINAL
-            return [render_assistant(channel, text_of(item.content))]
-        case Message():
-            return [render_text(item.role, text_of(item.content))]
-        case Reasoning() if item.content:
-            return [render_assistant(ANALYSIS, text_of(item.content))]
-        case OpenedCompaction():
-            return item.compacted.messages()
-        case Compaction():
-            return [summary_message(UNREADABLE)]
-    return []  # reasoning without its text, references and triggers
 
 
 def count_omitted(items: Sequence[InputItem], input_json: Sequence[JsonObject]) -> int:
@@ -202,59 +202,64 @@ def _text_of_part(part: Part) -> str:
     return part.text
 
 
-def build_prompt(request: CreateRequest, link: ChainLink, *, max_model_len: int) -> "Tokens[int]":
-    """Return the prompt that continues `link`, whose last messages are the request's own.
+@dataclass(frozen=True, slots=True)
+class PromptWriter:
+    """Writes the prompts of one model in its format; prompt and answer together fit into `max_model_len` tokens."""
 
-    Instructions, tools and effort are the request's, never an earlier one's. Raises `ApiError`
-    (`context_length_exceeded`) where it does not fit, unless the request asks to truncate.
-    """
-    has_functions = bool(request.offered_functions)
-    prompt = as_tokens(render_system(effort=request.effort, date=link.started_on, has_functions=has_functions))
-    prompt.extend(_developer(request))
-    start = generation_start()
-    chain = link.prompt_tokens()
-    fixed = len(prompt) + len(start)
-    if fixed + len(chain) >= max_model_len:
-        if request.truncation != "auto":
-            raise context_length_exceeded(fixed + len(chain), max_model_len)
-        reserve = min(request.max_output_tokens or max_model_len // 4, max_model_len // 2)
-        chain = drop_oldest(link, max_model_len - fixed - reserve)
-        if fixed + len(chain) >= max_model_len:
-            raise context_length_exceeded(fixed + len(chain), max_model_len, truncated=True)
-    prompt.extend(chain)
-    prompt.extend(start)
-    return prompt
+    format: ModelFormat
+    max_model_len: int
 
+    def prompt(self, request: CreateRequest, link: ChainLink) -> "Tokens[int]":
+        """Return the prompt that continues `link`, whose last messages are the request's own.
 
-def frame_tokens(request: CreateRequest, started_on: str) -> int:
-    """Return how many tokens of a request's prompt are not its chain's."""
-    has_functions = bool(request.offered_functions)
-    system = render_system(effort=request.effort, date=started_on, has_functions=has_functions)
-    return len(system) + len(_developer(request)) + len(generation_start())
+        Instructions, tools and effort are the request's, never an earlier one's. Raises `ApiError`
+        (`context_length_exceeded`) where it does not fit, unless the request asks to truncate.
+        """
+        prompt = self._frame(request, link.started_on)
+        start = self.format.generation_start()
+        chain = link.prompt_tokens()
+        fixed = len(prompt) + len(start)
+        if fixed + len(chain) >= self.max_model_len:
+            if request.truncation != "auto":
+                raise context_length_exceeded(fixed + len(chain), self.max_model_len)
+            reserve = min(request.max_output_tokens or self.max_model_len // 4, self.max_model_len // 2)
+            chain = drop_oldest(link, self.max_model_len - fixed - reserve)
+            if fixed + len(chain) >= self.max_model_len:
+                raise context_length_exceeded(fixed + len(chain), self.max_model_len, truncated=True)
+        prompt.extend(chain)
+        prompt.extend(start)
+        return prompt
 
+    def frame_tokens(self, request: CreateRequest, started_on: str) -> int:
+        """Return how many tokens of a request's prompt are not its chain's."""
+        return len(self._frame(request, started_on)) + len(self.format.generation_start())
 
-def build_summary_prompt(request: CreateRequest, link: ChainLink, *, max_model_len: int, room: int) -> "Tokens[int]":
-    """Return the prompt that asks for a summary of `link`, whose last message says so; `room` tokens are left for it.
+    def summary_prompt(self, request: CreateRequest, link: ChainLink, *, room: int) -> "Tokens[int]":
+        """Return the prompt that asks for a summary of `link`, whose last message says so.
 
-    The oldest messages are left out where there is no room for them. Raises `ApiError` where none of them would remain.
-    """
-    prompt = as_tokens(render_system(effort="low", date=link.started_on, has_functions=False))
-    prompt.extend(render_developer(instructions=request.instructions, tools=()))
-    start = generation_start()
-    whole = chain = link.prompt_tokens()
-    space = max_model_len - room - len(prompt) - len(start)
-    if len(chain) > space:
-        chain = drop_oldest(link, space)
-        if len(chain) > space or len(chain) == link.own.lengths[-1]:
-            raise context_length_exceeded(len(prompt) + len(whole) + len(start), max_model_len)
-    prompt.extend(chain)
-    prompt.extend(start)
-    return prompt
+        `room` tokens are left for it; the oldest messages are left out where there is no room for them. Raises
+        `ApiError` where none of them would remain.
+        """
+        prompt = self.format.frame(instructions=request.instructions, functions=(), effort="low", date=link.started_on)
+        start = self.format.generation_start()
+        whole = chain = link.prompt_tokens()
+        space = self.max_model_len - room - len(prompt) - len(start)
+        if len(chain) > space:
+            chain = drop_oldest(link, space)
+            if len(chain) > space or len(chain) == link.own.lengths[-1]:
+                raise context_length_exceeded(len(prompt) + len(whole) + len(start), self.max_model_len)
+        prompt.extend(chain)
+        prompt.extend(start)
+        return prompt
 
-
-def _developer(request: CreateRequest) -> Sequence[int]:
-    """Render the developer message of a request: its instructions and, unless it forbids calls, its functions."""
-    return render_developer(instructions=request.instructions, tools=tuple(request.offered_functions))
+    def _frame(self, request: CreateRequest, started_on: str) -> "Tokens[int]":
+        """Render what stands before the chain: the request's instructions and, unless it forbids calls, functions."""
+        return self.format.frame(
+            instructions=request.instructions,
+            functions=request.offered_functions,
+            effort=request.effort,
+            date=started_on,
+        )
 
 
 def _unknown_call(index: int, call_id: str) -> ApiError:

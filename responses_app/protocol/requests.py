@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SkipValidation
 
-from engine.harmony.declarations import FunctionTool
+from engine.formats.base import FunctionTool
 from responses_app.protocol.compaction import LEAST_THRESHOLD
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import CompactionTrigger, ParsedItem, Vocabulary, parse_input

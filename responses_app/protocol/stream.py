@@ -1,23 +1,22 @@
-"""`ResponseStream`: Harmony events in, Responses events out. The one state machine of a response.
+"""`ResponseStream`: what the model says in, Responses events out: items, numbers, status.
 
     QUEUED ── start() or leave_queue() ──> IN_PROGRESS ── finish() ──> COMPLETED | INCOMPLETE | FAILED | CANCELLED
 
-It is the only place that maps (channel, recipient) to an item, numbers the events, and keeps the output; so the JSON
-body, the stored response and the streamed one are one object at different times. Its laws, held by property tests:
-any chunking of the same tokens gives the same events; numbers run 0..n; every `added` has one `done` with the same id
-and index, but for the item that a failure cuts and a compaction that anything cuts; joined deltas equal the `done`
-text; the terminal `output` equals the `done` items.
+It is the only place that makes items, numbers the events, and keeps the output; so the JSON body, the stored response
+and the streamed one are one object at different times. What happens between two turns is `ResponseMachine`'s. Its laws,
+held by property tests: any chunking of the same tokens gives the same items and texts; numbers run 0..n; every `added`
+has one `done` with the same id and index, but for the item that a failure cuts and a compaction that anything cuts;
+joined deltas equal the `done` text; the terminal `output` equals the `done` items.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from engine.harmony.header import ANALYSIS, COMMENTARY
-from engine.harmony.parser import ContentDelta, HarmonyEvent, MessageCompleted, MessageStarted
-from engine.harmony.prompt import RenderedMessage, sampled_message
+from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessage, Text, TurnEvent
 from responses_app.protocol.builders import (
     CompactionBuilder,
     FunctionCallBuilder,
+    HostedBuilder,
     ItemBuilder,
     ItemStatus,
     MessageBuilder,
@@ -26,9 +25,8 @@ from responses_app.protocol.builders import (
 )
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event, EventType
-from responses_app.protocol.items import SampledItem, fingerprint, is_name
+from responses_app.protocol.items import SampledItem, fingerprint
 from responses_app.protocol.resources import NEXT, Status
-from responses_app.protocol.tool_items import FUNCTIONS
 
 _TERMINAL_EVENT = {
     Status.COMPLETED: EventType.COMPLETED,
@@ -57,29 +55,66 @@ class LocalProtocolError(Exception):
     """This server asked for something that cannot be: a bug, never the client's fault."""
 
 
+@dataclass(frozen=True, slots=True)
+class HostedCall:
+    """A call of a tool that the server runs; its item is open until the tool has returned."""
+
+    name: str
+    arguments: str
+
+
 class ResponseStream:
     """One response from `created` to its terminal event.
 
-    `response` is the object `resources.new_response` made; `functions` are the names the request declared, None where
-    it forbids calls; `new_id` makes an id from a prefix. After `start()` and until `finish()` feed it every
-    Harmony event, in order.
+    `response` is the object `resources.new_response` made; `new_id` makes an id from a prefix; `hosted` makes the items
+    of the tools that the server runs, by their names. After `start()` and until `finish()` feed it every event of
+    every turn, in order.
     """
 
     def __init__(
-        self, response: JsonObject, *, functions: Collection[str] | None, new_id: Callable[[str], str]
+        self,
+        response: JsonObject,
+        *,
+        new_id: Callable[[str], str],
+        hosted: Mapping[str, Callable[[Callable[[str], str]], "HostedBuilder"]] | None = None,
     ) -> None:
         self.status = Status.QUEUED
         self.output: list[JsonObject] = []
         self.messages: list[RenderedMessage] = []  # what was sampled, as it is fed back in the next turn
         self.sampled: list[SampledItem] = []  # the output items with their messages
-        self.calls = 0  # of functions, in the output
-        self.unknown_tools: list[str] = []  # recipients this request does not have
+        self.unknown_tools: list[str] = []  # called, and not there
+        self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
+        self.unknown_call: str | None = None  # what the last item called, where that is not there
         self._response = response
-        self._functions = None if functions is None else frozenset(functions)
         self._new_id = new_id
+        self._hosted = hosted or {}
         self._next_number = 0
         self._open: ItemBuilder | None = None
-        self._started: MessageStarted | None = None
+        self._name = ""  # what the open item calls
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether `created` was said."""
+        return self._next_number > 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an item is being said."""
+        return self._open is not None
+
+    @property
+    def hosts(self) -> bool:
+        """Whether the server runs any tools for this response."""
+        return bool(self._hosted)
+
+    def can_call(self, name: str) -> bool:
+        """Whether the server runs the tool of this name."""
+        return name in self._hosted
+
+    @property
+    def is_compacting(self) -> bool:
+        """Whether a compaction has begun and not ended."""
+        return isinstance(self._open, CompactionBuilder)
 
     def start(self, *, warm_up: bool = False) -> list[Event]:
         """Begin at once: `created` and `in_progress`; a warm-up, which generates nothing, only says `created`."""
@@ -98,16 +133,16 @@ class ResponseStream:
         self._move(Status.IN_PROGRESS)
         return [self._event(EventType.IN_PROGRESS, {"response": self.snapshot()})]
 
-    def receive(self, event: HarmonyEvent) -> list[Event]:
+    def receive(self, event: TurnEvent) -> list[Event]:
         """Take what the model did next."""
         if self.status is not Status.IN_PROGRESS:
             raise LocalProtocolError(f"{event!r} in a response that is {self.status.value}")
         match event:
-            case ContentDelta():
+            case Text():
                 return [self._delta(event)]
-            case MessageStarted():
+            case ItemStarted():
                 return self._open_item(event)
-            case MessageCompleted():
+            case ItemEnded():
                 return self._complete_item(event)
         raise LocalProtocolError(f"unknown event {event!r}")
 
@@ -117,14 +152,20 @@ class ResponseStream:
             raise LocalProtocolError("a compaction began inside an item, or outside of a running response")
         return self._open_builder(CompactionBuilder(self._new_id))
 
-    def end_compaction(self, sealed: str, message: RenderedMessage) -> list[Event]:
-        """Finish the compaction that has begun; `message` is what the model reads of it."""
+    def end_compaction(self, sealed: str) -> list[Event]:
+        """Finish the compaction that has begun."""
         if not isinstance(self._open, CompactionBuilder):
             raise LocalProtocolError("no compaction has begun")
         self._open.sealed = sealed
-        events = self._close_item("completed")
-        self._note_sampled(message)
-        return events
+        return self._close_item("completed")
+
+    def end_call(self, text: str, *, failed: bool) -> list[Event]:
+        """Finish the call of a tool that the server ran; `text` is what it gave back."""
+        if self.hosted_call is None or not isinstance(self._open, HostedBuilder):
+            raise LocalProtocolError("no tool of this server runs")
+        self.hosted_call = None
+        self._open.returned(text, failed=failed)
+        return self._close_item("failed" if failed else "completed")
 
     def close(self) -> list[Event]:
         """Close an item that is still open, as incomplete; a compaction that was cut is worth nothing, and is gone."""
@@ -164,40 +205,37 @@ class ResponseStream:
         """Return the response object as it stands: the sum of what was emitted."""
         return {**self._response, "status": self.status.value, "output": list(self.output)}
 
-    def _builder_for(self, channel: str | None, recipient: str | None) -> ItemBuilder:
-        """Decide what a message becomes: the only place that maps (channel, recipient) to an item type."""
-        if recipient is not None:
-            name = self._called(recipient)
-            if name is not None:  # also on the analysis channel: a call is a call
+    def _builder_for(self, event: ItemStarted) -> ItemBuilder:
+        """Return what writes an item; a call of a tool that is not there is kept as a thought."""
+        name = event.name or ""
+        match event.kind:
+            case ItemKind.CALL:
                 return FunctionCallBuilder(self._new_id, name)
-            self.unknown_tools.append(recipient)
-            return ReasoningBuilder(self._new_id)
-        if channel == ANALYSIS:
-            return ReasoningBuilder(self._new_id)
-        return MessageBuilder(self._new_id, "commentary" if channel == COMMENTARY else "final_answer")
+            case ItemKind.HOSTED_CALL if name in self._hosted:
+                return self._hosted[name](self._new_id)
+            case ItemKind.HOSTED_CALL:
+                self.unknown_tools.append(name)
+                self.unknown_call = name
+                return ReasoningBuilder(self._new_id)
+            case ItemKind.REASONING:
+                return ReasoningBuilder(self._new_id)
+            case ItemKind.PREAMBLE:
+                return MessageBuilder(self._new_id, "commentary")
+        return MessageBuilder(self._new_id, "final_answer")
 
-    def _called(self, recipient: str) -> str | None:
-        """Return the function that a recipient names: a declared one, with or without its prefix; with it any one.
-
-        Clients declare functions in ways that a server does not see.
-        """
-        name = recipient.removeprefix(FUNCTIONS)
-        if self._functions is None:
-            return None
-        return name if name in self._functions or (name != recipient and is_name(name)) else None
-
-    def _open_item(self, event: MessageStarted) -> list[Event]:
+    def _open_item(self, event: ItemStarted) -> list[Event]:
         if self._open is not None:
-            raise LocalProtocolError("a message began inside a message")
-        self._started = event
-        return self._open_builder(self._builder_for(event.channel, event.recipient))
+            raise LocalProtocolError("an item began inside an item")
+        self.unknown_call = None
+        self._name = event.name or ""
+        return self._open_builder(self._builder_for(event))
 
     def _open_builder(self, item: ItemBuilder) -> list[Event]:
         self._open = item
         added = {"output_index": len(self.output), "item": item.item("in_progress")}
         return [self._event(EventType.ITEM_ADDED, added), *self._emit(item, item.opened())]
 
-    def _delta(self, delta: ContentDelta) -> Event:
+    def _delta(self, delta: Text) -> Event:
         item = self._open
         if item is None:
             raise LocalProtocolError("text outside of a message")
@@ -206,18 +244,20 @@ class ResponseStream:
         fields["output_index"] = len(self.output)
         return self._event(item.delta_type, fields)
 
-    def _complete_item(self, event: MessageCompleted) -> list[Event]:
-        if self._open is None or self._started is None:
-            raise LocalProtocolError("a message ended that had not begun")
-        message = sampled_message(
-            event, channel=self._started.channel, recipient=self._started.recipient, text=self._open.text
-        )
-        self.messages.append(message)
+    def _complete_item(self, event: ItemEnded) -> list[Event]:
+        item = self._open
+        if item is None:
+            raise LocalProtocolError("an item ended that had not begun")
+        self.messages.append(event.message)
+        if isinstance(item, HostedBuilder) and not event.truncated:
+            self.hosted_call = HostedCall(self._name, item.text)
+            return self._emit(item, item.called())
         events = self._close_item("incomplete" if event.truncated else "completed")
-        self._note_sampled(message)
+        self.note_sampled(event.message)
         return events
 
-    def _note_sampled(self, message: RenderedMessage) -> None:
+    def note_sampled(self, message: RenderedMessage) -> None:
+        """Remember what the model reads of the last item."""
         item = self.output[-1]
         self.sampled.append(SampledItem(str(item["id"]), fingerprint(item), message))
 
@@ -229,7 +269,6 @@ class ResponseStream:
         finished = item.item(status)
         events.append(self._event(EventType.ITEM_DONE, {"output_index": len(self.output), "item": finished}))
         self.output.append(finished)
-        self.calls += finished["type"] == "function_call"
         self._open = None
         return events
 

@@ -1,20 +1,20 @@
 """Items of other tools than functions, as the model reads them: calls, outputs, and notes for what it cannot read.
 
 They come from histories that other servers and clients have written, so every field may be missing or of any type, and
-none of that is an error: agents replay such an item for ever. Names of tools stand in the header of a message, where
-special tokens count, so they are cleaned.
+none of that is an error: agents replay such an item for ever. A model format may write the name of a tool where special
+tokens count, so names are cleaned.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import MAX_NAME
 
-FUNCTIONS = "functions."  # the namespace of what clients execute
 UNKNOWN = "unknown"  # stands for the name of a tool that nobody told
 IMAGE_OMITTED = "[image omitted: this model cannot see images]"
 OMITTED_PARTS = {
@@ -29,11 +29,18 @@ _NOT_KEPT = "[results omitted: the item does not carry them]"
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
 
 
+class Tool(NamedTuple):
+    """A tool as calls name it: a function, which the client executes, or with `hosted` a tool that a server runs."""
+
+    name: str
+    hosted: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The model called `tool` (`functions.shell`) with these arguments."""
+    """The model called `tool` with these arguments."""
 
-    tool: str
+    tool: Tool
     arguments: str
     omitted: int = 0
 
@@ -42,7 +49,7 @@ class ToolCall:
 class ToolOutput:
     """What `tool` gave back; `omitted` counts the notes in it."""
 
-    tool: str
+    tool: Tool
     text: str
     omitted: int = 0
 
@@ -55,20 +62,31 @@ class Note:
     omitted: int = 0
 
 
-ToolItem = ToolCall | ToolOutput | Note
-ToolOf = Callable[[str], str | None]  # the tool of an earlier call, by the call's id
+@dataclass(frozen=True, slots=True)
+class LateFunctions:
+    """Functions that came in the middle of the conversation, each as a JSON object."""
+
+    declarations: tuple[str, ...]
+    omitted: int = 0
 
 
-def function_address(name: str) -> str:
-    """Return how a function is called."""
-    return FUNCTIONS + _cleaned(name)
+_PYTHON, _FILE_SEARCH, _IMAGE_GENERATION = (
+    Tool(name, hosted=True) for name in ("python", "file_search", "image_generation")
+)
+ToolItem = ToolCall | ToolOutput | Note | LateFunctions
+ToolOf = Callable[[str], Tool | None]  # the tool of an earlier call, by the call's id
 
 
-def called_tool(item: JsonObject) -> tuple[str, str] | None:
+def function_tool(name: str) -> Tool:
+    """Return the tool that a function or custom tool of this name is."""
+    return Tool(_cleaned(name))
+
+
+def called_tool(item: JsonObject) -> tuple[str, Tool] | None:
     """Return the id and the tool of a call whose output comes as an item that names the id alone."""
     match item.get("type"):
         case "function_call" | "custom_tool_call":
-            call_id, tool = item.get("call_id"), function_address(_string(item, "name"))
+            call_id, tool = item.get("call_id"), function_tool(_string(item, "name"))
         case "mcp_approval_request":
             call_id, tool = item.get("id"), _mcp_tool(item)
         case _:
@@ -112,58 +130,59 @@ def _text_of_part(part: object) -> str | None:
     return next((part[name] for name in ("text", "refusal", "logs") if isinstance(part.get(name), str)), None)
 
 
-def _output(tool: str, value: object) -> ToolOutput:
+def _output(tool: Tool, value: object) -> ToolOutput:
     return ToolOutput(tool, *text_and_omissions(value))
 
 
 def _custom_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [ToolCall(function_address(_string(item, "name")), _json({"input": item.get("input")}))]
+    return [ToolCall(function_tool(_string(item, "name")), _json({"input": item.get("input")}))]
 
 
 def _custom_output(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
-    return [_output(tool_of(_string(item, "call_id")) or FUNCTIONS + UNKNOWN, item.get("output"))]
+    return [_output(tool_of(_string(item, "call_id")) or Tool(UNKNOWN), item.get("output"))]
 
 
 def _computer_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     action = item.get("action")
-    return [ToolCall(f"{FUNCTIONS}computer", _json(item.get("actions") if action is None else action))]
+    return [ToolCall(Tool("computer"), _json(item.get("actions") if action is None else action))]
 
 
 def _patch_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     output = item.get("output")
-    return [_output(f"{FUNCTIONS}apply_patch", item.get("status") if output is None else output)]
+    return [_output(Tool("apply_patch"), item.get("status") if output is None else output)]
 
 
 def _searched_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [ToolOutput(f"{FUNCTIONS}tool_search", _json(item.get("tools")))]
+    return [ToolOutput(Tool("tool_search"), _json(item.get("tools")))]
 
 
 def _program_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [_output(f"{FUNCTIONS}program", item.get("result"))]
+    return [_output(Tool("program"), item.get("result"))]
 
 
 def _code(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [ToolCall("python", _json({"code": item.get("code")})), _results("python", item.get("outputs"))]
+    return [ToolCall(_PYTHON, _json({"code": item.get("code")})), _results(_PYTHON, item.get("outputs"))]
 
 
 def _file_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    call = ToolCall("file_search", _json({"queries": item.get("queries")}))
-    return [call, _results("file_search", item.get("results"))]
+    call = ToolCall(_FILE_SEARCH, _json({"queries": item.get("queries")}))
+    return [call, _results(call.tool, item.get("results"))]
 
 
 def _web_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     action = item.get("action")
     fields: JsonObject = dict(action) if isinstance(action, dict) else {}
     kind, sources = fields.pop("type", None), fields.pop("sources", None)
-    tool = {"open_page": "browser.open", "find": "browser.find", "find_in_page": "browser.find"}.get(
+    name = {"open_page": "browser.open", "find": "browser.find", "find_in_page": "browser.find"}.get(
         str(kind), "browser.search"
     )
+    tool = Tool(name, hosted=True)
     return [ToolCall(tool, _json(fields)), _results(tool, item.get("results") or sources)]
 
 
 def _image(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     """The picture itself is never written out: it is some hundred thousand characters."""
-    call = ToolCall("image_generation", _json({"prompt": item.get("revised_prompt")}))
+    call = ToolCall(_IMAGE_GENERATION, _json({"prompt": item.get("revised_prompt")}))
     if item.get("error") is not None:
         return [call, _error(call.tool, item["error"])]
     return [call, ToolOutput(call.tool, IMAGE_OMITTED, 1)]
@@ -183,7 +202,7 @@ def _mcp_request(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 
 
 def _mcp_answer(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
-    tool = tool_of(_string(item, "approval_request_id")) or "mcp"
+    tool = tool_of(_string(item, "approval_request_id")) or Tool("mcp", hosted=True)
     if item.get("approve") is True:
         return [ToolOutput(tool, "[the user approved this call]")]
     reason = _string(item, "reason")
@@ -203,25 +222,24 @@ def _more_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     others = ", ".join(_names([tool for tool in given if tool.get("type") != "function"]))
     told: list[ToolItem] = []
     if functions:
-        lines = "\n".join(_json({name: tool.get(name) for name in _SHOWN}) for tool in functions)
-        told.append(Note(f"# More functions that can be called, to={FUNCTIONS}NAME\n\n{lines}"))
+        told.append(LateFunctions(tuple(_json({name: tool.get(name) for name in _SHOWN}) for tool in functions)))
     if others or not functions:
         told.append(Note(f"[tools omitted, they cannot be called here: {others or 'none'}]", 1))
     return told
 
 
 _SHOWN = ("name", "description", "parameters")
-_CALLS: Mapping[str, tuple[str, str]] = {  # the tool, and the field with its arguments
-    "local_shell_call": (f"{FUNCTIONS}local_shell", "action"),
-    "shell_call": (f"{FUNCTIONS}shell", "action"),
-    "apply_patch_call": (f"{FUNCTIONS}apply_patch", "operation"),
-    "tool_search_call": (f"{FUNCTIONS}tool_search", "arguments"),
-    "program": (f"{FUNCTIONS}program", "code"),
+_CALLS: Mapping[str, tuple[Tool, str]] = {  # the tool, and the field with its arguments
+    "local_shell_call": (Tool("local_shell"), "action"),
+    "shell_call": (Tool("shell"), "action"),
+    "apply_patch_call": (Tool("apply_patch"), "operation"),
+    "tool_search_call": (Tool("tool_search"), "arguments"),
+    "program": (Tool("program"), "code"),
 }
-_OUTPUTS: Mapping[str, str] = {
-    "local_shell_call_output": f"{FUNCTIONS}local_shell",
-    "shell_call_output": f"{FUNCTIONS}shell",
-    "computer_call_output": f"{FUNCTIONS}computer",
+_OUTPUTS: Mapping[str, Tool] = {
+    "local_shell_call_output": Tool("local_shell"),
+    "shell_call_output": Tool("shell"),
+    "computer_call_output": Tool("computer"),
 }
 _READERS: Mapping[str, Callable[[JsonObject, ToolOf], Sequence[ToolItem]]] = {
     "custom_tool_call": _custom_call,
@@ -242,18 +260,19 @@ _READERS: Mapping[str, Callable[[JsonObject, ToolOf], Sequence[ToolItem]]] = {
 }
 
 
-def _results(tool: str, value: object) -> ToolOutput:
+def _results(tool: Tool, value: object) -> ToolOutput:
     """Return what a tool that a server ran gave back; clients may keep such an item without it."""
     return ToolOutput(tool, _NOT_KEPT, 1) if value is None else _output(tool, value)
 
 
-def _error(tool: str, value: object) -> ToolOutput:
+def _error(tool: Tool, value: object) -> ToolOutput:
     text, omitted = text_and_omissions(value)
     return ToolOutput(tool, f"Error: {text}", omitted)
 
 
-def _mcp_tool(item: JsonObject) -> str:
-    return _cleaned(f"{_string(item, 'server_label') or 'mcp'}.{_string(item, 'name') or UNKNOWN}")
+def _mcp_tool(item: JsonObject) -> Tool:
+    name = f"{_string(item, 'server_label') or 'mcp'}.{_string(item, 'name') or UNKNOWN}"
+    return Tool(_cleaned(name), hosted=True)
 
 
 def _names(tools: object) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import orjson
 from pydantic import Field
 
-from engine.harmony.declarations import FunctionTool
+from engine.formats.base import FunctionTool
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import MAX_NAME, NAME, Vocabulary
 from responses_app.protocol.validation import missing, validate, wrong_type

@@ -5,15 +5,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from engine.errors import PromptTooLong
-from engine.harmony.encoding import STOP_TOKENS
-from engine.harmony.header import FINAL
-from engine.harmony.parser import ContentDelta, HarmonyEvent, MessageStarted
-from engine.harmony.prompt import MessageKind, RenderedMessage, Tokens
+from engine.formats.base import MessageKind, RenderedMessage, Tokens
 from engine.types import SamplingOptions
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.compaction import LEAST_SUMMARY, Compacted, split, summary_request, summary_room
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.prompt import build_prompt, build_summary_prompt, frame_tokens
+from responses_app.protocol.prompt import PromptWriter
 from responses_app.protocol.requests import CreateRequest
 from responses_app.runs.plan import CompactionPlan, RunPlan
 
@@ -26,8 +23,8 @@ def plan_compaction(
     link: ChainLink,
     messages: Sequence[RenderedMessage],
     *,
+    writer: PromptWriter,
     sampling: SamplingOptions,
-    max_model_len: int,
     seal: Callable[[bytes], str],
 ) -> "tuple[CompactionPlan, Tokens[int]] | None":
     """Return what is to be compacted before a request is answered, and the summary's prompt; None if nothing is.
@@ -44,48 +41,23 @@ def plan_compaction(
         before = _unanswered(link.parent)
         cut = split(messages, before)
         kept = [*before, *messages][len(before) + cut :]
-        if not _is_worth_it(request, link, kept, max_model_len):
+        if not _is_worth_it(request, link, kept, writer):
             return None
     asked = new_link(
         link.parent,
         response_id=link.response_id,
         started_on=link.started_on,
-        messages=[*messages[: max(cut, 0)], summary_request()],
+        messages=[*messages[: max(cut, 0)], summary_request(writer.format)],
     )
-    prompt = build_summary_prompt(request, asked, max_model_len=max_model_len, room=summary_room(max_model_len))
-    plan = CompactionPlan(
-        kept=kept, sampling=None if request.only_compacts else sampling, max_model_len=max_model_len, seal=seal
-    )
+    prompt = writer.summary_prompt(request, asked, room=summary_room(writer.max_model_len))
+    plan = CompactionPlan(kept=kept, sampling=None if request.only_compacts else sampling, writer=writer, seal=seal)
     return plan, prompt
 
 
-def summary_sampling(max_model_len: int) -> SamplingOptions:
+def summary_sampling(writer: PromptWriter) -> SamplingOptions:
     """Return how a summary is sampled."""
-    return SamplingOptions(max_output_tokens=summary_room(max_model_len), stop_token_ids=STOP_TOKENS)
-
-
-class Summary:
-    """What a model says when it is asked for a summary: its final answer or, if it gives none, all it said."""
-
-    def __init__(self) -> None:
-        self._final: list[str] = []
-        self._other: list[str] = []
-        self._saying = self._final
-
-    def take(self, events: list[HarmonyEvent]) -> None:
-        """Read on."""
-        for event in events:
-            match event:
-                case MessageStarted(channel=channel, recipient=recipient):
-                    self._saying = self._final if recipient is None and channel in (None, FINAL) else self._other
-                    self._saying.append("\n")
-                case ContentDelta(text=text):
-                    self._saying.append(text)
-
-    @property
-    def text(self) -> str:
-        """The summary; "" where there is none."""
-        return "".join(self._final).strip() or "".join(self._other).strip()
+    room = summary_room(writer.max_model_len)
+    return SamplingOptions(max_output_tokens=room, stop_token_ids=writer.format.stop_tokens)
 
 
 def compacted(compaction: CompactionPlan, summary: str) -> Compacted:
@@ -99,7 +71,8 @@ def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:
 
     Raises `PromptTooLong`.
     """
-    messages = now.messages()
+    writer = compaction.writer
+    messages = now.messages(writer.format)
     today = datetime.fromtimestamp(plan.created_at, UTC).date().isoformat()
     link = new_link(None, response_id=plan.response_id, started_on=today, messages=messages)
     compacted_plan = replace(
@@ -113,13 +86,13 @@ def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:
     if compaction.sampling is None:
         return compacted_plan
     try:
-        prompt = build_prompt(plan.request, link, max_model_len=compaction.max_model_len)
+        prompt = writer.prompt(plan.request, link)
     except ApiError as error:
-        raise PromptTooLong(prompt_tokens=len(link.own.tokens), max_model_len=compaction.max_model_len) from error
+        raise PromptTooLong(prompt_tokens=len(link.own.tokens), max_model_len=writer.max_model_len) from error
     generation = replace(
         plan.generation,
         prompt_token_ids=prompt,
-        sampling=bounded(compaction.sampling, room=compaction.max_model_len - len(prompt)),
+        sampling=bounded(compaction.sampling, room=writer.max_model_len - len(prompt)),
         affinity=plan.request.prompt_cache_key or link.root_id,
     )
     return replace(compacted_plan, generation=generation)
@@ -131,10 +104,13 @@ def bounded(sampling: SamplingOptions, *, room: int) -> SamplingOptions:
     return sampling if limit is None else replace(sampling, max_output_tokens=min(limit, room))
 
 
-def _is_worth_it(request: CreateRequest, link: ChainLink, kept: Sequence[RenderedMessage], max_model_len: int) -> bool:
+def _is_worth_it(
+    request: CreateRequest, link: ChainLink, kept: Sequence[RenderedMessage], writer: PromptWriter
+) -> bool:
     """Whether the prompt is over the request's threshold, and a summary would make it shorter."""
+    max_model_len = writer.max_model_len
     threshold = request.compact_threshold(max_model_len)
-    frame, chain = frame_tokens(request, link.started_on), len(link.prompt_tokens())
+    frame, chain = writer.frame_tokens(request, link.started_on), len(link.prompt_tokens())
     stays = sum(len(message.tokens) for message in kept)
     fits = frame + stays + summary_room(max_model_len) <= max_model_len * 7 // 8  # the rest is the answer's
     return threshold is not None and frame + chain > threshold and chain - stays >= LEAST_SUMMARY and fits

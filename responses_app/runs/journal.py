@@ -121,6 +121,10 @@ class EventJournal:
         self._readers.append(reader)
         return reader
 
+    def has_after(self, number: int | None) -> bool:
+        """Whether all events behind this one are here, or are yet to come; None stands for all events."""
+        return self._first <= (0 if number is None else number + 1)
+
     def keep_no_longer(self) -> None:
         """Forget from now on what all readers have had."""
         self._kept = False

@@ -1,7 +1,7 @@
 """`ResponseKeeper`: what a run tells the store, from its acceptance to its end."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol.chain import ChainLink, new_link
@@ -33,6 +33,17 @@ class Measured:
 
 
 NOT_MEASURED = Measured(first_token_ms=None, duration_ms=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """How a run ended: its response, its part of the chain, its items with their tokens, its times, its log."""
+
+    response: JsonObject
+    link: ChainLink | None = None
+    sampled: Sequence[SampledItem] = ()
+    measured: Measured
+    log: bytes = b""
 
 
 class ResponseKeeper:
@@ -83,7 +94,7 @@ class ResponseKeeper:
 
     def refuse(self, response: JsonObject) -> None:
         """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run."""
-        self._owe(replace(self._stored(response, None, [], NOT_MEASURED), accepted=True))
+        self._owe(replace(self._stored(RunEnd(response=response, measured=NOT_MEASURED)), accepted=True))
 
     def go_on(self, plan: RunPlan) -> None:
         """Keep what another plan makes of the same response: its chain begins anew."""
@@ -116,12 +127,10 @@ class ResponseKeeper:
         )
         return replace(link, stored=plan.stored)
 
-    async def save(
-        self, response: JsonObject, link: ChainLink | None, sampled: list[SampledItem], measured: Measured
-    ) -> bool:
+    async def save(self, end: RunEnd) -> bool:
         """Keep the finished response; return False if that failed. Raises `ClaimLost`."""
         try:
-            await self._save(response, link, sampled, measured)
+            await self._save(end)
         except ClaimLost:
             raise
         except StoreError as problem:
@@ -132,18 +141,16 @@ class ResponseKeeper:
             return True
         return False
 
-    def owe(self, response: JsonObject, measured: Measured) -> None:
+    def owe(self, end: RunEnd) -> None:
         """Keep later how the response ended, whose end could not be kept: nobody is to wait for it for ever."""
         if self._plan.stored:
-            self._owe(self._stored(response, None, [], measured))
+            self._owe(self._stored(end))
 
-    async def _save(
-        self, response: JsonObject, link: ChainLink | None, sampled: list[SampledItem], measured: Measured
-    ) -> None:
+    async def _save(self, end: RunEnd) -> None:
         if self._plan.stored:
-            await self._store.save(self._stored(response, link, sampled, measured))
+            await self._store.save(self._stored(end))
             return
-        append = self._append(response, link)
+        append = self._append(end.response, end.link)
         if append is not None:  # a conversation keeps its items, whoever made them
             await self._conversations.append(self._plan.origin.project, append.conversation_id, append.items)
 
@@ -156,20 +163,19 @@ class ResponseKeeper:
         items = (*asked, *response["output"])  # type: ignore[misc]
         return ConversationAppend(conversation_id=conversation.id, items=items, read_version=conversation.version)
 
-    def _stored(
-        self, response: JsonObject, link: ChainLink | None, sampled: list[SampledItem], measured: Measured
-    ) -> StoredResponse:
+    def _stored(self, end: RunEnd) -> StoredResponse:
         plan = self._plan
         return StoredResponse(
             project=plan.origin.project,
-            response=response,
-            link=link,
+            response=end.response,
+            link=end.link,
             input_items=tuple(plan.input_items),
-            sampled=tuple(sampled),
+            sampled=tuple(end.sampled),
             transport=plan.origin.transport,
-            first_token_ms=measured.first_token_ms,
-            duration_ms=measured.duration_ms,
-            conversation=self._append(response, link),
+            first_token_ms=end.measured.first_token_ms,
+            duration_ms=end.measured.duration_ms,
+            conversation=self._append(end.response, end.link),
             accepted=self.accepted,
             claim=self.claim,
+            log=end.log,
         )

@@ -1,24 +1,34 @@
 """`ResponseLibrary`: responses by their id: read, resume, cancel, delete. What runs here is found before the store."""
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
+from responses_app.protocol.input_codec import BrokenLog
 from responses_app.protocol.resources import TERMINAL_STATUSES, Status
+from responses_app.protocol.stream import LocalProtocolError
 from responses_app.runs.forgetting import Forgetting, OtherWorkers
 from responses_app.runs.history import store_away
 from responses_app.runs.registry import RunRegistry
+from responses_app.runs.replay import Replay
 from responses_app.runs.run import ResponseRun
-from responses_app.stores.base import BaseResponseStore, StoreError
+from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
+
+logger = logging.getLogger("respsite.runs")
 
 _TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
 
 CANCEL_SECONDS = 5.0  # how long another worker may take to cancel what it runs
 LOOK_SECONDS = 0.1  # between looks at whether it did
+LONG_LOG = 4_000  # bytes: some 1,000 tokens, 5 ms of the loop
 
 
 class ResponseLibrary:
-    """Every method raises `ApiError`: 404 for what the project does not have, 503 where the store is away."""
+    """Every method raises `ApiError`: 404 for what the project does not have, 503 where the store is away.
+
+    `replay` makes a finished response's stream again of its log.
+    """
 
     def __init__(
         self,
@@ -26,11 +36,13 @@ class ResponseLibrary:
         registry: RunRegistry,
         forgetting: Forgetting,
         *,
+        replay: Callable[[StoredLog], Replay | None],
         others: OtherWorkers | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
         self._forgetting = forgetting
+        self._replay = replay
         self._others = others
 
     async def response(self, project: str, response_id: str) -> JsonObject:
@@ -53,23 +65,40 @@ class ResponseLibrary:
             raise response_not_found(response_id)
         return items
 
-    async def stream(self, project: str, response_id: str, *, starting_after: int | None) -> ResponseRun:
-        """Return the run whose stream goes on behind the event `starting_after`."""
-        run = self._registry.find(project, response_id)
-        if run is None or not run.plan.resumable:
-            response = await self._stored(project, response_id)
-            if run is None and response["status"] not in _TERMINAL:
-                raise streamed_elsewhere(response_id)
-            raise stream_not_kept(response_id)
+    async def stream(self, project: str, response_id: str, *, starting_after: int | None) -> ResponseRun | Replay:
+        """Return what has the stream that goes on behind the event `starting_after`: a run here, or its log."""
+        run: ResponseRun | Replay | None = self._registry.find(project, response_id)
+        if run is None or not run.journal.has_after(starting_after):
+            run = await self._replayed(project, response_id)
         if starting_after is not None and starting_after > run.journal.last_number:
             raise invalid_request(
                 f"Invalid value for 'starting_after': the stream's last event so far is {run.journal.last_number}.",
                 param="starting_after",
                 code="invalid_value",
             )
-        if run.journal.closed:
+        if run.journal.closed and not isinstance(run, Replay):
             await self._stored(project, response_id)  # it may have been deleted elsewhere, or be past its time
         return run
+
+    async def _replayed(self, project: str, response_id: str) -> Replay:
+        """Return a finished response's stream, made again of its log."""
+        try:
+            stored = await self._store.log(project, response_id)
+        except StoreError as error:
+            raise store_away() from error
+        if stored is None:
+            raise response_not_found(response_id)
+        if stored.response["status"] not in _TERMINAL:
+            raise streamed_elsewhere(response_id)
+        is_long = len(stored.data) > LONG_LOG
+        try:
+            replayed = await asyncio.to_thread(self._replay, stored) if is_long else self._replay(stored)
+        except (BrokenLog, LocalProtocolError):
+            logger.exception("the log of response %s cannot be read", response_id)
+            replayed = None
+        if replayed is None:
+            raise stream_not_kept(response_id)
+        return replayed
 
     async def cancel(self, project: str, response_id: str) -> JsonObject:
         """Cancel a background response and return it; once more is no error."""
@@ -132,8 +161,8 @@ class ResponseLibrary:
 def stream_not_kept(response_id: str) -> ApiError:
     """The events that a reader asks for are not there (400)."""
     return invalid_request(
-        f"The stream of response '{response_id[:80]}' cannot be picked up again: its events are not kept any more "
-        "(RESPONSES_SESSION_TTL), another worker ran it, or it was not streamed. Get the response without 'stream'.",
+        f"The stream of response '{response_id[:80]}' cannot be picked up again: the version of this server that ran "
+        "it kept no log. Get the response without 'stream'.",
         param="stream",
         code="stream_not_kept",
     )

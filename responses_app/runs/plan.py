@@ -1,14 +1,16 @@
 """What was decided before a run starts."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from engine.harmony.prompt import RenderedMessage
+from engine.formats.base import ModelFormat, RenderedMessage
 from engine.types import GenerationRequest, SamplingOptions
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.prompt import PromptWriter
 from responses_app.protocol.requests import CreateRequest
 from responses_app.stores.base import ConversationRecord
+from responses_app.tools.base import BaseTool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +27,13 @@ class CompactionPlan:
     """What happens before a response answers: its first turn sums up what came before.
 
     `kept` follows the summary as it was. `sampling` is the answer's; None where the compaction is all that is wanted.
-    `seal` makes what the client gets of it. `stands_for` are digests of the user's messages that the client gets beside
-    it.
+    `writer` writes the prompt of what follows. `seal` makes what the client gets of it. `stands_for` are digests of the
+    user's messages that the client gets beside it.
     """
 
     kept: Sequence[RenderedMessage]
     sampling: SamplingOptions | None
-    max_model_len: int
+    writer: PromptWriter
     seal: Callable[[bytes], str]
     stands_for: frozenset[str] = frozenset()
 
@@ -40,16 +42,18 @@ class CompactionPlan:
 class RunPlan:
     """Everything that was decided before a run starts.
 
-    `link` is the chain with the request's own input at its end, `input_messages` what it was rendered to.
-    `context_items` are the items they were rendered from: those of the conversation that the chain does not hold yet,
-    and the request's own, which are `input_items` (each with an id). `generation` is the first turn's. `created_at` is
-    in Unix seconds. `omitted` counts what the model cannot read of the request.
+    `format` is how its model is written to. `link` is the chain with the request's own input at its end,
+    `input_messages` what it was rendered to. `context_items` are the items they were rendered from: those of the
+    conversation that the chain does not hold yet, and the request's own, which are `input_items` (each with an id).
+    `generation` is the first turn's. `created_at` is in Unix seconds. `omitted` counts what the model cannot read of
+    the request.
     """
 
     response_id: str
     created_at: float
     request: CreateRequest
     origin: Origin
+    format: ModelFormat
     link: ChainLink
     parent: ChainLink | None
     conversation: ConversationRecord | None
@@ -59,6 +63,7 @@ class RunPlan:
     generation: GenerationRequest
     stored: bool
     omitted: int = 0
+    tools: Mapping[str, BaseTool] = field(default_factory=dict)  # that this server runs, by their names
     compaction: CompactionPlan | None = None
 
     @property

@@ -8,15 +8,14 @@ from datetime import UTC, datetime
 import orjson
 
 from engine.backends.base import BaseEngine
-from engine.harmony.encoding import STOP_TOKENS
-from engine.harmony.prompt import MessageKind, RenderedMessage, text_of_message
+from engine.formats.base import MessageKind, ModelFormat, RenderedMessage
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.compaction import digest
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.items import ItemReference, OpenedCompaction
-from responses_app.protocol.prompt import build_prompt, count_omitted, frame_tokens, is_of_user, render_items, text_of
+from responses_app.protocol.prompt import PromptWriter, count_omitted, is_of_user, render_items, text_of
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.compaction import bounded, plan_compaction, summary_sampling
@@ -31,13 +30,14 @@ _USER = MessageKind.USER.value
 class Draft:
     """What a plan is made of. `input_items` are the request's own, each with an id; `created_at` in Unix seconds.
 
-    `seal` seals for the request's project.
+    `format` is how the model is written to. `seal` seals for the request's project.
     """
 
     response_id: str
     created_at: float
     request: CreateRequest
     origin: Origin
+    format: ModelFormat
     context: Context
     input_items: list[JsonObject]
     tier: str
@@ -56,21 +56,21 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     """Render what is new, and decide how to generate. Raises `ApiError` for what the model cannot take."""
     request, context = draft.request, draft.context
     link, messages = _rendered(draft)
-    sampling = _sampling(request, engine)
-    compaction = plan_compaction(
-        request, link, messages, sampling=sampling, max_model_len=info.max_model_len, seal=draft.seal
-    )
+    sampling = _sampling(draft, engine)
+    writer = PromptWriter(draft.format, info.max_model_len)
+    compaction = plan_compaction(request, link, messages, writer=writer, sampling=sampling, seal=draft.seal)
     if compaction is None:
-        plan, prompt = None, build_prompt(request, link, max_model_len=info.max_model_len)
+        plan, prompt = None, writer.prompt(request, link)
         sampling = bounded(sampling, room=info.max_model_len - len(prompt))
     else:
         plan, prompt = compaction
-        sampling = summary_sampling(info.max_model_len)
+        sampling = summary_sampling(writer)
     return RunPlan(
         response_id=draft.response_id,
         created_at=draft.created_at,
         request=request,
         origin=draft.origin,
+        format=draft.format,
         link=link,
         parent=context.parent,
         conversation=context.conversation,
@@ -111,7 +111,7 @@ def _said_by_user(draft: Draft) -> list[tuple[str, JsonObject]]:
 
     Those of the request are as they were sent; of what it continues, and of compactions, the text is known.
     """
-    items = draft.context.items
+    items, text_of_message = draft.context.items, draft.format.text_of
     own = {digest(text_of(item.content)) for item in items if is_of_user(item)}
     lineage = reversed(list(draft.context.parent.lineage())) if draft.context.parent else ()
     before = [text_of_message(tokens) for link in lineage for kind, tokens in link.own.messages() if kind == _USER]
@@ -132,17 +132,23 @@ def _user_item(text: str) -> JsonObject:
 def count_prompt(draft: Draft, info: EngineInfo) -> int:
     """Return how many tokens the prompt has; also of one that is longer than the model takes."""
     link, _ = _rendered(draft)
+    writer = PromptWriter(draft.format, info.max_model_len)
     try:
-        return len(build_prompt(draft.request, link, max_model_len=info.max_model_len))
+        return len(writer.prompt(draft.request, link))
     except ApiError:
-        return frame_tokens(draft.request, link.started_on) + len(link.prompt_tokens())
+        return writer.frame_tokens(draft.request, link.started_on) + len(link.prompt_tokens())
 
 
 def _rendered(draft: Draft) -> tuple[ChainLink, list[RenderedMessage]]:
     """Return the chain with what is new at its end, and that alone."""
     context = draft.context
     messages = render_items(
-        context.items, context.items_json, parent=context.parent, sampled=context.sampled, own=context.own
+        draft.format,
+        context.items,
+        context.items_json,
+        parent=context.parent,
+        sampled=context.sampled,
+        own=context.own,
     )
     today = datetime.fromtimestamp(draft.created_at, UTC).date().isoformat()
     link = new_link(context.parent, response_id=draft.response_id, started_on=today, messages=messages)
@@ -156,7 +162,8 @@ def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
     return hashlib.sha256(orjson.dumps([origin.project, request.prompt_cache_key])).hexdigest()
 
 
-def _sampling(request: CreateRequest, engine: BaseEngine) -> SamplingOptions:
+def _sampling(draft: Draft, engine: BaseEngine) -> SamplingOptions:
+    request = draft.request
     return SamplingOptions(
         max_output_tokens=request.max_output_tokens,
         temperature=request.temperature,
@@ -164,5 +171,5 @@ def _sampling(request: CreateRequest, engine: BaseEngine) -> SamplingOptions:
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
         top_logprobs=request.logprobs if engine.supports_logprobs else None,
-        stop_token_ids=STOP_TOKENS,
+        stop_token_ids=draft.format.stop_tokens,
     )

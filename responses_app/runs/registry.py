@@ -16,6 +16,7 @@ from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import overloaded
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.journal import JournalReader
+from responses_app.runs.replay import Replay
 from responses_app.runs.run import ResponseRun
 from responses_app.runs.sessions import SessionLimits, StreamSessions
 
@@ -105,7 +106,7 @@ class RunRegistry:
 
     def attach(
         self,
-        run: ResponseRun,
+        run: ResponseRun | Replay,
         wake: Callable[[], None],
         *,
         starting_after: int | None = None,
@@ -128,17 +129,19 @@ class RunRegistry:
         self._end_grace(run)
         return reader
 
-    def detach(self, run: ResponseRun, reader: JournalReader, *, reason: str = "") -> None:
+    def detach(self, run: ResponseRun | Replay, reader: JournalReader, *, reason: str = "") -> None:
         """Remove a reader; the last one to leave ends a foreground run, at once or after its grace."""
         run.journal.detach(reader)
         self._readers.discard(reader)
         self._left(run, reason or "its reader left")
 
-    def _left(self, run: ResponseRun, reason: str) -> None:
+    def _left(self, run: ResponseRun | Replay, reason: str) -> None:
         if run.journal.readers:
             return
+        if isinstance(run, Replay):
+            return
         self.sessions.left(run)
-        if run.plan.background or run.journal.closed:
+        if run.journal.closed or run.plan.background:
             return
         if self._limits.reconnect_grace and run.plan.resumable:
             self._end_grace(run)
@@ -149,7 +152,7 @@ class RunRegistry:
         else:
             self.cancel(run, reason=reason)
 
-    def _end_grace(self, run: ResponseRun) -> None:
+    def _end_grace(self, run: ResponseRun | Replay) -> None:
         grace = self._graces.pop(run.response_id, None)
         if grace:
             grace.cancel()

@@ -1,4 +1,4 @@
-"""`ResponseRun`: one response from its first event to its terminal one, turn by turn.
+"""`ResponseRun`: drives a `ResponseMachine`: does what it wants, and tells it what came of that.
 
 A run belongs to the registry, never to a request or a socket. Its journal is all that transports see. Cancelling its
 task ends it with status `cancelled`, keeping what was said; everything else that goes wrong ends it with `failed`.
@@ -7,34 +7,46 @@ task ends it with status `cancelled`, keeping what was said; everything else tha
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineError, GenerationFailed
-from engine.harmony.parser import HarmonyEvent
-from engine.harmony.prompt import RenderedMessage, Tokens, as_tokens, generation_start, render_tool_output
+from engine.errors import EngineError
+from engine.formats.base import as_tokens
 from engine.types import FinishReason
 from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.commands import CallTool, Command, Finish, Generate, Prefill, Seal
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.events import Event
-from responses_app.protocol.resources import Status
-from responses_app.protocol.stream import Ending, ResponseStream
-from responses_app.protocol.tool_items import FUNCTIONS
-from responses_app.protocol.usage import TurnUsage, usage
+from responses_app.protocol.input_codec import encode_one
+from responses_app.protocol.inputs import (
+    Ended,
+    Enqueued,
+    Failed,
+    Input,
+    Mode,
+    Prefilled,
+    Sampled,
+    Sealed,
+    Started,
+    Stopped,
+    StopReason,
+    ToolReturned,
+    TurnBegan,
+)
+from responses_app.protocol.resources import TERMINAL_STATUSES, Status
+from responses_app.protocol.response import ResponseMachine
+from responses_app.protocol.stream import Ending
 from responses_app.runs.background import BackgroundQueue
-from responses_app.runs.compaction import Summary, compacted, go_on
+from responses_app.runs.compaction import compacted, go_on
 from responses_app.runs.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
 from responses_app.runs.journal import EventJournal
-from responses_app.runs.keeping import Measured, ResponseKeeper
-from responses_app.runs.plan import CompactionPlan, RunPlan
-from responses_app.runs.turn import Turn
+from responses_app.runs.keeping import Measured, ResponseKeeper, RunEnd
+from responses_app.runs.plan import RunPlan
 from responses_app.stores.base import Claim, ClaimLost, ParentGone, StoreError
+from responses_app.tools.base import ToolFailed
 
 logger = logging.getLogger("respsite.runs")
-
-MAX_CORRECTIONS = 1  # how often the model is told, in one response, that a tool does not exist
 
 
 @dataclass(slots=True)
@@ -51,7 +63,7 @@ class ResponseRun:
         plan: RunPlan,
         *,
         engine: BaseEngine,
-        stream: ResponseStream,
+        machine: ResponseMachine,
         journal: EventJournal,
         keeper: ResponseKeeper,
         queue: BackgroundQueue,
@@ -60,18 +72,17 @@ class ResponseRun:
         self.journal = journal
         self.link: ChainLink | None = None
         self.problem: ApiError | None = None
-        self.finishing = False  # from here on a cancellation changes nothing
+        self._given_back = False  # to the queue
+        self._log = bytearray()  # its inputs so far: 4 bytes a token
         self.stopping = False  # a cancellation means that the server stops
         self.deleted = False  # a client has deleted the response while it ran
         self.lost = False  # another worker took it over: this one was taken for dead, and was not
         self.abandoned_reason = ""  # why the readers went away, for the log
         self._engine = engine
-        self._stream = stream
+        self._machine = machine
+        self._tools = plan.tools
         self._keeper = keeper
         self._queue = queue
-        self._turns: list[TurnUsage] = []
-        self._compactions = 0  # turns that summed up
-        self._repairs = 0
         self._clockwork = _Clockwork()
 
     @property
@@ -82,7 +93,12 @@ class ResponseRun:
     @property
     def status(self) -> Status:
         """The status as far as readers know it."""
-        return self._stream.status
+        return self._machine.status
+
+    @property
+    def finishing(self) -> bool:
+        """Whether its end is decided, so that a cancellation changes nothing any more."""
+        return self._given_back or self._machine.ending is not None or self._machine.status in TERMINAL_STATUSES
 
     @property
     def has_spoken(self) -> bool:
@@ -91,15 +107,12 @@ class ResponseRun:
 
     def response(self) -> JsonObject:
         """Return the response object as it stands."""
-        return self._stream.snapshot()
+        return self._machine.stream.snapshot()
 
     async def execute(self) -> None:
         """Run to the terminal event. Raises nothing; a cancellation becomes the status `cancelled`."""
         try:
-            if self.plan.background:
-                await self._wait_and_answer()
-            else:
-                await self._answer_at_once()
+            await self._answer()
         except asyncio.CancelledError:
             await self._stop()
         except ClaimLost:
@@ -136,65 +149,85 @@ class ResponseRun:
         """By what right it runs here; None for one that no other worker knows of."""
         return self._keeper.claim if self._keeper.accepted else None
 
-    async def _wait_and_answer(self) -> None:
-        self._publish(self._stream.enqueue())
-        async with self._queue.turn():
-            self._publish(self._stream.leave_queue())
-            await self._answer()
-
-    async def _answer_at_once(self) -> None:
-        self._publish(self._stream.start(warm_up=self.plan.request.warm_up))
-        await self._answer()
-
     async def _answer(self) -> None:
+        if not self.plan.background:
+            await self._drive(self._tell(self._started()))
+            return
+        self._tell(Enqueued())
+        async with self._queue.turn():
+            await self._drive(self._tell(self._started()))
+
+    def _started(self) -> Started:
+        compaction, budget = self.plan.compaction, self.plan.generation.sampling.max_output_tokens
         if self.plan.request.warm_up:
-            await self._prefill()
-            await self._finish(Status.COMPLETED)
-        elif self.plan.compaction is None or await self._compact(self.plan.compaction):
-            await self._converse()
+            return Started(Mode.WARM_UP)
+        if compaction is None:
+            return Started(Mode.ANSWER, budget)
+        return Started(Mode.COMPACT if compaction.sampling is None else Mode.COMPACT_AND_ANSWER, budget)
 
-    async def _compact(self, compaction: CompactionPlan) -> bool:
-        """Let the model sum up what came before, and go on from there; return whether there is to be an answer."""
-        summary = Summary()
-        turn = await self._take_turn(
-            self.plan.generation.prompt_token_ids, take=summary.take, before=self._begin_compaction
+    def _tell(self, given: Input) -> Command | None:
+        """Give the machine an input, publish what came of it, and return what is to be done next."""
+        events, command = self._machine.receive(given)
+        if self.plan.stored:
+            self._log.extend(encode_one(given))
+        self.journal.extend(events)
+        return command
+
+    async def _drive(self, command: Command | None) -> None:
+        """Do what the machine wants, until it wants nothing any more."""
+        while command is not None:
+            match command:
+                case Generate():
+                    command = await self._generate(command)
+                case Prefill():
+                    await self._prefill()
+                    command = self._tell(Prefilled())
+                case Seal(summary=summary):
+                    command = await self._seal(summary)
+                case CallTool():
+                    command = self._tell(await self._call(command))
+                case Finish(ending=ending):
+                    await self._finish(ending)
+                    command = None
+
+    async def _generate(self, wanted: Generate) -> Command | None:
+        """Generate a turn; the engine's work ends with it, however that comes."""
+        generation = self.plan.generation
+        prompt = self._prompt(wanted)
+        if not wanted.sampled:
+            self._tell(TurnBegan(len(prompt)))
+        request = replace(
+            generation,
+            request_id=f"{self.response_id}-{wanted.turn}",
+            prompt_token_ids=prompt,
+            sampling=replace(generation.sampling, max_output_tokens=wanted.budget),
         )
-        if turn.finish_reason is FinishReason.ABORT:
-            await self._finish(Status.CANCELLED)
-            return False
-        if not summary.text:
-            raise GenerationFailed("the model gave no summary")
-        now = compacted(compaction, summary.text)
-        self.plan = await asyncio.to_thread(go_on, self.plan, compaction, now)  # a summary may be long
-        self._keeper.go_on(self.plan)
-        self._compactions = len(self._turns)
-        sealed, message = compaction.seal(now.as_bytes()), self.plan.input_messages[0]
-        self._publish(self._stream.end_compaction(sealed, message))
-        if compaction.sampling is None:
-            await self._finish(Status.COMPLETED)
-        return compaction.sampling is not None
+        async with aclosing(self._engine.generate(request)) as chunks:
+            async for chunk in chunks:
+                if chunk.token_ids and not self.has_spoken:
+                    await self._begin()
+                sampled = Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs)
+                command = self._tell(sampled)
+                if command is not None:
+                    return command
+        return self._tell(Sampled((), FinishReason.STOP))  # an engine that just ends has said all it had to say
 
-    async def _begin_compaction(self) -> None:
-        await self._begin()
-        self._publish(self._stream.begin_compaction())
+    def _prompt(self, wanted: Generate) -> Sequence[int]:
+        """Return the plan's prompt with everything said in this response, and what of this turn was said already."""
+        if not wanted.said and not wanted.sampled:
+            return self.plan.generation.prompt_token_ids
+        start = self.plan.format.generation_start()
+        longer = as_tokens(self.plan.generation.prompt_token_ids[: -len(start)])
+        for message in wanted.said:
+            longer.extend(message.tokens)
+        longer.extend(start)
+        longer.extend(wanted.sampled)
+        return longer
 
-    async def _stop(self) -> None:
-        """End as cancelled; where the server stops, as failed, or go back to the queue if nothing was said."""
-        if self.lost:
-            self._give_up()
-        elif not self.stopping:
-            await self._finish(Status.CANCELLED)
-        elif not self.plan.background or self.has_spoken:
-            self.problem = unanswered_by_stopped_server()
-            await self._finish(Status.FAILED, error=server_stopped())
-        elif not self.finishing:
-            self.finishing = True
-            try:
-                await self._keeper.give_back({**self.response(), "status": Status.QUEUED.value})
-                logger.info("response %s goes back to the queue: the server stops", self.response_id)
-            except StoreError as problem:
-                logger.error("response %s could not go back to the queue: %s", self.response_id, problem)
-            self.journal.end()
+    async def _begin(self) -> None:
+        """Before the first thing is said: from here on this response is never run again."""
+        self._clockwork.first_token = time.monotonic()
+        await self._keeper.begin()
 
     def _give_up(self) -> None:
         """Stop without a word to the store: another worker has decided what becomes of the response.
@@ -202,11 +235,13 @@ class ResponseRun:
         It has let fail what could not be run again, and readers are told that; else it runs the response itself, and
         the stream here ends without an end.
         """
-        self.lost = self.finishing = True
+        self.lost = True
         logger.warning("response %s: another worker took it over, so it stops here", self.response_id)
         self.problem = unanswered_by_stopped_server()
         if self._keeper.runs_nowhere_else:
-            self._publish(self._stream.finish(Ending(status=Status.FAILED, completed_at=0, error=server_stopped())))
+            error = server_stopped()
+            self._tell(Failed(error))
+            self._tell(Ended(0, error))
         else:
             self.journal.end()
 
@@ -223,120 +258,84 @@ class ResponseRun:
         except EngineError as error:
             logger.warning("response %s: not prefilled: %s: %s", self.response_id, type(error).__name__, error)
 
-    async def _converse(self) -> None:
-        prompt, corrections = self.plan.generation.prompt_token_ids, 0
-        while True:
-            turn = await self._take_turn(prompt, take=self._receive, before=self._begin, enough=self._has_enough)
-            correction = self._correction(turn)
-            if correction is None or corrections >= MAX_CORRECTIONS or self._budget() == 0:
-                break
-            corrections += 1
-            self._stream.interject(correction)
-            prompt = self._continued()
-        if turn.finish_reason is FinishReason.LENGTH:
-            await self._finish(Status.INCOMPLETE, reason="max_output_tokens")
-        elif turn.finish_reason is FinishReason.ABORT:
-            await self._finish(Status.CANCELLED)
-        else:
-            answered = len(self._stream.output) > self._compactions
-            await self._finish(Status.COMPLETED if answered else Status.INCOMPLETE)
+    async def _seal(self, summary: str) -> Command | None:
+        """Go on from a summary: with a plan whose chain begins anew. Raises `PromptTooLong`."""
+        compaction = self.plan.compaction
+        assert compaction is not None, "only a plan with a compaction asks for a seal"
+        now = compacted(compaction, summary)
+        self.plan = await asyncio.to_thread(go_on, self.plan, compaction, now)  # a summary may be long
+        self._keeper.go_on(self.plan)
+        sealed = Sealed(compaction.seal(now.as_bytes()), self.plan.generation.sampling.max_output_tokens)
+        command = self._tell(sealed)
+        self._machine.stream.note_sampled(self.plan.input_messages[0])
+        return command
 
-    async def _take_turn(
-        self,
-        prompt: Sequence[int],
-        *,
-        take: Callable[[list[HarmonyEvent]], None],
-        before: Callable[[], Awaitable[None]],
-        enough: Callable[[], bool] | None = None,
-    ) -> Turn:
-        request = replace(
-            self.plan.generation,
-            request_id=f"{self.response_id}-{len(self._turns)}",
-            prompt_token_ids=prompt,
-            sampling=replace(self.plan.generation.sampling, max_output_tokens=self._budget()),
-        )
-        turn = Turn(self._engine, request, enough=enough)
-        self._turns.append(turn.usage)
-        await turn.run(take, before=before)
-        self._repairs += turn.repairs
-        return turn
+    async def _call(self, wanted: CallTool) -> ToolReturned:
+        """Call a tool of this server, within its time."""
+        tool = self._tools[wanted.name]
+        try:
+            async with asyncio.timeout(tool.timeout):
+                return ToolReturned(await tool.call(wanted.arguments))
+        except TimeoutError:
+            return ToolReturned(f"Error: the tool did not answer within {tool.timeout:g} s.", failed=True)
+        except ToolFailed as problem:
+            return ToolReturned(f"Error: {problem}", failed=True)
+        except Exception:
+            logger.exception("response %s: the tool %s broke", self.response_id, wanted.name)
+            return ToolReturned("Error: the tool broke.", failed=True)
 
-    @property
-    def _has_enough(self) -> Callable[[], bool] | None:
-        """What says, after each token, whether the model is to be stopped; None where it stops by itself."""
-        return (lambda: self._stream.calls > 0) if self.plan.request.parallel_tool_calls is False else None
-
-    async def _begin(self) -> None:
-        """Before the first thing is said: from here on this response is never run again."""
-        if not self.has_spoken:
-            self._clockwork.first_token = time.monotonic()
-            await self._keeper.begin()
-
-    def _receive(self, events: list[HarmonyEvent]) -> None:
-        for event in events:
-            self._publish(self._stream.receive(event))
-
-    def _correction(self, turn: Turn) -> RenderedMessage | None:
-        """Return what to tell a model that has just called a tool which does not exist."""
-        if not (turn.called and self._stream.unknown_tools and self._stream.output[-1]["type"] == "reasoning"):
-            return None
-        names = ", ".join(FUNCTIONS + tool.name for tool in self.plan.request.offered_functions) or "none"
-        text = f"Error: this tool does not exist. Available tools: {names}."
-        return render_tool_output(self._stream.unknown_tools[-1], text)
-
-    def _continued(self) -> "Tokens[int]":
-        """Return the prompt with everything said in this response."""
-        start = generation_start()
-        longer = as_tokens(self.plan.generation.prompt_token_ids[: -len(start)])
-        for message in self._stream.messages:
-            longer.extend(message.tokens)
-        longer.extend(start)
-        return longer
-
-    def _budget(self) -> int | None:
-        limit = self.plan.generation.sampling.max_output_tokens
-        spent = sum(turn.output_tokens for turn in self._turns[self._compactions :])
-        return None if limit is None else max(0, limit - spent)
-
-    def _publish(self, events: list[Event]) -> None:
-        self.journal.extend(events)
+    async def _stop(self) -> None:
+        """End as cancelled; where the server stops, as failed, or go back to the queue if nothing was said."""
+        if self.lost:
+            self._give_up()
+        elif not self.stopping:
+            await self._drive(self._tell(Stopped(StopReason.CANCELLED)))
+        elif not self.plan.background or self.has_spoken:
+            self.problem = unanswered_by_stopped_server()
+            await self._drive(self._tell(Stopped(StopReason.SERVER_STOPPED)))
+        elif not self.finishing:
+            self._given_back = True
+            try:
+                await self._keeper.give_back({**self.response(), "status": Status.QUEUED.value})
+                logger.info("response %s goes back to the queue: the server stops", self.response_id)
+            except StoreError as problem:
+                logger.error("response %s could not go back to the queue: %s", self.response_id, problem)
+            self.journal.end()
 
     async def _fail(self, error: EngineError | None) -> None:
         """End as failed; None stands for an error of this server."""
         request_id = self.plan.origin.request_id
         self.problem = unanswered(error, request_id)
-        await self._finish(Status.FAILED, error=failure(error, request_id))
+        await self._drive(self._tell(Failed(failure(error, request_id))))
 
-    async def _finish(self, status: Status, *, error: JsonObject | None = None, reason: str | None = None) -> None:
-        """End the response; a stored one is committed before its terminal event goes out."""
-        if self.finishing:
-            return
-        self.finishing = True
-        if status is not Status.FAILED:
-            self._publish(self._stream.close())
-        ending = Ending(
-            status=status,
-            completed_at=int(self._keeper.now()),
-            usage=usage(self._turns) if self._turns else None,
-            error=error,
-            reason=reason,
+    async def _finish(self, ending: Ending) -> None:
+        """Keep the end, and then say it: a stored response is committed before its terminal event goes out."""
+        machine, at, error = self._machine, int(self._keeper.now()), None
+        link = self._keeper.link(machine.stream, ending.status)
+        end = RunEnd(
+            response=machine.outcome(at),
+            link=link,
+            sampled=machine.stream.sampled,
+            measured=self._measured(),
+            log=self._log_with(Ended(at)),
         )
-        link = self._keeper.link(self._stream, status)
         try:
-            kept = await self._keeper.save(self._stream.outcome(ending), link, self._stream.sampled, self._measured())
+            kept = await self._keeper.save(end)
         except ClaimLost:
             self._give_up()
             return
         if not kept:
-            ending = replace(
-                ending, status=Status.FAILED, error=failure(None, self.plan.origin.request_id), reason=None
-            )
-            link = None
+            error, link = failure(None, self.plan.origin.request_id), None
             self.problem = unanswered(None, self.plan.origin.request_id)
-            self._keeper.owe(self._stream.outcome(ending), self._measured())
+            log = self._log_with(Ended(at, error))
+            self._keeper.owe(RunEnd(response=machine.outcome(at, error), measured=end.measured, log=log))
         self.link = link
-        self._publish(self._stream.finish(ending))
-        self._log()
+        self._tell(Ended(at, error))
+        self._say_in_the_log()
+
+    def _log_with(self, last: Ended) -> bytes:
+        """Return everything that came to the response, and how it will end."""
+        return bytes(self._log) + encode_one(last) if self.plan.stored else b""
 
     def _measured(self) -> Measured:
         times = self._clockwork
@@ -346,7 +345,7 @@ class ResponseRun:
             duration_ms=round((time.monotonic() - times.started) * 1000),
         )
 
-    def _log(self) -> None:
+    def _say_in_the_log(self) -> None:
         times = self._clockwork
         first = f"{(times.first_token - times.started) * 1000:.0f}ms" if times.first_token else "-"
         logger.info(
@@ -354,9 +353,9 @@ class ResponseRun:
             self.response_id,
             self.plan.origin.transport,
             self.status.value,
-            sum(turn.input_tokens for turn in self._turns),
-            sum(turn.cached_tokens for turn in self._turns),
-            sum(turn.output_tokens for turn in self._turns),
+            sum(turn.input_tokens for turn in self._machine.turns),
+            sum(turn.cached_tokens for turn in self._machine.turns),
+            sum(turn.output_tokens for turn in self._machine.turns),
             first,
             (time.monotonic() - times.started) * 1000,
             self._remarks(),
@@ -364,12 +363,12 @@ class ResponseRun:
 
     def _remarks(self) -> str:
         remarks = ""
-        if self._repairs:
-            remarks += f" repaired={self._repairs}"
-        if self._compactions:
+        if self._machine.repairs:
+            remarks += f" repaired={self._machine.repairs}"
+        if self._machine.compacted:
             remarks += " compacted"
-        if self._stream.unknown_tools:
-            remarks += f" unknown_tools={len(self._stream.unknown_tools)}"
+        if self._machine.stream.unknown_tools:
+            remarks += f" unknown_tools={len(self._machine.stream.unknown_tools)}"
         if self.abandoned_reason:
             remarks += f" ({self.abandoned_reason})"
         return remarks

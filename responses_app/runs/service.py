@@ -9,6 +9,7 @@ from functools import partial
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
+from engine.formats.base import ModelFormat
 from engine.types import EngineInfo
 from responses_app.protocol import ids
 from responses_app.protocol.compaction import PURPOSE
@@ -24,13 +25,13 @@ from responses_app.protocol.identified import identified
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import new_response
 from responses_app.protocol.sealing import Sealer
-from responses_app.protocol.stream import ResponseStream
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.protocol.validation import missing
 from responses_app.runs.failures import refusal
 from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.keeping import ResponseKeeper
+from responses_app.runs.machines import machine_of
 from responses_app.runs.plan import Origin, RunPlan
 from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.registry import RunRegistry
@@ -52,12 +53,13 @@ MAX_UNSAVED = 10_000  # ends that wait for the store to come back
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """An engine under the name that clients know; `info` is None until it has started."""
+    """An engine under the name that clients know, and how its model is written to; `info` is None until it started."""
 
     name: str
     engine: BaseEngine
     info: Callable[[], EngineInfo | None]
     created: int
+    format: ModelFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,10 @@ class ServiceLimits:
 
 @dataclass(slots=True)
 class ResponseService:
-    """Prepares and starts runs. `models` is ordered; a request without `model` uses the first."""
+    """Prepares and starts runs. `models` is ordered; a request without `model` uses the first.
+
+    `id_key` makes the ids inside responses; all workers have the same.
+    """
 
     models: dict[str, ServedModel]
     stores: Stores
@@ -80,6 +85,7 @@ class ResponseService:
     registry: RunRegistry
     sealer: Sealer
     new_id: Callable[[str], str]
+    id_key: bytes
     now: Callable[[], float]
     limits: ServiceLimits
     unsaved: deque[StoredResponse] = field(default_factory=deque, init=False)
@@ -217,6 +223,7 @@ class ResponseService:
             created_at=float(str(accepted.response["created_at"])) if accepted else self.now(),
             request=request,
             origin=origin,
+            format=model.format,
             context=context,
             input_items=identified(own, self.new_id),
             tier=self.limits.tiers.choose(request.service_tier),
@@ -235,11 +242,10 @@ class ResponseService:
             store=plan.stored,
             service_tier=self.limits.tiers.choose(request.service_tier),
         )
-        functions = None if request.tool_choice == "none" else [tool.name for tool in request.functions]
         return ResponseRun(
             plan,
             engine=model.engine,
-            stream=ResponseStream(response, functions=functions, new_id=self.new_id),
+            machine=machine_of(response, model.format, key=self.id_key, tools=plan.tools),
             journal=EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable),
             keeper=ResponseKeeper(
                 plan, self.stores, claim=claim or Claim(self.limits.worker), now=self.now, owe=self._owe

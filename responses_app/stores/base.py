@@ -62,7 +62,7 @@ class StoredResponse:
     `response` is the object its terminal event carried. `link` is its part of the chain, None for one that cannot be
     continued. `sampled` are the output items with their tokens, so that a client may replay them. Times are in
     milliseconds. `accepted`: it was kept when it was accepted, so if it is gone now, it was deleted. `claim` is that of
-    the process that ran it.
+    the process that ran it, `log` what came to it, so that its stream can be read again.
     """
 
     project: str
@@ -76,6 +76,15 @@ class StoredResponse:
     conversation: ConversationAppend | None = None
     accepted: bool = False
     claim: Claim = Claim()
+    log: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLog:
+    """A response as clients read it, and its inputs as `protocol.input_codec` wrote them; b"" where none are kept."""
+
+    response: JsonObject
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +227,10 @@ class BaseResponseStore(ABC):
     @abstractmethod
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
         """Return what the response was asked, oldest first; None if it is unknown."""
+
+    @abstractmethod
+    async def log(self, project: str, response_id: str) -> StoredLog | None:
+        """Return a response with what came to it so far; None if it is unknown."""
 
     @abstractmethod
     async def delete(self, project: str, response_id: str) -> bool:

@@ -26,6 +26,7 @@ from responses_app.stores.base import (
     Estate,
     ParentGone,
     Purged,
+    StoredLog,
     StoredResponse,
     StoreError,
     StoreLimits,
@@ -111,6 +112,12 @@ class DatabaseResponseStore(BaseResponseStore):
             return None
         since = self._known_since()
         return await self._readers.run(lambda db: lookups.input_items(db, project, response_id, since=since))
+
+    async def log(self, project: str, response_id: str) -> StoredLog | None:
+        if not can_be_known(response_id):
+            return None
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.log(db, project, response_id, since=since))
 
     async def delete(self, project: str, response_id: str) -> bool:
         if not can_be_known(response_id):

@@ -12,11 +12,17 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.models import Conversation, ConversationItem
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
-from responses_app.stores.response_sql import RESPONSES, SAMPLED, in_parts, placeholders
+from responses_app.stores.base import StoredLog
+from responses_app.stores.response_sql import LOGS, RESPONSES, SAMPLED, in_parts, placeholders
 from responses_app.stores.rows import sampled_item, time_value
 
 _FRESH = "response.project = %s AND response.created_at > %s"
 _RESPONSE = f"SELECT {{columns}} FROM {RESPONSES} AS response WHERE response.id = %s AND {_FRESH}"
+_LOG = f"""
+SELECT response.body, response.status, part.data FROM {RESPONSES} AS response
+LEFT JOIN {LOGS} AS part ON part.response_id = response.id
+WHERE response.id = %s AND {_FRESH} ORDER BY part.position
+"""
 _OF_RESPONSES = f"""
 SELECT {{columns}} FROM {SAMPLED} AS item JOIN {RESPONSES} AS response ON response.id = item.response_id
 WHERE item.id IN ({{ids}}) AND {_FRESH}
@@ -48,6 +54,17 @@ def input_items(
         items: Sequence[JsonObject] = json.loads(asked)
         return items
     return None
+
+
+def log(connection: BaseDatabaseWrapper, project: str, response_id: str, *, since: float) -> StoredLog | None:
+    """Return a response with its log; where nothing of it was kept, the log is empty."""
+    with connection.cursor() as cursor:
+        cursor.execute(_LOG, [response_id, project, time_value(connection, since)])
+        rows = cursor.fetchall()
+    if not rows:
+        return None
+    body, status = rows[0][:2]
+    return StoredLog({**json.loads(body), "status": status}, b"".join(bytes(row[2]) for row in rows if row[2]))
 
 
 def sampled_items(

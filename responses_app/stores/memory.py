@@ -19,6 +19,7 @@ from responses_app.stores.base import (
     Estate,
     ParentGone,
     Purged,
+    StoredLog,
     StoredResponse,
     StoreLimits,
     WorkerState,
@@ -112,6 +113,12 @@ class MemoryResponseStore(BaseResponseStore):
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
         kept = self._known(project, response_id)
         return list(kept.of.input_items) if kept else None
+
+    async def log(self, project: str, response_id: str) -> StoredLog | None:
+        kept = self._known(project, response_id)
+        if kept is None:
+            return None
+        return StoredLog(dict(kept.response), kept.of.log if isinstance(kept.of, StoredResponse) else b"")
 
     async def delete(self, project: str, response_id: str) -> bool:
         known = self._known(project, response_id) is not None

@@ -10,7 +10,16 @@ from collections.abc import Collection, Mapping, Sequence
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import Purged
-from responses_app.stores.response_sql import PARTS, RESPONSES, RUNNING, SAMPLED, for_update, in_parts, placeholders
+from responses_app.stores.response_sql import (
+    LOGS,
+    PARTS,
+    RESPONSES,
+    RUNNING,
+    SAMPLED,
+    for_update,
+    in_parts,
+    placeholders,
+)
 from responses_app.stores.rows import time_value
 
 _UNNEEDED = f"""
@@ -60,6 +69,7 @@ def remove(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -> int:
     with connection.cursor() as cursor:
         for some in in_parts(response_ids):
             cursor.execute(f"DELETE FROM {SAMPLED} WHERE response_id IN ({placeholders(some)})", some)
+            cursor.execute(f"DELETE FROM {LOGS} WHERE response_id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {RESPONSES} WHERE id IN ({placeholders(some)})", some)
     return sum(_remove_parts(connection, some) for some in in_parts(response_ids))
 

@@ -10,7 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
-from responses_app.models import ChainPart, Response, SampledItem, Worker
+from responses_app.models import ChainPart, LogPart, Response, SampledItem, Worker
 from responses_app.stores.base import Claim
 
 Row = Mapping[str, object]  # column → value, as the driver takes it
@@ -78,6 +78,7 @@ def _held(writing: Writing) -> Writing:
 
 PARTS = ChainPart._meta.db_table
 SAMPLED = SampledItem._meta.db_table
+LOGS = LogPart._meta.db_table
 WORKERS = Worker._meta.db_table
 
 KEEP_RESPONSE = _held(_upsert(Response))
@@ -106,6 +107,11 @@ FAIL_RESPONSE = Writing(
 )
 KEEP_PART = _upsert(ChainPart)
 KEEP_SAMPLED = _upsert(SampledItem)
+KEEP_LOG = Writing(
+    f"INSERT INTO {LOGS} (response_id, position, data) VALUES (%s, %s, %s) "
+    "ON CONFLICT (response_id, position) DO UPDATE SET data = excluded.data",
+    ["response_id", "position", "data"],
+)
 KEEP_WORKER = _upsert(Worker)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from engine.harmony.prompt import MessageKind, RenderedMessage, as_tokens
+from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.models import json_text
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.items import SampledItem
@@ -96,6 +96,12 @@ def sampled_rows(stored: StoredResponse) -> Iterator[Row]:
         }
 
 
+def log_rows(stored: StoredResponse) -> Iterator[Row]:
+    """Yield a response's whole log, as one part."""
+    if stored.log:
+        yield {"response_id": stored.response["id"], "position": 0, "data": stored.log}
+
+
 def worker_row(connection: BaseDatabaseWrapper, worker: WorkerState, *, seen_at: float) -> Row:
     """Return the row of a server process."""
     return {
@@ -151,4 +157,4 @@ def _bytes(text: str) -> int:
 
 def _bytes_of_tokens(stored: StoredResponse) -> int:
     own = len(stored.link.own.tokens) + len(stored.link.own.lengths) if stored.link else 0
-    return 4 * (own + sum(len(item.message.tokens) for item in stored.sampled))
+    return 4 * (own + sum(len(item.message.tokens) for item in stored.sampled)) + len(stored.log)

@@ -19,6 +19,7 @@ from responses_app.stores.response_sql import (
     BEGIN_RESPONSE,
     CHANGE_RESPONSE,
     END_RESPONSE,
+    KEEP_LOG,
     KEEP_PART,
     KEEP_RESPONSE,
     KEEP_SAMPLED,
@@ -31,7 +32,15 @@ from responses_app.stores.response_sql import (
     in_parts,
     placeholders,
 )
-from responses_app.stores.rows import accepted_row, part_row, returned_row, sampled_rows, stored_row, time_value
+from responses_app.stores.rows import (
+    accepted_row,
+    log_rows,
+    part_row,
+    returned_row,
+    sampled_rows,
+    stored_row,
+    time_value,
+)
 
 Result = TypeVar("Result")
 
@@ -188,6 +197,7 @@ def _save(cursor: CursorWrapper, steps: Sequence[Step], now: float) -> None:
     links |= _unstored_ancestors(cursor, links)
     KEEP_PART.run(cursor, [part_row(*owned) for owned in links.values()])
     KEEP_SAMPLED.run(cursor, [row for stored in batch for row in sampled_rows(stored)])
+    KEEP_LOG.run(cursor, [row for stored in batch for row in log_rows(stored)])
     _append(cursor, batch, now)
 
 

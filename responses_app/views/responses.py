@@ -20,6 +20,7 @@ from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.runs.journal import EventsForgotten
 from responses_app.runs.library import stream_not_kept
 from responses_app.runs.plan import Origin
+from responses_app.runs.replay import Replay
 from responses_app.runs.run import ResponseRun
 from responses_app.views.queries import query_of
 from responses_app.wiring import Site, get_site
@@ -126,7 +127,7 @@ def _origin(request: HttpRequest, wanted: CreateRequest) -> Origin:
 
 
 async def _stream(
-    site: Site, run: ResponseRun, dialect: Dialect, *, starting_after: int | None = None
+    site: Site, run: ResponseRun | Replay, dialect: Dialect, *, starting_after: int | None = None
 ) -> HttpResponseBase:
     interval = site.settings.responses_ping_interval_seconds
     return await event_stream(site.registry, run, ping_seconds=interval, starting_after=starting_after, dialect=dialect)

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.harmony.prompt import MessageKind
+from engine.formats.base import MessageKind
 from responses_app.protocol.chain import ChainLink, drop_oldest, new_link
 from responses_app.stores.chain_sql import PART_COLUMNS, chain_of
 from responses_app.stores.rows import part_row

@@ -6,10 +6,12 @@ from statistics import median
 
 from openai_harmony import Conversation, Message, Role, SystemContent
 
-from engine.harmony.encoding import harmony_encoding
-from engine.harmony.prompt import Tokens, render_assistant, render_text
+from engine.formats.base import Tokens
+from engine.formats.harmony.encoding import harmony_encoding
+from engine.formats.harmony.format import HarmonyFormat
+from engine.formats.harmony.prompt import render_assistant, render_text
 from responses_app.protocol.chain import ChainLink, new_link
-from responses_app.protocol.prompt import build_prompt, render_items
+from responses_app.protocol.prompt import PromptWriter, render_items
 from responses_app.protocol.requests import parse_create
 from tests.bench.report import Result
 from tests.bench.servers import Bench
@@ -25,11 +27,12 @@ def continue_chain(bench: Bench) -> list[Result]:
     texts = [f"Message {number}. {_TEXT}" for number in range(MESSAGES)]
     link = _chain(texts)
     request = parse_create({"input": "And then?", "reasoning": {"effort": "medium"}})
+    model_format = HarmonyFormat()
 
     def continued() -> "Tokens[int]":
-        messages = render_items(request.input, request.input_json, parent=link, sampled={})
+        messages = render_items(model_format, request.input, request.input_json, parent=link, sampled={})
         own = new_link(link, response_id="resp_new", started_on=DAY, messages=messages)
-        return build_prompt(request, own, max_model_len=1 << 30)
+        return PromptWriter(model_format, 1 << 30).prompt(request, own)
 
     conversation = _conversation([*texts, "And then?"])
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from engine.backends.demo import DemoEngine
-from engine.harmony.encoding import encode_harmony
+from engine.formats.harmony.encoding import encode_harmony
 from engine.types import GenerationRequest, TokenChunk
 from responses_app import engines
 

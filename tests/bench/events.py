@@ -133,7 +133,7 @@ def websocket_events(bench: Bench) -> list[Result]:
 async def _engine_alone(bench: Bench) -> float:
     """Return the scripted engine's CPU per token, with as many generations at once as there are connections."""
     from engine.backends.scripted import ScriptedEngine
-    from engine.harmony.prompt import generation_start, render_text
+    from engine.formats.harmony.prompt import generation_start, render_text
     from engine.types import GenerationRequest
     from tests.bench.servers import SCRIPT
 

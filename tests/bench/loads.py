@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
 
-from engine.harmony.prompt import render_assistant, render_text
+from engine.formats.harmony.prompt import render_assistant, render_text
 from responses_app.stores.base import StoredResponse
 from tests.bench.report import Result
 from tests.bench.servers import Bench

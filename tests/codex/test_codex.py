@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.harmony.encoding import decode_tokens, encode_harmony
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from responses_app.protocol.errors import JsonObject
 from tests.codex.cli import TURN_SECONDS, Codex, config, installed
 from tests.codex.wiretap import Wiretap

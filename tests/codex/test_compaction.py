@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.harmony.encoding import decode_tokens
+from engine.formats.harmony.encoding import decode_tokens
 from tests.codex.cli import Codex, config, installed
 from tests.codex.wiretap import Wiretap
 from tests.server import Server

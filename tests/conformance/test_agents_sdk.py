@@ -20,7 +20,7 @@ from agents import (
 from agents.result import RunResultBase
 from openai import AsyncOpenAI
 
-from engine.harmony.encoding import decode_tokens, encode_harmony
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from tests.codex.wiretap import Wiretap
 from tests.conformance.sdk import PATIENCE
 from tests.server import Server

@@ -10,8 +10,8 @@ import pytest
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError, EngineUnavailable, PromptTooLong
-from engine.harmony.encoding import STOP_TOKENS
-from engine.harmony.parser import HarmonyStream, MessageCompleted
+from engine.formats.harmony.encoding import STOP_TOKENS
+from engine.formats.harmony.parser import HarmonyStream, MessageCompleted
 from engine.types import EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
 
 PATIENCE = 30.0  # seconds until a test gives up on an engine

@@ -10,14 +10,8 @@ from typing import Any
 
 import pytest
 
-from engine.harmony.prompt import (
-    MessageKind,
-    RenderedMessage,
-    render_assistant,
-    render_call,
-    render_text,
-    render_tool_output,
-)
+from engine.formats.base import MessageKind, RenderedMessage
+from engine.formats.harmony.prompt import render_assistant, render_call, render_text, render_tool_output
 from responses_app.protocol.chain import ChainLink, drop_oldest, new_link
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem, fingerprint

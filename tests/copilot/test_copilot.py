@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.harmony.encoding import decode_tokens, encode_harmony
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from tests.codex.wiretap import Wiretap
 from tests.copilot.cli import Copilot, installed, provider
 from tests.server import Server

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai_harmony import DeveloperContent, Message, Role, ToolDescription
 
-from engine.harmony.declarations import FunctionTool, developer_text
-from engine.harmony.encoding import decode_tokens, harmony_encoding
-from engine.harmony.prompt import render_developer
+from engine.formats.base import FunctionTool
+from engine.formats.harmony.declarations import developer_text
+from engine.formats.harmony.encoding import decode_tokens, harmony_encoding
+from engine.formats.harmony.prompt import render_developer
 
 Tools = list[tuple[str, str, object]]
 

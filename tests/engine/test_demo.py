@@ -10,13 +10,15 @@ from engine.backends.demo_functions import make_argument, read_functions, read_h
 from engine.backends.demo_replies import DemoAnswer, DemoCall, reply_to, reply_tokens
 from engine.backends.transcript import Transcript
 from engine.errors import EngineConfigurationError, EngineUnavailable
-from engine.harmony.encoding import CALL, RETURN, decode_tokens, encode_harmony
-from engine.harmony.prompt import generation_start, render_text
+from engine.formats.harmony.encoding import CALL, RETURN, decode_tokens, encode_harmony
+from engine.formats.harmony.format import HarmonyFormat
+from engine.formats.harmony.prompt import generation_start, render_text
 from engine.types import FinishReason
 from responses_app.protocol.compaction import summary_message, summary_request
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
 from tests.engine.prompts import called, declare, prompt, users
 
+HARMONY = HarmonyFormat()
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 RICH = {
     "type": "object",
@@ -90,16 +92,16 @@ class TestAnswers:
         assert "no user message" in answer([])
 
     def test_it_sums_up_what_the_user_said_and_what_an_earlier_summary_says(self) -> None:
-        asked = list(summary_request().tokens)
+        asked = list(summary_request(HARMONY).tokens)
         said = answer([*users("One", "Two\n2"), *asked, *generation_start()])
         summary = 'Summary by the demo engine (no model is loaded).\n- The user said: "One"\n- The user said: "Two 2"'
         assert said == summary
-        later = [*summary_message(said).tokens, *users("Three")]
+        later = [*summary_message(HARMONY, said).tokens, *users("Three")]
         assert "behind a summary of 2 before" in answer([*later, *generation_start()])
         assert answer([*later, *asked, *generation_start()]) == f'{summary}\n- The user said: "Three"'
 
     def test_a_summary_is_bounded(self) -> None:
-        said = answer([*users(*map(str, range(50))), *summary_request().tokens, *generation_start()])
+        said = answer([*users(*map(str, range(50))), *summary_request(HARMONY).tokens, *generation_start()])
         assert "(30 earlier messages are left out.)" in said
         assert said.endswith('"49"')
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.harmony import encoding
-from engine.harmony.encoding import (
+from engine.formats.harmony import encoding
+from engine.formats.harmony.encoding import (
     LONGEST_SLICE,
     REPLACEMENT,
     decode_tokens,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.harmony.encoding import decode_tokens, encode_harmony
-from engine.harmony.header import Header, is_cut_off, parse_header
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
+from engine.formats.harmony.header import Header, is_cut_off, parse_header
 
 WELL_FORMED = [
     ("assistant<|channel|>final", "final", None),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from openai_harmony import Role, StreamableParser
 
-from engine.harmony.encoding import (
+from engine.formats.harmony.encoding import (
     CALL,
     CHANNEL,
     END,
@@ -18,7 +18,7 @@ from engine.harmony.encoding import (
     harmony_encoding,
     token_bytes,
 )
-from engine.harmony.parser import ContentDelta, HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
+from engine.formats.harmony.parser import ContentDelta, HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
 from tests.protocol.laws import Transcript, transcripts
 
 Read = tuple[str | None, str | None, str]  # channel, recipient, text
@@ -242,7 +242,7 @@ def test_each_token_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         looked_up.append(token)
         return token_bytes(token)
 
-    monkeypatch.setattr("engine.harmony.parser.token_bytes", counting)
+    monkeypatch.setattr("engine.formats.harmony.parser.token_bytes", counting)
     stream = HarmonyStream()
     header = encode_harmony("<|channel|>final<|message|>")
     text = encode_text("one two three four five")

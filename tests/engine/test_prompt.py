@@ -15,12 +15,19 @@ from openai_harmony import (
     ToolDescription,
 )
 
-from engine.harmony import prompt
-from engine.harmony.encoding import END, RETURN, START, decode_tokens, encode_harmony, encode_text, harmony_encoding
-from engine.harmony.parser import HarmonyStream, MessageCompleted
-from engine.harmony.prompt import (
-    FunctionTool,
-    MessageKind,
+from engine.formats.base import FunctionTool, MessageKind
+from engine.formats.harmony import prompt
+from engine.formats.harmony.encoding import (
+    END,
+    RETURN,
+    START,
+    decode_tokens,
+    encode_harmony,
+    encode_text,
+    harmony_encoding,
+)
+from engine.formats.harmony.parser import HarmonyStream, MessageCompleted
+from engine.formats.harmony.prompt import (
     generation_start,
     render_assistant,
     render_call,

@@ -17,8 +17,8 @@ from engine.errors import (
     GenerationFailed,
     PromptTooLong,
 )
-from engine.harmony.encoding import decode_tokens, encode_harmony, encode_text
-from engine.harmony.prompt import generation_start, render_text
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony, encode_text
+from engine.formats.harmony.prompt import generation_start, render_text
 from engine.types import FinishReason, TokenChunk
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
 

@@ -7,8 +7,9 @@ import pytest
 from engine.backends import transcript
 from engine.backends.demo_replies import DemoAnswer, reply_to, reply_tokens
 from engine.backends.transcript import Transcript
-from engine.harmony.encoding import decode_tokens, encode_harmony
-from engine.harmony.prompt import as_tokens, generation_start
+from engine.formats.base import as_tokens
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
+from engine.formats.harmony.prompt import generation_start
 from tests.engine.prompts import called, declare, prompt, users
 
 

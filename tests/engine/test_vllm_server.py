@@ -12,7 +12,7 @@ from engine.errors import (
     EngineConfigurationError,
     EngineUnavailable,
 )
-from engine.harmony.encoding import decode_tokens, encode_harmony
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenLogprob
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
 from tests.engine.fake_vllm import MODEL, FakeVllm

@@ -7,7 +7,7 @@ import pytest
 from engine.backends import vllm_wire
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, GenerationFailed, PromptTooLong
-from engine.harmony.encoding import encode_harmony
+from engine.formats.harmony.encoding import encode_harmony
 from tests.contracts.engine import ask, assert_whole, collect
 from tests.engine.fake_vllm import FakeVllm
 from tests.engine.vllm_engines import LONG, OpenEngine, OpenFake, is_healthy, over, prompt

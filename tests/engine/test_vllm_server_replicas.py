@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from engine.errors import EngineOverloaded, EngineUnavailable, GenerationFailed, PromptTooLong
-from engine.harmony.encoding import STOP_TOKENS
+from engine.formats.harmony.encoding import STOP_TOKENS
 from engine.types import GenerationRequest, SamplingOptions
 from tests.contracts.engine import ask, assert_whole, collect
 from tests.engine.fake_vllm import MODEL, FakeVllm

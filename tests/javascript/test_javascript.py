@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.harmony.encoding import decode_tokens, encode_harmony
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from tests.codex.wiretap import Wiretap
 from tests.javascript.node import installed, run, run_script
 from tests.server import Server

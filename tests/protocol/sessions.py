@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import orjson
 
-from engine.harmony.prompt import render_text
+from engine.formats.harmony.prompt import render_text
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.harmony import prompt as harmony
-from engine.harmony.encoding import decode_tokens, encode_slices
-from engine.harmony.prompt import (
-    MessageKind,
-    RenderedMessage,
-    as_tokens,
+from engine.formats.base import MessageKind, RenderedMessage, as_tokens
+from engine.formats.harmony import prompt as harmony
+from engine.formats.harmony.encoding import decode_tokens, encode_slices
+from engine.formats.harmony.format import HarmonyFormat
+from engine.formats.harmony.prompt import (
     generation_start,
     render_assistant,
     render_call,
@@ -20,7 +19,7 @@ from engine.harmony.prompt import (
 )
 from responses_app.protocol.chain import ChainLink, drop_oldest, link_of, new_link
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.prompt import build_prompt, render_items
+from responses_app.protocol.prompt import PromptWriter, render_items
 from responses_app.protocol.requests import CreateRequest, parse_create
 
 DAY = "2026-11-21"
@@ -194,7 +193,7 @@ def request(**fields: object) -> CreateRequest:
 
 
 def prompt_of(asked: CreateRequest, link: ChainLink, max_model_len: int = 10_000) -> list[int]:
-    return list(build_prompt(asked, link, max_model_len=max_model_len))
+    return list(PromptWriter(HarmonyFormat(), max_model_len).prompt(asked, link))
 
 
 def test_a_prompt_begins_with_the_one_before_and_what_was_sampled() -> None:
@@ -220,7 +219,7 @@ def test_a_continuation_encodes_its_new_items_only(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(harmony, "encode_slices", counting)
     asked = request(input="more", instructions="x")
-    messages = render_items(asked.input, asked.input_json, parent=link, sampled={})
+    messages = render_items(HarmonyFormat(), asked.input, asked.input_json, parent=link, sampled={})
     prompt_of(asked, new_link(link, response_id="r", started_on=DAY, messages=messages))
     assert encoded == ["more"]
 

@@ -20,7 +20,7 @@ from responses_app.protocol.events import Event, EventType
 from responses_app.protocol.frames import (
     connection_expiring,
     error_frame,
-    event_frame,
+    event_bytes,
     lane_suffix,
     ping,
     steer_failed,
@@ -79,9 +79,9 @@ def test_a_wait_is_at_least_a_second() -> None:
 
 
 @pytest.mark.parametrize("lane", [None, "a", "A-z_0.9"])
-def test_an_event_frame_is_the_event_with_its_lane(lane: str | None) -> None:
+def test_an_event_bytes_is_the_event_with_its_lane(lane: str | None) -> None:
     event = Event(EventType.TEXT_DELTA, 7, {"delta": 'é "}'})
-    frame = json.loads(event_frame(event.as_json(), lane_suffix(lane)))
+    frame = json.loads(event_bytes(event.as_json(), lane_suffix(lane)))
     assert frame == {**event.as_dict(), **({} if lane is None else {"stream_id": lane})}
 
 

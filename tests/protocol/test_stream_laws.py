@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.harmony.encoding import CONSTRAIN, END, MESSAGE, RETURN, decode_tokens, encode_harmony, encode_text
-from engine.harmony.prompt import as_tokens, generation_start
+from engine.formats.base import as_tokens
+from engine.formats.harmony.encoding import CONSTRAIN, END, MESSAGE, RETURN, decode_tokens, encode_harmony, encode_text
+from engine.formats.harmony.prompt import generation_start
 from responses_app.protocol.resources import Status
 from responses_app.protocol.usage import as_read
 from tests.oracle import validate_event, validate_response

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.harmony.encoding import END_TOKENS, START, decode_tokens
-from engine.harmony.prompt import RenderedMessage
+from engine.formats.base import RenderedMessage
+from engine.formats.harmony.encoding import END_TOKENS, START, decode_tokens
+from engine.formats.harmony.format import HarmonyFormat
 from responses_app.protocol.chain import new_link
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items import PASSED_THROUGH
@@ -22,7 +23,7 @@ def rendered(*items: JsonObject, calls: tuple[JsonObject, ...] = ()) -> list[Ren
     """Return what the model reads of items behind a chain that made `calls`."""
     request = parse_create({"input": list(items)})
     parent = new_link(None, response_id="resp_1", started_on="2025-01-01", messages=[], items=calls) if calls else None
-    return render_items(request.input, request.input_json, parent=parent, sampled={})
+    return render_items(HarmonyFormat(), request.input, request.input_json, parent=parent, sampled={})
 
 
 def read(*items: JsonObject, calls: tuple[JsonObject, ...] = ()) -> list[str]:
@@ -240,7 +241,7 @@ json_values = st.recursive(
 )
 def test_anything_is_read_and_every_message_is_whole(items: list[JsonObject]) -> None:
     request = parse_create({"input": items})
-    messages = render_items(request.input, request.input_json, parent=None, sampled={})
+    messages = render_items(HarmonyFormat(), request.input, request.input_json, parent=None, sampled={})
     assert len(messages) >= len(items), "nothing goes unsaid"
     for message in messages:
         assert message.tokens[0] == START

@@ -5,11 +5,14 @@ import os
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 import orjson
 
 from engine.backends.base import BaseEngine
-from engine.harmony.encoding import CALL, RETURN, encode_harmony
+from engine.formats.base import ModelFormat
+from engine.formats.harmony.encoding import CALL, RETURN, encode_harmony
+from engine.formats.harmony.format import HarmonyFormat
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
@@ -22,6 +25,7 @@ from responses_app.runs.journal import JournalReader, Waiter
 from responses_app.runs.library import ResponseLibrary
 from responses_app.runs.plan import Origin
 from responses_app.runs.registry import RunLimits, RunRegistry
+from responses_app.runs.replay import replay
 from responses_app.runs.run import ResponseRun
 from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
 from responses_app.stores.base import (
@@ -49,6 +53,8 @@ Turn = str | Sequence[Step]
 class FakeEngine(BaseEngine):
     """Plays one turn a generation, the last one for ever; a text at the end of a turn ends it with `stop`."""
 
+    ends = (RETURN, CALL)  # tokens, one of which ends a turn
+
     def __init__(self, turns: Iterable[Turn] = (ANSWER,), *, max_model_len: int = 10_000) -> None:
         super().__init__(model="fake")
         self.info = EngineInfo(backend="fake", model="fake", max_model_len=max_model_len)
@@ -63,6 +69,10 @@ class FakeEngine(BaseEngine):
     def prompts(self) -> list[list[int]]:
         """The prompts of all generations so far."""
         return [list(request.prompt_token_ids) for request in self.requests]
+
+    def encode(self, said: str) -> list[int]:
+        """Return the tokens of what the model says."""
+        return encode_harmony(said)
 
     async def start(self) -> EngineInfo:
         return self.info
@@ -91,8 +101,8 @@ class FakeEngine(BaseEngine):
                         yield TokenChunk(token_ids=(), finish_reason=step, cached_tokens=0)
                     case str():
                         last = index == len(turn) - 1
-                        tokens = encode_harmony(step)
-                        assert not last or tokens[-1:] in ([RETURN], [CALL]), "a turn ends with a stop token"
+                        tokens = self.encode(step)
+                        assert not last or tokens[-1] in self.ends, "a turn ends with a stop token"
                         reason = FinishReason.STOP if last else None
                         yield TokenChunk(token_ids=tokens, finish_reason=reason, cached_tokens=3 if last else None)
                 await asyncio.sleep(0)
@@ -158,13 +168,19 @@ class Site:
     max_lag_bytes: int = 1_000_000
     store_responses: bool = True
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
+    model_format: ModelFormat = field(default_factory=HarmonyFormat)
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
     def __post_init__(self) -> None:
         self.registry = RunRegistry(self.run_limits)
         self.forgetting = Forgetting(self.registry)
-        self.library = ResponseLibrary(self.store, self.registry, self.forgetting)
-        model = ServedModel("fake", self.engine, lambda: self.engine.info, 0)
+        self.library = ResponseLibrary(
+            self.store,
+            self.registry,
+            self.forgetting,
+            replay=partial(replay, model_format=self.model_format, key=b"key"),
+        )
+        model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format)
         stores = Stores(self.store, self.conversations)
         self.service = ResponseService(
             models={"fake": model},
@@ -173,6 +189,7 @@ class Site:
             registry=self.registry,
             sealer=self.sealer,
             new_id=counting_ids(),
+            id_key=b"key",
             now=lambda: NOW,
             limits=ServiceLimits(
                 max_lag_bytes=self.max_lag_bytes, store_responses=self.store_responses, tiers=self.tiers

@@ -12,7 +12,7 @@ from responses_app.runs.plan import Origin
 from responses_app.runs.registry import RunLimits
 from responses_app.stores.base import AcceptedResponse, StoreError
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import Reading, Site
+from tests.runs.fakes import FakeEngine, Reading, Site
 from tests.waiting import eventually
 
 
@@ -62,7 +62,7 @@ class TestAccepted:
         assert (len(site.registry), site.engine.requests) == (0, [])
 
     async def test_a_client_that_leaves_meanwhile_leaves_nothing_running(self) -> None:
-        site = Site()
+        site = Site(FakeEngine([["<|channel|>final<|message|>It", asyncio.Event()]]))
         waits, go = self.hold_back(site)
         beginning = asyncio.create_task(site.begin(input="hi"))
         await waits.wait()
@@ -77,7 +77,7 @@ class TestAccepted:
         assert [stored.response["status"] for stored in site.store.saved] == ["cancelled"]
 
     async def test_a_client_that_leaves_meanwhile_has_cancelled(self) -> None:
-        site = Site()
+        site = Site(FakeEngine([["<|channel|>final<|message|>It", asyncio.Event()]]))
         waits, go = self.hold_back(site)
         beginning = asyncio.create_task(site.begin(input="hi"))
         await waits.wait()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from engine.harmony.encoding import encode_harmony
+from engine.formats.harmony.encoding import encode_harmony
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.resources import Status

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from engine.errors import EngineOverloaded
-from engine.harmony.encoding import END, decode_tokens, encode_harmony
-from engine.harmony.prompt import generation_start, render_text, render_tool_output
+from engine.formats.harmony.encoding import END, decode_tokens, encode_harmony
+from engine.formats.harmony.format import HarmonyFormat
+from engine.formats.harmony.prompt import generation_start, render_text, render_tool_output
 from engine.types import FinishReason
 from responses_app.protocol.compaction import REQUEST, UNREADABLE, summary_message
 from responses_app.protocol.errors import ApiError, JsonObject
@@ -16,6 +17,7 @@ from responses_app.stores.base import ConversationEntry, ConversationRecord
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Site
 
+HARMONY = HarmonyFormat()
 SUMMARY = "They greet each other."
 SUMS_UP = f"{THOUGHT}<|channel|>final<|message|>{SUMMARY}<|return|>"
 TRIGGER: JsonObject = {"type": "compaction_trigger"}
@@ -24,7 +26,7 @@ LONG = "word " * 1200
 
 
 def rendered(text: str = SUMMARY) -> list[int]:
-    return list(summary_message(text).tokens)
+    return list(summary_message(HARMONY, text).tokens)
 
 
 def user(text: str) -> list[int]:

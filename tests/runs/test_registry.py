@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from engine.harmony.encoding import encode_harmony
+from engine.formats.harmony.encoding import encode_harmony
 from engine.types import FinishReason
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status
@@ -158,7 +158,7 @@ async def test_a_slow_reader_is_dropped_and_its_run_cancelled(caplog: pytest.Log
 
 
 async def test_a_slow_reader_does_not_end_the_run_of_another() -> None:
-    site = Site(FakeEngine([["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]]), max_lag_bytes=60_000)
+    site = Site(FakeEngine([["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]]), max_lag_bytes=8_000)
     reading = await site.begin(input="hi")
     slow = site.registry.attach(reading.run, lambda: None)
     events = await reading.to_the_end()

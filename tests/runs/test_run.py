@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from engine.errors import EngineOverloaded, EngineUnavailable, GenerationFailed, PromptTooLong
-from engine.harmony.encoding import decode_tokens, encode_harmony
-from engine.harmony.prompt import generation_start, render_tool_output
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
+from engine.formats.harmony.prompt import generation_start, render_tool_output
 from engine.types import FinishReason
 from responses_app.protocol.resources import Status
 from responses_app.protocol.usage import as_read

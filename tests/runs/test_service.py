@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from engine.errors import EngineUnavailable
-from engine.harmony.encoding import END, RETURN, decode_tokens, encode_harmony
-from engine.harmony.prompt import generation_start, render_text, render_tool_output
+from engine.formats.harmony.encoding import END, RETURN, decode_tokens, encode_harmony
+from engine.formats.harmony.prompt import generation_start, render_text, render_tool_output
 from engine.types import FinishReason
 from responses_app.protocol.chain import new_link
 from responses_app.protocol.errors import ApiError, JsonObject

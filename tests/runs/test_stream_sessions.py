@@ -8,6 +8,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status
 from responses_app.runs.journal import EventsForgotten
 from responses_app.runs.registry import RunLimits
+from responses_app.runs.replay import Replay
 from responses_app.runs.sessions import SessionLimits
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
@@ -85,15 +86,14 @@ async def test_what_is_not_kept_has_no_grace_and_no_session(fields: dict[str, ob
     assert reading.run.status is Status.CANCELLED
 
 
-async def test_a_stored_response_whose_stream_is_not_kept_says_so() -> None:
+async def test_a_stored_response_whose_stream_is_not_kept_is_read_from_its_log() -> None:
     site = site_of(ttl=0.0)
     reading = await streamed(site, input="hi")
     site.registry.sessions.sweep()  # notes its end
     site.registry.sessions.sweep()
     assert len(site.registry.sessions) == 0
-    with pytest.raises(ApiError, match="RESPONSES_SESSION_TTL") as refused:
-        await site.library.stream("default", reading.run.response_id, starting_after=None)
-    assert (refused.value.status, refused.value.param) == (400, "stream")
+    again = await site.library.stream("default", reading.run.response_id, starting_after=None)
+    assert isinstance(again, Replay)
     assert (await site.library.response("default", reading.run.response_id))["status"] == "completed"
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from engine.harmony.encoding import decode_tokens, encode_harmony
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from tests.server import Server
 
 LIMIT = 64 * 1024  # bytes of a message and of a body, on the main server

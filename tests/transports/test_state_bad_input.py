@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.clients import Frame, read_error_answer, server_sent
+from tests.protocol.laws import assert_laws
 from tests.server import Server
 
 NOBODY = "resp_00000000000000000000000000000000"
@@ -145,10 +146,10 @@ async def test_a_query_of_too_many_parameters(http: httpx.AsyncClient, response_
         read_error_answer(await http.get(f"{path}?{query}"), status=400, code=None)
 
 
-async def test_what_was_not_streamed_has_no_stream(http: httpx.AsyncClient, response_id: str) -> None:
-    answer = await http.get(f"/responses/{response_id}?stream=true")
-    message = read_error_answer(answer, status=400, code="stream_not_kept", param="stream")
-    assert response_id in message
+async def test_what_was_not_streamed_can_be_all_the_same(http: httpx.AsyncClient, response_id: str) -> None:
+    events = await events_of(http, "GET", f"/responses/{response_id}?stream=true")
+    assert_laws(events)
+    assert events[-1]["response"] == (await http.get(f"/responses/{response_id}")).json()
     assert (await http.get(f"/responses/{response_id}?stream=false&starting_after=1")).json()["id"] == response_id
 
 

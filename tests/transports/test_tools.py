@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.harmony.encoding import CALL, decode_tokens, encode_harmony
+from engine.formats.harmony.encoding import CALL, decode_tokens, encode_harmony
 from tests.clients import Frame, Socket, read_error_answer, read_error_frame, text_of
 from tests.engine.fake_vllm import FakeVllm
 from tests.server import Server

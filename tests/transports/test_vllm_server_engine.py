@@ -12,7 +12,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, RateLimitError
 
-from engine.harmony.encoding import encode_harmony
+from engine.formats.harmony.encoding import encode_harmony
 from tests.clients import Socket, http_client, read_error_answer, read_error_frame, server_sent, text_of
 from tests.engine.fake_vllm import MODEL, FakeVllm
 from tests.server import Server

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from engine.harmony.encoding import decode_tokens
+from engine.formats.harmony.encoding import decode_tokens
 from tests.clients import Frame, Socket, read_error_frame, text_of
 from tests.server import Server
 from tests.transports.conftest import Connect

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from itertools import count
 
 from engine.backends.base import BaseEngine
-from engine.harmony.encoding import STOP_TOKENS
+from engine.formats.harmony.encoding import STOP_TOKENS
 from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 from tests.contracts.engine import StartedEngine, collect
 from tests.vllm.server import BLOCK_SIZE, VllmServer

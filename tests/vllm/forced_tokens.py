@@ -13,7 +13,7 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
-from engine.harmony.encoding import RETURN
+from engine.formats.harmony.encoding import RETURN
 from tests.vllm.script import Completions
 
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from engine.errors import GenerationFailed
-from engine.harmony.prompt import generation_start, render_text, render_tool_output
+from engine.formats.harmony.prompt import generation_start, render_text, render_tool_output
 from engine.types import TokenChunk
 from tests.contracts.engine import assert_whole, joined
 from tests.vllm.engines import EngineUnderTest, cached, full_blocks, request

@@ -1,7 +1,7 @@
 """What the forced model says in these tests: text of the last message → a Harmony transcript."""
 
-from engine.harmony.encoding import encode_harmony
-from engine.harmony.prompt import generation_start, render_text
+from engine.formats.harmony.encoding import encode_harmony
+from engine.formats.harmony.prompt import generation_start, render_text
 
 _THOUGHT = "The user wants the weather of two cities, one after the other, and nothing else at all. "
 

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from engine.harmony.encoding import CHANNEL, END_TOKENS, MESSAGE, START, token_bytes
-from engine.harmony.header import Header, is_cut_off, parse_header
+from engine.formats.harmony.encoding import CHANNEL, END_TOKENS, MESSAGE, START, token_bytes
+from engine.formats.harmony.header import Header, is_cut_off, parse_header
 from engine.types import TokenLogprob
 
 

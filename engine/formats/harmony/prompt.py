@@ -4,16 +4,14 @@ Every message keeps the tokens it was rendered to or sampled as, and a continuat
 rendering of the same text (recipient order, `<|constrain|>`, BPE splits) would lose the engine's prefix cache.
 """
 
-from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 from functools import lru_cache
 
 from openai_harmony import Message, ReasoningEffort, RenderOptions, Role, SystemContent
 
-from engine.harmony.declarations import FunctionTool, developer_text
-from engine.harmony.encoding import (
+from engine.formats.base import FunctionTool, MessageKind, RenderedMessage, Tokens, as_tokens
+from engine.formats.harmony.declarations import developer_text
+from engine.formats.harmony.encoding import (
     CALL,
     END,
     END_TOKENS,
@@ -26,40 +24,10 @@ from engine.harmony.encoding import (
     encode_slices,
     harmony_encoding,
 )
-from engine.harmony.header import ANALYSIS, COMMENTARY, FINAL
-from engine.harmony.parser import MessageCompleted
+from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
+from engine.formats.harmony.parser import MessageCompleted
 
 MAX_REMEMBERED_CHARACTERS = 128 * 1024  # of one developer message
-
-Tokens = array  # of unsigned 32-bit token ids: 4 bytes each, concatenated by memcpy
-
-
-class MessageKind(Enum):
-    """What a message is to the rule that drops old reasoning."""
-
-    USER = "u"
-    ANALYSIS = "a"
-    FINAL = "f"
-    COMMENTARY = "c"  # of the assistant: preambles and calls
-    OTHER = "o"  # developer messages and tool outputs
-
-    @classmethod
-    def of_channel(cls, channel: str | None) -> "MessageKind":
-        """Return the kind of an assistant's message."""
-        return {ANALYSIS: cls.ANALYSIS, COMMENTARY: cls.COMMENTARY}.get(channel or FINAL, cls.FINAL)
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedMessage:
-    """One message as tokens, from `<|start|>` to its end token."""
-
-    kind: MessageKind
-    tokens: "Tokens[int]"
-
-
-def as_tokens(token_ids: Sequence[int] = ()) -> "Tokens[int]":
-    """Pack token ids."""
-    return array("I", token_ids)
 
 
 @lru_cache(maxsize=64)  # an effort, a day, with or without functions: a handful in use
@@ -108,13 +76,13 @@ def render_summary(text: str) -> RenderedMessage:
 
 
 def text_of_message(tokens: "Tokens[int]") -> str:
-    """Return the content of a message that was rendered here."""
+    """Return the text of a user's message that was rendered here."""
     return decode_tokens(tokens[tokens.index(MESSAGE) + 1 : -1])
 
 
 def render_assistant(channel: str, text: str) -> RenderedMessage:
     """Render a message of the assistant that was not sampled here."""
-    return RenderedMessage(MessageKind.of_channel(channel), _render(f"assistant<|channel|>{channel}", text))
+    return RenderedMessage(_kind_of(channel), _render(f"assistant<|channel|>{channel}", text))
 
 
 def render_call(recipient: str, arguments: str) -> RenderedMessage:
@@ -140,7 +108,7 @@ def sampled_message(
         if recipient:
             return render_call(recipient, text)
         return render_assistant(channel or FINAL, text)
-    kind = MessageKind.COMMENTARY if recipient else MessageKind.of_channel(channel)
+    kind = MessageKind.COMMENTARY if recipient else _kind_of(channel)
     tokens = as_tokens(event.tokens)
     if tokens[0] != START:
         tokens = as_tokens(generation_start()) + tokens
@@ -151,6 +119,12 @@ def sampled_message(
     elif tokens[-1] not in END_TOKENS:
         tokens.append(CALL if recipient else END)
     return RenderedMessage(kind, tokens)
+
+
+def _kind_of(channel: str | None) -> MessageKind:
+    """Return the kind of an assistant's message."""
+    kinds = {ANALYSIS: MessageKind.ANALYSIS, COMMENTARY: MessageKind.COMMENTARY}
+    return kinds.get(channel or FINAL, MessageKind.FINAL)
 
 
 @lru_cache(maxsize=1)

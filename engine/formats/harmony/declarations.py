@@ -6,24 +6,16 @@ square of a text without spaces, and because it reads no schema of more than som
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import orjson
+
+from engine.formats.base import FunctionTool
 
 Schema = object  # any JSON: what is no schema is `any`
 
 _PROPERTY_STEP = "    "  # how much deeper a property's type stands
 _VARIANT_STEP = "   "
 _SIMPLE = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean"}
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionTool:
-    """A function the model may call. `schema` is the JSON schema of its parameters, as JSON text; "" for none."""
-
-    name: str
-    description: str
-    schema: str
 
 
 def developer_text(instructions: str | None, tools: Sequence[FunctionTool]) -> str:

@@ -1,0 +1,194 @@
+"""`ModelFormat`: how one family of models is written to and read. Everything above knows this contract only.
+
+A format renders messages to tokens and reads sampled tokens back into items:
+
+    instructions, tools, messages ── frame(), user(), said(), … ──> prompt tokens
+    sampled tokens ── TurnParser.feed() ──> ItemStarted, Text…, ItemEnded, ItemStarted, …
+
+What a message's header means (which channel is reasoning, which recipient is a function) is decided in the format's
+parser and nowhere else. `tests/formats/` holds a second, tiny format to the same suite.
+"""
+
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from engine.types import TokenLogprob
+
+Tokens = array  # of unsigned 32-bit token ids: 4 bytes each, concatenated by memcpy
+
+
+def as_tokens(token_ids: Iterable[int] = ()) -> "Tokens[int]":
+    """Pack token ids."""
+    return array("I", token_ids)
+
+
+class MessageKind(Enum):
+    """What a message of a chain is to the rule that drops old reasoning."""
+
+    USER = "u"
+    ANALYSIS = "a"  # the model's reasoning
+    FINAL = "f"  # its answer
+    COMMENTARY = "c"  # its preambles and calls
+    OTHER = "o"  # developer messages and tool outputs
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedMessage:
+    """One message as the model reads it in a later turn: all its tokens, from its beginning to its end."""
+
+    kind: MessageKind
+    tokens: "Tokens[int]"
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTool:
+    """A function the model may call. `schema` is the JSON schema of its parameters, as JSON text; "" for none."""
+
+    name: str
+    description: str
+    schema: str
+
+
+class ItemKind(Enum):
+    """What the model says."""
+
+    REASONING = auto()
+    PREAMBLE = auto()  # said before a call, to the user
+    ANSWER = auto()
+    CALL = auto()  # of a function that the client declared, or may have declared
+    HOSTED_CALL = auto()  # of a tool that the server itself would run: python, browser, …
+
+
+@dataclass(frozen=True, slots=True)
+class ItemStarted:
+    """An item begins. `name` is what a call calls, without the format's own prefix; None for everything else."""
+
+    kind: ItemKind
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextLogprob:
+    """A `TokenLogprob` that nobody needs a vocabulary for: every token is the bytes it stands for."""
+
+    token: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """More text of the open item; never empty. `logprobs` are its tokens', where they are known."""
+
+    text: str
+    logprobs: tuple[TextLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ItemEnded:
+    """The open item ends; `message` is how the model reads it in a later turn.
+
+    `reasoning_tokens` counts what of it is reasoning. `truncated`: the generation ended before the item did.
+    `called`: the model waits for what the call gives back.
+    """
+
+    message: RenderedMessage
+    reasoning_tokens: int = 0
+    truncated: bool = False
+    called: bool = False
+
+
+TurnEvent = ItemStarted | Text | ItemEnded
+
+
+class TurnParser(ABC):
+    """Reads one generation. The items and texts do not depend on how the tokens were cut into chunks."""
+
+    repairs: int = 0  # how many items were malformed
+
+    @abstractmethod
+    def feed(self, token_ids: Iterable[int]) -> list[TurnEvent]:
+        """Take sampled tokens, return what they complete. Raises nothing, whatever the model says."""
+
+    @abstractmethod
+    def close(self) -> list[TurnEvent]:
+        """End the generation: an open item is truncated, text that belongs to none becomes one."""
+
+    def is_end(self, token: int) -> bool:
+        """Whether a token ends an item, and so is part of no text."""
+        return False
+
+
+class ModelFormat(ABC):
+    """One family of models. Stateless; shared by all responses."""
+
+    name: str
+    stop_tokens: tuple[int, ...]
+
+    @abstractmethod
+    def parser(self, functions: Collection[str] | None = ()) -> TurnParser:
+        """Return what reads one generation, whose prompt ended with `generation_start`.
+
+        `functions` are the names that the request declared; None where it forbids calls.
+        """
+
+    @abstractmethod
+    def frame(
+        self, *, instructions: str | None, functions: Sequence[FunctionTool], effort: str, date: str
+    ) -> "Tokens[int]":
+        """Render what stands before the first message, as an array that is the caller's own.
+
+        `effort` is low, medium or high, `date` ISO 8601.
+        """
+
+    @abstractmethod
+    def generation_start(self) -> Sequence[int]:
+        """Return the tokens that ask the model to go on."""
+
+    @abstractmethod
+    def user(self, text: str) -> RenderedMessage:
+        """Render what a user wrote."""
+
+    @abstractmethod
+    def developer(self, text: str) -> RenderedMessage:
+        """Render instructions in the middle of a conversation."""
+
+    @abstractmethod
+    def note(self, text: str) -> RenderedMessage:
+        """Render what the server itself tells the model: a summary of an earlier part. It is no instruction."""
+
+    @abstractmethod
+    def said(self, kind: ItemKind, text: str) -> RenderedMessage:
+        """Render reasoning, a preamble or an answer of the model that was not sampled here."""
+
+    @abstractmethod
+    def call(self, name: str, arguments: str, *, hosted: bool = False) -> RenderedMessage:
+        """Render a call that was not sampled here. `hosted`: of a tool of a server's, else of the client's function."""
+
+    @abstractmethod
+    def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
+        """Render what a tool gave back; `name` and `hosted` as in `call`."""
+
+    @abstractmethod
+    def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
+        """Render functions that were declared in the middle of a conversation, each as a JSON object."""
+
+    @abstractmethod
+    def no_such_tool(self, name: str, functions: Collection[str]) -> RenderedMessage:
+        """Render what the model is told that has called a tool which does not exist; `functions` are those it has."""
+
+    @abstractmethod
+    def text_of(self, tokens: "Tokens[int]") -> str:
+        """Return the text of a message that `user` has rendered."""
+
+    @abstractmethod
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes that a token stands for. Raises nothing, whatever the id."""
+
+    def spelled(self, logprob: TokenLogprob) -> TextLogprob:
+        """Return a log probability with the bytes of its tokens."""
+        top = tuple((self.token_bytes(token), value) for token, value in logprob.top)
+        return TextLogprob(self.token_bytes(logprob.token_id), logprob.logprob, top)

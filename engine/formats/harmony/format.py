@@ -1,0 +1,152 @@
+"""`HarmonyFormat`: gpt-oss. What a channel and a recipient mean is decided in `_item_of`, and nowhere else."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+from engine.formats.base import (
+    FunctionTool,
+    ItemEnded,
+    ItemKind,
+    ItemStarted,
+    ModelFormat,
+    RenderedMessage,
+    Text,
+    Tokens,
+    TurnEvent,
+    TurnParser,
+    as_tokens,
+)
+from engine.formats.harmony.encoding import CALL, END_TOKENS, STOP_TOKENS, token_bytes
+from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
+from engine.formats.harmony.parser import ContentDelta, HarmonyStream, MessageCompleted, MessageStarted
+from engine.formats.harmony.prompt import (
+    generation_start,
+    render_assistant,
+    render_call,
+    render_developer,
+    render_summary,
+    render_system,
+    render_text,
+    render_tool_output,
+    sampled_message,
+    text_of_message,
+)
+
+FUNCTIONS = "functions."  # the namespace of a request's own functions
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
+_CHANNELS = {ItemKind.REASONING: ANALYSIS, ItemKind.PREAMBLE: COMMENTARY, ItemKind.ANSWER: FINAL}
+
+
+class HarmonyParser(TurnParser):
+    """Reads one generation of a Harmony model."""
+
+    def __init__(self, functions: Collection[str] | None) -> None:
+        self._functions = functions
+        self._stream = HarmonyStream()
+        self._started = MessageStarted(None, None)
+        self._texts: list[str] = []  # of the open message: a malformed one is rendered anew
+
+    @property
+    def repairs(self) -> int:  # type: ignore[override]
+        """How many messages were malformed."""
+        return self._stream.repairs
+
+    def feed(self, token_ids: Iterable[int]) -> list[TurnEvent]:
+        return [self._item_event(event) for event in self._stream.feed(token_ids)]
+
+    def close(self) -> list[TurnEvent]:
+        return [self._item_event(event) for event in self._stream.close()]
+
+    def is_end(self, token: int) -> bool:
+        return token in END_TOKENS
+
+    def _item_event(self, event: MessageStarted | ContentDelta | MessageCompleted) -> TurnEvent:
+        match event:
+            case ContentDelta():
+                self._texts.append(event.text)
+                return Text(event.text)
+            case MessageStarted():
+                self._started = event
+                self._texts.clear()
+                return self._item_of(event.channel, event.recipient)
+        channel, recipient = self._started.channel, self._started.recipient
+        message = sampled_message(
+            event, channel=channel, recipient=recipient, text="".join(self._texts) if event.repaired else ""
+        )
+        return ItemEnded(
+            message,
+            reasoning_tokens=event.content_tokens if channel in (ANALYSIS, COMMENTARY) else 0,
+            truncated=event.truncated,
+            called=bool(event.tokens) and event.tokens[-1] == CALL,
+        )
+
+    def _item_of(self, channel: str | None, recipient: str | None) -> ItemStarted:
+        """Decide what a message is. A call is a call on any channel: models do call on `analysis`.
+
+        A function is named with its prefix, any one: clients declare functions in ways that a server does not see. A
+        declared one is known without the prefix, too. Every other recipient is a tool of the server's.
+        """
+        if recipient is not None:
+            name = recipient.removeprefix(FUNCTIONS)
+            if self._functions is not None and (name in self._functions or _is_function(recipient, name)):
+                return ItemStarted(ItemKind.CALL, name)
+            return ItemStarted(ItemKind.HOSTED_CALL, recipient)
+        if channel == ANALYSIS:
+            return ItemStarted(ItemKind.REASONING)
+        return ItemStarted(ItemKind.PREAMBLE if channel == COMMENTARY else ItemKind.ANSWER)
+
+
+def _is_function(recipient: str, name: str) -> bool:
+    return name != recipient and _NAME.fullmatch(name) is not None
+
+
+class HarmonyFormat(ModelFormat):
+    """gpt-oss, of any size."""
+
+    name = "harmony"
+    stop_tokens = STOP_TOKENS
+
+    def parser(self, functions: Collection[str] | None = ()) -> HarmonyParser:
+        return HarmonyParser(functions)
+
+    def frame(
+        self, *, instructions: str | None, functions: Sequence[FunctionTool], effort: str, date: str
+    ) -> "Tokens[int]":
+        frame = as_tokens(render_system(effort=effort, date=date, has_functions=bool(functions)))
+        frame.extend(render_developer(instructions=instructions, tools=tuple(functions)))
+        return frame
+
+    def generation_start(self) -> Sequence[int]:
+        return generation_start()
+
+    def user(self, text: str) -> RenderedMessage:
+        return render_text("user", text)
+
+    def developer(self, text: str) -> RenderedMessage:
+        return render_text("developer", text)
+
+    def note(self, text: str) -> RenderedMessage:
+        return render_summary(text)
+
+    def said(self, kind: ItemKind, text: str) -> RenderedMessage:
+        return render_assistant(_CHANNELS[kind], text)
+
+    def call(self, name: str, arguments: str, *, hosted: bool = False) -> RenderedMessage:
+        return render_call(name if hosted else FUNCTIONS + name, arguments)
+
+    def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
+        return render_tool_output(name if hosted else FUNCTIONS + name, text)
+
+    def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
+        lines = "\n".join(declarations)
+        return self.note(f"# More functions that can be called, to={FUNCTIONS}NAME\n\n{lines}")
+
+    def no_such_tool(self, name: str, functions: Collection[str]) -> RenderedMessage:
+        names = ", ".join(FUNCTIONS + function for function in functions) or "none"
+        return self.output(name, f"Error: this tool does not exist. Available tools: {names}.", hosted=True)
+
+    def text_of(self, tokens: "Tokens[int]") -> str:
+        return text_of_message(tokens)
+
+    def token_bytes(self, token: int) -> bytes:
+        return token_bytes(token)

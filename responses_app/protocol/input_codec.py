@@ -1,0 +1,141 @@
+"""Inputs ⇄ bytes: what a log keeps of a run, about 4 bytes a token where each comes by itself.
+
+A log is records, one behind the other, and so are two logs:
+
+    1nnnnnnn  n × 3 bytes      n tokens (1 to 127) that came at once, and nothing else: nearly every record
+    00000001  length  JSON     any other input; the length is 4 bytes, and the JSON is `[kind, …its fields]`
+
+All numbers are little-endian. A kind, once written, keeps its meaning: logs outlive versions of this program.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from engine.types import FinishReason, TokenLogprob
+from responses_app.protocol.inputs import (
+    Ended,
+    Enqueued,
+    Failed,
+    Input,
+    Mode,
+    Prefilled,
+    Sampled,
+    Sealed,
+    Started,
+    Stopped,
+    StopReason,
+    ToolReturned,
+    TurnBegan,
+)
+
+_SHORT = 0x80  # the bit of a record of tokens alone
+_LONG = 0x01
+_MAX_SHORT = 0x7F  # tokens in such a record
+_TOKEN_BYTES = 3
+_MAX_TOKEN = 1 << 8 * _TOKEN_BYTES
+
+
+class BrokenLog(Exception):
+    """Bytes that no version of this program has written."""
+
+
+def encode(inputs: Iterable[Input]) -> bytes:
+    """Write inputs."""
+    return b"".join(map(encode_one, inputs))
+
+
+def decode(data: bytes) -> Iterator[Input]:
+    """Read what `encode` wrote. Raises `BrokenLog`."""
+    position, end = 0, len(data)
+    while position < end:
+        head = data[position]
+        position += 1
+        if head & _SHORT:
+            size = (head & _MAX_SHORT) * _TOKEN_BYTES
+            yield Sampled(_tokens(data[position : position + size]))
+        elif head == _LONG:
+            size = 4 + int.from_bytes(data[position : position + 4], "little")
+            yield _decode_long(data[position + 4 : position + size])
+        else:
+            raise BrokenLog(f"a record begins with {head}")
+        position += size
+    if position != end:
+        raise BrokenLog("the last record is cut")
+
+
+def encode_one(given: Input) -> bytes:
+    """Write one input."""
+    if isinstance(given, Sampled) and _is_short(given):
+        tokens = b"".join(token.to_bytes(_TOKEN_BYTES, "little") for token in given.token_ids)
+        return bytes((_SHORT | len(given.token_ids),)) + tokens
+    kind, write = _WRITERS[type(given)]
+    content = orjson.dumps([kind, *write(given)])
+    return bytes((_LONG,)) + len(content).to_bytes(4, "little") + content
+
+
+def _is_short(chunk: Sampled) -> bool:
+    tokens = chunk.token_ids
+    plain = chunk.finish is None and chunk.cached_tokens is None and chunk.logprobs is None
+    return plain and 0 < len(tokens) <= _MAX_SHORT and max(tokens) < _MAX_TOKEN
+
+
+def _tokens(data: bytes) -> list[int]:
+    return [int.from_bytes(data[start : start + _TOKEN_BYTES], "little") for start in range(0, len(data), _TOKEN_BYTES)]
+
+
+def _decode_long(content: bytes) -> Input:
+    try:
+        kind, *fields = orjson.loads(content)
+        return _READERS[kind](*fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BrokenLog("a record cannot be read") from error
+
+
+def _write_sampled(chunk: Sampled) -> tuple[object, ...]:
+    logprobs = chunk.logprobs
+    return (
+        list(chunk.token_ids),
+        chunk.finish.value if chunk.finish else None,
+        chunk.cached_tokens,
+        None if logprobs is None else [[each.token_id, each.logprob, each.top] for each in logprobs],
+    )
+
+
+def _read_sampled(tokens: list[int], finish: str | None, cached: int | None, logprobs: list[Any] | None) -> Sampled:
+    return Sampled(
+        tokens,
+        FinishReason(finish) if finish else None,
+        cached,
+        None
+        if logprobs is None
+        else [TokenLogprob(token, logprob, tuple(map(tuple, top))) for token, logprob, top in logprobs],
+    )
+
+
+_Writer = tuple[str, Callable[[Any], tuple[object, ...]]]
+_WRITERS: Mapping[type[Any], _Writer] = {
+    Enqueued: ("enqueued", lambda _: ()),
+    Started: ("started", lambda given: (given.mode.value, given.budget)),
+    TurnBegan: ("turn", lambda given: (given.prompt_tokens,)),
+    Sampled: ("sampled", _write_sampled),
+    Prefilled: ("prefilled", lambda _: ()),
+    Sealed: ("sealed", lambda given: (given.text, given.budget)),
+    ToolReturned: ("tool", lambda given: (given.text, given.failed)),
+    Failed: ("failed", lambda given: (given.error,)),
+    Stopped: ("stopped", lambda given: (given.reason.value,)),
+    Ended: ("ended", lambda given: (given.at, given.error)),
+}
+_READERS: Mapping[str, Callable[..., Input]] = {
+    "enqueued": Enqueued,
+    "started": lambda mode, budget: Started(Mode(mode), budget),
+    "turn": TurnBegan,
+    "sampled": _read_sampled,
+    "prefilled": Prefilled,
+    "sealed": Sealed,
+    "tool": ToolReturned,
+    "failed": Failed,
+    "stopped": lambda reason: Stopped(StopReason(reason)),
+    "ended": Ended,
+}

@@ -1,0 +1,34 @@
+"""The machine of a response, made of the response object as it began: the same one on every worker, at any time."""
+
+from collections.abc import Mapping
+
+from engine.formats.base import ModelFormat
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.ids import DerivedIds, milliseconds_of
+from responses_app.protocol.response import ResponseMachine
+from responses_app.protocol.stream import ResponseStream
+from responses_app.tools.base import BaseTool
+
+
+def machine_of(
+    response: JsonObject, model_format: ModelFormat, *, key: bytes, tools: Mapping[str, BaseTool]
+) -> ResponseMachine:
+    """Return the machine of a response that has said nothing yet.
+
+    `key` makes its ids, and is the same on all workers; `tools` are those of this server that it may call.
+    """
+    response_id, declared = str(response["id"]), response["tools"]
+    assert isinstance(declared, list)
+    functions = [str(tool["name"]) for tool in declared if tool["type"] == "function"]
+    created_ms = milliseconds_of(response_id) or int(str(response["created_at"])) * 1000
+    stream = ResponseStream(
+        response,
+        new_id=DerivedIds(response_id, created_ms=created_ms, key=key),
+        hosted={name: tool.builder for name, tool in tools.items()},
+    )
+    return ResponseMachine(
+        stream,
+        model_format,
+        functions=None if response["tool_choice"] == "none" else functions,
+        one_call=response["parallel_tool_calls"] is False,
+    )

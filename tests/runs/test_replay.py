@@ -1,0 +1,110 @@
+"""A finished response's stream is made again of its log: byte for byte, from any number on."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from engine.errors import EngineUnavailable
+from responses_app.protocol.errors import ApiError
+from responses_app.runs.journal import Entry
+from responses_app.runs.registry import RunLimits
+from responses_app.runs.replay import Replay
+from responses_app.runs.run import ResponseRun
+from responses_app.runs.sessions import SessionLimits
+from responses_app.stores.base import StoredLog
+from tests.runs.fakes import FakeEngine, Site
+
+ANSWER = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>It is 2.<|return|>"
+CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
+UNKNOWN = "<|channel|>commentary to=python code<|message|>1+1<|call|>"
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+NOT_KEPT = RunLimits(max_runs=10, sessions=SessionLimits(max_sessions=0))
+
+
+def entries_of(source: ResponseRun | Replay, starting_after: int | None = None) -> list[bytes]:
+    reader = source.journal.attach(lambda: None, lambda: None, starting_after=starting_after)
+    entries: Sequence[Entry] = reader.take(10_000)
+    source.journal.detach(reader)
+    return [entry.json for entry in entries]
+
+
+async def told(site: Site, **fields: object) -> tuple[str, list[bytes]]:
+    """Let a stored, streamed response run to its end; return its id and the bytes of its events."""
+    reading = await site.begin(transport="sse", **fields)
+    await reading.to_the_end()
+    return reading.run.response_id, entries_of(reading.run)
+
+
+TWO_CALLS = CALL.replace("<|call|>", "<|end|>") + "<|start|>assistant" + CALL
+TRIGGERED = [{"role": "user", "content": "hi"}, {"type": "compaction_trigger"}]
+CASES = {
+    "an answer": ([[ANSWER]], {}),
+    "in pieces": ([["<|channel|>final<|message|>It", " is", " 2.", "<|return|>"]], {}),
+    "a call": ([[CALL]], {"tools": [TOOL]}),
+    "a tool that is not there": ([[UNKNOWN], [ANSWER]], {}),
+    "one call of two": ([[TWO_CALLS]], {"tools": [TOOL], "parallel_tool_calls": False}),
+    "in the background": ([[ANSWER]], {"background": True}),
+    "a warm-up": ([[ANSWER]], {"generate": False}),
+    "a compaction": ([["<|channel|>final<|message|>Sum.<|return|>"]], {"input": TRIGGERED}),
+    "a failure": ([["<|channel|>final<|message|>It", EngineUnavailable("gone")]], {}),
+    "too few tokens": ([[ANSWER]], {"max_output_tokens": 16}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_the_events_are_the_same(case: str) -> None:
+    turns, fields = CASES[case]
+    site = Site(FakeEngine(turns))
+    response_id, events = await told(site, **{"input": "hi", **fields})
+    site.registry.sessions.drop(response_id)
+    again = await site.library.stream("default", response_id, starting_after=None)
+    assert isinstance(again, Replay)
+    assert entries_of(again) == events
+    for number in range(len(events)):
+        assert entries_of(again, number) == events[number + 1 :]
+
+
+async def test_a_stream_whose_beginning_is_forgotten_here_is_read_from_its_log() -> None:
+    site = Site(FakeEngine([[ANSWER]]), run_limits=NOT_KEPT)
+    reading = await site.begin(input="hi", transport="sse")
+    events = await reading.to_the_end()
+    again = await site.library.stream("default", reading.run.response_id, starting_after=2)
+    assert isinstance(again, Replay)
+    assert len(entries_of(again, 2)) == len(events) - 3
+
+
+async def test_one_that_its_worker_left_has_failed() -> None:
+    site = Site(FakeEngine([[asyncio.Event()]]))
+    reading = await site.begin(input="hi", transport="sse")
+    await site.store.inherit("another", dead_before=float("inf"))
+    again = await Site(store=site.store).library.stream("default", reading.run.response_id, starting_after=None)
+    assert [b'"response.failed"' in each for each in entries_of(again)] == [False, False, True]
+
+
+async def test_unknown_and_foreign_ones_are_not_found() -> None:
+    site = Site(FakeEngine([[ANSWER]]))
+    response_id, _ = await told(site, input="hi")
+    for project, wanted in (("other", response_id), ("default", "resp_0")):
+        with pytest.raises(ApiError) as refused:
+            await Site(store=site.store).library.stream(project, wanted, starting_after=None)
+        assert refused.value.status == 404
+
+
+async def test_a_log_that_cannot_be_read_is_said_and_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(FakeEngine([[ANSWER]]))
+    response_id, _ = await told(site, input="hi")
+    site.registry.sessions.drop(response_id)
+    kept = await site.store.log("default", response_id)
+    assert kept is not None
+
+    async def damaged(project: str, response_id: str) -> StoredLog:
+        return StoredLog(kept.response, b"\x01what")
+
+    monkeypatch.setattr(site.store, "log", damaged)
+    with pytest.raises(ApiError) as refused:
+        await site.library.stream("default", response_id, starting_after=None)
+    assert refused.value.code == "stream_not_kept"
+    assert "cannot be read" in caplog.text
