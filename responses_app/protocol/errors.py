@@ -6,6 +6,11 @@ anything of another project. `code` is OpenAI's string or None.
 
 JsonObject = dict[str, object]
 
+SERVER_STOPPED: JsonObject = {  # the `error` of a response that was running when its server stopped
+    "code": "server_error",
+    "message": "The server stopped while this response was running. Send it again.",
+}
+
 
 class ApiError(Exception):
     """An error in OpenAI's shape. `param` is a dotted path into the request; `retry_after` is in seconds."""

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, ModelFormat, RenderedMessage, TurnEvent
 from engine.types import FinishReason
 from responses_app.protocol.commands import CallTool, Command, Finish, Generate, Prefill, Seal
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.events import Event
 from responses_app.protocol.inputs import (
     Ended,
@@ -345,8 +345,4 @@ class ResponseMachine:
         return Step([*events, *step.events], step.command)
 
 
-SERVER_STOPPED: JsonObject = {
-    "code": "server_error",
-    "message": "The server stopped while this response was running. Send it again.",
-}
 _NO_SUMMARY: JsonObject = {"code": "server_error", "message": "The model gave no summary. Send the request again."}

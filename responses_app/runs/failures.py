@@ -2,6 +2,7 @@
 
 from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, PromptTooLong
 from responses_app.protocol.errors import (
+    SERVER_STOPPED,
     ApiError,
     JsonObject,
     context_length_exceeded,
@@ -9,7 +10,6 @@ from responses_app.protocol.errors import (
     rate_limited,
     server_error,
 )
-from responses_app.stores.base import STOPPED
 
 RESTART_SECONDS = 2  # what a client waits before it asks a server that stopped again
 
@@ -38,12 +38,12 @@ def _as_error(error: EngineError | None) -> ApiError | None:
 
 def server_stopped() -> JsonObject:
     """Return the `error` object of a response that was running when its server stopped."""
-    return dict(STOPPED)
+    return dict(SERVER_STOPPED)
 
 
 def unanswered_by_stopped_server() -> ApiError:
     """Return the same as an error: another worker may answer, or this one's next start."""
-    return overloaded(str(STOPPED["message"]), retry_after=RESTART_SECONDS)
+    return overloaded(str(SERVER_STOPPED["message"]), retry_after=RESTART_SECONDS)
 
 
 def failure(error: EngineError | None, request_id: str) -> JsonObject:

@@ -1,6 +1,6 @@
 """The machine of a response, made of the response object as it began: the same one on every worker, at any time."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from engine.formats.base import ModelFormat
 from responses_app.protocol.errors import JsonObject
@@ -8,6 +8,16 @@ from responses_app.protocol.ids import DerivedIds, milliseconds_of
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.stream import ResponseStream
 from responses_app.tools.base import BaseTool
+
+
+def wanted_tools(response: JsonObject, available: Collection[BaseTool]) -> Mapping[str, BaseTool]:
+    """Return the tools of this server that a response may use, by name: those that its request asks for."""
+    declared = response["tools"]
+    assert isinstance(declared, list)
+    if response["tool_choice"] == "none":
+        return {}
+    kinds = {tool["type"] for tool in declared}
+    return {tool.name: tool for tool in available if tool.kind in kinds}
 
 
 def machine_of(

@@ -4,7 +4,7 @@ Nothing of the stream itself is kept but its inputs (about 4 bytes a token). The
 what it was asked is echoed there, and what became of it is made anew from the inputs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from engine.formats.base import ModelFormat
@@ -13,8 +13,9 @@ from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import Ended, Enqueued, Failed, Input, Started
 from responses_app.protocol.resources import Status
 from responses_app.runs.journal import EventJournal
-from responses_app.runs.machines import machine_of
+from responses_app.runs.machines import machine_of, wanted_tools
 from responses_app.stores.base import StoredLog
+from responses_app.tools.base import BaseTool
 
 _BECAME = ("completed_at", "usage", "error", "incomplete_details")  # fields of a response that are null at first
 
@@ -29,13 +30,15 @@ class Replay:
     problem: ApiError | None = None
 
 
-def replay(stored: StoredLog, *, model_format: ModelFormat, key: bytes) -> Replay | None:
+def replay(
+    stored: StoredLog, *, model_format: ModelFormat, key: bytes, tools: Collection[BaseTool] = ()
+) -> Replay | None:
     """Make a finished response's stream again; None where its log was not kept.
 
     Pure computation, 5 µs an event: in a thread where it is long. Raises `BrokenLog`.
     """
     response = stored.response
-    machine = machine_of(as_begun(response), model_format, key=key, tools={})
+    machine = machine_of(as_begun(response), model_format, key=key, tools=wanted_tools(response, tools))
     journal = EventJournal(max_lag_bytes=0, kept=True)  # nothing is appended while somebody reads
     for given in decode(stored.data) if stored.data else _of_a_failure(response):
         journal.extend(machine.receive(given).events)

@@ -311,6 +311,8 @@ class ResponseRun:
     async def _finish(self, ending: Ending) -> None:
         """Keep the end, and then say it: a stored response is committed before its terminal event goes out."""
         machine, at, error = self._machine, int(self._keeper.now()), None
+        if ending.status is Status.FAILED and self.problem is None:  # the machine's own: a summary without a word
+            self.problem = unanswered(None, self.plan.origin.request_id)
         link = self._keeper.link(machine.stream, ending.status)
         end = RunEnd(
             response=machine.outcome(at),

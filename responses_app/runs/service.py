@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from engine.backends.base import BaseEngine
@@ -31,7 +31,7 @@ from responses_app.runs.failures import refusal
 from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.keeping import ResponseKeeper
-from responses_app.runs.machines import machine_of
+from responses_app.runs.machines import machine_of, wanted_tools
 from responses_app.runs.plan import Origin, RunPlan
 from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.registry import RunRegistry
@@ -45,6 +45,7 @@ from responses_app.stores.base import (
     StoreError,
     Stores,
 )
+from responses_app.tools.base import BaseTool
 
 logger = logging.getLogger("respsite.runs")
 
@@ -76,7 +77,7 @@ class ServiceLimits:
 class ResponseService:
     """Prepares and starts runs. `models` is ordered; a request without `model` uses the first.
 
-    `id_key` makes the ids inside responses; all workers have the same.
+    `id_key` makes the ids inside responses; all workers have the same. `tools` are those that this server can run.
     """
 
     models: dict[str, ServedModel]
@@ -88,6 +89,7 @@ class ResponseService:
     id_key: bytes
     now: Callable[[], float]
     limits: ServiceLimits
+    tools: Sequence[BaseTool] = ()
     unsaved: deque[StoredResponse] = field(default_factory=deque, init=False)
 
     async def create(self, request: CreateRequest, origin: Origin, *, recall: Recall = lambda _: None) -> ResponseRun:
@@ -242,10 +244,11 @@ class ResponseService:
             store=plan.stored,
             service_tier=self.limits.tiers.choose(request.service_tier),
         )
+        tools = wanted_tools(response, self.tools)
         return ResponseRun(
-            plan,
+            replace(plan, tools=tools),
             engine=model.engine,
-            machine=machine_of(response, model.format, key=self.id_key, tools=plan.tools),
+            machine=machine_of(response, model.format, key=self.id_key, tools=tools),
             journal=EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable),
             keeper=ResponseKeeper(
                 plan, self.stores, claim=claim or Claim(self.limits.worker), now=self.now, owe=self._owe

@@ -152,12 +152,6 @@ class ConversationEntry:
     created_at: int
 
 
-STOPPED: JsonObject = {
-    "code": "server_error",
-    "message": "The server stopped while this response was running. Send it again.",
-}
-
-
 class StoreError(Exception):
     """The store could not keep or find something, for a reason of its own; the text is for logs."""
 

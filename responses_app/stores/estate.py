@@ -14,8 +14,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from responses_app.models import json_text
+from responses_app.protocol.errors import SERVER_STOPPED
 from responses_app.protocol.resources import Status
-from responses_app.stores.base import STOPPED, AcceptedResponse, Claim, Estate, WorkerState
+from responses_app.stores.base import AcceptedResponse, Claim, Estate, WorkerState
 from responses_app.stores.response_sql import (
     CLAIM_RESPONSE,
     FAIL_RESPONSE,
@@ -126,7 +127,7 @@ def _failed(response_id: str, body: dict[str, Any]) -> Row:
     return {
         "id": response_id,
         "status": status,
-        "body": json_text({**body, "status": status, "completed_at": None, "error": STOPPED}),
+        "body": json_text({**body, "status": status, "completed_at": None, "error": SERVER_STOPPED}),
     }
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from responses_app.protocol.chain import ChainLink
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.items import SampledItem
 from responses_app.protocol.resources import Status
 from responses_app.stores.base import (
-    STOPPED,
     AcceptedResponse,
     BaseResponseStore,
     Claim,
@@ -158,7 +157,7 @@ class MemoryResponseStore(BaseResponseStore):
             if kept.claim.worker not in alive:
                 kept.claim = Claim(worker_id, kept.claim.epoch + 1)
                 if not can_run:
-                    kept.response = {**kept.response, "status": Status.FAILED.value, "error": STOPPED}
+                    kept.response = {**kept.response, "status": Status.FAILED.value, "error": SERVER_STOPPED}
                     failed += 1
                     continue
             elif not (is_mine and can_run):

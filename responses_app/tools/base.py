@@ -12,13 +12,15 @@ class ToolFailed(Exception):
 
 
 class BaseTool(ABC):
-    """One tool. `name` is what the model calls, `type` how a request's `tools` ask for it; `timeout` is in seconds.
+    """One tool. `name` is what the model calls, `kind` the `type` by which a request's `tools` ask for it.
+
+    A call may take `timeout` seconds.
 
     `idempotent`: a call that was under way when its worker died may be made again.
     """
 
     name: ClassVar[str]
-    type: ClassVar[str]
+    kind: ClassVar[str]
     timeout: float = 60.0
     idempotent: bool = False
 

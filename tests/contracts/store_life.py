@@ -7,10 +7,9 @@ from itertools import count
 
 import pytest
 
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.items import SampledItem
 from responses_app.stores.base import (
-    STOPPED,
     AcceptedResponse,
     BaseResponseStore,
     Claim,
@@ -274,7 +273,7 @@ class LifeContract:
         assert taken == [replace(queued, claim=Claim(heir, 2), again=True)]
         assert estate.failed >= 2
         for lost in (running, unknown):
-            assert await seen(store, lost) == {**lost.response, "status": "failed", "error": STOPPED}
+            assert await seen(store, lost) == {**lost.response, "status": "failed", "error": SERVER_STOPPED}
         assert await seen(store, queued) == queued.response
         known = [str(each.response["id"]) for each in estate.queued]
         assert await inherited(store, heir, project, *known) == ([], Estate())

@@ -38,6 +38,7 @@ from responses_app.stores.base import (
     Stores,
 )
 from responses_app.stores.memory import MemoryResponseStore
+from responses_app.tools.base import BaseTool
 from tests.protocol.laws import counting_ids
 
 ANSWER = "<|channel|>final<|message|>Hello.<|return|>"
@@ -169,6 +170,7 @@ class Site:
     store_responses: bool = True
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
     model_format: ModelFormat = field(default_factory=HarmonyFormat)
+    tools: Sequence[BaseTool] = ()
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
     def __post_init__(self) -> None:
@@ -178,7 +180,7 @@ class Site:
             self.store,
             self.registry,
             self.forgetting,
-            replay=partial(replay, model_format=self.model_format, key=b"key"),
+            replay=partial(replay, model_format=self.model_format, key=b"key", tools=self.tools),
         )
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format)
         stores = Stores(self.store, self.conversations)
@@ -190,6 +192,7 @@ class Site:
             sealer=self.sealer,
             new_id=counting_ids(),
             id_key=b"key",
+            tools=self.tools,
             now=lambda: NOW,
             limits=ServiceLimits(
                 max_lag_bytes=self.max_lag_bytes, store_responses=self.store_responses, tiers=self.tiers
