@@ -1,7 +1,8 @@
 """An engine without a model that answers in real Harmony, so that a server can be tried and tested on any machine."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 
 from engine.backends.demo_replies import reply_tokens
 from engine.backends.options import OptionReader
@@ -33,21 +34,34 @@ class DemoEngine(SimulatedEngine):
         prompt = request.prompt_token_ids
         reply = await asyncio.to_thread(reply_tokens, prompt) if len(prompt) > LONG_PROMPT else reply_tokens(prompt)
         finish_reason = FinishReason.STOP if len(reply) <= limit else FinishReason.LENGTH
-        began = asyncio.get_running_loop().time()
-        sampled = 0
+        if self._tokens_per_second is not None:
+            async with aclosing(self._paced(reply[:limit], finish_reason, self._tokens_per_second)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
         for chunk in cut_into_chunks(
             reply[:limit], chunk_tokens=self._chunk_tokens, finish_reason=finish_reason, cached_tokens=0
         ):
-            sampled += len(chunk.token_ids)
-            await self._pause(self._until_due(began, sampled))
+            await self._pause()
             yield chunk
+
+    async def _paced(
+        self, reply: Sequence[int], finish_reason: FinishReason, rate: float
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Yield `rate` tokens a second; to a reader that comes late, all that are due in one chunk, as vLLM does."""
+        clock = asyncio.get_running_loop().time
+        began, begin, end = clock(), 0, 0
+        while end < len(reply) or not reply:
+            end = min(begin + self._chunk_tokens, len(reply))
+            await self._pause(began + end / rate - clock())
+            end = min(max(end, int((clock() - began) * rate)), len(reply))
+            if end == len(reply):
+                yield TokenChunk(token_ids=reply[begin:], finish_reason=finish_reason, cached_tokens=0)
+                return
+            yield TokenChunk(token_ids=reply[begin:end])
+            begin = end
 
     def _read_options(self, options: OptionReader) -> None:
         super()._read_options(options)
         self._chunk_tokens = options.whole_number("chunk_tokens", 1, minimum=1)
         self._tokens_per_second = options.rate("tokens_per_second")
-
-    def _until_due(self, began: float, sampled: int) -> float:
-        if self._tokens_per_second is None:
-            return 0.0
-        return began + sampled / self._tokens_per_second - asyncio.get_running_loop().time()

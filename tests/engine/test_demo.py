@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import aclosing
 
 import pytest
 
@@ -300,6 +301,21 @@ class TestEngine:
         began = asyncio.get_running_loop().time()
         await collect(engine, ask(prompt("x"), max_output_tokens=20))
         assert asyncio.get_running_loop().time() - began >= 0.09
+        await engine.aclose()
+
+    async def test_what_is_due_comes_in_one_chunk(self) -> None:
+        engine = DemoEngine(model="demo", options={"tokens_per_second": 1000})
+        await engine.start()
+        chunks = []
+        async with aclosing(engine.generate(ask(prompt("count to 200"), max_output_tokens=100))) as generation:
+            async for chunk in generation:
+                chunks.append(chunk)
+                await asyncio.sleep(0.02)
+        sizes = [len(chunk.token_ids) for chunk in chunks]
+        assert sum(sizes) == 100
+        assert max(sizes) >= 10, "20 tokens are due while the reader does something else"
+        assert [chunk.finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+        assert chunks[-1].finish_reason is not None
         await engine.aclose()
 
     async def test_closing_ends_a_slow_start_and_a_slow_generation(self) -> None:
