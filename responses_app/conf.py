@@ -208,7 +208,7 @@ class Settings:
         300.0, _seconds(), "what runs at the end of a connection's life may take this long", default_text="300"
     )
     websocket_busy: str = _setting("queue", _choice("queue", "reject"), "a create on a busy connection: queue or 409")
-    websocket_max_message_bytes: int = _setting(64 * MIB, _whole(KIB), "largest message", default_text="64 MiB")
+    websocket_max_message_bytes: int = _setting(32 * MIB, _whole(KIB), "largest message", default_text="32 MiB")
     websocket_max_queued: int = _setting(64, _whole(), "creates that may wait on a connection")
     websocket_max_state_bytes: int = _setting(
         64 * MIB, _whole(KIB), "chains a connection remembers, and creates it queues", default_text="64 MiB"
@@ -219,7 +219,7 @@ class Settings:
     stream_stall_seconds: float = _setting(
         30.0, _seconds(0.1), "a reader that takes no byte for this long is dropped", default_text="30"
     )
-    max_body_bytes: int = _setting(64 * MIB, _whole(KIB), "largest HTTP body", default_text="64 MiB")
+    max_body_bytes: int = _setting(32 * MIB, _whole(KIB), "largest HTTP body", default_text="32 MiB")
     max_input_items: int = _setting(5000, _whole(1), "items in the `input` of one request")
     max_json_values: int = _setting(
         100_000, _whole(1000), "JSON values in one request or message: texts, numbers, arrays, objects"

@@ -115,7 +115,7 @@ def test_large_frames_faster_than_they_are_read(served: Server) -> None:
 
 ITEM = {"role": "user", "content": "x"}
 LARGE = {
-    "picture": (b'{"type":"response.create","generate":false,"input":"Hello","x":"%b"}' % (b"A" * (63 * MIB)), None),
+    "picture": (b'{"type":"response.create","generate":false,"input":"Hello","x":"%b"}' % (b"A" * (31 * MIB)), None),
     "items": (orjson.dumps({"type": "response.create", "generate": False, "input": [ITEM] * 5000}), None),
     "too many items": (orjson.dumps({"type": "response.create", "input": [ITEM] * 5001}), "array_above_max_length"),
     "ignored field": (b'{"type":"response.create","x":[' + b"[]," * (10 * MIB) + b"1]}", "request_too_complex"),
