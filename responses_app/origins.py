@@ -2,7 +2,7 @@
 
 The API asks nobody for a password, and a browser inside the network reaches it for any page that its user opens. So a
 page's requests pass where the page is the server's own (same scheme, host and port as the request went to) or one of
-ALLOWED_ORIGINS. What is no browser sends no Origin, and passes. The host that a request names is checked everywhere
+ALLOWED_ORIGINS. What is not a browser sends no Origin, and passes. The host that a request names is checked everywhere
 (`host_allowed`): without that, a page could call itself by any name and let it lead here (DNS rebinding).
 """
 

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -32,7 +32,6 @@ from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
 from responses_app.runs.library import ResponseLibrary
 from responses_app.runs.registry import RunLimits, RunRegistry
-from responses_app.runs.replay import replay
 from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
 from responses_app.runs.sessions import SessionLimits as StreamSessionLimits
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, Stores, WorkerState
@@ -157,7 +156,7 @@ def build_site(settings: Settings) -> Site:
             stores.responses,
             registry,
             forgetting,
-            replay=partial(replay, model_format=model.format, key=id_key),
+            replay=service.replay,
             others=relay,
         ),
         forgetting=forgetting,

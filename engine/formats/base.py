@@ -158,7 +158,7 @@ class ModelFormat(ABC):
 
     @abstractmethod
     def note(self, text: str) -> RenderedMessage:
-        """Render what the server itself tells the model: a summary of an earlier part. It is no instruction."""
+        """Render what the server itself tells the model: a summary of an earlier part. It is not an instruction."""
 
     @abstractmethod
     def said(self, kind: ItemKind, text: str) -> RenderedMessage:

@@ -28,7 +28,7 @@ def content_policy(get_response: GetResponse) -> GetResponse:
 def close_connections(get_response: GetResponse) -> GetResponse:
     """Make the middleware that closes what a request opened; connections stay open otherwise, for the stores.
 
-    Under ASGI each request has a thread of its own, so its database connection is no one else's.
+    Under ASGI each request has a thread of its own, so nobody else uses its database connection.
     It is sync: so are the admin and the middleware behind this one, which then takes one thread for all of them.
     """
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, groupby
 
 from engine.formats.base import ItemKind, ItemStarted, Text, TextLogprob, Tokens, TurnEvent, TurnParser, as_tokens
 from responses_app.protocol.usage import TurnUsage
@@ -59,12 +60,15 @@ class Summary:
 
 
 def merged(said: list[TurnEvent]) -> list[TurnEvent]:
-    """Make one text of those that stand behind each other."""
+    """Make one text of those that stand behind each other; linear, however many come at once."""
+    if len(said) < 2:  # nearly always: a token at a time
+        return said
     result: list[TurnEvent] = []
-    for each in said:
-        last = result[-1] if result else None
-        if isinstance(each, Text) and isinstance(last, Text):
-            result[-1] = Text(last.text + each.text, last.logprobs + each.logprobs)
+    for are_texts, together in groupby(said, key=lambda each: isinstance(each, Text)):
+        if are_texts:
+            texts = [each for each in together if isinstance(each, Text)]
+            logprobs = tuple(chain.from_iterable(each.logprobs for each in texts))
+            result.append(Text("".join(each.text for each in texts), logprobs))
         else:
-            result.append(each)
+            result += together
     return result

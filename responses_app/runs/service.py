@@ -35,12 +35,14 @@ from responses_app.runs.machines import machine_of, wanted_tools
 from responses_app.runs.plan import Origin, RunPlan
 from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.registry import RunRegistry
+from responses_app.runs.replay import Replay, replay
 from responses_app.runs.run import ResponseRun
 from responses_app.stores.base import (
     AcceptedResponse,
     Claim,
     ClaimLost,
     ParentGone,
+    StoredLog,
     StoredResponse,
     StoreError,
     Stores,
@@ -118,6 +120,12 @@ class ResponseService:
         run = self._run(plan, model)
         await self._admit(run)
         return run, identified(said, self.new_id)
+
+    def replay(self, stored: StoredLog) -> Replay | None:
+        """Make a finished response's stream again, as a run here would have made it; see `runs.replay`."""
+        name = str(stored.response["model"])
+        model = self.models[name] if name in self.models else next(iter(self.models.values()))
+        return replay(stored, model_format=model.format, key=self.id_key, tools=self.tools)
 
     async def count_input_tokens(self, request: CreateRequest, origin: Origin) -> int:
         """Return how many tokens the prompt of a request would have, even if they are too many for the model.

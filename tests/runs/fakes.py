@@ -5,7 +5,6 @@ import os
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 
 import orjson
 
@@ -25,7 +24,6 @@ from responses_app.runs.journal import JournalReader, Waiter
 from responses_app.runs.library import ResponseLibrary
 from responses_app.runs.plan import Origin
 from responses_app.runs.registry import RunLimits, RunRegistry
-from responses_app.runs.replay import replay
 from responses_app.runs.run import ResponseRun
 from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
 from responses_app.stores.base import (
@@ -180,7 +178,7 @@ class Site:
             self.store,
             self.registry,
             self.forgetting,
-            replay=partial(replay, model_format=self.model_format, key=b"key", tools=self.tools),
+            replay=lambda stored: self.service.replay(stored),
         )
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format)
         stores = Stores(self.store, self.conversations)

@@ -11,7 +11,7 @@ import orjson
 
 from engine.formats.base import FunctionTool
 
-Schema = object  # any JSON: what is no schema is `any`
+Schema = object  # any JSON: what is not a schema is `any`
 
 _PROPERTY_STEP = "    "  # how much deeper a property's type stands
 _VARIANT_STEP = "   "

@@ -37,8 +37,8 @@ class Header:
 def parse_header(text: str, *, complete: bool = True) -> Header:
     """Read a header: the text between `<|start|>` (left out) and `<|message|>` (left out), special tokens as text.
 
-    The name of an unknown channel is no text. Where the header is not `complete`, because no `<|message|>` came, a word
-    behind `<|channel|>` may as well be what the model had to say, and is kept.
+    The name of an unknown channel is not text. Where the header is not `complete`, because no `<|message|>` came, a
+    word behind `<|channel|>` may as well be what the model had to say, and is kept.
     """
     header = _parse(text)
     named = _UNKNOWN_CHANNEL.search(text) if complete and header.loose else None
