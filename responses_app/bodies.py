@@ -28,8 +28,8 @@ SendMessage = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, SendMessage], Awaitable[None]]
 
 OTHER_BODY_BYTES = 256 * 1024  # all bodies but the API's JSON: the admin's forms, and what is refused in any case
-MOST_DIGITS = 18  # of a declared length that are read; more are too many bytes in any case
-LEAST_BYTES_PER_SECOND = 16 * 1024  # of a body that takes longer than REQUEST_ARRIVAL_SECONDS
+MAX_DIGITS = 18  # of a declared length that are read; more are too many bytes in any case
+MIN_BYTES_PER_SECOND = 16 * 1024  # of a body that takes longer than REQUEST_ARRIVAL_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Head:
             method=method,
             path=path.removeprefix(root_path.rstrip("/")),
             content_type=given.get(b"content-type", "").partition(";")[0].strip().lower(),
-            length=int(length[:MOST_DIGITS]) if length.isdecimal() else None,
+            length=int(length[:MAX_DIGITS]) if length.isdecimal() else None,
         )
 
 
@@ -84,7 +84,7 @@ class BodyRules:
 
     def seconds(self, received: int) -> float:
         """Return how long a request may take of which so many bytes are here, in seconds."""
-        return self.arrival_seconds + received / LEAST_BYTES_PER_SECOND
+        return self.arrival_seconds + received / MIN_BYTES_PER_SECOND
 
     def too_slow(self) -> ApiError:
         """Return the error for one that takes longer."""

@@ -16,7 +16,6 @@ from functools import partial
 
 import orjson
 
-from responses_app.heartbeat import no_ping
 from responses_app.protocol import ids
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.connection_errors import message_too_large, not_json
@@ -28,6 +27,7 @@ from responses_app.protocol.session import CancelRuns, Close, Command, Create, S
 from responses_app.runs.journal import Entry, JournalReader, ReaderTooSlow
 from responses_app.runs.plan import Origin
 from responses_app.runs.run import ResponseRun
+from responses_app.servers.heartbeat import no_ping
 from responses_app.wiring import Site
 
 logger = logging.getLogger("respsite.transport")

@@ -7,15 +7,15 @@ from typing import Any
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
-from responses_app.backpressure import FRAMES
 from responses_app.conf import Settings
 from responses_app.connection import Connection, Extras
-from responses_app.heartbeat import ping_in
 from responses_app.origins import Source, host_allowed
 from responses_app.protocol.connection_errors import connections_exhausted
 from responses_app.protocol.dialects import HEADER as DIALECT_HEADER
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.frames import error_frame
+from responses_app.servers.backpressure import FRAMES
+from responses_app.servers.heartbeat import ping_in
 from responses_app.wiring import get_site
 
 logger = logging.getLogger("respsite.transport")

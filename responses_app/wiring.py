@@ -27,13 +27,13 @@ from responses_app.protocol.session import SessionLimits
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.reading import JsonReader
 from responses_app.relay import Relay
+from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.caretaker import Caretaker
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
-from responses_app.runs.library import ResponseLibrary
 from responses_app.runs.registry import RunLimits, RunRegistry
+from responses_app.runs.resumable import ResumableLimits
 from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
-from responses_app.runs.sessions import SessionLimits as StreamSessionLimits
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, Stores, WorkerState
 from responses_app.stores.memory import MemoryResponseStore
 
@@ -54,7 +54,7 @@ class Site:
     connection_limit: BaseConnectionLimit
     registry: RunRegistry
     service: ResponseService
-    library: ResponseLibrary
+    responses: ResponsesById
     forgetting: Forgetting
     caretaker: Caretaker
     relay: Relay
@@ -85,7 +85,7 @@ class Site:
         await self.conversations.start()
         await self.connection_limit.start()
         self.engine.start()
-        self.relay.start(cancel=self.library.cancel_here, forget=self.forgetting.here)
+        self.relay.start(cancel=self.responses.cancel_here, forget=self.forgetting.here)
         await self.caretaker.start()
 
     async def aclose(self) -> None:
@@ -152,7 +152,7 @@ def build_site(settings: Settings) -> Site:
         connection_limit=connection_limit,
         registry=registry,
         service=service,
-        library=ResponseLibrary(
+        responses=ResponsesById(
             stores.responses,
             registry,
             forgetting,
@@ -179,8 +179,8 @@ def get_site() -> Site:
 
 def _stores(settings: Settings) -> Stores:
     """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
-    from responses_app.stores.conversations import DatabaseConversationStore  # after Django's apps are ready
-    from responses_app.stores.database import DatabaseResponseStore
+    from responses_app.stores.database.conversations import DatabaseConversationStore  # after Django's apps are ready
+    from responses_app.stores.database.store import DatabaseResponseStore
 
     timeout = settings.database_timeout_seconds
     conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries, timeout=timeout)
@@ -200,9 +200,9 @@ def _run_limits(settings: Settings) -> RunLimits:
         max_background=settings.background_max_running,
         max_queued=settings.background_max_queued,
         reconnect_grace=settings.reconnect_grace_seconds,
-        sessions=StreamSessionLimits(
+        resumable=ResumableLimits(
             ttl=settings.responses_session_ttl,
-            max_sessions=settings.responses_max_active_sessions,
+            max_streams=settings.responses_max_active_sessions,
             max_bytes=settings.responses_max_session_bytes,
         ),
     )

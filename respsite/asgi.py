@@ -14,14 +14,14 @@ django_application = StaticFiles(get_asgi_application())  # sets Django up: impo
 from channels.routing import ProtocolTypeRouter, URLRouter
 
 from engine.errors import EngineConfigurationError
-from responses_app.backpressure import Backpressure
 from responses_app.bodies import Bodies, BodyRules
-from responses_app.daphne import hook_daphne
 from responses_app.exposure import Exposure
-from responses_app.lifecycle import Lifecycle
 from responses_app.protocol import ids
 from responses_app.routing import websocket_urlpatterns
-from responses_app.uvicorn import UvicornHook
+from responses_app.servers.backpressure import Backpressure
+from responses_app.servers.daphne import hook_daphne
+from responses_app.servers.lifecycle import Lifecycle
+from responses_app.servers.uvicorn import UvicornHook
 from responses_app.wiring import get_site
 
 site = get_site()

@@ -144,7 +144,7 @@ def _database(url: str) -> dict[str, Any]:
             "respsite: DATABASE_URL names PostgreSQL; install what it needs: pip install -e '.[postgres]'."
         )
     else:
-        config["ENGINE"] = "responses_app.stores.postgres"
+        config["ENGINE"] = "responses_app.stores.database.postgres"
         seconds = max(2, min(5, round(RESPSITE.database_timeout_seconds)))  # libpq takes no fewer
         config["OPTIONS"] = {"connect_timeout": seconds, **config.get("OPTIONS", {})}
     return config

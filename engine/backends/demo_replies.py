@@ -19,11 +19,11 @@ from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
 from engine.formats.harmony.encoding import CALL, RETURN, encode_harmony, encode_text
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 
-LONGEST_COUNT = 10_000
-LONGEST_READ = 20_000  # characters of the user's text that are searched for what it wants
-LONGEST_QUOTE = 200  # characters of the user's text
-LONGEST_REPORT = 500  # characters of what functions returned
-LONGEST_SUMMARY = 20  # messages of the user; the oldest are left out
+MAX_COUNT = 10_000
+MAX_READ = 20_000  # characters of the user's text that are searched for what it wants
+MAX_QUOTE = 200  # characters of the user's text
+MAX_REPORT = 500  # characters of what functions returned
+MAX_SUMMARY = 20  # messages of the user; the oldest are left out
 
 _SUMMARY_WANTED = "Write a handoff summary of this conversation"
 _SAID = "- The user said: "
@@ -69,7 +69,7 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
         return DemoAnswer("A summary is wanted. I list what the user said.", _summary(transcript))
     if text.startswith(_REPEAT):
         return DemoAnswer("The user wants a text repeated.", text.removeprefix(_REPEAT).removeprefix(" "))
-    text = text[:LONGEST_READ]
+    text = text[:MAX_READ]
     last = transcript.last
     if last is not None and last.role != "assistant":
         call = _next_call(transcript, text)
@@ -78,7 +78,7 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
     if last is not None and last.output_of is not None:
         return DemoAnswer("The output is here. Nothing is left to be called.", _report(transcript))
     end = _end_of_count(text)
-    if 1 <= end <= LONGEST_COUNT:
+    if 1 <= end <= MAX_COUNT:
         return DemoAnswer("The user wants me to count.", " ".join(map(str, range(1, end + 1))))
     return DemoAnswer("No model is loaded. I say so, and what I was told.", _introduction(transcript, text))
 
@@ -126,7 +126,7 @@ def _summary(transcript: Transcript) -> str:
     """List the user's messages, those of an earlier summary first; the last one asks for the summary."""
     texts = [message.text() for message in transcript.of_user()][:-1]
     said = [*_summed_up(transcript), *(f'{_SAID}"{_quoted(text)}"' for text in texts)]
-    left_out = max(0, len(said) - LONGEST_SUMMARY)
+    left_out = max(0, len(said) - MAX_SUMMARY)
     earlier = [f"({left_out} earlier messages are left out.)"] if left_out else []
     return "\n".join(["Summary by the demo engine (no model is loaded).", *earlier, *said[left_out:]])
 
@@ -139,9 +139,9 @@ def _summed_up(transcript: Transcript) -> list[str]:
 
 def _report(transcript: Transcript) -> str:
     outputs = [message for message in transcript.since_last_user() if message.output_of is not None]
-    longest = max(LONGEST_REPORT // len(outputs), 20)
+    longest = max(MAX_REPORT // len(outputs), 20)
     sentences = [f"called {message.output_of} and it returned: {_output(message, longest)}" for message in outputs]
-    return _shortened("The demo engine " + " It ".join(sentences), 2 * LONGEST_REPORT)
+    return _shortened("The demo engine " + " It ".join(sentences), 2 * MAX_REPORT)
 
 
 def _output(message: TranscriptMessage, longest: int) -> str:
@@ -160,7 +160,7 @@ def _introduction(transcript: Transcript, text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return _shortened(" ".join(text[: 10 * LONGEST_QUOTE].split()), LONGEST_QUOTE)
+    return _shortened(" ".join(text[: 10 * MAX_QUOTE].split()), MAX_QUOTE)
 
 
 def _end_of_count(text: str) -> int:

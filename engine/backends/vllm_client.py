@@ -16,13 +16,13 @@ from engine.types import TokenChunk
 
 KEEP_ALIVE_SECONDS = 2.0  # of an idle connection: vLLM closes them after 5 (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)
 TAIL_SECONDS = 2.0  # for the usage and the end of an answer whose finish reason has come
-LONGEST_ANSWER = 1024 * 1024  # bytes of an answer that is no stream
-LONGEST_RETRY_AFTER = 3600  # seconds
+MAX_ANSWER = 1024 * 1024  # bytes of an answer that is no stream
+MAX_RETRY_AFTER = 3600  # seconds
 BROKEN = (aiohttp.ClientError, HttpProcessingError, OSError)  # of connections; TimeoutError is an OSError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Timeouts:
     """How long to wait, in seconds.
 
     `connect` is for a connection, and for the answer to a question that generates nothing; `silence` is how long a
@@ -80,19 +80,19 @@ class _SilenceClock:
 class VllmClient:
     """Talks to one server. Its errors begin with its name, for logs."""
 
-    def __init__(self, url: str, *, session: aiohttp.ClientSession, patience: Patience) -> None:
+    def __init__(self, url: str, *, session: aiohttp.ClientSession, timeouts: Timeouts) -> None:
         self.url = url
         self.name = f"the vLLM server at {url}"
-        self.patience = patience
+        self.timeouts = timeouts
         self._session = session
-        self._timeout = aiohttp.ClientTimeout(total=None, connect=patience.connect)
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=timeouts.connect)
         self._responses: set[aiohttp.ClientResponse] = set()
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Return the status and the content of an answer; raises `EngineUnavailable`."""
         try:
             async with (
-                asyncio.timeout(self.patience.connect),
+                asyncio.timeout(self.timeouts.connect),
                 self._session.get(self.url + path, allow_redirects=False) as response,
             ):
                 return response.status, await _content(response)
@@ -110,7 +110,7 @@ class VllmClient:
         """
         try:
             response = await self._post(path, body)
-            clock = _SilenceClock(self.patience.silence, partial(self._give_up, response.content))
+            clock = _SilenceClock(self.timeouts.silence, partial(self._give_up, response.content))
             self._responses.add(response)
             try:
                 while not tokens.finished:
@@ -137,7 +137,7 @@ class VllmClient:
 
     async def _post(self, path: str, body: bytes) -> aiohttp.ClientResponse:
         try:
-            async with asyncio.timeout(self.patience.silence):
+            async with asyncio.timeout(self.timeouts.silence):
                 response = await self._session.post(
                     self.url + path,
                     data=BytesIO(body),  # aiohttp warns of bytes longer than 1 MiB: they are written in one go
@@ -154,7 +154,7 @@ class VllmClient:
         try:
             text = "no text"
             with suppress(*BROKEN):
-                async with asyncio.timeout(self.patience.connect):
+                async with asyncio.timeout(self.timeouts.connect):
                     text = error_text(await _content(response))
         finally:
             response.close()
@@ -164,7 +164,7 @@ class VllmClient:
         content.set_exception(self._silent())
 
     def _silent(self) -> GenerationFailed:
-        return GenerationFailed(f"{self.name} sent nothing for {self.patience.silence:g} s.")
+        return GenerationFailed(f"{self.name} sent nothing for {self.timeouts.silence:g} s.")
 
     async def _read_tail(self, response: aiohttp.ClientResponse, tokens: TokenStream) -> None:
         """Read the usage and the end; a generation that is whole does not fail because they do not come."""
@@ -180,10 +180,10 @@ class VllmClient:
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytes:
-    """Return what an answer holds, `LONGEST_ANSWER` and a little at most."""
+    """Return what an answer holds, `MAX_ANSWER` and a little at most."""
     parts: list[bytes] = []
     size = 0
-    while size < LONGEST_ANSWER and (part := await response.content.readany()):
+    while size < MAX_ANSWER and (part := await response.content.readany()):
         parts.append(part)
         size += len(part)
     return b"".join(parts)
@@ -192,4 +192,4 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
 def _retry_after(value: str) -> int | None:
     """Return the seconds of a `Retry-After`; None for its other form, a date."""
     seconds = int(value[:9]) if value[:9].isdecimal() else 0
-    return min(seconds, LONGEST_RETRY_AFTER) or None
+    return min(seconds, MAX_RETRY_AFTER) or None

@@ -47,7 +47,7 @@ DEFAULT_OPTIONS: Mapping[str, object] = {
 RESTART_SECONDS = (1, 2, 5, 10, 30)  # between attempts to start a dead engine again; the last one repeats
 WATCH_SECONDS = 0.5  # how soon a death is noticed while nothing is generated
 STOP_SECONDS = 8  # an engine core takes 4 to 5 s to stop; then it is killed. Container runtimes kill us after 10.
-LONGEST_REASON = 300  # characters of vLLM's own words in a message
+MAX_REASON = 300  # characters of vLLM's own words in a message
 FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
 
@@ -66,7 +66,7 @@ class VllmEngine(BaseEngine):
         self._loading: asyncio.Future[Any] | None = None  # one that a thread is building, or built last
         self._launching = False  # that thread may have started an engine core
         self._foreign: set[int | None] = set()  # processes that were there before it
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._died = asyncio.Event()
         self._closed = False
         self._max_model_len = 0
@@ -94,7 +94,7 @@ class VllmEngine(BaseEngine):
         self._require_open()
         self._llm = llm
         self._max_model_len = llm.vllm_config.model_config.max_model_len
-        self._keeper = asyncio.create_task(self._keep(), name="keep the vLLM engine alive")
+        self._keeping = asyncio.create_task(self._keep(), name="keep the vLLM engine alive")
         return EngineInfo(
             backend="vllm", model=self.model, max_model_len=self._max_model_len, detail=_described(llm.vllm_config)
         )
@@ -125,9 +125,9 @@ class VllmEngine(BaseEngine):
     async def aclose(self) -> None:
         """Stop the engine core, also one that is still loading: gently for `STOP_SECONDS`, then with a kill."""
         self._closed = True
-        if self._keeper:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+        if self._keeping:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
         loading, self._loading = self._loading, None
         llm, self._llm = self._llm, None
         if loading:
@@ -269,7 +269,7 @@ def _reason(error: Exception) -> str:
         place = ".".join(map(str, first["loc"][:1]))
         text = f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, ")
     line = text.strip().partition("\n")[0].rstrip(".") or type(error).__name__
-    return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 1]}…"
+    return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 1]}…"
 
 
 def _described(config: Any) -> str:

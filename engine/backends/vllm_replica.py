@@ -65,7 +65,7 @@ class Replica:
         pass. vLLM 0.32 takes any priority, whatever its scheduling policy; older ones refuse all but 0 without
         `--scheduling-policy priority`.
         """
-        seconds = self.client.patience.silence
+        seconds = self.client.timeouts.silence
         try:
             async with asyncio.timeout(seconds):
                 max_model_len = await self._find_model()

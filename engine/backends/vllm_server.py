@@ -11,7 +11,7 @@ from yarl import URL
 
 from engine.backends.base import BaseEngine
 from engine.backends.options import OptionReader
-from engine.backends.vllm_client import Patience, VllmClient, open_session
+from engine.backends.vllm_client import Timeouts, VllmClient, open_session
 from engine.backends.vllm_replica import Replica, Service
 from engine.backends.vllm_wire import Refusal
 from engine.errors import (
@@ -48,7 +48,7 @@ class VllmServerEngine(BaseEngine):
         super().__init__(model=model, options=options)
         self._urls: tuple[str, ...] = ()
         self._api_key = ""
-        self._patience = Patience(connect=CONNECT_SECONDS, silence=SILENCE_SECONDS)
+        self._timeouts = Timeouts(connect=CONNECT_SECONDS, silence=SILENCE_SECONDS)
         self._max_connections = MAX_CONNECTIONS
         self._session: aiohttp.ClientSession | None = None
         self._replicas: tuple[Replica, ...] = ()
@@ -64,7 +64,7 @@ class VllmServerEngine(BaseEngine):
         self._api_key = options.text("api_key") or ""
         if not (self._api_key.isascii() and self._api_key.isprintable()):
             raise EngineConfigurationError("ENGINE_API_KEY has characters that no HTTP header can carry.")
-        self._patience = Patience(
+        self._timeouts = Timeouts(
             connect=options.rate("connect_seconds") or CONNECT_SECONDS,
             silence=options.rate("silence_seconds") or SILENCE_SECONDS,
         )
@@ -82,7 +82,7 @@ class VllmServerEngine(BaseEngine):
         self._require_open()
         if self._session is None:
             self._session = open_session(self._api_key)
-            clients = [VllmClient(url, session=self._session, patience=self._patience) for url in self._urls]
+            clients = [VllmClient(url, session=self._session, timeouts=self._timeouts) for url in self._urls]
             self._replicas = tuple(Replica(client, model=self.model) for client in clients)
         await self._unless_closed(self._inspect())
         self._require_open()

@@ -18,9 +18,9 @@ from engine.types import FinishReason, GenerationRequest, SamplingOptions, Token
 JsonObject = dict[str, Any]
 Alternatives = list[tuple[int, float]]
 
-LONGEST_LINE = 16 * 1024 * 1024  # bytes of one event; the first one of a completion repeats the prompt
-LONGEST_TEXT = 300  # characters of a server's own words in a message of ours
-MOST_LOGPROBS = 20  # what vLLM allows, by default (--max-logprobs), and what OpenAI's API does
+MAX_LINE = 16 * 1024 * 1024  # bytes of one event; the first one of a completion repeats the prompt
+MAX_TEXT = 300  # characters of a server's own words in a message of ours
+MAX_LOGPROBS = 20  # what vLLM allows, by default (--max-logprobs), and what OpenAI's API does
 IMPOSSIBLE = -9999.0  # vLLM's floor of log probabilities, and what it gives for a token it has none of
 FINISH_REASONS = {each.value: each for each in FinishReason}
 
@@ -71,7 +71,7 @@ class GenerateWire(Wire):
 
     def _asked(self, prompt: list[int], sampling: JsonObject) -> JsonObject:
         if sampling.get("logprobs"):
-            sampling["logprobs"] = min(sampling["logprobs"] + 1, MOST_LOGPROBS)  # the sampled token takes a place
+            sampling["logprobs"] = min(sampling["logprobs"] + 1, MAX_LOGPROBS)  # the sampled token takes a place
         return {"token_ids": prompt, "sampling_params": {**sampling, "detokenize": False}}
 
     def logprobs(self, choice: JsonObject, top: int) -> list[TokenLogprob] | None:
@@ -166,8 +166,8 @@ class TokenStream:
             return
         self._kept.append(part)
         self._kept_bytes += len(part)
-        if self._kept_bytes > LONGEST_LINE:
-            raise GenerationFailed(f"vLLM sent a line of more than {LONGEST_LINE} bytes.")
+        if self._kept_bytes > MAX_LINE:
+            raise GenerationFailed(f"vLLM sent a line of more than {MAX_LINE} bytes.")
 
     def _read(self, event: bytes) -> TokenChunk | None:
         if event.strip() == b"[DONE]":
@@ -219,11 +219,11 @@ def error_text(content: bytes) -> str:
 
 def shown(text: str | bytes) -> str:
     """Return text from outside as one short line for a log."""
-    beginning = text[: 4 * LONGEST_TEXT]
+    beginning = text[: 4 * MAX_TEXT]
     if isinstance(beginning, bytes):
         beginning = beginning.decode(errors="replace")
     line = " ".join("".join(each if each.isprintable() else " " for each in beginning).split())
-    return line if len(line) <= LONGEST_TEXT else f"{line[: LONGEST_TEXT - 1]}…"
+    return line if len(line) <= MAX_TEXT else f"{line[: MAX_TEXT - 1]}…"
 
 
 def _sampling(sampling: SamplingOptions, max_tokens: int) -> JsonObject:

@@ -14,17 +14,17 @@ from django.http.response import HttpResponseBase
 from responses_app.admin.cancelling import cancel_responses, forget_runs
 from responses_app.admin.formats import RUNNING
 from responses_app.models import Response
-from responses_app.stores.removal import remove
+from responses_app.stores.database.removal import remove
 
-MOST_CHANGED = 500  # responses that one action deletes or cancels
-MOST_EXPORTED = 1_000
-MOST_EXPORTED_BYTES = 64 << 20
+MAX_CHANGED = 500  # responses that one action deletes or cancels
+MAX_EXPORTED = 1_000
+MAX_EXPORTED_BYTES = 64 << 20
 
 
 @admin.action(permissions=["cancel"], description="Cancel the selected responses")
 def cancel(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]") -> None:
     """Cancel what runs."""
-    rows = queryset.filter(status__in=RUNNING).order_by().values_list("pk", "background")[:MOST_CHANGED]
+    rows = queryset.filter(status__in=RUNNING).order_by().values_list("pk", "background")[:MAX_CHANGED]
     running = dict(rows)
     if not running:
         model_admin.message_user(request, "None of the selected responses is running.", messages.WARNING)
@@ -44,16 +44,16 @@ def cancel(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]
 @admin.action(permissions=["delete"], description="Delete the selected responses")
 def delete_selected(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]") -> HttpResponseBase | None:
     """Delete them, after a page that asks."""
-    return django_actions.delete_selected(model_admin, request, queryset[:MOST_CHANGED])
+    return django_actions.delete_selected(model_admin, request, queryset[:MAX_CHANGED])
 
 
 @admin.action(permissions=["view"], description="Export the selected responses as JSON lines")
 def export(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]") -> HttpResponse:
     """Send a file with one response a line, each with its input items."""
-    ids = list(queryset.values_list("pk", flat=True)[:MOST_EXPORTED])
+    ids = list(queryset.values_list("pk", flat=True)[:MAX_EXPORTED])
     answer = HttpResponse(content_type="application/jsonl")
     answer["Content-Disposition"] = 'attachment; filename="responses.jsonl"'
-    left = MOST_EXPORTED_BYTES
+    left = MAX_EXPORTED_BYTES
     for line in json_lines(ids):
         left -= len(line)
         if left < 0:

@@ -20,7 +20,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
-from responses_app.admin.actions import MOST_CHANGED
+from responses_app.admin.actions import MAX_CHANGED
 from responses_app.admin.formats import NONE, moment, response_link, short_id
 from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin
 from responses_app.admin.search import beginning_with
@@ -116,7 +116,7 @@ class ConversationAdmin(ReadOnlyAdmin):
     @admin.action(permissions=["delete"], description="Delete the selected conversations")
     def delete_selected(self, request: HttpRequest, queryset: "QuerySet[Conversation]") -> HttpResponseBase | None:
         """Delete them, after a page that asks; their responses stay."""
-        return django_actions.delete_selected(self, request, queryset[:MOST_CHANGED])
+        return django_actions.delete_selected(self, request, queryset[:MAX_CHANGED])
 
     @admin.display(description="conversation")
     def identifier(self, conversation: Conversation) -> SafeString:

@@ -17,27 +17,27 @@ from django.utils.functional import cached_property
 
 from responses_app.admin.text import visible
 
-MOST_COUNTED = 10_000  # rows of a list that are counted and can be paged to; filters reach the others
+MAX_COUNTED = 10_000  # rows of a list that are counted and can be paged to; filters reach the others
 
 
 class CappedPaginator(Paginator):
-    """Counts no further than `MOST_COUNTED`."""
+    """Counts no further than `MAX_COUNTED`."""
 
     @cached_property
     def found(self) -> int:
-        """How many there are; one more than `MOST_COUNTED` stands for any number."""
+        """How many there are; one more than `MAX_COUNTED` stands for any number."""
         ordered_by = self.object_list.query.order_by[0].lstrip("-")  # it is in an index, which may be all that is read
-        return int(self.object_list.order_by().values(ordered_by)[: MOST_COUNTED + 1].count())
+        return int(self.object_list.order_by().values(ordered_by)[: MAX_COUNTED + 1].count())
 
     @cached_property
     def count(self) -> int:
         """How many can be paged through."""
-        return min(self.found, MOST_COUNTED)
+        return min(self.found, MAX_COUNTED)
 
     @property
     def has_more(self) -> bool:
         """Whether there are more than can be paged through."""
-        return self.found > MOST_COUNTED
+        return self.found > MAX_COUNTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,13 @@ from responses_app.admin.formats import (
     response_link,
 )
 from responses_app.admin.text import Clipped, Room, pretty, visible
-from responses_app.admin.transcript import MOST_ITEMS, Block, Transcript, as_list
+from responses_app.admin.transcript import MAX_ITEMS, Block, Transcript, as_list
 from responses_app.models import ChainPart, Response
 
 BULKY = ("body", "input_items", "request")
 LARGEST = 8 << 20  # bytes of a response that a page reads; larger ones can be downloaded
-MOST_NEXT = 10  # of the responses that continue this one
-MOST_READ_ON = 3  # of them whose input is read for outputs of this one's calls
+MAX_NEXT = 10  # of the responses that continue this one
+MAX_READ_ON = 3  # of them whose input is read for outputs of this one's calls
 TURNS = 10  # before this one, where they are asked for
 RAW = 60_000  # characters of raw JSON on the page
 
@@ -99,7 +99,7 @@ def response_page(response: Response, *, turns: str = "") -> dict[str, Any]:
 def _turn(transcript: Transcript, response: Response, *, current: bool = False) -> Turn:
     turn = Turn(response.pk, response.created_at, current)
     for items in (response.input_items, _dict(response.body).get("output")):
-        turn.left_out += max(0, len(as_list(items)) - MOST_ITEMS)
+        turn.left_out += max(0, len(as_list(items)) - MAX_ITEMS)
         turn.blocks += transcript.read(items)
     return turn
 
@@ -120,13 +120,13 @@ def _ancestors(response: Response) -> list[Response]:
 def _neighbours(response: Response) -> Neighbours:
     light = Response.objects.defer(*BULKY)
     following = list(ChainPart.objects.filter(parent_id=response.pk).order_by("pk").values_list("pk", flat=True)[:11])
-    ids = [*following[:MOST_NEXT], *filter(None, [response.previous_response_id])]
+    ids = [*following[:MAX_NEXT], *filter(None, [response.previous_response_id])]
     known = {each.pk: each for each in light.filter(pk__in=ids)} if ids else {}
     return Neighbours(
         previous=known.get(response.previous_response_id),
-        next=[known[pk] for pk in following[:MOST_NEXT] if pk in known],
-        deleted=[pk for pk in following[:MOST_NEXT] if pk not in known],
-        more=len(following) > MOST_NEXT,
+        next=[known[pk] for pk in following[:MAX_NEXT] if pk in known],
+        deleted=[pk for pk in following[:MAX_NEXT] if pk not in known],
+        more=len(following) > MAX_NEXT,
     )
 
 
@@ -134,7 +134,7 @@ def _read_on(transcript: Transcript, near: Neighbours) -> None:
     """Find outputs of this response's calls in the input of those that continue it."""
     if not transcript.unanswered():
         return
-    small = [each.pk for each in near.next if each.size <= LARGEST // MOST_READ_ON][:MOST_READ_ON]
+    small = [each.pk for each in near.next if each.size <= LARGEST // MAX_READ_ON][:MAX_READ_ON]
     for pk, items in Response.objects.filter(pk__in=small).order_by("pk").values_list("pk", "input_items"):
         transcript.read_answers(items, pk)
 

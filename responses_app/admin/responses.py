@@ -22,7 +22,7 @@ from responses_app.admin.search import HELP, found_ids
 from responses_app.admin.text import visible
 from responses_app.models import Response
 
-MOST_NAMED = 20  # of the responses that are to be deleted, on the page that asks
+MAX_NAMED = 20  # of the responses that are to be deleted, on the page that asks
 
 
 @admin.register(Response)
@@ -93,8 +93,8 @@ class ResponseAdmin(ReadOnlyAdmin):
     ) -> tuple[list[str], dict[str, int], set[str], list[str]]:
         """Name what is to be deleted without loading it."""
         ids = [str(each) for each in objs]
-        more = [f"and {len(ids) - MOST_NAMED:,} more"] if len(ids) > MOST_NAMED else []
-        return [*ids[:MOST_NAMED], *more], {"responses": len(ids)}, set(), []
+        more = [f"and {len(ids) - MAX_NAMED:,} more"] if len(ids) > MAX_NAMED else []
+        return [*ids[:MAX_NAMED], *more], {"responses": len(ids)}, set(), []
 
     def delete_model(self, request: HttpRequest, obj: Response) -> None:
         """Delete one."""

@@ -9,7 +9,7 @@ HELP = (
     "Finds a response by its id or the beginning of it, the responses that continue one by its whole id, and the "
     "responses of a conversation by its whole id."
 )
-MOST_FOUND = 1_000  # of each kind
+MAX_FOUND = 1_000  # of each kind
 
 
 def found_ids(term: str) -> list[str]:
@@ -17,10 +17,10 @@ def found_ids(term: str) -> list[str]:
     term = term.strip()
     if not 0 < len(term) <= ID_LENGTH or not term.isascii() or not term.isprintable():
         return []
-    ids = list(beginning_with(Response.objects.all(), term).order_by("-pk").values_list("pk", flat=True)[:MOST_FOUND])
-    ids += ChainPart.objects.filter(parent_id=term).values_list("pk", flat=True)[:MOST_FOUND]
+    ids = list(beginning_with(Response.objects.all(), term).order_by("-pk").values_list("pk", flat=True)[:MAX_FOUND])
+    ids += ChainPart.objects.filter(parent_id=term).values_list("pk", flat=True)[:MAX_FOUND]
     appended = ConversationItem.objects.filter(conversation_id=term).exclude(response_id="")
-    ids += appended.order_by().values_list("response_id", flat=True).distinct()[:MOST_FOUND]
+    ids += appended.order_by().values_list("response_id", flat=True).distinct()[:MAX_FOUND]
     return ids
 
 

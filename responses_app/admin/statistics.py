@@ -11,11 +11,11 @@ from django.db.models import BooleanField, Count, Func, QuerySet
 
 from responses_app.admin.filters import newest_since
 from responses_app.models import Response, Worker
-from responses_app.stores.response_sql import RESPONSES
-from responses_app.stores.response_sql import RUNNING as RUNNING_SQL
+from responses_app.stores.database.response_sql import RESPONSES
+from responses_app.stores.database.response_sql import RUNNING as RUNNING_SQL
 
-MOST_COUNTED = 300_000  # responses a chart looks at: the newest
-MOST_WORKERS = 50
+MAX_COUNTED = 300_000  # responses a chart looks at: the newest
+MAX_WORKERS = 50
 STEPS = ((50, 1), (200, 5), (1_000, 20), (5_000, 100), (20_000, 500))  # up to: to what times are rounded, milliseconds
 LAST_STEP = 2_000
 _ROUNDED = " ".join(
@@ -89,7 +89,7 @@ def statistics(now: datetime, *, hours: int, hours_a_bin: int) -> Statistics:
     last -= timedelta(hours=last.hour % hours_a_bin)
     bins = [Bin(last - timedelta(hours=offset)) for offset in range(hours - hours_a_bin, -1, -hours_a_bin)]
     first = bins[0].start
-    since = newest_since(MOST_COUNTED, first) or first
+    since = newest_since(MAX_COUNTED, first) or first
     with connection.cursor() as cursor:
         cursor.execute(*counting(bins, since, timedelta(hours=hours_a_bin)))
         for index, status, first_token, count, tokens_in, cached, tokens_out in cursor.fetchall():
@@ -128,4 +128,4 @@ def _running_query() -> "QuerySet[Response, tuple[Any, ...]]":
 
 def workers() -> list[Worker]:
     """Return the workers, the one seen last first."""
-    return list(Worker.objects.order_by("-seen_at")[:MOST_WORKERS])
+    return list(Worker.objects.order_by("-seen_at")[:MAX_WORKERS])

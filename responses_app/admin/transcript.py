@@ -12,9 +12,9 @@ from responses_app.admin.text import FOLDED, Clipped, Room, pretty, visible
 
 ROLES = {"user": "User", "assistant": "Assistant", "developer": "Developer", "system": "System"}
 OUTPUT = "_output"  # how the types of outputs end: function_call_output, custom_tool_call_output, …
-MOST_ITEMS = 200  # shown of each list of items
+MAX_ITEMS = 200  # shown of each list of items
 ONE_LINE = 80  # characters of JSON that need no second one
-MOST_PARTS = 50  # shown of an item
+MAX_PARTS = 50  # shown of an item
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Transcript:
 
     def read(self, items: object) -> list[Block]:
         """Return the blocks of items; an output whose call was read stands with the call."""
-        blocks = (self._block(item) for item in as_list(items)[-MOST_ITEMS:])
+        blocks = (self._block(item) for item in as_list(items)[-MAX_ITEMS:])
         return [block for block in blocks if not self._answers(block)]
 
     def unanswered(self) -> list[str]:
@@ -150,7 +150,7 @@ class Transcript:
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
         parts = as_list(content)
-        for part in parts[:MOST_PARTS]:
+        for part in parts[:MAX_PARTS]:
             text = _string(part, "text") or _string(part, "refusal")
             if text:
                 block.texts.append(self._room.clip(text))
@@ -158,8 +158,8 @@ class Transcript:
                 block.note = "refusal"
             if not text:
                 block.chips.append(_part_name(part))
-        if len(parts) > MOST_PARTS:
-            block.chips.append(f"{len(parts) - MOST_PARTS:,} more parts")
+        if len(parts) > MAX_PARTS:
+            block.chips.append(f"{len(parts) - MAX_PARTS:,} more parts")
 
 
 def as_list(value: object) -> Sequence[Any]:

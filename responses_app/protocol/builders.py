@@ -14,7 +14,7 @@ from responses_app.protocol.events import EventType
 from responses_app.protocol.logprobs import event_logprobs, item_logprobs
 
 ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
-Said = list[tuple[EventType, JsonObject]]  # event type and its fields beside item_id and output_index
+PendingEvents = list[tuple[EventType, JsonObject]]  # event type and its fields beside item_id and output_index
 
 
 class ItemBuilder(ABC):
@@ -32,7 +32,7 @@ class ItemBuilder(ABC):
         """Everything written so far."""
         return "".join(self._texts)
 
-    def opened(self) -> Said:
+    def opened(self) -> PendingEvents:
         """Return what follows `output_item.added`."""
         return []
 
@@ -42,7 +42,7 @@ class ItemBuilder(ABC):
         return {"delta": text}
 
     @abstractmethod
-    def closed(self) -> Said:
+    def closed(self) -> PendingEvents:
         """Return what comes before `output_item.done`."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class MessageBuilder(ItemBuilder):
         self._phase = phase
         self._logprobs: list[TextLogprob] = []
 
-    def opened(self) -> Said:
+    def opened(self) -> PendingEvents:
         return [(EventType.PART_ADDED, {"content_index": 0, "part": _output_text("")})]
 
     def delta(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject:
@@ -71,7 +71,7 @@ class MessageBuilder(ItemBuilder):
         self._logprobs.extend(logprobs)
         return {"content_index": 0, "delta": text, "logprobs": event_logprobs(logprobs)}
 
-    def closed(self) -> Said:
+    def closed(self) -> PendingEvents:
         done = {"content_index": 0, "text": self.text, "logprobs": event_logprobs(self._logprobs)}
         return [
             (EventType.TEXT_DONE, done),
@@ -102,14 +102,14 @@ class ReasoningBuilder(ItemBuilder):
     prefix = ids.REASONING
     delta_type = EventType.REASONING_DELTA
 
-    def opened(self) -> Said:
+    def opened(self) -> PendingEvents:
         return [(EventType.PART_ADDED, {"content_index": 0, "part": _reasoning_text("")})]
 
     def delta(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject:
         self._texts.append(text)
         return {"content_index": 0, "delta": text}
 
-    def closed(self) -> Said:
+    def closed(self) -> PendingEvents:
         return [
             (EventType.REASONING_DONE, {"content_index": 0, "text": self.text}),
             (EventType.PART_DONE, {"content_index": 0, "part": _reasoning_text(self.text)}),
@@ -133,7 +133,7 @@ class FunctionCallBuilder(ItemBuilder):
         self.name = name
         self.call_id = new_id(ids.CALL)
 
-    def closed(self) -> Said:
+    def closed(self) -> PendingEvents:
         return [(EventType.ARGUMENTS_DONE, {"name": self.name, "arguments": self.text})]
 
     def item(self, status: ItemStatus) -> JsonObject:
@@ -156,10 +156,10 @@ class CompactionBuilder(ItemBuilder):
         super().__init__(new_id)
         self.sealed = ""
 
-    def opened(self) -> Said:
+    def opened(self) -> PendingEvents:
         return [(EventType.COMPACTING, {})]
 
-    def closed(self) -> Said:
+    def closed(self) -> PendingEvents:
         return []
 
     def item(self, status: ItemStatus) -> JsonObject:
@@ -179,7 +179,7 @@ class HostedBuilder(ItemBuilder):
 
     output: str | None = None
 
-    def called(self) -> Said:
+    def called(self) -> PendingEvents:
         """Return what is said once the arguments are complete and the tool begins."""
         return []
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, rate_limited, unsupported_parameter
 from responses_app.protocol.items import parse_input
+from responses_app.protocol.json_size import json_size
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import Status
 from responses_app.protocol.validation import missing
-from responses_app.protocol.written import written_size
 
 _FIELDS = (  # of a create that this takes, too; everything else means nothing here
     "model",
@@ -27,7 +27,7 @@ def parse_compact(data: Mapping[str, object]) -> CreateRequest:
         raise unsupported_parameter("conversation", hint)
     if "model" not in data:
         raise missing("model")
-    written_size({"input": data.get("input")})
+    json_size({"input": data.get("input")})
     _, items = parse_input(data.get("input"))
     if not items or items[-1]["type"] != _TRIGGER["type"]:
         items.append(_TRIGGER)

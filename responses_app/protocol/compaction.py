@@ -14,8 +14,8 @@ import orjson
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, as_tokens
 
 PURPOSE = "compaction"  # what it is sealed for
-LEAST_SUMMARY = 512  # tokens that a summary may have in any case; less than this is never worth one
-LEAST_THRESHOLD = 1000  # tokens; OpenAI's bound
+MIN_SUMMARY = 512  # tokens that a summary may have in any case; less than this is never worth one
+MIN_THRESHOLD = 1000  # tokens; OpenAI's bound
 
 REQUEST = (
     "Write a handoff summary of this conversation, for a model that will go on with it and sees nothing else of it. "
@@ -93,7 +93,7 @@ def summary_request(model_format: ModelFormat) -> RenderedMessage:
 
 def summary_room(max_model_len: int) -> int:
     """Return how many tokens a summary may have."""
-    return min(max(LEAST_SUMMARY, max_model_len // 8), max_model_len // 2)
+    return min(max(MIN_SUMMARY, max_model_len // 8), max_model_len // 2)
 
 
 def split(messages: Sequence[RenderedMessage], before: Sequence[RenderedMessage]) -> int:

@@ -13,10 +13,10 @@ from pydantic_core import PydanticCustomError
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, rate_limited
 from responses_app.protocol.identified import WITH_STATUS
 from responses_app.protocol.item_resources import item_resource
-from responses_app.protocol.items import Vocabulary, parse_items
+from responses_app.protocol.items import ClientModel, parse_items
+from responses_app.protocol.json_size import json_size
 from responses_app.protocol.metadata import Metadata, check_metadata
 from responses_app.protocol.validation import missing, validate, wrong_type
-from responses_app.protocol.written import written_size
 
 MAX_ITEMS = 20  # that one request may add
 ITEM_STATUSES = ("in_progress", "completed", "incomplete")
@@ -32,7 +32,7 @@ def _without_nul(value: str) -> str:
 Text = Annotated[str, AfterValidator(_without_nul)]
 
 
-class ConversationFields(Vocabulary):
+class ConversationFields(ClientModel):
     """What a client may say of a conversation."""
 
     metadata: Metadata | None = None
@@ -133,7 +133,7 @@ def too_many_conversations(maximum: int) -> ApiError:
 
 
 def _fields(data: Mapping[str, object]) -> ConversationFields:
-    written_size({name: data[name] for name in ConversationFields.model_fields if name in data})
+    json_size({name: data[name] for name in ConversationFields.model_fields if name in data})
     fields = validate(ConversationFields, data)
     check_metadata(fields.metadata)
     return fields
@@ -149,7 +149,7 @@ def _items(value: object) -> list[JsonObject]:
             param="items",
             code="invalid_value",
         )
-    written_size({"items": value})
+    json_size({"items": value})
     _, items = parse_items(value, at="items")
     for index, item in enumerate(items):
         _check_kept(item, f"items[{index}]")

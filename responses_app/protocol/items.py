@@ -37,27 +37,27 @@ def is_name(text: str) -> bool:
     return len(text) <= MAX_NAME and re.fullmatch(NAME, text) is not None
 
 
-class Vocabulary(BaseModel):
+class ClientModel(BaseModel):
     """Base of everything that comes from a client: frozen, tolerant of fields it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
 
-class TextPart(Vocabulary):
+class TextPart(ClientModel):
     """Text the model reads."""
 
     type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
     text: str
 
 
-class RefusalPart(Vocabulary):
+class RefusalPart(ClientModel):
     """What the model said instead of an answer."""
 
     type: Literal["refusal"]
     refusal: str
 
 
-class MediaPart(Vocabulary):
+class MediaPart(ClientModel):
     """An image, file or sound: kept, but a text model cannot read it."""
 
     type: Literal["input_image", "computer_screenshot", "input_file", "input_audio"]
@@ -80,7 +80,7 @@ Parts = Annotated[list[Part], Field(fail_fast=True)]  # else 100,000 wrong ones 
 Content = Annotated[Parts, BeforeValidator(_as_parts)]
 
 
-class Message(Vocabulary):
+class Message(ClientModel):
     """Something a user, developer, system or assistant said."""
 
     type: Literal["message"] = "message"
@@ -90,7 +90,7 @@ class Message(Vocabulary):
     phase: Literal["commentary", "final_answer"] | None = None
 
 
-class Reasoning(Vocabulary):
+class Reasoning(ClientModel):
     """What the model thought in an earlier turn."""
 
     type: Literal["reasoning"]
@@ -99,7 +99,7 @@ class Reasoning(Vocabulary):
     summary: Parts = Field(default_factory=list)
 
 
-class FunctionCall(Vocabulary):
+class FunctionCall(ClientModel):
     """A call the model made in an earlier turn, perhaps with what came of it."""
 
     type: Literal["function_call"]
@@ -112,7 +112,7 @@ class FunctionCall(Vocabulary):
     output: Any = None  # what the function gave back: some clients put it here
 
 
-class FunctionCallOutput(Vocabulary):
+class FunctionCallOutput(ClientModel):
     """What the client's function gave back."""
 
     type: Literal["function_call_output"]
@@ -121,14 +121,14 @@ class FunctionCallOutput(Vocabulary):
     output: Content
 
 
-class ItemReference(Vocabulary):
+class ItemReference(ClientModel):
     """An item this server keeps, named by its id."""
 
     type: Literal["item_reference"]
     id: str = Field(min_length=1, max_length=256)
 
 
-class Compaction(Vocabulary):
+class Compaction(ClientModel):
     """A sealed summary of what came before."""
 
     type: Literal["compaction"]
@@ -145,14 +145,14 @@ class OpenedCompaction:
     type: Literal["compaction"] = "compaction"
 
 
-class CompactionTrigger(Vocabulary):
+class CompactionTrigger(ClientModel):
     """Asks for a compaction of everything before it, and for nothing else."""
 
     type: Literal["compaction_trigger"]
     id: str | None = None
 
 
-class PassedThrough(Vocabulary):
+class PassedThrough(ClientModel):
     """An item of another tool than a function: its JSON is kept, and `tool_items` reads it."""
 
     type: str

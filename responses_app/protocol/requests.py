@@ -10,14 +10,14 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, SkipValidation
 
 from engine.formats.base import FunctionTool
-from responses_app.protocol.compaction import LEAST_THRESHOLD
+from responses_app.protocol.compaction import MIN_THRESHOLD
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
-from responses_app.protocol.items import CompactionTrigger, ParsedItem, Vocabulary, parse_input
+from responses_app.protocol.items import ClientModel, CompactionTrigger, ParsedItem, parse_input
+from responses_app.protocol.json_size import json_size
 from responses_app.protocol.metadata import Metadata, check_metadata
 from responses_app.protocol.tiers import ServiceTier
 from responses_app.protocol.tools import parse_tools, server_tool_missing
 from responses_app.protocol.validation import validate
-from responses_app.protocol.written import written_size
 
 KNOWN_INCLUDES = frozenset(
     "code_interpreter_call.outputs computer_call_output.output.image_url file_search_call.results "
@@ -40,52 +40,52 @@ def _as_reference(value: object) -> object:
     return {"id": value} if isinstance(value, str) else value
 
 
-class ReasoningOptions(Vocabulary):
+class ReasoningOptions(ClientModel):
     """How much the model thinks. gpt-oss knows low, medium and high; the rest is mapped to the nearest."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class TextFormat(Vocabulary):
+class TextFormat(ClientModel):
     """The shape of the answer."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
 
 
-class TextOptions(Vocabulary):
+class TextOptions(ClientModel):
     """Options of the answer's text."""
 
     format: TextFormat = TextFormat()
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class StreamOptions(Vocabulary):
+class StreamOptions(ClientModel):
     """Options of a stream; obfuscation is accepted and left out."""
 
     include_obfuscation: bool | None = None
 
 
-class CacheOptions(Vocabulary):
+class CacheOptions(ClientModel):
     """Options of prompt caching; `prewarm` makes a request a warm-up."""
 
     prewarm: bool | None = None
 
 
-class ConversationReference(Vocabulary):
+class ConversationReference(ClientModel):
     """The conversation a response reads and appends to."""
 
     id: str = Field(min_length=1, max_length=256)
 
 
-class ContextManagement(Vocabulary):
+class ContextManagement(ClientModel):
     """When to compact: a prompt of more tokens than this begins with a summary of what came before."""
 
     type: Literal["compaction"]
-    compact_threshold: int | None = Field(default=None, ge=LEAST_THRESHOLD)
+    compact_threshold: int | None = Field(default=None, ge=MIN_THRESHOLD)
 
 
-class Fields(Vocabulary):
+class Fields(ClientModel):
     """The fields of a request, each of the right type."""
 
     model: str | None = Field(default=None, min_length=1, max_length=256)
@@ -263,7 +263,7 @@ _KNOWN = frozenset(
 def _written_size(data: Mapping[str, object]) -> int:
     """Return the size of what is read of a request, as JSON, in bytes."""
     read = {name: data[name] for name in ("input", "tools", *Fields.model_fields) if name in data}
-    return written_size(read)
+    return json_size(read)
 
 
 def check_include(include: list[str] | None) -> None:

@@ -1,6 +1,6 @@
 """How much a JSON text holds, told before it is parsed: a megabyte of `[],` becomes 60 MB of objects.
 
-Nesting needs no bound here: orjson stops at 1024 levels, and `written_size` refuses what cannot be written again.
+Nesting needs no bound here: orjson stops at 1024 levels, and `json_size` refuses what cannot be written again.
 """
 
 from collections.abc import Iterator

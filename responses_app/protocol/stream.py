@@ -20,8 +20,8 @@ from responses_app.protocol.builders import (
     ItemBuilder,
     ItemStatus,
     MessageBuilder,
+    PendingEvents,
     ReasoningBuilder,
-    Said,
 )
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event, EventType
@@ -272,7 +272,7 @@ class ResponseStream:
         self._open = None
         return events
 
-    def _emit(self, item: ItemBuilder, said: Said) -> list[Event]:
+    def _emit(self, item: ItemBuilder, said: PendingEvents) -> list[Event]:
         place = {"item_id": item.id, "output_index": len(self.output)}
         return [self._event(type, {**place, **fields}) for type, fields in said]
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from engine.formats.base import FunctionTool
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
-from responses_app.protocol.items import MAX_NAME, NAME, Vocabulary
+from responses_app.protocol.items import MAX_NAME, NAME, ClientModel
 from responses_app.protocol.validation import missing, validate, wrong_type
 
 EXECUTED_BY_CLIENTS = "custom namespace local_shell shell apply_patch tool_search computer computer_use_preview".split()
@@ -26,7 +26,7 @@ _RUN_BY_SERVERS: Mapping[str, str] = {  # and the setting that names what runs i
 }
 
 
-class Function(Vocabulary):
+class Function(ClientModel):
     """A function tool in the Responses API's flat form."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)

@@ -51,7 +51,7 @@ class Caretaker:
         self._ready = ready
         self._lease = lease_seconds
         self._tasks: list[asyncio.Task[None]] = []
-        self._inherited: deque[AcceptedResponse] = deque()  # taken over, and to be run here
+        self._reclaimed: deque[AcceptedResponse] = deque()  # taken over, and to be run here
         self._pulse = Pulse(lease_seconds)
         self._looked_dead = False  # and it is not known yet what that has cost
         self._checking: asyncio.Task[str | None] | None = None
@@ -60,7 +60,7 @@ class Caretaker:
     async def start(self) -> None:
         """Say that the worker lives, before it accepts anything; then go on saying so."""
         await self._look_after(self._beat)
-        self._tasks = [  # two, since a long estate must not make this worker look dead
+        self._tasks = [  # two, since many orphans must not make this worker look dead
             asyncio.create_task(self._keep_beating(), name="heart"),
             asyncio.create_task(self._keep_looking(), name="caretaker"),
         ]
@@ -102,7 +102,7 @@ class Caretaker:
         while True:
             await self._look_after(self._settle)
             if self._ready() and not self._service.registry.draining:
-                await self._look_after(self._inherit)
+                await self._look_after(self._reclaim)
                 await self._look_after(self._purge)
             await asyncio.sleep(self._lease / BEATS_PER_LEASE)
 
@@ -141,16 +141,16 @@ class Caretaker:
                 unsaved.appendleft(stored)
                 raise
 
-    async def _inherit(self) -> None:
+    async def _reclaim(self) -> None:
         known = {run.response_id for run in self._service.registry.running}
-        known |= {str(accepted.response["id"]) for accepted in self._inherited}
+        known |= {str(accepted.response["id"]) for accepted in self._reclaimed}
         known |= {str(stored.response["id"]) for stored in self._service.unsaved}
-        estate = await self._store.inherit(self._state().id, dead_before=self._pulse.dead_before, known=known)
-        if estate.failed:
-            logger.warning("%d responses of workers that died have failed", estate.failed)
-        self._inherited += estate.queued
-        while self._inherited and await self._run_again(self._inherited[0]):
-            self._inherited.popleft()
+        orphans = await self._store.reclaim(self._state().id, dead_before=self._pulse.dead_before, known=known)
+        if orphans.failed:
+            logger.warning("%d responses of workers that died have failed", orphans.failed)
+        self._reclaimed += orphans.queued
+        while self._reclaimed and await self._run_again(self._reclaimed[0]):
+            self._reclaimed.popleft()
 
     async def _run_again(self, accepted: AcceptedResponse) -> bool:
         """Run a response, or let it fail; return False if it can do neither now, and has to wait."""
@@ -187,12 +187,12 @@ class Caretaker:
             await self._store.save(stored)
 
     async def _give_back(self) -> None:
-        while self._inherited:
+        while self._reclaimed:
             try:
-                await self._store.give_back(self._inherited[0])
+                await self._store.give_back(self._reclaimed[0])
             except ClaimLost:
-                logger.info("response %s is another worker's already", self._inherited[0].response["id"])
-            self._inherited.popleft()
+                logger.info("response %s is another worker's already", self._reclaimed[0].response["id"])
+            self._reclaimed.popleft()
 
     async def _purge(self) -> None:
         if time.monotonic() - self._purged_at < PURGE_SECONDS:

@@ -8,7 +8,7 @@ from engine.errors import PromptTooLong
 from engine.formats.base import MessageKind, RenderedMessage, Tokens
 from engine.types import SamplingOptions
 from responses_app.protocol.chain import ChainLink, new_link
-from responses_app.protocol.compaction import LEAST_SUMMARY, Compacted, split, summary_request, summary_room
+from responses_app.protocol.compaction import MIN_SUMMARY, Compacted, split, summary_request, summary_room
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.prompt import PromptWriter
 from responses_app.protocol.requests import CreateRequest
@@ -113,7 +113,7 @@ def _is_worth_it(
     frame, chain = writer.frame_tokens(request, link.started_on), len(link.prompt_tokens())
     stays = sum(len(message.tokens) for message in kept)
     fits = frame + stays + summary_room(max_model_len) <= max_model_len * 7 // 8  # the rest is the answer's
-    return threshold is not None and frame + chain > threshold and chain - stays >= LEAST_SUMMARY and fits
+    return threshold is not None and frame + chain > threshold and chain - stays >= MIN_SUMMARY and fits
 
 
 def _unanswered(parent: ChainLink | None) -> list[RenderedMessage]:

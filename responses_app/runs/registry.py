@@ -17,8 +17,8 @@ from responses_app.protocol.errors import overloaded
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.journal import JournalReader
 from responses_app.runs.replay import Replay
+from responses_app.runs.resumable import ResumableLimits, ResumableStreams
 from responses_app.runs.run import ResponseRun
-from responses_app.runs.sessions import SessionLimits, StreamSessions
 
 logger = logging.getLogger("respsite.runs")
 
@@ -33,7 +33,7 @@ class RunLimits:
     max_background: int = 64
     max_queued: int = 1000
     reconnect_grace: float = 0.0
-    sessions: SessionLimits = field(default_factory=SessionLimits)
+    resumable: ResumableLimits = field(default_factory=ResumableLimits)
 
 
 class RunRegistry:
@@ -48,8 +48,8 @@ class RunRegistry:
         self.draining = False  # the server stops
         self._hurry = asyncio.Event()
         self.queue = BackgroundQueue(max_running=limits.max_background, max_queued=limits.max_queued)
-        self.sessions = StreamSessions(
-            limits.sessions, cancel=lambda run: self.cancel(run, reason="its stream was given up")
+        self.resumable = ResumableStreams(
+            limits.resumable, cancel=lambda run: self.cancel(run, reason="its stream was given up")
         )
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class RunRegistry:
 
     def find(self, project: str, response_id: str) -> ResponseRun | None:
         """Return a response of a project that still runs, or whose stream is kept."""
-        run = self.get(response_id) or self.sessions.get(response_id)
+        run = self.get(response_id) or self.resumable.get(response_id)
         return run if run and run.plan.origin.project == project and not run.deleted else None
 
     @property
@@ -102,7 +102,7 @@ class RunRegistry:
         self._runs[run.response_id] = run, task
         task.add_done_callback(lambda _: self._ended(run))
         if run.plan.resumable:
-            self.sessions.keep(run)
+            self.resumable.keep(run)
 
     def attach(
         self,
@@ -140,7 +140,7 @@ class RunRegistry:
             return
         if isinstance(run, Replay):
             return
-        self.sessions.left(run)
+        self.resumable.left(run)
         if run.journal.closed or run.plan.background:
             return
         if self._limits.reconnect_grace and run.plan.resumable:
@@ -160,7 +160,7 @@ class RunRegistry:
     def _ended(self, run: ResponseRun) -> None:
         self._runs.pop(run.response_id, None)
         if run.lost:
-            self.sessions.drop(run.response_id)  # what became of it stands in the store
+            self.resumable.drop(run.response_id)  # what became of it stands in the store
         if run.plan.background:
             self.queue.leave()
         self._end_grace(run)
@@ -179,7 +179,7 @@ class RunRegistry:
     def forget(self, run: ResponseRun, *, reason: str) -> None:
         """Drop a response that was deleted: its stream is not kept, and what runs is cancelled."""
         run.deleted = True
-        self.sessions.drop(run.response_id)
+        self.resumable.drop(run.response_id)
         self.cancel(run, reason=reason)
 
     def lose(self, run: ResponseRun) -> None:
@@ -219,7 +219,7 @@ class RunRegistry:
             await asyncio.wait([task for _, task in self._runs.values()])
         if self._readers:
             await self._hear(last_words)
-        self.sessions.close()
+        self.resumable.close()
 
     async def _all_ended(self) -> None:
         while self._runs:

@@ -41,7 +41,7 @@ from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.compaction import compacted, go_on
 from responses_app.runs.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
 from responses_app.runs.journal import EventJournal
-from responses_app.runs.keeping import Measured, ResponseKeeper, RunEnd
+from responses_app.runs.persistence import Measured, RunEnd, RunPersistence
 from responses_app.runs.plan import RunPlan
 from responses_app.stores.base import Claim, ClaimLost, ParentGone, StoreError
 from responses_app.tools.base import ToolFailed
@@ -65,7 +65,7 @@ class ResponseRun:
         engine: BaseEngine,
         machine: ResponseMachine,
         journal: EventJournal,
-        keeper: ResponseKeeper,
+        persistence: RunPersistence,
         queue: BackgroundQueue,
     ) -> None:
         self.plan = plan
@@ -81,7 +81,7 @@ class ResponseRun:
         self._engine = engine
         self._machine = machine
         self._tools = plan.tools
-        self._keeper = keeper
+        self._persistence = persistence
         self._queue = queue
         self._clockwork = _Clockwork()
 
@@ -135,19 +135,19 @@ class ResponseRun:
         """
         status = Status.QUEUED if self.plan.background else Status.IN_PROGRESS
         try:
-            await self._keeper.accept({**self.response(), "status": status.value}, again=again)
+            await self._persistence.accept({**self.response(), "status": status.value}, again=again)
         except (ClaimLost, ParentGone):
             raise
         except StoreError:
             if not again:
                 error = failure(None, self.plan.origin.request_id)
-                self._keeper.refuse({**self.response(), "status": Status.FAILED.value, "error": error})
+                self._persistence.refuse({**self.response(), "status": Status.FAILED.value, "error": error})
             raise
 
     @property
     def claim(self) -> Claim | None:
         """By what right it runs here; None for one that no other worker knows of."""
-        return self._keeper.claim if self._keeper.accepted else None
+        return self._persistence.claim if self._persistence.accepted else None
 
     async def _answer(self) -> None:
         if not self.plan.background:
@@ -227,7 +227,7 @@ class ResponseRun:
     async def _begin(self) -> None:
         """Before the first thing is said: from here on this response is never run again."""
         self._clockwork.first_token = time.monotonic()
-        await self._keeper.begin()
+        await self._persistence.begin()
 
     def _give_up(self) -> None:
         """Stop without a word to the store: another worker has decided what becomes of the response.
@@ -238,7 +238,7 @@ class ResponseRun:
         self.lost = True
         logger.warning("response %s: another worker took it over, so it stops here", self.response_id)
         self.problem = unanswered_by_stopped_server()
-        if self._keeper.runs_nowhere_else:
+        if self._persistence.runs_nowhere_else:
             error = server_stopped()
             self._tell(Failed(error))
             self._tell(Ended(0, error))
@@ -264,7 +264,7 @@ class ResponseRun:
         assert compaction is not None, "only a plan with a compaction asks for a seal"
         now = compacted(compaction, summary)
         self.plan = await asyncio.to_thread(go_on, self.plan, compaction, now)  # a summary may be long
-        self._keeper.go_on(self.plan)
+        self._persistence.go_on(self.plan)
         sealed = Sealed(compaction.seal(now.as_bytes()), self.plan.generation.sampling.max_output_tokens)
         command = self._tell(sealed)
         self._machine.stream.note_sampled(self.plan.input_messages[0])
@@ -296,7 +296,7 @@ class ResponseRun:
         elif not self.finishing:
             self._given_back = True
             try:
-                await self._keeper.give_back({**self.response(), "status": Status.QUEUED.value})
+                await self._persistence.give_back({**self.response(), "status": Status.QUEUED.value})
                 logger.info("response %s goes back to the queue: the server stops", self.response_id)
             except StoreError as problem:
                 logger.error("response %s could not go back to the queue: %s", self.response_id, problem)
@@ -310,10 +310,10 @@ class ResponseRun:
 
     async def _finish(self, ending: Ending) -> None:
         """Keep the end, and then say it: a stored response is committed before its terminal event goes out."""
-        machine, at, error = self._machine, int(self._keeper.now()), None
+        machine, at, error = self._machine, int(self._persistence.now()), None
         if ending.status is Status.FAILED and self.problem is None:  # the machine's own: a summary without a word
             self.problem = unanswered(None, self.plan.origin.request_id)
-        link = self._keeper.link(machine.stream, ending.status)
+        link = self._persistence.link(machine.stream, ending.status)
         end = RunEnd(
             response=machine.outcome(at),
             link=link,
@@ -322,7 +322,7 @@ class ResponseRun:
             log=self._log_with(Ended(at)),
         )
         try:
-            kept = await self._keeper.save(end)
+            kept = await self._persistence.save(end)
         except ClaimLost:
             self._give_up()
             return
@@ -330,7 +330,7 @@ class ResponseRun:
             error, link = failure(None, self.plan.origin.request_id), None
             self.problem = unanswered(None, self.plan.origin.request_id)
             log = self._log_with(Ended(at, error))
-            self._keeper.owe(RunEnd(response=machine.outcome(at, error), measured=end.measured, log=log))
+            self._persistence.defer(RunEnd(response=machine.outcome(at, error), measured=end.measured, log=log))
         self.link = link
         self._tell(Ended(at, error))
         self._say_in_the_log()

@@ -30,8 +30,8 @@ from responses_app.protocol.validation import missing
 from responses_app.runs.failures import refusal
 from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
-from responses_app.runs.keeping import ResponseKeeper
 from responses_app.runs.machines import machine_of, wanted_tools
+from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import Origin, RunPlan
 from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.registry import RunRegistry
@@ -258,13 +258,13 @@ class ResponseService:
             engine=model.engine,
             machine=machine_of(response, model.format, key=self.id_key, tools=tools),
             journal=EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable),
-            keeper=ResponseKeeper(
-                plan, self.stores, claim=claim or Claim(self.limits.worker), now=self.now, owe=self._owe
+            persistence=RunPersistence(
+                plan, self.stores, claim=claim or Claim(self.limits.worker), now=self.now, defer=self._defer
             ),
             queue=self.registry.queue,
         )
 
-    def _owe(self, stored: StoredResponse) -> None:
+    def _defer(self, stored: StoredResponse) -> None:
         if len(self.unsaved) < MAX_UNSAVED:
             self.unsaved.append(stored)
         else:

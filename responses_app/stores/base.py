@@ -98,7 +98,7 @@ class WorkerState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estate:
+class Orphans:
     """What dead workers left: `queued` are this worker's now, to be run; `failed` is how many had to be given up."""
 
     queued: tuple[AcceptedResponse, ...] = ()
@@ -250,7 +250,7 @@ class BaseResponseStore(ABC):
         """
 
     @abstractmethod
-    async def inherit(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Estate:
+    async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
         """Take over what workers left that have not been seen since `dead_before`, or not at all.
 
         That is a time of the store's clock, long enough before a beat of this worker's own. Queued responses that can

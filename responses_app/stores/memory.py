@@ -15,7 +15,7 @@ from responses_app.stores.base import (
     BaseResponseStore,
     Claim,
     ClaimLost,
-    Estate,
+    Orphans,
     ParentGone,
     Purged,
     StoredLog,
@@ -146,7 +146,7 @@ class MemoryResponseStore(BaseResponseStore):
         self._workers = {**{each: min(seen_at, now) for each, seen_at in self._workers.items()}, worker.id: now}
         return now
 
-    async def inherit(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Estate:
+    async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
         alive = {worker_id, *(each for each, seen_at in self._workers.items() if seen_at > dead_before)}
         queued, failed = [], 0
         for (_, response_id), kept in self._responses.items():
@@ -164,7 +164,7 @@ class MemoryResponseStore(BaseResponseStore):
                 continue
             kept.of = replace(kept.of, claim=kept.claim, again=True)
             queued.append(kept.of)
-        return Estate(queued=tuple(queued), failed=failed)
+        return Orphans(queued=tuple(queued), failed=failed)
 
     async def lost(self, claims: Mapping[str, Claim]) -> Collection[str]:
         return [

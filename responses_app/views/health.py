@@ -39,6 +39,6 @@ async def ready(request: HttpRequest) -> HttpResponse:
     body["connections"] = site.connection_limit.open_connections
     body["responses_in_flight"] = len(site.registry)
     body["background_queued"] = site.registry.queue.waiting
-    body["streams_kept"] = len(site.registry.sessions)
-    body["streams_kept_bytes"] = site.registry.sessions.kept_bytes
+    body["streams_kept"] = len(site.registry.resumable)
+    body["streams_kept_bytes"] = site.registry.resumable.kept_bytes
     return json_response(body, status=200 if is_ready else 503, headers={} if is_ready else {"retry-after": "2"})

@@ -17,8 +17,8 @@ from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.pages import Query, check_include_query, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.requests import CreateRequest, parse_create
+from responses_app.runs.by_id import stream_not_kept
 from responses_app.runs.journal import EventsForgotten
-from responses_app.runs.library import stream_not_kept
 from responses_app.runs.plan import Origin
 from responses_app.runs.replay import Replay
 from responses_app.runs.run import ResponseRun
@@ -47,7 +47,7 @@ async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
     """Return a response, pick up its stream (`stream=true&starting_after=N`), or delete it."""
     site = get_site()
     if request.method == "DELETE":
-        await site.library.delete(PROJECT, response_id)
+        await site.responses.delete(PROJECT, response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
     if request.method != "GET":
         raise MethodNotAllowed(str(request.method), ["GET", "DELETE"])
@@ -56,12 +56,12 @@ async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
     check_include_query(query)
     starting_after = _starting_after(query)
     if _flag(query, "stream"):
-        run = await site.library.stream(PROJECT, response_id, starting_after=starting_after)
+        run = await site.responses.stream(PROJECT, response_id, starting_after=starting_after)
         try:
             return await _stream(site, run, dialect, starting_after=-1 if starting_after is None else starting_after)
         except EventsForgotten:
             raise stream_not_kept(response_id) from None
-    return _answer(dialect, await site.library.response(PROJECT, response_id))
+    return _answer(dialect, await site.responses.response(PROJECT, response_id))
 
 
 async def cancel(request: HttpRequest, response_id: str) -> HttpResponse:
@@ -69,7 +69,7 @@ async def cancel(request: HttpRequest, response_id: str) -> HttpResponse:
     _only(request, "POST")
     site = get_site()
     dialect = _dialect(site, request)
-    return _answer(dialect, await site.library.cancel(PROJECT, response_id))
+    return _answer(dialect, await site.responses.cancel(PROJECT, response_id))
 
 
 async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
@@ -78,7 +78,7 @@ async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
     query = query_of(request)
     wanted = parse_list_query(query)
     check_include_query(query)
-    items = list(await get_site().library.input_items(PROJECT, response_id))
+    items = list(await get_site().responses.input_items(PROJECT, response_id))
     if wanted.descending:
         items.reverse()
     start = 0

@@ -10,8 +10,8 @@ from django.db import OperationalError, connections, transaction
 
 from responses_app.models import ConversationItem
 from responses_app.stores.base import ConversationAppend, ConversationFull, ConversationRecord, StoreError
-from responses_app.stores.conversation_rows import append_response
-from responses_app.stores.conversations import DatabaseConversationStore
+from responses_app.stores.database.conversation_rows import append_response
+from responses_app.stores.database.conversations import DatabaseConversationStore
 from tests.adapters.conftest import OpenDatabase
 from tests.contracts.conversations import (
     PROJECT,
@@ -292,7 +292,7 @@ class Losing:
                 raise OperationalError("server closed the connection unexpectedly")
 
         self._monkeypatch.setattr(writer, "_commit", committing)
-        self._monkeypatch.setattr("responses_app.stores.writer.RETRY_PAUSES", (0.0,))
+        self._monkeypatch.setattr("responses_app.stores.database.writer.RETRY_PAUSES", (0.0,))
         try:
             return await change
         finally:

@@ -11,10 +11,10 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from responses_app.models import ChainPart, Conversation, Response, SampledItem
-from responses_app.stores import retention
 from responses_app.stores.base import BaseResponseStore, Purged, StoredResponse, StoreLimits, WorkerState
-from responses_app.stores.database import DatabaseResponseStore
-from responses_app.stores.retention import purge
+from responses_app.stores.database import retention
+from responses_app.stores.database.retention import purge
+from responses_app.stores.database.store import DatabaseResponseStore
 from tests.adapters.stores import DatabaseCase, queries, rows
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text
 from tests.contracts.store_life import NOW, OpenStore, is_unknown, responses

@@ -13,9 +13,9 @@ import pytest
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import AcceptedResponse, Claim, StoreLimits, WorkerState
-from responses_app.stores.database import DatabaseResponseStore
-from responses_app.stores.removal import remove
-from responses_app.stores.writes import Step, commit
+from responses_app.stores.database.removal import remove
+from responses_app.stores.database.store import DatabaseResponseStore
+from responses_app.stores.database.writes import Step, commit
 from tests.adapters.stores import DatabaseCase, Held, OnBothCase, queries, reads, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown
@@ -65,10 +65,10 @@ class TestAtOnce(OnBothCase):
         await asyncio.gather(*(stores[0].accept(accepted) for accepted in left))
         for store, worker in zip(stores, workers, strict=True):
             await store.beat(WorkerState(id=worker, started_at=0.0))
-        estates = await asyncio.gather(
-            *(store.inherit(worker, dead_before=0.0) for store, worker in zip(stores, workers, strict=True))
+        reclaimed = await asyncio.gather(
+            *(store.reclaim(worker, dead_before=0.0) for store, worker in zip(stores, workers, strict=True))
         )
-        taken = [accepted for estate in estates for accepted in estate.queued if accepted.project == project]
+        taken = [accepted for orphans in reclaimed for accepted in orphans.queued if accepted.project == project]
         assert sorted(ids_of(taken)) == sorted(ids_of(left))
 
     async def test_deleted_while_somebody_continues_it(
@@ -124,7 +124,7 @@ class TestPlans(DatabaseCase):
         item = sampled_text("Answer.")
         await store.accept(turn.begun("queued"))
         await store.beat(WorkerState(id="worker_1", started_at=0.0))
-        await store.inherit("worker_1", dead_before=0.0)
+        await store.reclaim("worker_1", dead_before=0.0)
         claim = Claim("worker_1", 2)
         assert await store.lost({turn.response_id: claim}) == []
         await store.begin(turn.project, turn.response_id, claim)
@@ -179,7 +179,7 @@ import django
 django.setup()
 from collections.abc import Iterable
 from dataclasses import replace
-from responses_app.stores.database import DatabaseResponseStore
+from responses_app.stores.database.store import DatabaseResponseStore
 
 async def client(store, number):
     turn = Turn("project")

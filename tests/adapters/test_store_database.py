@@ -12,8 +12,8 @@ from django.db import connections
 
 from responses_app.models import ChainPart, Response, SampledItem, json_text
 from responses_app.stores.base import StoreError
-from responses_app.stores.database import DatabaseResponseStore
-from responses_app.stores.rows import pack, unpack
+from responses_app.stores.database.rows import pack, unpack
+from responses_app.stores.database.store import DatabaseResponseStore
 from tests.adapters.conftest import OpenDatabase, migrate
 from tests.adapters.stores import DatabaseCase, OnBothCase, queries, reads
 from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, same_chain, sampled_text, save_chain

@@ -11,10 +11,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.models import ChainPart, Conversation, ConversationItem, Response, SampledItem, Worker
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.base import Claim, ConversationAppend, StoredResponse, StoreError, WorkerState
-from responses_app.stores.database import DatabaseResponseStore
-from responses_app.stores.estate import inherit
-from responses_app.stores.removal import remove, remove_one
-from responses_app.stores.writes import Acceptance, Step, commit
+from responses_app.stores.database.orphans import reclaim
+from responses_app.stores.database.removal import remove, remove_one
+from responses_app.stores.database.store import DatabaseResponseStore
+from responses_app.stores.database.writes import Acceptance, Step, commit
 from tests.adapters.stores import OnBothCase, rows, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, Clock, OpenStore, forget, status
@@ -82,10 +82,10 @@ class TestRows(OnBothCase):
         assert (row.started_at.timestamp(), row.seen_at.timestamp()) == (NOW - 60, NOW + 5)
         assert (row.connections, row.in_flight) == (3, 4)
         clock.now += 15 + 3599
-        await store.inherit("worker_heir", dead_before=clock.now - 15)
+        await store.reclaim("worker_heir", dead_before=clock.now - 15)
         assert await asyncio.to_thread(rows, alias, Worker, pk=worker)
         clock.now += 1
-        await store.inherit("worker_heir", dead_before=clock.now - 15)
+        await store.reclaim("worker_heir", dead_before=clock.now - 15)
         assert not await asyncio.to_thread(rows, alias, Worker, pk=worker)
 
 
@@ -165,7 +165,7 @@ class TestTwice(OnBothCase):
         await store.accept(Turn(turn.project).begun())
 
         def take(connection: BaseDatabaseWrapper, before: object = None) -> object:
-            return inherit(connection, "worker_heir", before, dead_before=NOW)  # type: ignore[arg-type]
+            return reclaim(connection, "worker_heir", before, dead_before=NOW)  # type: ignore[arg-type]
 
         first = await asyncio.to_thread(within, alias, take)
         assert await asyncio.to_thread(within, alias, lambda db: take(db, first)) == first

@@ -36,12 +36,12 @@ def test_an_export_has_a_response_a_line(admin: Client) -> None:
 
 
 def test_an_export_is_bounded(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actions, "MOST_EXPORTED", 70)
+    monkeypatch.setattr(actions, "MAX_EXPORTED", 70)
     samples.many(200)
     every = {"action": "export", "_selected_action": [f"resp_{0xABC000000:032x}"], "select_across": "1"}
     assert admin.post(LIST, every).content.count(b"\n") == 70
     assert admin.post(f"{LIST}?status=failed", every).content.count(b'"status":"failed"') < 70
-    monkeypatch.setattr(actions, "MOST_EXPORTED_BYTES", 1_000)
+    monkeypatch.setattr(actions, "MAX_EXPORTED_BYTES", 1_000)
     assert 0 < len(admin.post(LIST, every).content) <= 1_000
 
 
@@ -73,7 +73,7 @@ def test_one_response_can_be_deleted_from_its_page(admin: Client) -> None:
 
 
 def test_deleting_all_that_match_stops_at_a_bound(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actions, "MOST_CHANGED", 40)
+    monkeypatch.setattr(actions, "MAX_CHANGED", 40)
     samples.many(100)
     chosen = (f"resp_{0xABC000000:032x}",)
     answer = act(admin, "delete_selected", *chosen, select_across="1")

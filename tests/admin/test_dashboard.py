@@ -69,7 +69,7 @@ def test_a_week_is_counted_in_larger_bins() -> None:
 
 @pytest.mark.django_db
 def test_too_many_responses_are_counted_from_a_later_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "MOST_COUNTED", 5)
+    monkeypatch.setattr(counting, "MAX_COUNTED", 5)
     for number in range(20):
         samples.response(number, created_at=hour(14) - timedelta(hours=number))
     counted = statistics(NOW, hours=24, hours_a_bin=1)

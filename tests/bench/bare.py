@@ -18,7 +18,7 @@ from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import path, re_path
 
-from responses_app.backpressure import Backpressure
+from responses_app.servers.backpressure import Backpressure
 
 
 @cache

@@ -9,7 +9,7 @@ import pytest
 
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, WorkerState
 from tests.contracts.store import GONE, Turn, exchange, new_id, same_chain, sampled_text
-from tests.contracts.store_life import LEASE, NOW, Clock, OpenStore, inherited, seen, status
+from tests.contracts.store_life import LEASE, NOW, Clock, OpenStore, reclaimed, seen, status
 
 
 def every_step(store: BaseResponseStore, turn: Turn) -> list[Callable[[], Awaitable[None]]]:
@@ -32,7 +32,7 @@ class ClaimsContract:
     async def test_a_worker_that_was_taken_for_dead_changes_nothing(self, store: BaseResponseStore, state: str) -> None:
         turn = Turn()
         await store.accept(turn.begun(state))
-        await inherited(store, "worker_heir", turn.project)
+        await reclaimed(store, "worker_heir", turn.project)
         decided = await store.response(turn.project, turn.response_id)
         assert decided is not None
         assert decided["status"] == ("queued" if state == "queued" else "failed")
@@ -48,7 +48,7 @@ class ClaimsContract:
         turns = [Turn() for _ in range(5)]
         for turn in turns:
             await store.accept(turn.begun("queued"))
-        await inherited(store, "worker_heir", turns[2].project)  # it takes them all
+        await reclaimed(store, "worker_heir", turns[2].project)  # it takes them all
         mine = [Turn() for _ in range(5)]
         for turn in mine:
             await store.accept(turn.begun("queued"))
@@ -62,7 +62,7 @@ class ClaimsContract:
     async def test_what_heirs_have_ended_stays_as_it_is(self, store: BaseResponseStore) -> None:
         turn = Turn()
         await store.accept(turn.begun("queued"))
-        (taken,), _ = await inherited(store, "worker_heir", turn.project)
+        (taken,), _ = await reclaimed(store, "worker_heir", turn.project)
         stored = replace(turn.saying(*exchange(1)), accepted=True, claim=taken.claim)
         await store.save(stored)
         for step in every_step(store, turn):
@@ -85,17 +85,17 @@ class ClaimsContract:
         turn = Turn()
         await store.accept(turn.begun("queued"))
         for epoch in (2, 3, 4):
-            (taken,), _ = await inherited(store, f"worker_{epoch}", turn.project)
+            (taken,), _ = await reclaimed(store, f"worker_{epoch}", turn.project)
             assert taken.claim == Claim(f"worker_{epoch}", epoch)
             await store.give_back(taken)
 
     async def test_what_was_taken_over_and_got_lost_on_the_way_is_given_again(self, store: BaseResponseStore) -> None:
         turn = Turn()
         await store.accept(turn.begun("queued"))
-        (taken,), _ = await inherited(store, "worker_heir", turn.project)
+        (taken,), _ = await reclaimed(store, "worker_heir", turn.project)
         for known, given in (((), [taken]), ([turn.response_id], [])):
-            estate = await store.inherit("worker_heir", dead_before=0.0, known=known)
-            assert [each for each in estate.queued if each.project == turn.project] == given
+            orphans = await store.reclaim("worker_heir", dead_before=0.0, known=known)
+            assert [each for each in orphans.queued if each.project == turn.project] == given
 
     # --- clocks ---
 
@@ -107,11 +107,11 @@ class ClaimsContract:
         await store.beat(WorkerState(id=dead, started_at=NOW))
         await store.accept(Turn(project).begun("queued", claim=Claim(dead)))
         clock.now = NOW
-        assert (await inherited(store, heir, project))[0] == []
+        assert (await reclaimed(store, heir, project))[0] == []
         clock.now = NOW + LEASE - 1
-        assert (await inherited(store, heir, project))[0] == []
+        assert (await reclaimed(store, heir, project))[0] == []
         clock.now = NOW + LEASE
-        assert len((await inherited(store, heir, project))[0]) == 1
+        assert len((await reclaimed(store, heir, project))[0]) == 1
 
     async def test_the_time_of_a_beat_is_now(self, store: BaseResponseStore) -> None:
         before = time.time()

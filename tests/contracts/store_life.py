@@ -1,4 +1,4 @@
-"""How responses come and go in every store: accepted, begun, saved, read, deleted, expired, inherited, purged."""
+"""How responses come and go in every store: accepted, begun, saved, read, deleted, expired, reclaimed, purged."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,7 +13,7 @@ from responses_app.stores.base import (
     AcceptedResponse,
     BaseResponseStore,
     Claim,
-    Estate,
+    Orphans,
     Purged,
     StoredResponse,
     StoreLimits,
@@ -78,13 +78,13 @@ async def is_unknown(store: BaseResponseStore, stored: StoredResponse) -> bool:
     return found == [None, None, None]
 
 
-async def inherited(
+async def reclaimed(
     store: BaseResponseStore, worker: str, project: str, *known: str
-) -> tuple[list[AcceptedResponse], Estate]:
-    """Let a worker inherit, which has been heard just now; return what it got of this test's project, and all."""
+) -> tuple[list[AcceptedResponse], Orphans]:
+    """Let a worker reclaim, which has been heard just now; return what it got of this test's project, and all."""
     heard = await store.beat(WorkerState(id=worker, started_at=NOW))
-    estate = await store.inherit(worker, dead_before=heard - LEASE, known=known)
-    return [accepted for accepted in estate.queued if accepted.project == project], estate
+    orphans = await store.reclaim(worker, dead_before=heard - LEASE, known=known)
+    return [accepted for accepted in orphans.queued if accepted.project == project], orphans
 
 
 async def purged(store: BaseResponseStore) -> list[Purged]:
@@ -150,7 +150,7 @@ class LifeContract:
             store.give_back(turn.begun("queued", again=True)),
         )
         assert await status(store, turn.begun()) == "queued"
-        queued, _ = await inherited(store, "worker_heir", turn.project)
+        queued, _ = await reclaimed(store, "worker_heir", turn.project)
         assert [accepted.request for accepted in queued] == [{"input": "Hello"}]
 
     @pytest.mark.parametrize("again", [False, True])
@@ -266,17 +266,17 @@ class LifeContract:
         for accepted in (queued, running, unknown):
             await store.accept(accepted)
         clock.now = NOW + LEASE - 1
-        assert (await inherited(store, heir, project))[0] == []
+        assert (await reclaimed(store, heir, project))[0] == []
         assert await status(store, running) == "in_progress"
         clock.now = NOW + LEASE
-        taken, estate = await inherited(store, heir, project)
+        taken, orphans = await reclaimed(store, heir, project)
         assert taken == [replace(queued, claim=Claim(heir, 2), again=True)]
-        assert estate.failed >= 2
+        assert orphans.failed >= 2
         for lost in (running, unknown):
             assert await seen(store, lost) == {**lost.response, "status": "failed", "error": SERVER_STOPPED}
         assert await seen(store, queued) == queued.response
-        known = [str(each.response["id"]) for each in estate.queued]
-        assert await inherited(store, heir, project, *known) == ([], Estate())
+        known = [str(each.response["id"]) for each in orphans.queued]
+        assert await reclaimed(store, heir, project, *known) == ([], Orphans())
 
     async def test_what_a_living_worker_runs_is_left_alone(self, open_store: OpenStore) -> None:
         clock = Clock()
@@ -287,7 +287,7 @@ class LifeContract:
             await store.accept(accepted)
         for clock.now in (NOW, NOW + LEASE - 1, NOW + 2 * LEASE - 2):
             await store.beat(WorkerState(id=alive, started_at=NOW, connections=3, in_flight=2))
-            assert (await inherited(store, heir, project))[0] == []
+            assert (await reclaimed(store, heir, project))[0] == []
         assert [await status(store, accepted) for accepted in begun] == ["queued", "in_progress"]
 
     async def test_one_that_never_said_it_lives_is_dead_and_nobody_inherits_from_itself(
@@ -296,19 +296,19 @@ class LifeContract:
         worker = new_id("worker")
         queued = Turn().begun("queued", claim=Claim(worker))
         await store.accept(queued)
-        estate = await store.inherit(worker, dead_before=NOW)
-        assert [each for each in estate.queued if each.project == queued.project] == []
-        assert len((await inherited(store, "worker_heir", queued.project))[0]) == 1
+        orphans = await store.reclaim(worker, dead_before=NOW)
+        assert [each for each in orphans.queued if each.project == queued.project] == []
+        assert len((await reclaimed(store, "worker_heir", queued.project))[0]) == 1
 
     async def test_what_was_taken_over_runs_to_its_end(self, store: BaseResponseStore) -> None:
         turn = Turn()
         await store.accept(turn.begun("queued"))
-        (taken,), _ = await inherited(store, "worker_heir", turn.project)
+        (taken,), _ = await reclaimed(store, "worker_heir", turn.project)
         await store.accept(taken)
         await store.begin(turn.project, turn.response_id, taken.claim)
         stored = replace(turn.saying(*exchange(1)), accepted=True, claim=taken.claim)
         await store.save(stored)
-        assert (await inherited(store, "worker_other", turn.project))[0] == []
+        assert (await reclaimed(store, "worker_other", turn.project))[0] == []
         assert await seen(store, stored) == stored.response
 
     # --- retention ---

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from engine.formats.harmony import encoding
 from engine.formats.harmony.encoding import (
-    LONGEST_SLICE,
+    MAX_SLICE,
     REPLACEMENT,
     decode_tokens,
     encode_harmony,
@@ -62,14 +62,14 @@ def test_the_tokens_are_the_librarys(text: str) -> None:
 def test_slices_change_no_token(text: str) -> None:
     """Where a text can be divided at all: a slice of full length was cut where it had to be."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "LONGEST_SLICE", 24)
+        patch.setattr(encoding, "MAX_SLICE", 24)
         if all(len(part) < 24 for part in encoding._slices(text)):
             assert encode_text(text) == library(text)
 
 
 @pytest.mark.parametrize("name", ["words", "prose", "json", "urls", "special-tokens", "base64", "hex", "space-letter"])
 def test_what_people_write_can_be_divided(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "LONGEST_SLICE", 64)
+    monkeypatch.setattr(encoding, "MAX_SLICE", 64)
     text = hostile_text(name, 5000)
     parts = list(encoding._slices(text))
     assert len(parts) > 50 or name == "prose"
@@ -113,9 +113,9 @@ def test_the_vocabulary_is_the_librarys() -> None:
 
 def test_long_runs_come_in_slices_and_lose_nothing() -> None:
     for name in RUNS:
-        text = hostile_text(name, 3 * LONGEST_SLICE)
+        text = hostile_text(name, 3 * MAX_SLICE)
         parts = list(encode_slices(text))
-        assert all(len(part) <= LONGEST_SLICE for part in encoding._slices(text))
+        assert all(len(part) <= MAX_SLICE for part in encoding._slices(text))
         assert decode_tokens(token for part in parts for token in part) == text
 
 

@@ -64,7 +64,7 @@ class TestWhatFails:
         after: int,
         scale_out: bool,
     ) -> None:
-        monkeypatch.setattr(vllm_wire, "LONGEST_LINE", 256 * 1024)
+        monkeypatch.setattr(vllm_wire, "MAX_LINE", 256 * 1024)
         fake = await open_fake(scale_out=scale_out)
         await assert_it_passes(await vllm_over(fake), fake, fault, after, expected)
 

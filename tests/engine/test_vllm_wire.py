@@ -106,7 +106,7 @@ def test_an_error_in_the_stream_is_a_refusal() -> None:
 
 
 def test_a_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_wire, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(vllm_wire, "MAX_LINE", 1000)
     stream = TokenStream(GENERATE, max_tokens=99)
     assert not list(stream.feed(b"x" * 1000 + b"\n" + b"x" * 1000))
     with pytest.raises(GenerationFailed, match="more than 1000 bytes"):

@@ -18,10 +18,10 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.tiers import ServiceTiers
+from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
 from responses_app.runs.journal import JournalReader, Waiter
-from responses_app.runs.library import ResponseLibrary
 from responses_app.runs.plan import Origin
 from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.run import ResponseRun
@@ -174,7 +174,7 @@ class Site:
     def __post_init__(self) -> None:
         self.registry = RunRegistry(self.run_limits)
         self.forgetting = Forgetting(self.registry)
-        self.library = ResponseLibrary(
+        self.responses = ResponsesById(
             self.store,
             self.registry,
             self.forgetting,

@@ -136,7 +136,7 @@ class TestForgotten:
         first = await self.made(site)
         second = await site.begin(input="two", store=False, previous_response_id=first.response_id)
         await second.to_the_end()
-        await site.library.delete("default", first.response_id)
+        await site.responses.delete("default", first.response_id)
         assert second.run.link is not None
         assert (await self.go_on(site, second.run.link))["type"] == "response.completed"
 
@@ -145,6 +145,6 @@ class TestForgotten:
         told: list[Collection[str]] = []
         site.forgetting.add_memory(told.append)
         link = await self.made(site)
-        await site.library.delete("default", link.response_id)
+        await site.responses.delete("default", link.response_id)
         site.forgetting.remove_memory(told.append)
         assert told == [{link.response_id}]

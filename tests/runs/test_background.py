@@ -132,7 +132,7 @@ async def test_one_that_waits_can_be_cancelled() -> None:
     await site.engine.waits.wait()
     waiting = await site.begin(input="b", background=True)
     await eventually(lambda: site.registry.queue.waiting == 1)
-    response = await site.library.cancel("default", waiting.run.response_id)
+    response = await site.responses.cancel("default", waiting.run.response_id)
     assert (response["status"], response["output"]) == ("cancelled", [])
     assert site.registry.queue.waiting == 0
     assert_laws(await waiting.to_the_end())
@@ -143,11 +143,11 @@ async def test_cancelled_in_the_middle_it_keeps_what_was_said() -> None:
     site = hanging()
     reading = await site.begin(input="hi", background=True)
     await site.engine.waits.wait()
-    response = await site.library.cancel("default", reading.run.response_id)
+    response = await site.responses.cancel("default", reading.run.response_id)
     assert response["status"] == "cancelled"
     assert response["output"][0]["content"][0]["text"] == "Half of it"  # type: ignore[index]
-    again = await site.library.cancel("default", reading.run.response_id)
-    assert again == response == await site.library.response("default", reading.run.response_id)
+    again = await site.responses.cancel("default", reading.run.response_id)
+    assert again == response == await site.responses.response("default", reading.run.response_id)
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -155,10 +155,10 @@ async def test_what_cannot_be_cancelled(background: bool) -> None:
     site = Site()
     response = await site.ask(input="hi", background=background)
     with pytest.raises(ApiError, match="completed" if background else "synchronous") as refused:
-        await site.library.cancel("default", str(response["id"]))
+        await site.responses.cancel("default", str(response["id"]))
     assert (refused.value.status, refused.value.param) == (400, "response_id")
     with pytest.raises(ApiError) as unknown:
-        await site.library.cancel("another", str(response["id"]))
+        await site.responses.cancel("another", str(response["id"]))
     assert unknown.value.status == 404
 
 
@@ -173,10 +173,10 @@ async def test_nothing_said_when_the_server_stops_goes_back_to_the_queue() -> No
     assert reading.reader.ended or reading.take()
 
     other = Site(store=site.store)
-    (accepted,) = (await other.store.inherit("other", dead_before=0.0)).queued
+    (accepted,) = (await other.store.reclaim("other", dead_before=0.0)).queued
     await other.service.run_again(accepted)
     await eventually(lambda: len(other.registry) == 0)
-    done = await other.library.response("default", reading.run.response_id)
+    done = await other.responses.response("default", reading.run.response_id)
     assert (done["status"], done["id"], done["metadata"]) == ("completed", reading.run.response_id, {"a": "b"})
     assert done["created_at"] == kept["created_at"]
     assert list(other.engine.prompts[0]) == list(site.engine.prompts[0])

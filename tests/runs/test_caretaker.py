@@ -12,7 +12,7 @@ from engine.errors import EngineUnavailable
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.runs import caretaker as caretaker_module
 from responses_app.runs.caretaker import Caretaker
-from responses_app.stores.base import AcceptedResponse, Claim, Estate, StoreError, WorkerState
+from responses_app.stores.base import AcceptedResponse, Claim, Orphans, StoreError, WorkerState
 from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
 from tests.waiting import eventually
 
@@ -94,8 +94,8 @@ async def test_nothing_is_taken_over_by_a_server_that_stops() -> None:
         store = await left_behind()
         site.store._responses |= store._responses
         await asyncio.sleep(3 * LEASE)
-        estate = await site.store.inherit("another", dead_before=0.0)
-        assert len(estate.queued) == 1
+        orphans = await site.store.reclaim("another", dead_before=0.0)
+        assert len(orphans.queued) == 1
         site.registry.hurry()
         await closing
 
@@ -136,8 +136,8 @@ async def test_what_cannot_run_now_is_given_back_at_the_end() -> None:
     async with looked_after(site):
         await asyncio.sleep(3 * LEASE)
     other = Site(store=site.store)
-    estate = await other.store.inherit("other", dead_before=0.0)
-    assert [accepted.response["status"] for accepted in estate.queued] == ["queued"], "nobody has to be dead first"
+    orphans = await other.store.reclaim("other", dead_before=0.0)
+    assert [accepted.response["status"] for accepted in orphans.queued] == ["queued"], "nobody has to be dead first"
 
 
 async def test_what_can_never_run_has_failed_and_stops_nothing_else() -> None:
@@ -159,7 +159,7 @@ async def test_what_can_never_run_and_was_lost_meanwhile_stops_nothing_else() ->
     site.engine.ill = EngineUnavailable("away")
     async with looked_after(site):
         await eventually(lambda: all(each.claim.worker == "me" for each in site.store._responses.values()))
-        first, _ = (await site.store.inherit("heir", dead_before=time.time() + 1)).queued
+        first, _ = (await site.store.reclaim("heir", dead_before=time.time() + 1)).queued
         assert first.request is not None
         first.request["model"], site.engine.ill = "gone", None
         await eventually(lambda: statuses(site.store) == ["failed", "completed"])
@@ -197,7 +197,7 @@ async def test_one_that_was_deleted_meanwhile_stays_deleted() -> None:
     site.engine.ill = EngineUnavailable("away")
     async with looked_after(site):
         await asyncio.sleep(2 * LEASE)
-        await site.library.delete("default", str(kept(site.store)[0]["id"]))
+        await site.responses.delete("default", str(kept(site.store)[0]["id"]))
         site.engine.ill = None
         await eventually(lambda: len(site.engine.requests) == 1)
         await eventually(lambda: len(site.registry) == 0)
@@ -228,18 +228,18 @@ async def test_one_that_was_deleted_before_its_end_could_be_kept_stays_deleted()
         reading = await site.begin(input="hi")
         site.store.failure = RuntimeError("broken")
         await reading.to_the_end()
-        await site.library.delete("default", reading.run.response_id)
+        await site.responses.delete("default", reading.run.response_id)
         site.store.failure = None
         await eventually(lambda: len(site.service.unsaved) == 0)
     assert statuses(site.store) == []
 
 
 class SlowStore(FakeStore):
-    """A store whose estate takes long to take over."""
+    """A store whose orphans take long to take over."""
 
-    async def inherit(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Estate:
+    async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
         await asyncio.sleep(10 * LEASE)
-        return Estate()
+        return Orphans()
 
 
 async def test_a_long_estate_does_not_make_a_worker_look_dead() -> None:
@@ -284,7 +284,7 @@ async def test_what_it_lost_while_it_was_silent_is_stopped(background: bool) -> 
         site.store.goes_on.clear()
         await asyncio.sleep(2 * LEASE)
         heard = await site.store.beat(WorkerState(id="heir", started_at=0))
-        assert (await site.store.inherit("heir", dead_before=heard - LEASE)).failed == 1
+        assert (await site.store.reclaim("heir", dead_before=heard - LEASE)).failed == 1
         decided = kept(site.store)
         site.store.goes_on.set()
         end = (await lost.to_the_end())[-1]
@@ -301,7 +301,7 @@ async def test_what_was_queued_and_lost_ends_here_without_an_end() -> None:
     site = Site(FakeEngine([[gate, ANSWER]]))
     reading = await site.begin(input="hi", background=True)
     await site.engine.waits.wait()
-    (taken,) = (await site.store.inherit("heir", dead_before=0.0)).queued
+    (taken,) = (await site.store.reclaim("heir", dead_before=0.0)).queued
     gate.set()
     await eventually(lambda: len(site.registry) == 0)
     events = await reading.to_the_end()
@@ -318,7 +318,7 @@ async def test_one_that_was_lost_at_its_very_end_is_not_completed() -> None:
     site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]]))
     reading = await site.begin(input="hi")
     await eventually(lambda: statuses(site.store) == ["in_progress"])
-    await site.store.inherit("heir", dead_before=0.0)
+    await site.store.reclaim("heir", dead_before=0.0)
     decided = kept(site.store)
     gate.set()
     assert (await reading.to_the_end())[-1]["type"] == "response.failed"

@@ -10,8 +10,8 @@ from responses_app.protocol.errors import ApiError
 from responses_app.runs.journal import Entry
 from responses_app.runs.registry import RunLimits
 from responses_app.runs.replay import Replay
+from responses_app.runs.resumable import ResumableLimits
 from responses_app.runs.run import ResponseRun
-from responses_app.runs.sessions import SessionLimits
 from responses_app.stores.base import StoredLog
 from tests.runs.fakes import FakeEngine, Site
 
@@ -19,7 +19,7 @@ ANSWER = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>f
 CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
 UNKNOWN = "<|channel|>commentary to=python code<|message|>1+1<|call|>"
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
-NOT_KEPT = RunLimits(max_runs=10, sessions=SessionLimits(max_sessions=0))
+NOT_KEPT = RunLimits(max_runs=10, resumable=ResumableLimits(max_streams=0))
 
 
 def entries_of(source: ResponseRun | Replay, starting_after: int | None = None) -> list[bytes]:
@@ -57,8 +57,8 @@ async def test_the_events_are_the_same(case: str) -> None:
     turns, fields = CASES[case]
     site = Site(FakeEngine(turns))
     response_id, events = await told(site, **{"input": "hi", **fields})
-    site.registry.sessions.drop(response_id)
-    again = await site.library.stream("default", response_id, starting_after=None)
+    site.registry.resumable.drop(response_id)
+    again = await site.responses.stream("default", response_id, starting_after=None)
     assert isinstance(again, Replay)
     assert entries_of(again) == events
     for number in range(len(events)):
@@ -69,7 +69,7 @@ async def test_a_stream_whose_beginning_is_forgotten_here_is_read_from_its_log()
     site = Site(FakeEngine([[ANSWER]]), run_limits=NOT_KEPT)
     reading = await site.begin(input="hi", transport="sse")
     events = await reading.to_the_end()
-    again = await site.library.stream("default", reading.run.response_id, starting_after=2)
+    again = await site.responses.stream("default", reading.run.response_id, starting_after=2)
     assert isinstance(again, Replay)
     assert len(entries_of(again, 2)) == len(events) - 3
 
@@ -77,8 +77,8 @@ async def test_a_stream_whose_beginning_is_forgotten_here_is_read_from_its_log()
 async def test_one_that_its_worker_left_has_failed() -> None:
     site = Site(FakeEngine([[asyncio.Event()]]))
     reading = await site.begin(input="hi", transport="sse")
-    await site.store.inherit("another", dead_before=float("inf"))
-    again = await Site(store=site.store).library.stream("default", reading.run.response_id, starting_after=None)
+    await site.store.reclaim("another", dead_before=float("inf"))
+    again = await Site(store=site.store).responses.stream("default", reading.run.response_id, starting_after=None)
     assert [b'"response.failed"' in each for each in entries_of(again)] == [False, False, True]
 
 
@@ -87,7 +87,7 @@ async def test_unknown_and_foreign_ones_are_not_found() -> None:
     response_id, _ = await told(site, input="hi")
     for project, wanted in (("other", response_id), ("default", "resp_0")):
         with pytest.raises(ApiError) as refused:
-            await Site(store=site.store).library.stream(project, wanted, starting_after=None)
+            await Site(store=site.store).responses.stream(project, wanted, starting_after=None)
         assert refused.value.status == 404
 
 
@@ -96,7 +96,7 @@ async def test_a_log_that_cannot_be_read_is_said_and_logged(
 ) -> None:
     site = Site(FakeEngine([[ANSWER]]))
     response_id, _ = await told(site, input="hi")
-    site.registry.sessions.drop(response_id)
+    site.registry.resumable.drop(response_id)
     kept = await site.store.log("default", response_id)
     assert kept is not None
 
@@ -105,6 +105,6 @@ async def test_a_log_that_cannot_be_read_is_said_and_logged(
 
     monkeypatch.setattr(site.store, "log", damaged)
     with pytest.raises(ApiError) as refused:
-        await site.library.stream("default", response_id, starting_after=None)
+        await site.responses.stream("default", response_id, starting_after=None)
     assert refused.value.code == "stream_not_kept"
     assert "cannot be read" in caplog.text

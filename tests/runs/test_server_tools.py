@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from engine.formats.harmony.encoding import decode_tokens
-from responses_app.protocol.builders import HostedBuilder, ItemStatus, Said
+from responses_app.protocol.builders import HostedBuilder, ItemStatus, PendingEvents
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
 from responses_app.runs.replay import Replay
@@ -25,7 +25,7 @@ class ShellBuilder(HostedBuilder):
 
     prefix, delta_type = "lsh_", EventType.ARGUMENTS_DELTA
 
-    def closed(self) -> Said:
+    def closed(self) -> PendingEvents:
         return [(EventType.ARGUMENTS_DONE, {"arguments": self.text})]
 
     def item(self, status: ItemStatus) -> JsonObject:
@@ -129,9 +129,9 @@ async def test_its_stream_is_made_again_of_the_log_without_running_it() -> None:
     site = site_with(tool)
     reading = await site.begin(input="hi", tools=ASKED, transport="sse")
     events = await reading.to_the_end()
-    site.registry.sessions.drop(reading.run.response_id)
+    site.registry.resumable.drop(reading.run.response_id)
     tool.ended.clear()
-    again = await site.library.stream("default", reading.run.response_id, starting_after=None)
+    again = await site.responses.stream("default", reading.run.response_id, starting_after=None)
     assert isinstance(again, Replay)
     assert again.journal.last_number == events[-1]["sequence_number"]
     assert not tool.ended.is_set()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.tcp import Connection as TcpConnection
 
-from responses_app.daphne_frames import write_text_frames
+from responses_app.servers.daphne_frames import write_text_frames
 from tests.clients import RAW_UPGRADE, raw_connection, raw_frame
 from tests.server import Server
 

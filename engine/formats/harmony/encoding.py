@@ -28,7 +28,7 @@ STOP_TOKENS = (RETURN, CALL)  # generation ends here
 END_TOKENS = frozenset((RETURN, CALL, END, ENDOFTEXT))  # a message ends here
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
-LONGEST_SLICE = 64 * 1024  # characters that are encoded at once
+MAX_SLICE = 64 * 1024  # characters that are encoded at once
 
 _FIRST_SPECIAL = 199_998  # id: those from here on are special tokens
 _VOCABULARY = 201_089  # ids
@@ -72,7 +72,7 @@ def encode_text(text: str) -> list[int]:
 def encode_slices(text: str) -> Iterator[list[int]]:
     """Encode text that somebody wrote, part by part: in bounded steps, between which other threads have their turn.
 
-    The tokens are those of the whole text, but where a run of more than `LONGEST_SLICE` characters offers no place to
+    The tokens are those of the whole text, but where a run of more than `MAX_SLICE` characters offers no place to
     divide it (one character repeated, letters without an end): there a token ends at the cut, which the whole text
     would not have.
     """
@@ -103,9 +103,9 @@ def decode_tokens(tokens: Iterable[int]) -> str:
 
 def _slices(text: str) -> Iterator[str]:
     begin = 0
-    while len(text) - begin > LONGEST_SLICE:
-        end = begin + LONGEST_SLICE
-        found = _PIECE_ENDS.search(text, begin + LONGEST_SLICE // 2, end)
+    while len(text) - begin > MAX_SLICE:
+        end = begin + MAX_SLICE
+        found = _PIECE_ENDS.search(text, begin + MAX_SLICE // 2, end)
         if found:
             end = found.end()
         yield text[begin:end]

@@ -12,9 +12,9 @@ from django.db import DatabaseError
 
 from responses_app.relay import Relay
 from responses_app.stores.base import Purged, StoreLimits
-from responses_app.stores.retention import added, purge
+from responses_app.stores.database.retention import added, purge
 
-MOST_COUNTED = 1_000_000  # responses a dry run looks at
+MAX_COUNTED = 1_000_000  # responses a dry run looks at
 
 
 class Command(BaseCommand):
@@ -52,7 +52,7 @@ class Command(BaseCommand):
             ) from None
 
     def _look(self, limits: StoreLimits) -> None:
-        found = purge("default", limits, dry_run=True, max_responses=MOST_COUNTED)
+        found = purge("default", limits, dry_run=True, max_responses=MAX_COUNTED)
         self.stdout.write(f"Would remove {'at least ' if found.more else ''}{_told(found)}.")
 
     def _remove(self, limits: StoreLimits) -> None:

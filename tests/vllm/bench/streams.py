@@ -12,7 +12,7 @@ from tests.vllm.bench.servers import Bench, Contender
 
 ROUNDS = 5
 SETTLE_SECONDS = 0.2  # after the last event, for what a server still has to do for it
-LEAST_RESPONSES = 2  # a round of a single stream has this many, one after the other
+MIN_RESPONSES = 2  # a round of a single stream has this many, one after the other
 TEXT = " ".join(["The quick brown fox jumps over the lazy dog near the river"] * 41)
 SCRIPT: list[dict[str, object]] = [{"when": "stream", "say": f"<|channel|>final<|message|>{TEXT}<|return|>"}]
 
@@ -56,7 +56,7 @@ async def _round(contender: Contender, number: int, samples: Samples) -> None:
     async with http() as session:
         await wake(session, contender.url, number)
         began = [clock() for clock in clocks]
-        for _ in range(-(-LEAST_RESPONSES // number)):
+        for _ in range(-(-MIN_RESPONSES // number)):
             asked = (post(session, contender.url, input=f"stream {each}", store=False) for each in range(number))
             answers += await asyncio.gather(*asked)
     await asyncio.sleep(SETTLE_SECONDS)

@@ -9,7 +9,7 @@ from responses_app.protocol.resources import Status
 from responses_app.runs.journal import EventsForgotten
 from responses_app.runs.registry import RunLimits
 from responses_app.runs.replay import Replay
-from responses_app.runs.sessions import SessionLimits
+from responses_app.runs.resumable import ResumableLimits
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
 from tests.waiting import eventually
@@ -19,8 +19,8 @@ HALF = "<|channel|>final<|message|>Half of it"
 
 def site_of(*, grace: float = 0.0, engine: FakeEngine | None = None, **limits: float) -> Site:
     """Return a site with these limits of its sessions."""
-    sessions = SessionLimits(**limits)  # type: ignore[arg-type]
-    return Site(engine or FakeEngine(), run_limits=RunLimits(reconnect_grace=grace, sessions=sessions))
+    sessions = ResumableLimits(**limits)  # type: ignore[arg-type]
+    return Site(engine or FakeEngine(), run_limits=RunLimits(reconnect_grace=grace, resumable=sessions))
 
 
 def hanging() -> FakeEngine:
@@ -40,7 +40,7 @@ async def streamed(site: Site, **fields: object) -> Reading:
 async def test_a_finished_stream_is_replayed_from_any_event(number: int) -> None:
     site = site_of()
     first = await streamed(site, input="hi")
-    run = await site.library.stream("default", first.run.response_id, starting_after=max(number, 0) or None)
+    run = await site.responses.stream("default", first.run.response_id, starting_after=max(number, 0) or None)
     again = Reading(site, run, starting_after=number)
     assert await again.to_the_end() == first.events[number + 1 :]
     again.leave()
@@ -54,7 +54,7 @@ async def test_a_live_stream_goes_on_without_a_gap_or_a_double() -> None:
     first.take()
     first.leave()
     seen = len(first.events)
-    run = await site.library.stream("default", first.run.response_id, starting_after=seen - 1)
+    run = await site.responses.stream("default", first.run.response_id, starting_after=seen - 1)
     second = Reading(site, run, starting_after=seen - 1)
     gate.set()
     await second.to_the_end()
@@ -70,7 +70,7 @@ async def test_nobody_comes_back_within_the_grace() -> None:
     assert reading.run.status is Status.IN_PROGRESS
     await eventually(lambda: len(site.registry) == 0)
     assert reading.run.status is Status.CANCELLED
-    kept = await site.library.response("default", reading.run.response_id)
+    kept = await site.responses.response("default", reading.run.response_id)
     assert kept["status"] == "cancelled"
     assert kept["output"][0]["content"][0]["text"] == "Half of it"  # type: ignore[index]
 
@@ -80,7 +80,7 @@ async def test_what_is_not_kept_has_no_grace_and_no_session(fields: dict[str, ob
     site = site_of(engine=hanging(), grace=30)
     reading = await site.begin(input="hi", **fields)
     await site.engine.waits.wait()
-    assert len(site.registry.sessions) == 0
+    assert len(site.registry.resumable) == 0
     reading.leave()
     await eventually(lambda: len(site.registry) == 0)
     assert reading.run.status is Status.CANCELLED
@@ -89,41 +89,41 @@ async def test_what_is_not_kept_has_no_grace_and_no_session(fields: dict[str, ob
 async def test_a_stored_response_whose_stream_is_not_kept_is_read_from_its_log() -> None:
     site = site_of(ttl=0.0)
     reading = await streamed(site, input="hi")
-    site.registry.sessions.sweep()  # notes its end
-    site.registry.sessions.sweep()
-    assert len(site.registry.sessions) == 0
-    again = await site.library.stream("default", reading.run.response_id, starting_after=None)
+    site.registry.resumable.sweep()  # notes its end
+    site.registry.resumable.sweep()
+    assert len(site.registry.resumable) == 0
+    again = await site.responses.stream("default", reading.run.response_id, starting_after=None)
     assert isinstance(again, Replay)
-    assert (await site.library.response("default", reading.run.response_id))["status"] == "completed"
+    assert (await site.responses.response("default", reading.run.response_id))["status"] == "completed"
 
 
 async def test_an_event_that_has_not_been_is_refused() -> None:
     site = site_of()
     reading = await streamed(site, input="hi")
     with pytest.raises(ApiError) as refused:
-        await site.library.stream("default", reading.run.response_id, starting_after=len(reading.events))
+        await site.responses.stream("default", reading.run.response_id, starting_after=len(reading.events))
     assert refused.value.param == "starting_after"
 
 
 async def test_other_projects_see_nothing() -> None:
     site = site_of()
     reading = await streamed(site, input="hi")
-    for question in (site.library.stream("x", reading.run.response_id, starting_after=None),):
+    for question in (site.responses.stream("x", reading.run.response_id, starting_after=None),):
         with pytest.raises(ApiError) as refused:
             await question
         assert refused.value.status == 404
 
 
 async def test_at_the_bound_the_longest_idle_finished_session_goes() -> None:
-    site = site_of(max_sessions=2)
+    site = site_of(max_streams=2)
     first, second, third = [await streamed(site, input=str(number)) for number in range(3)]
-    assert site.registry.sessions.get(first.run.response_id) is None
-    assert site.registry.sessions.get(second.run.response_id) is second.run
-    assert site.registry.sessions.get(third.run.response_id) is third.run
+    assert site.registry.resumable.get(first.run.response_id) is None
+    assert site.registry.resumable.get(second.run.response_id) is second.run
+    assert site.registry.resumable.get(third.run.response_id) is third.run
 
 
 async def test_then_the_longest_unread_foreground_one_whose_run_is_cancelled() -> None:
-    site = site_of(max_sessions=2, engine=hanging(), grace=30)
+    site = site_of(max_streams=2, engine=hanging(), grace=30)
     background = await site.begin(input="a", background=True, transport="background")
     unread = await site.begin(input="b", transport="sse")
     await eventually(lambda: site.engine.running == 2)
@@ -133,7 +133,7 @@ async def test_then_the_longest_unread_foreground_one_whose_run_is_cancelled() -
     await eventually(lambda: unread.run.status is Status.CANCELLED)
     assert background.run.status is read.run.status is Status.IN_PROGRESS
     another = await site.begin(input="d", transport="sse")
-    assert site.registry.sessions.get(another.run.response_id) is None, "all others are read or in the background"
+    assert site.registry.resumable.get(another.run.response_id) is None, "all others are read or in the background"
     await eventually(lambda: another.run.status is Status.IN_PROGRESS)
     await asyncio.sleep(0)
     assert another.run.abandoned_reason == "", "it runs, it just cannot be picked up again"
@@ -146,27 +146,27 @@ async def test_over_the_bound_of_bytes_the_oldest_go() -> None:
     site = site_of()
     kept = [await streamed(site, input=str(number)) for number in range(4)]
     each = kept[0].run.journal.kept_bytes
-    site.registry.sessions._limits = SessionLimits(max_bytes=each * 2 + each // 2)
-    site.registry.sessions.sweep()
-    assert [site.registry.sessions.get(reading.run.response_id) is None for reading in kept] == [
+    site.registry.resumable._limits = ResumableLimits(max_bytes=each * 2 + each // 2)
+    site.registry.resumable.sweep()
+    assert [site.registry.resumable.get(reading.run.response_id) is None for reading in kept] == [
         True,
         True,
         False,
         False,
     ]
-    assert site.registry.sessions.kept_bytes <= each * 2 + each // 2
+    assert site.registry.resumable.kept_bytes <= each * 2 + each // 2
     assert kept[0].run.journal.kept_bytes == 0
 
 
 async def test_deleting_ends_its_session() -> None:
     site = site_of()
     reading = await streamed(site, input="hi")
-    await site.library.delete("default", reading.run.response_id)
+    await site.responses.delete("default", reading.run.response_id)
     for question in (
-        site.library.response("default", reading.run.response_id),
-        site.library.stream("default", reading.run.response_id, starting_after=None),
-        site.library.input_items("default", reading.run.response_id),
-        site.library.delete("default", reading.run.response_id),
+        site.responses.response("default", reading.run.response_id),
+        site.responses.stream("default", reading.run.response_id, starting_after=None),
+        site.responses.input_items("default", reading.run.response_id),
+        site.responses.delete("default", reading.run.response_id),
     ):
         with pytest.raises(ApiError) as refused:
             await question
@@ -177,7 +177,7 @@ async def test_a_response_deleted_while_it_runs_is_not_stored() -> None:
     site = site_of(engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
     reading = await site.begin(input="hi", transport="sse")
     await site.engine.waits.wait()
-    await site.library.delete("default", reading.run.response_id)
+    await site.responses.delete("default", reading.run.response_id)
     events = await reading.to_the_end()
     assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.incomplete", "cancelled")
     assert site.engine.running == 0

@@ -13,8 +13,8 @@ from responses_app.models import Conversation, ConversationItem
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
 from responses_app.stores.base import StoredLog
-from responses_app.stores.response_sql import LOGS, RESPONSES, SAMPLED, in_parts, placeholders
-from responses_app.stores.rows import sampled_item, time_value
+from responses_app.stores.database.response_sql import LOGS, RESPONSES, SAMPLED, in_parts, placeholders
+from responses_app.stores.database.rows import sampled_item, time_value
 
 _FRESH = "response.project = %s AND response.created_at > %s"
 _RESPONSE = f"SELECT {{columns}} FROM {RESPONSES} AS response WHERE response.id = %s AND {_FRESH}"

@@ -12,9 +12,9 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import Purged, StoreLimits
-from responses_app.stores.removal import remove_ended
-from responses_app.stores.response_sql import RESPONSES, RUNNING
-from responses_app.stores.rows import time_value
+from responses_app.stores.database.removal import remove_ended
+from responses_app.stores.database.response_sql import RESPONSES, RUNNING
+from responses_app.stores.database.rows import time_value
 
 MAX_RESPONSES = 1000  # that one purge removes
 BATCH = 100  # responses a transaction; bounds how long a server's writes wait for one

@@ -13,8 +13,8 @@ from responses_app.models import json_text
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.items import SampledItem
 from responses_app.stores.base import AcceptedResponse, StoredResponse, WorkerState
-from responses_app.stores.conversation_rows import can_be_known
-from responses_app.stores.response_sql import Row, claim_row
+from responses_app.stores.database.conversation_rows import can_be_known
+from responses_app.stores.database.response_sql import Row, claim_row
 
 
 def pack(numbers: Sequence[int]) -> bytes:

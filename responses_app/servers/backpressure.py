@@ -11,8 +11,8 @@ import struct
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from responses_app.daphne import DaphneConnection
-from responses_app.heartbeat import PING, ping_of
+from responses_app.servers.daphne import DaphneConnection
+from responses_app.servers.heartbeat import PING, ping_of
 
 logger = logging.getLogger("respsite.transport")
 

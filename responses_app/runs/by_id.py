@@ -1,4 +1,4 @@
-"""`ResponseLibrary`: responses by their id: read, resume, cancel, delete. What runs here is found before the store."""
+"""`ResponsesById`: responses by their id: read, resume, cancel, delete. What runs here is found before the store."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ LOOK_SECONDS = 0.1  # between looks at whether it did
 LONG_LOG = 4_000  # bytes: some 1,000 tokens, 5 ms of the loop
 
 
-class ResponseLibrary:
+class ResponsesById:
     """Every method raises `ApiError`: 404 for what the project does not have, 503 where the store is away.
 
     `replay` makes a finished response's stream again of its log.

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import Purged
-from responses_app.stores.response_sql import (
+from responses_app.stores.database.response_sql import (
     LOGS,
     PARTS,
     RESPONSES,
@@ -20,7 +20,7 @@ from responses_app.stores.response_sql import (
     in_parts,
     placeholders,
 )
-from responses_app.stores.rows import time_value
+from responses_app.stores.database.rows import time_value
 
 _UNNEEDED = f"""
 WITH RECURSIVE unneeded (id, parent_id) AS (

@@ -14,8 +14,8 @@ from django.db.backends.utils import CursorWrapper
 
 from responses_app.protocol.chain import ChainLink
 from responses_app.stores.base import AcceptedResponse, Claim, StoredResponse
-from responses_app.stores.conversation_rows import append_response
-from responses_app.stores.response_sql import (
+from responses_app.stores.database.conversation_rows import append_response
+from responses_app.stores.database.response_sql import (
     BEGIN_RESPONSE,
     CHANGE_RESPONSE,
     END_RESPONSE,
@@ -32,7 +32,7 @@ from responses_app.stores.response_sql import (
     in_parts,
     placeholders,
 )
-from responses_app.stores.rows import (
+from responses_app.stores.database.rows import (
     accepted_row,
     log_rows,
     part_row,

@@ -14,7 +14,7 @@ from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.identified import PREFIXES
 from responses_app.stores.base import ConversationAppend, ConversationEntry, ConversationRecord
-from responses_app.stores.response_sql import in_parts
+from responses_app.stores.database.response_sql import in_parts
 
 
 def can_be_known(identifier: str) -> bool:

@@ -1,4 +1,4 @@
-"""`ResponseKeeper`: what a run tells the store, from its acceptance to its end."""
+"""`RunPersistence`: what a run tells the store, from its acceptance to its end."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -46,10 +46,10 @@ class RunEnd:
     log: bytes = b""
 
 
-class ResponseKeeper:
+class RunPersistence:
     """Keeps one response; does nothing for one that is not stored. `claim` is this process's, `now` its clock.
 
-    `owe` takes an end that could not be kept, to be kept when the store is back.
+    `defer` takes an end that could not be kept, to be kept when the store is back.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class ResponseKeeper:
         *,
         claim: Claim,
         now: Callable[[], float],
-        owe: Callable[[StoredResponse], None],
+        defer: Callable[[StoredResponse], None],
     ) -> None:
         self.now = now
-        self._owe = owe
+        self._defer = defer
         self._plan = plan
         self._store = stores.responses
         self._conversations = stores.conversations
@@ -94,7 +94,7 @@ class ResponseKeeper:
 
     def refuse(self, response: JsonObject) -> None:
         """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run."""
-        self._owe(replace(self._stored(RunEnd(response=response, measured=NOT_MEASURED)), accepted=True))
+        self._defer(replace(self._stored(RunEnd(response=response, measured=NOT_MEASURED)), accepted=True))
 
     def go_on(self, plan: RunPlan) -> None:
         """Keep what another plan makes of the same response: its chain begins anew."""
@@ -141,10 +141,10 @@ class ResponseKeeper:
             return True
         return False
 
-    def owe(self, end: RunEnd) -> None:
+    def defer(self, end: RunEnd) -> None:
         """Keep later how the response ended, whose end could not be kept: nobody is to wait for it for ever."""
         if self._plan.stored:
-            self._owe(self._stored(end))
+            self._defer(self._stored(end))
 
     async def _save(self, end: RunEnd) -> None:
         if self._plan.stored:

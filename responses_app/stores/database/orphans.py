@@ -16,8 +16,8 @@ from django.db.backends.utils import CursorWrapper
 from responses_app.models import json_text
 from responses_app.protocol.errors import SERVER_STOPPED
 from responses_app.protocol.resources import Status
-from responses_app.stores.base import AcceptedResponse, Claim, Estate, WorkerState
-from responses_app.stores.response_sql import (
+from responses_app.stores.base import AcceptedResponse, Claim, Orphans, WorkerState
+from responses_app.stores.database.response_sql import (
     CLAIM_RESPONSE,
     FAIL_RESPONSE,
     KEEP_WORKER,
@@ -29,7 +29,7 @@ from responses_app.stores.response_sql import (
     in_parts,
     placeholders,
 )
-from responses_app.stores.rows import time_value, worker_row
+from responses_app.stores.database.rows import time_value, worker_row
 
 REMEMBERED_SECONDS = 3600.0  # how long the row of a dead worker stays, for people to look at
 
@@ -68,15 +68,15 @@ def _time(cursor: CursorWrapper) -> float:
     return float(cursor.fetchone()[0])
 
 
-def inherit(
+def reclaim(
     connection: BaseDatabaseWrapper,
     worker_id: str,
-    before: Estate | None,
+    before: Orphans | None,
     *,
     dead_before: float,
     known: Collection[str] = (),
-) -> Estate:
-    """Take over what workers left that have not been seen since; see `BaseResponseStore.inherit`.
+) -> Orphans:
+    """Take over what workers left that have not been seen since; see `BaseResponseStore.reclaim`.
 
     Two at once never get the same: PostgreSQL skips what another has locked, SQLite lets one in at a time. `before` is
     what an earlier attempt gave, which may have been committed.
@@ -92,7 +92,7 @@ def inherit(
         cursor.execute(_OWN, [worker_id])
         mine = [row[0] for row in cursor.fetchall() if row[0] not in known]
     queued = _claimed(connection, worker_id, list(dict.fromkeys([*mine, *runnable])))
-    return Estate(queued=tuple(queued), failed=len(lost) + (before.failed if before and not lost else 0))
+    return Orphans(queued=tuple(queued), failed=len(lost) + (before.failed if before and not lost else 0))
 
 
 def lost(connection: BaseDatabaseWrapper, claims: Mapping[str, Claim]) -> Collection[str]:

@@ -13,7 +13,7 @@ from responses_app.protocol.validation import MAX_NESTING, dotted
 _Path = tuple[int | str, ...]
 
 
-def written_size(fields: Mapping[str, object]) -> int:
+def json_size(fields: Mapping[str, object]) -> int:
     """Return the size of a request's fields as JSON, in bytes. Raises `ApiError` for what cannot be written."""
     try:
         return len(_written(fields))

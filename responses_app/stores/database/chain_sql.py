@@ -16,7 +16,7 @@ from django.db.backends.utils import CursorWrapper
 
 from responses_app.models import ChainPart, Response
 from responses_app.protocol.chain import ChainLink, LinkTokens, link_of
-from responses_app.stores.rows import time_value, unpack
+from responses_app.stores.database.rows import time_value, unpack
 
 logger = logging.getLogger("respsite.stores")
 

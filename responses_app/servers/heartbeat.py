@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from responses_app.daphne import DaphneConnection
+from responses_app.servers.daphne import DaphneConnection
 
 PING = "respsite.ping"  # its key in a WebSocket's scope
 

@@ -17,7 +17,7 @@ from django.db.models import QuerySet
 from responses_app.models import Conversation, ConversationItem
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.base import BaseConversationStore, ConversationEntry, ConversationFull, ConversationRecord
-from responses_app.stores.conversation_rows import (
+from responses_app.stores.database.conversation_rows import (
     can_be_known,
     conversation_row,
     entry_of,
@@ -25,8 +25,8 @@ from responses_app.stores.conversation_rows import (
     locked,
     record_of,
 )
-from responses_app.stores.readers import DatabaseReaders
-from responses_app.stores.writer import CoalescingWriter
+from responses_app.stores.database.readers import DatabaseReaders
+from responses_app.stores.database.writer import CoalescingWriter
 
 Result = TypeVar("Result")
 

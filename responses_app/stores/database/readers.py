@@ -11,8 +11,8 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import StoreError
-from responses_app.stores.deadline import within
-from responses_app.stores.failures import store_error
+from responses_app.stores.database.deadline import within
+from responses_app.stores.database.failures import store_error
 
 Found = TypeVar("Found")
 

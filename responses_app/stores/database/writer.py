@@ -23,8 +23,8 @@ from typing import Generic, TypeVar
 from django.db import InterfaceError, OperationalError, connections, transaction
 
 from responses_app.stores.base import StoreError
-from responses_app.stores.deadline import within
-from responses_app.stores.failures import in_one_line, store_error
+from responses_app.stores.database.deadline import within
+from responses_app.stores.database.failures import in_one_line, store_error
 
 logger = logging.getLogger("respsite.stores")
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from responses_app.bodies import BodyRules
-from responses_app.daphne_frames import write_text_frames
+from responses_app.servers.daphne_frames import write_text_frames
 
 logger = logging.getLogger("respsite.transport")
 
@@ -33,7 +33,7 @@ def hook_daphne(rules: BodyRules, new_request_id: Callable[[], str]) -> None:
         return
     from twisted.internet import reactor
 
-    from responses_app.daphne_http import bound_requests
+    from responses_app.servers.daphne_http import bound_requests
 
     def bound() -> None:
         if not bound_requests(rules, new_request_id):

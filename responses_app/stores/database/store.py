@@ -17,13 +17,12 @@ from django.db.migrations.executor import MigrationExecutor
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
-from responses_app.stores import lookups
 from responses_app.stores.base import (
     AcceptedResponse,
     BaseResponseStore,
     Claim,
     ClaimLost,
-    Estate,
+    Orphans,
     ParentGone,
     Purged,
     StoredLog,
@@ -32,14 +31,15 @@ from responses_app.stores.base import (
     StoreLimits,
     WorkerState,
 )
-from responses_app.stores.chain_sql import load_chain
-from responses_app.stores.conversation_rows import can_be_known
-from responses_app.stores.estate import beat, inherit, lost
-from responses_app.stores.readers import DatabaseReaders
-from responses_app.stores.removal import remove_ended, remove_one
-from responses_app.stores.retention import added, plan_purge
-from responses_app.stores.writer import CoalescingWriter
-from responses_app.stores.writes import Acceptance, Act, Begun, GivenBack, Job, Step, Write, commit
+from responses_app.stores.database import lookups
+from responses_app.stores.database.chain_sql import load_chain
+from responses_app.stores.database.conversation_rows import can_be_known
+from responses_app.stores.database.orphans import beat, lost, reclaim
+from responses_app.stores.database.readers import DatabaseReaders
+from responses_app.stores.database.removal import remove_ended, remove_one
+from responses_app.stores.database.retention import added, plan_purge
+from responses_app.stores.database.writer import CoalescingWriter
+from responses_app.stores.database.writes import Acceptance, Act, Begun, GivenBack, Job, Step, Write, commit
 
 logger = logging.getLogger("respsite.stores")
 
@@ -149,8 +149,8 @@ class DatabaseResponseStore(BaseResponseStore):
         given = self._given_clock
         return await self._do(lambda db, _: beat(db, worker, now=given() if given else None))
 
-    async def inherit(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Estate:
-        return await self._do(lambda db, before: inherit(db, worker_id, before, dead_before=dead_before, known=known))
+    async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
+        return await self._do(lambda db, before: reclaim(db, worker_id, before, dead_before=dead_before, known=known))
 
     async def lost(self, claims: Mapping[str, Claim]) -> Collection[str]:
         return await self._readers.run(lambda db: lost(db, claims))
