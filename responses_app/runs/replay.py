@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from engine.formats.base import ModelFormat
+from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import Ended, Enqueued, Failed, Input, Started
@@ -22,12 +23,19 @@ _BECAME = ("completed_at", "usage", "error", "incomplete_details")  # fields of 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A response that has ended, with all its events; readers attach to it as to a run."""
+    """A response that has ended, with all its events; an `EventSource` as a run is."""
 
     response_id: str
     journal: EventJournal
     status: Status
+    body: JsonObject
+    link: ChainLink | None = None
     problem: ApiError | None = None
+    has_spoken: bool = True
+
+    def response(self) -> JsonObject:
+        """Return the response object of its terminal event."""
+        return self.body
 
 
 def replay(
@@ -44,7 +52,7 @@ def replay(
         journal.extend(machine.receive(given).events)
     if not journal.closed:
         return None
-    return Replay(str(response["id"]), journal, machine.status)
+    return Replay(str(response["id"]), journal, machine.status, machine.stream.snapshot())
 
 
 def as_begun(response: JsonObject) -> JsonObject:

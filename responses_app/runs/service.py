@@ -1,4 +1,4 @@
-"""`ResponseService`: the one door that all transports use. A request goes in, a run comes out."""
+"""`ResponseService`: the one door that all transports use. A request goes in, a reader of its response comes out."""
 
 import asyncio
 import logging
@@ -13,6 +13,7 @@ from engine.formats.base import ModelFormat
 from engine.types import EngineInfo
 from responses_app.protocol import ids
 from responses_app.protocol.compaction import PURPOSE
+from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
@@ -34,6 +35,7 @@ from responses_app.runs.machines import machine_of, wanted_tools
 from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import Origin, RunPlan
 from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact
+from responses_app.runs.reader import ResponseReader
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.replay import Replay, replay
 from responses_app.runs.run import ResponseRun
@@ -94,8 +96,15 @@ class ResponseService:
     tools: Sequence[BaseTool] = ()
     unsaved: deque[StoredResponse] = field(default_factory=deque, init=False)
 
-    async def create(self, request: CreateRequest, origin: Origin, *, recall: Recall = lambda _: None) -> ResponseRun:
-        """Prepare a request and start its run; the caller attaches a reader before it awaits anything.
+    async def create(
+        self,
+        request: CreateRequest,
+        origin: Origin,
+        *,
+        recall: Recall = lambda _: None,
+        dialect: Dialect = OPENAI,
+    ) -> ResponseReader:
+        """Prepare a request, start its run, and return a reader of it, whose events have the names of `dialect`.
 
         `recall` finds the chains that the caller's connection remembers. Raises `ApiError` for everything that can be
         known before `response.created`.
@@ -107,19 +116,18 @@ class ResponseService:
             await self._enqueue(run)
         else:
             await self._admit(run)
-        return run
+        return self.registry.attach(run, dialect=dialect)
 
-    async def compact(self, request: CreateRequest, origin: Origin) -> tuple[ResponseRun, list[JsonObject]]:
-        """Start the run of a request that only compacts; return it, and the user's messages, which its client keeps.
-
-        The caller attaches a reader before it awaits anything. Raises `ApiError` as `create` does.
+    async def compact(self, request: CreateRequest, origin: Origin) -> tuple[ResponseReader, list[JsonObject]]:
+        """Start the run of a request that only compacts; return its reader, and the user's messages, which its client
+        keeps. Raises `ApiError` as `create` does.
         """
         model, draft, info = await self._draft(request, origin, lambda _: None)
         before = await self.history.said_before(origin.project, draft.context.parent)
         plan, said = await asyncio.to_thread(plan_to_compact, draft, model.engine, info, before=before)
         run = self._run(plan, model)
         await self._admit(run)
-        return run, identified(said, self.new_id)
+        return self.registry.attach(run), identified(said, self.new_id)
 
     def replay(self, stored: StoredLog) -> Replay | None:
         """Make a finished response's stream again, as a run here would have made it; see `runs.replay`."""

@@ -21,8 +21,9 @@ from responses_app.protocol.tiers import ServiceTiers
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
-from responses_app.runs.journal import JournalReader, Waiter
+from responses_app.runs.journal import Waiter
 from responses_app.runs.plan import Origin
+from responses_app.runs.reader import ResponseReader
 from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.run import ResponseRun
 from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
@@ -200,8 +201,11 @@ class Site:
     async def begin(self, *, project: str = "default", transport: str = "test", **fields: object) -> "Reading":
         """Start a run and attach a reader."""
         origin = Origin(transport=transport, project=project, request_id="req_1")
-        run = await self.service.create(parse_create(fields), origin)
-        return Reading(self, run)
+        return Reading(self, await self.service.create(parse_create(fields), origin))
+
+    async def follow(self, response_id: str, *, starting_after: int | None = None) -> "Reading":
+        """Read a response by its id."""
+        return Reading(self, await self.responses.follow("default", response_id, starting_after=starting_after))
 
     async def ask(self, **fields: object) -> JsonObject:
         """Let a run go to its end; return the response of its terminal event."""
@@ -212,14 +216,21 @@ class Site:
 
 
 class Reading:
-    """A run and its one reader."""
+    """A reader, and what it has read."""
 
-    def __init__(self, site: Site, run: ResponseRun, *, starting_after: int | None = None) -> None:
+    def __init__(self, site: Site, reader: ResponseReader) -> None:
         self.site = site
-        self.run = run
+        self.reader = reader
         self.wake = Waiter()
-        self.reader: JournalReader = site.registry.attach(run, self.wake, starting_after=starting_after)
+        reader.listen(self.wake)
         self.events: list[JsonObject] = []
+
+    @property
+    def run(self) -> ResponseRun:
+        """The run that it reads."""
+        run = self.site.registry.get(self.reader.response_id) or self.reader._source
+        assert isinstance(run, ResponseRun)
+        return run
 
     async def to_the_end(self) -> list[JsonObject]:
         """Read all events."""
@@ -244,7 +255,7 @@ class Reading:
 
     def leave(self) -> None:
         """Go away."""
-        self.site.registry.detach(self.run, self.reader)
+        self.reader.leave()
 
 
 async def collect(engine: BaseEngine, request: GenerationRequest) -> list[TokenChunk]:
