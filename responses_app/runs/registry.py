@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import overloaded
 from responses_app.runs.background import BackgroundQueue
+from responses_app.runs.following import FollowedResponse
 from responses_app.runs.journal import JournalReader
 from responses_app.runs.reader import EventSource, ResponseReader
 from responses_app.runs.resumable import ResumableLimits, ResumableStreams
@@ -136,7 +137,11 @@ class RunRegistry:
 
     def _left(self, source: EventSource, reason: str) -> None:
         """Act on a reader that has left: the last one ends a foreground run, at once or after its grace."""
-        if source.journal.readers or not isinstance(source, ResponseRun):
+        if source.journal.readers:
+            return
+        if isinstance(source, FollowedResponse):
+            source.stop()
+        if not isinstance(source, ResponseRun):
             return
         self.resumable.left(source)
         if source.journal.closed or source.plan.background:
@@ -180,10 +185,12 @@ class RunRegistry:
         self.resumable.drop(run.response_id)
         self.cancel(run, reason=reason)
 
-    def lose(self, run: ResponseRun) -> None:
+    def lose(self, response_id: str) -> None:
         """Stop a run whose response another worker has taken over."""
-        run.lost = True
-        self.cancel(run, reason="another worker took it over")
+        known = self._runs.get(response_id)
+        if known is not None:
+            known[0].lost = True
+            self.cancel(known[0], reason="another worker took it over")
 
     async def wait_for_end(self, run: ResponseRun) -> None:
         """Return when a run has ended."""

@@ -4,19 +4,17 @@ Nothing of the stream itself is kept but its inputs (about 4 bytes a token). The
 what it was asked is echoed there, and what became of it is made anew from the inputs.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.formats.base import ModelFormat
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.input_codec import decode
+from responses_app.protocol.input_codec import decode, encode
 from responses_app.protocol.inputs import Ended, Enqueued, Failed, Input, Started
 from responses_app.protocol.resources import Status
+from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.journal import EventJournal
-from responses_app.runs.machines import machine_of, wanted_tools
 from responses_app.stores.base import StoredLog
-from responses_app.tools.base import BaseTool
 
 _BECAME = ("completed_at", "usage", "error", "incomplete_details")  # fields of a response that are null at first
 
@@ -38,18 +36,19 @@ class Replay:
         return self.body
 
 
-def replay(
-    stored: StoredLog, *, model_format: ModelFormat, key: bytes, tools: Collection[BaseTool] = ()
-) -> Replay | None:
+def replay(stored: StoredLog, machine: ResponseMachine) -> Replay | None:
     """Make a finished response's stream again; None where its log was not kept.
 
-    Pure computation, 5 µs an event: in a thread where it is long. Raises `BrokenLog`.
+    `machine` is that of the response as it began. Pure computation, 5 µs an event: in a thread where it is long. Raises
+    `BrokenLog`.
     """
     response = stored.response
-    machine = machine_of(as_begun(response), model_format, key=key, tools=wanted_tools(response, tools))
     journal = EventJournal(max_lag_bytes=0, kept=True)  # nothing is appended while somebody reads
-    for given in decode(stored.data) if stored.data else _of_a_failure(response):
+    for given in decode(stored.data):
         journal.extend(machine.receive(given).events)
+    if not journal.closed:
+        for given in end_of_failure(response, has_begun=machine.stream.has_begun):
+            journal.extend(machine.receive(given).events)
     if not journal.closed:
         return None
     return Replay(str(response["id"]), journal, machine.status, machine.stream.snapshot())
@@ -61,10 +60,26 @@ def as_begun(response: JsonObject) -> JsonObject:
     return {**response, "status": status.value, "output": [], **dict.fromkeys(_BECAME)}
 
 
-def _of_a_failure(response: JsonObject) -> Iterable[Input]:
-    """Return the inputs of a response that its worker left behind: it began, and it failed."""
+def end_of_failure(response: JsonObject, *, has_begun: bool) -> Sequence[Input]:
+    """Return the last inputs of a response that its worker left behind, behind those its log has; none if it ended."""
     error = response.get("error")
     if response["status"] != Status.FAILED.value or not isinstance(error, dict):
         return ()
-    queued = [Enqueued()] if response.get("background") else []
-    return [*queued, Started(), Failed(error), Ended(0)]
+    end: list[Input] = [Failed(error), Ended(0)]
+    if has_begun:
+        return end
+    return [*([Enqueued()] if response.get("background") else []), Started(), *end]
+
+
+def failed(stored: StoredLog, machine: ResponseMachine, error: JsonObject) -> StoredLog:
+    """Return a response, and its whole log, as they are once it has failed behind the log that it has.
+
+    `machine` is that of the response as it began. Raises `BrokenLog`.
+    """
+    for given in decode(stored.data):
+        machine.receive(given)
+    response = {**stored.response, "status": Status.FAILED.value, "error": error}
+    *before, end = end_of_failure(response, has_begun=machine.stream.has_begun)
+    for given in before:
+        machine.receive(given)
+    return StoredLog(machine.outcome(0), stored.data + encode([*before, end]))
