@@ -163,6 +163,18 @@ class TestKeeping:
 
 
 class TestEnds:
+    def test_a_reader_ends_with_the_terminal_event_and_not_by_having_read_all_there_is(self) -> None:
+        made = journal(2)
+        reader = attach(made)
+        numbers(reader)
+        assert not reader.behind
+        assert not reader.ended
+        made.append(event(2, last=True))
+        assert reader.behind
+        assert not reader.ended
+        numbers(reader)
+        assert reader.ended
+
     def test_a_run_that_goes_on_elsewhere_ends_its_readers_where_they_are(self) -> None:
         made, woken = journal(2), []
         reader = made.attach(lambda: woken.append("news"), lambda: woken.append("dropped"))
@@ -241,6 +253,8 @@ class TestWaiting:
         assert not waiting.done()
         waiter()
         assert await waiting is True
+        async with asyncio.timeout(1):
+            assert await waiter.wait(0.005) is False, "and a later one has its time again"
 
     async def test_a_timer_that_rings_between_two_waits_disturbs_neither(self) -> None:
         waiter, loop = Waiter(), asyncio.get_running_loop()
