@@ -119,8 +119,7 @@ class EventJournal:
         if start < 0:
             raise EventsForgotten
         start = min(start, len(self._entries))
-        taken = self._bytes_before(start) if starting_after is None else self.appended_bytes
-        reader = JournalReader(self, (wake, dropped), self._first + start, taken, dialect)
+        reader = JournalReader(self, (wake, dropped), self._first + start, self.appended_bytes, dialect)
         self._readers.append(reader)
         return reader
 
