@@ -1,7 +1,33 @@
 """vLLM's `AsyncLLM` in this process: token ids in, token ids out, on one machine's accelerators or its CPU.
 
 vLLM is imported when the engine starts, in a thread, and nowhere else: the import alone takes 5 s. Its engine core is a
-process of its own (and one more per accelerator); when it dies, the engine starts another one by itself.
+process of its own (and one more per accelerator). So there are three parties: our event loop, the thread that builds an
+`AsyncLLM`, and the engine core, which may die at any time.
+
+The states, by what is held:
+
+    state      _llm       _loading          a request gets       left by
+    loading    None       a thread builds   "is loading"         the thread: it is built, or it failed
+    serving    set        done              tokens               a death, or `aclose()`
+    dead       set        done              "died"               `_keep`, which disposes of it and loads another one
+    closed     None       None              "is closed"          nothing
+
+A death is noticed in three ways: the generations that run fail at once, a new request sees `errored`, and where nothing
+is asked `_keep` looks every half second. All three lead to `_keep`, the only one that replaces an engine. Example: the
+core dies at 0.0 s under 40 generations. They fail at 0.0 s; `_keep` lets the rest of the dead engine go (0.1 s if it is
+gone, `STOP_SECONDS` + 2 at most), waits 1 s, and builds another one, which takes a minute. Until then `generate` and
+`health` raise `EngineUnavailable`, a 503 for clients. If the build fails, the next attempts follow after 2, 5, 10 and
+then every 30 s.
+
+Stopping is the hard part, since a thread cannot be cancelled and an engine core that was started must not outlive us.
+Two flags settle who cleans up. `aclose()` sets `_closed` and then looks at `_launching`; the thread sets `_launching`
+and then looks at `_closed`. Whatever the order, at least one of them sees the other's flag:
+
+    aclose() first: the thread sees `_closed`, and starts no core.
+    thread first:   aclose() sees `_launching`, and kills the core that loads, until the thread has ended by that.
+
+Which process is that core? vLLM does not say before it is loaded. So the children that are there before the launch are
+noted (`_foreign`), and only a new one with the engine core's name is killed.
 """
 
 import asyncio
@@ -114,7 +140,7 @@ class VllmEngine(BaseEngine):
         except EngineError:
             raise
         except Exception as error:
-            if llm is self._llm and llm.errored:
+            if llm is self._llm and llm.errored:  # not one that was replaced while this generation lasted
                 self._died.set()
             raise _translated(error) from error
 
@@ -163,7 +189,7 @@ class VllmEngine(BaseEngine):
             self._loading = in_thread(self._build)
             self._loading.add_done_callback(_result)  # so that asyncio does not miss somebody who asks for it
         try:
-            return await asyncio.shield(self._loading)
+            return await asyncio.shield(self._loading)  # the thread goes on anyway; `aclose()` needs the future then
         except EngineError:
             self._require_open()  # it failed because it was stopped
             raise
@@ -177,6 +203,7 @@ class VllmEngine(BaseEngine):
     async def _keep(self) -> None:
         """Replace the engine whenever it has died, until cancelled."""
         while True:
+            # `_died` is set by whoever meets the death; `errored` is vLLM's own flag, for when nobody asks anything.
             while not (self._died.is_set() or self._llm.errored):
                 with suppress(TimeoutError):  # nobody has noticed a death: time to look again
                     async with asyncio.timeout(WATCH_SECONDS):
@@ -184,7 +211,7 @@ class VllmEngine(BaseEngine):
             dead, self._llm = self._llm, None
             logger.error("the vLLM engine died; what was running failed, and the engine is started again")
             await _dispose(dead)
-            del dead
+            del dead  # its memory, before another one takes as much
             await self._restart()
 
     async def _restart(self) -> None:
@@ -362,7 +389,7 @@ async def _abandon(loading: "asyncio.Future[Any]", foreign: Collection[int | Non
     loop = asyncio.get_running_loop()
     deadline = loop.time() + STOP_SECONDS
     while not loading.done() and loop.time() < deadline:
-        for process in multiprocessing.active_children():
+        for process in multiprocessing.active_children():  # it may come to be only now: so again every 0.1 s
             if process.name.startswith("EngineCore") and process.pid and process.pid not in foreign:
                 from vllm.utils.system_utils import kill_process_tree
 

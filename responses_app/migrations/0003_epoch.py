@@ -2,6 +2,8 @@
 
 from django.db import migrations, models
 
+from responses_app.migrations._in_place import AddColumn
+
 
 class Migration(migrations.Migration):
 
@@ -10,7 +12,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.AddField(
+        AddColumn(
             model_name='response',
             name='epoch',
             field=models.IntegerField(db_default=0, default=0),

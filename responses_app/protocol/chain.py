@@ -1,11 +1,38 @@
 """A chain: responses that continue each other, each a link with the tokens it was rendered to or sampled as.
 
-Links are immutable and know only their parent, so forks share everything before them and nothing is copied per turn.
-A continuation renders its new items only; the prompt is the links' tokens, concatenated.
+A link is immutable and knows only its parent. So forks share everything before them, and nothing is copied per turn. A
+continuation renders its new items only; the prompt is the tokens of all links, concatenated. That is why a chain goes
+on with exactly the tokens that were sampled: they are never turned into text and back.
 
-The rule for old reasoning: once a new user message follows a final answer, the analysis before it is dropped; it is
-kept while a tool loop goes on. So a link has two faces: its `tokens`, and its `settled` tokens without analysis, which
-count once a later link (or a later message of its own) has *settled* what came before.
+The rule for old reasoning: the model's reasoning ("analysis") stays in the prompt while a tool loop goes on, and is
+dropped once a user message follows a final answer. We say that this user message *settles* what came before. So a link
+has two forms: `own`, with its analysis, and `settled`, without. Which one counts is decided by what comes later:
+
+    prompt of a chain = for each link, from the last to the first:
+        own       as long as no later link settles
+        settled   for all links before one that settles
+
+Two forms are enough because settling cannot be undone: whatever follows, the messages before a user message that
+settles never get their analysis back. And because the walk starts at the end, a fork decides for itself: the same link
+counts as `own` in one branch and as `settled` in another.
+
+Example. Four responses, with the tokens of each message (u user, a analysis, c call, o tool output, f final answer):
+
+    link                        own   settled   settles   ends_final
+    1  u10 a30 c15               55        25   no        no
+    2  o12 a20 f25               57        37   no        yes
+    3  u8 a40 f5                 53        13   yes       yes           u8 follows f25
+    4  u9 a10 f6                 25        15   yes       yes           u9 follows f5
+
+    the whole chain up to 2:  55 + 57            = 112    the loop's analysis is all there
+    the whole chain up to 3:  25 + 37 + 53       = 115    3 settled 1 and 2
+    the whole chain up to 4:  25 + 37 + 13 + 25  = 100    and 4 settled 3
+
+A user message may also settle inside a link, where a client sends `[…, answer, question]` at once. `new_link` drops the
+analysis before it then, so that `own` never holds analysis which was settled already.
+
+As long as nothing settles, a prompt begins with the whole prompt before it and all that was sampled since, which is
+what an engine's prefix cache finds. The turn that settles shares the tokens up to the first analysis it drops.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,7 +70,7 @@ class LinkTokens:
         if _ANALYSIS not in self.kinds:
             return self
         kept = as_tokens()
-        start = end = 0
+        start = end = 0  # of the run of messages that are kept; a run is copied at once, a message at a time is slow
         for kind, length in zip(self.kinds, self.lengths, strict=True):
             if kind == _ANALYSIS:
                 kept.extend(self.tokens[start:end])
@@ -107,6 +134,7 @@ def new_link(
     items: Sequence[JsonObject] = (),
 ) -> ChainLink:
     """Make a link after `parent`; `started_on` counts for the first link only. `items` are its input and output."""
+    # Tool outputs and developer messages change nothing of `ends_final`: it is about what the model said last.
     ends_final = parent.own.ends_final if parent else False
     settled_before: int | None = None  # messages before this index have lost their analysis for good
     for index, message in enumerate(messages):
@@ -172,7 +200,7 @@ def drop_oldest(link: ChainLink, limit: int) -> "Tokens[int]":
     What remains begins with a user message where there is one, else with what the model said, so that no tool output
     loses its call; the last message always remains, however long.
     """
-    messages: list[tuple[str, Tokens[int]]] = []
+    messages: list[tuple[str, Tokens[int]]] = []  # of the whole chain, as `prompt_tokens` has them
     settled = False
     for part in link.lineage():
         messages[:0] = [m for m in part.own.messages() if not settled or m[0] != _ANALYSIS]
@@ -184,6 +212,8 @@ def drop_oldest(link: ChainLink, limit: int) -> "Tokens[int]":
         start += 1
     kinds = "".join(kind for kind, _ in messages)
     if start:
+        # Outputs at the beginning would answer calls that were dropped. A user message is the best beginning; where
+        # none is left, the first message that is neither a tool's output nor a developer's.
         said = len(kinds) - len(kinds[start:].lstrip(MessageKind.OTHER.value))
         beginnings = (kinds.find(MessageKind.USER.value, start), said)
         start = next(index for index in (*beginnings, len(kinds) - 1) if 0 <= index < len(kinds))

@@ -160,7 +160,7 @@ class WebSocketSession:
     def refused(self, create: Create, error: ApiError) -> list[Command]:
         """A create could not start: its error frame, and the next in line."""
         self._running.pop(create.lane, None)
-        if not error.helps_to_wait:
+        if not error.helps_to_wait:  # else the client may send the very same create again, and needs the parent for it
             self._evict_parent(create)
         return [Send(error_frame(error, create.lane)), *self._start_next()]
 
@@ -197,6 +197,7 @@ class WebSocketSession:
         if clock.closed:
             return []
         commands: list[Command] = []
+        # A tick that comes late, past the end of life, has nothing to warn of any more.
         if not clock.warned and limits.warning_after <= age < limits.lifetime:
             clock.warned = True
             closes_at = clock.opened + limits.lifetime
@@ -217,7 +218,7 @@ class WebSocketSession:
             self._clock.cut = now
             return [CancelRuns()]
         if now >= self._clock.cut + self.limits.last_words:
-            self._running.clear()
+            self._running.clear()  # they are nobody's now: `ended` may still come for them, and finds nothing
         return []
 
     def _enqueue(self, frame: JsonObject, size: int) -> list[Command]:
@@ -229,10 +230,13 @@ class WebSocketSession:
         if refusal is not None:
             return [Send(error_frame(refusal, lane))]
         create = Create(lane, frame, size, None)
+        # The parent is bound now, not when the create starts: the creates before it in the queue may make the lane
+        # forget it. One that is not made yet is found later, by whoever starts the create.
         if create.previous_response_id is not None:
             create = Create(lane, frame, size, self.recall(create.previous_response_id))
         self._waiting.append(create)
         commands = self._start_next()
+        # Only now is it known whether it has to wait. The last in the queue is this one, unless it was started.
         if self._waiting and self._waiting[-1] is create and self._is_full():
             self._waiting.pop()
             return [Send(error_frame(queue_full(self.limits.max_queued), lane))]
@@ -256,6 +260,7 @@ class WebSocketSession:
         if self._clock.over:
             return self._end_if_idle()
         commands: list[Command] = []
+        # By age over all lanes, so no lane starves: a busy lane is passed over, and those behind it are looked at.
         for create in list(self._waiting):
             if len(self._running) >= self.limits.max_in_flight:
                 break
@@ -275,7 +280,7 @@ class WebSocketSession:
             return []
         self._clock.closed = True
         error = lifetime_over(self.limits.lifetime)
-        lanes = [create.lane for create in self._waiting] or [None]
+        lanes = [create.lane for create in self._waiting] or [None]  # a frame a create; one where nothing waits
         self._waiting.clear()
         return [*(Send(error_frame(error, lane)) for lane in lanes), Close(1000, str(error.code))]
 
@@ -283,6 +288,8 @@ class WebSocketSession:
         """Make this the lane's latest response; over the bound the lane that was idle longest forgets."""
         self._latest[lane] = link
         self._latest.move_to_end(lane)
+        # Links that lanes share are counted once a lane: too much, never too little. A chain that is larger than the
+        # bound by itself is forgotten at once, and its continuation has to come from the store.
         while self._latest and sum(self._state_sizes()) > self.limits.max_state_bytes:
             self._latest.popitem(last=False)
 

@@ -90,8 +90,10 @@ class EventJournal:
             self.closed, self._ending = True, event
 
     def _tell_readers(self) -> None:
+        # A lot is given to readers whole, so one that had taken everything before is behind by the lot at once: that
+        # does not count. After the end nobody is dropped: nothing more will come, and what is there is bounded.
         oldest = self.appended_bytes - self._max_lag_bytes - self._largest_lot
-        for reader in tuple(self._readers):
+        for reader in tuple(self._readers):  # a copy: who is dropped, or detaches when it is woken, leaves the list
             if reader.taken_bytes < oldest and not self.closed:
                 self._drop(reader)
             reader.wake()
@@ -119,6 +121,8 @@ class EventJournal:
         if start < 0:
             raise EventsForgotten
         start = min(start, len(self._entries))
+        # One that picks a stream up may be megabytes behind; that it came late is not slowness. So its lag is counted
+        # from here on: from all that was ever appended, not from what it has taken.
         reader = JournalReader(self, (wake, dropped), self._first + start, self.appended_bytes, dialect)
         self._readers.append(reader)
         return reader
@@ -163,13 +167,13 @@ class EventJournal:
         """Return up to `limit` events the reader has not had yet, and forget what all readers have had."""
         start = reader.position - self._first
         if start == 0 and len(self._entries) <= limit and len(self._readers) == 1 and not self._kept:
-            taken, self._entries = self._entries, []  # the usual case: one reader, and nothing to keep
+            taken, self._entries = self._entries, []  # the usual case, without a copy: one reader, nothing to keep
             self._first += len(taken)
         else:
             taken = self._entries[start : start + limit]
         if taken:
             reader.position += len(taken)
-            reader.taken_bytes = max(reader.taken_bytes, taken[-1].end)
+            reader.taken_bytes = max(reader.taken_bytes, taken[-1].end)  # one that catches up counts as further
             self._forget()
         return taken
 
@@ -250,7 +254,7 @@ class Waiter:
         self._timer: asyncio.TimerHandle | None = None  # one for many waits: there is a wait for every event
 
     def __call__(self) -> None:
-        self._news = True
+        self._news = True  # stays until a `wait` takes it, so news that come between two waits are not lost
         self._end_wait()
 
     async def wait(self, timeout: float | None = None) -> bool:
@@ -259,6 +263,8 @@ class Waiter:
             loop = asyncio.get_running_loop()
             self._waiting = loop.create_future()
             self._due = loop.time() + timeout if timeout is not None else math.inf
+            # A timer that an earlier wait left will do: a reader's waits have the same timeout, so it rings before this
+            # one is due, and `_ring` sets the next one.
             if self._timer is None and timeout is not None:
                 self._timer = loop.call_at(self._due, self._ring)
             await self._waiting

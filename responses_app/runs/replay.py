@@ -61,13 +61,18 @@ def as_begun(response: JsonObject) -> JsonObject:
 
 
 def end_of_failure(response: JsonObject, *, has_begun: bool) -> Sequence[Input]:
-    """Return the last inputs of a response that its worker left behind, behind those its log has; none if it ended."""
+    """Return the last inputs of a response that its worker left behind, behind those its log has; none if it ended.
+
+    None either for one that has usage and no log: an older version ran it, which kept none, so its events are not known.
+    """
     error = response.get("error")
     if response["status"] != Status.FAILED.value or not isinstance(error, dict):
         return ()
     end: list[Input] = [Failed(error), Ended(0)]
     if has_begun:
         return end
+    if response.get("usage") is not None:
+        return ()
     return [*([Enqueued()] if response.get("background") else []), Started(), *end]
 
 

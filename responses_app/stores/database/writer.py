@@ -3,8 +3,25 @@
 A commit costs far more than a row, and there is one writer to a SQLite file at a time anyway; so fifty responses that
 end at once cost one transaction, not fifty. Nothing waits for others to come: an idle writer commits at once.
 
-The thread is an executor's. It sleeps while there is nothing to write, it is no daemon, and an interpreter that ends
+The thread is an executor's. It sleeps while there is nothing to write. It is not a daemon: an interpreter that ends
 without `close` still lets it finish what is queued.
+
+How a record gets through: `write` puts it in the queue and, where no drain is under way, submits one. `_drain` takes
+what is queued, at most 500 records, commits it, answers those who wait, and takes what has come meanwhile, until there
+is nothing. Example, with commits of 4 ms: of 50 records that come within one millisecond, the first goes into a
+transaction of its own, which starts at once; the other 49 go into the second. The last of them waits 8 ms, where a
+transaction each would take 200.
+
+What can fail, and who learns of it:
+
+- The database is locked, restarts or is away: the same transaction is tried again, on a new connection, as long as the
+  timeout allows. Then all records of the batch fail with `StoreError`.
+- One record is at fault (a value that a column does not take): the batch fails as a whole, so each record is written by
+  itself, and only the bad one fails.
+- The answer to a COMMIT is lost: nobody knows whether it went through. It is tried again, so writing a record twice has
+  to be no error.
+- A caller's time is up: what still waits in the queue is withdrawn and never written. What is being committed cannot be
+  withdrawn, and may be written after its caller was told that it failed.
 """
 
 import asyncio
@@ -113,6 +130,7 @@ class CoalescingWriter(Generic[Record]):
             first, self._closed = not self._closed, True
             executor = self._executor
             if executor is not None and first:
+                # Django's connections belong to threads, so the writer's own thread has to close its connection.
                 executor.submit(self._disconnect)  # behind the drain, if one is under way
         if executor is not None:
             executor.shutdown(wait=True)
@@ -133,7 +151,7 @@ class CoalescingWriter(Generic[Record]):
                 self._executor.submit(self._drain)
 
     def _withdraw(self, pending: _Pending[Record]) -> None:
-        with self._lock, suppress(ValueError):  # it is being committed
+        with self._lock, suppress(ValueError):  # not in the queue: it is being committed
             self._queue.remove(pending)
 
     # What follows runs on the writer's thread.
@@ -151,6 +169,8 @@ class CoalescingWriter(Generic[Record]):
             batch = list(islice(self._queue, MAX_BATCH))
             for _ in batch:
                 self._queue.popleft()
+            # Under the same lock as the look at the queue: a record that comes now either is in the batch, or sees that
+            # nobody drains and submits another drain. None is left behind.
             self._draining = bool(batch)
         return batch
 
@@ -189,7 +209,7 @@ class CoalescingWriter(Generic[Record]):
     def _attempt(self, batch: list[_Pending[Record]]) -> None:
         """Run one transaction, again on a new connection while it fails for a passing reason."""
         records = [pending.record for pending in batch]
-        ends_at = time.monotonic() + self._timeout
+        ends_at = time.monotonic() + self._timeout  # of all attempts together
         for pause in (*RETRY_PAUSES, None):
             try:
                 bounded = within(connections[self._using], self._timeout, ends_at=ends_at)

@@ -1,6 +1,42 @@
 """What the writer's thread does, in a transaction: responses are accepted, begin and end, and anything else.
 
-What comes at once is written with a few statements, whatever it is.
+A response is one row, from its acceptance on. The columns that say where it stands:
+
+    step                  status        worker   epoch   request               written by
+    accepted              queued        A        1       what it was asked     the worker that accepted it
+      (in the foreground) in_progress   A        1       none
+    begun                 in_progress   A        1       none                  its worker, before the first word
+    ended                 completed, …  nobody   1       none                  its worker, with parts, items and log
+    given back            queued        nobody   1       what it was asked     its worker, which stops
+    claimed               queued        B        2       what it was asked     B, as A was dead (`orphans`)
+    failed for the dead   failed        nobody   2       none                  B, where A had begun
+
+The rule: a worker writes of a response only while its claim is the present one, and the response has not ended. A claim
+is a worker with an epoch, and each claiming raises the epoch. The rule is the condition of the very statement that
+writes (`HELD` in `response_sql`), so nothing can come between the look and the write. Therefore
+
+- a worker that was only slow, and was taken for dead, can never write over the one that took over: its epoch is old;
+- an end is final: no statement changes a row whose status is not queued or in_progress;
+- deleting wins: `ended` and `begun` are updates, and an update of a row that is gone changes nothing.
+
+Where a statement changed fewer rows than it was given, the rows are read to learn why (`_write`):
+
+    the row            means                                               what follows
+    is not there       it was deleted                                      moot: nothing else of it is written
+    another epoch      another worker claimed it                           lost: its caller gets `ClaimLost`
+    same epoch, and
+      this status      an earlier attempt at this transaction committed,   goes on: all is written once more,
+                       and its answer got lost                             which changes nothing
+      another status   it has ended in another way                         moot
+
+Example: A accepts a response (queued, A, 1), and hangs. 15 s later B claims it (queued, B, 2) and begins it. A wakes up
+and writes `begun` with (A, 1): no row is changed, the row's epoch is 2, so A has lost it and stops its run without a
+word. B's end, with (B, 2), is the only one.
+
+Why a batch: a transaction costs more than all its rows, so the writer gives all steps that are queued at once (at most
+500). Each kind of step is one statement for all rows. The steps of one response must keep their order, so they are
+divided into waves, each with one step of a response: for 50 responses that are accepted, begin and end in one batch,
+three waves of 50.
 """
 
 from collections import Counter
@@ -160,7 +196,10 @@ def _append_logs(cursor: CursorWrapper, write: LogAppends) -> None:
 
 
 def _waves(steps: Iterable[Step]) -> Sequence[Sequence[Step]]:
-    """Divide steps so that each response has one in a wave: the first ones, the second ones, …"""
+    """Divide steps so that each response has one in a wave: the first ones, the second ones, …
+
+    Within a wave the kinds of steps may be written in any order, since no two are of the same response.
+    """
     waves: list[list[Step]] = []
     seen: Counter[str] = Counter()
     for step in steps:
@@ -227,7 +266,7 @@ def _save(cursor: CursorWrapper, steps: Sequence[Step], now: float) -> None:
     moot += _write(cursor, KEEP_RESPONSE, [(step, row) for step, row in ends if not step.act.accepted])  # type: ignore[union-attr]
     batch: list[StoredResponse] = [step.act for step, _ in ends if step not in moot and not step.lost]  # type: ignore[misc]
     links = {stored.link.response_id: (stored.project, stored.link) for stored in batch if stored.link}
-    links |= _unstored_ancestors(cursor, links)
+    links |= _unstored_ancestors(cursor, links)  # `store: false` responses that only a connection remembers
     KEEP_PART.run(cursor, [part_row(*owned) for owned in links.values()])
     KEEP_SAMPLED.run(cursor, [row for stored in batch for row in sampled_rows(stored)])
     logs = [row for stored in batch for row in log_rows(stored)]
@@ -243,7 +282,7 @@ def _write(cursor: CursorWrapper, writing: Writing, held: Sequence[tuple[Step, R
     written before, by an attempt whose answer got lost.
     """
     for step, _ in held:
-        step.lost = False
+        step.lost = False  # an earlier attempt at this transaction may have said otherwise, and was rolled back
     if writing.run(cursor, [row for _, row in held]) == len(held):
         return []
     kept = _existing(
@@ -251,6 +290,7 @@ def _write(cursor: CursorWrapper, writing: Writing, held: Sequence[tuple[Step, R
     )
     moot = []
     for step, row in held:
+        # A row that is gone has no epoch: nobody else has it, and no status is the one that was to be written.
         epoch, status = kept.get(step.response_id, (step.claim.epoch, None))
         step.lost = epoch != step.claim.epoch
         if status != row.get("status"):

@@ -1,0 +1,105 @@
+"""Databases as an older version of the server left them (`old_version.json`, made by `make_old_version`)."""
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from django.core.management import call_command
+from django.db import connections, transaction
+
+from tests.clients import Frame
+from tests.server import Server
+
+NEWEST_MIGRATION = ("responses_app", "0002")  # of the old version
+_TIMES = {"created_at", "started_at", "seen_at"}
+_HELLO = "<|channel|>final<|message|>Hello there, friend.<|return|>"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class OldVersion:
+    """What the old version left, and what it made of it itself; see `about` in the file."""
+
+    secret_key: str
+    rows: Mapping[str, list[Row]]
+    reads: Mapping[str, str]
+    continued: list[Frame]
+    unfinished: Mapping[str, Frame]
+
+    @property
+    def finished(self) -> list[Row]:
+        """The rows of responses that had ended."""
+        return [row for row in self.rows["responses_app_response"] if not row["worker"]]
+
+
+@cache
+def old_version() -> OldVersion:
+    """Read the file."""
+    read = json.loads((Path(__file__).parent / "old_version.json").read_text())
+    del read["about"]
+    return OldVersion(**read)
+
+
+def load(alias: str) -> None:
+    """Make a database's tables as the old version had them, and its rows; not on an event loop."""
+    migrate(alias, *NEWEST_MIGRATION)
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        for table, rows in old_version().rows.items():
+            columns = list(rows[0])
+            places = ", ".join(["%s"] * len(columns))
+            cursor.executemany(
+                f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})",
+                [[_value(alias, name, row[name]) for name in columns] for row in rows],
+            )
+    connections[alias].close()
+
+
+def migrate(alias: str, *target: str) -> None:
+    """Apply migrations up to a target, or back to it, or all; not on an event loop."""
+    call_command("migrate", *target, database=alias, verbosity=0)
+    connections[alias].close()
+
+
+def kept_rows(alias: str) -> dict[str, list[Row]]:
+    """Return what is in the columns that the old version had, by table."""
+    found = {}
+    with connections[alias].cursor() as cursor:
+        for table, rows in old_version().rows.items():
+            columns = list(rows[0])
+            cursor.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY 1, 2, 3")
+            found[table] = [dict(zip(columns, map(_plain, row), strict=True)) for row in cursor.fetchall()]
+    connections[alias].close()
+    return found
+
+
+def _value(alias: str, name: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return base64.b64decode(value["base64"])
+    if name in _TIMES:
+        at = datetime.fromisoformat(value).replace(tzinfo=UTC)
+        return connections[alias].ops.adapt_datetimefield_value(at)
+    return value
+
+
+def _plain(value: object) -> object:
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+def new_server(folder: Path, url: str) -> Server:
+    """Return a server of today's version for such a database, not started; its engine answers everything."""
+    return Server(
+        folder,
+        script=[{"say": _HELLO}],
+        database_url=url,
+        secret_key=old_version().secret_key,
+        model_name="test-model",
+        engine_options=json.dumps({"journal": str(folder / "journal.jsonl")}),
+        responses_usage_per_turn="on",  # as the old version had it
+        worker_lease_seconds=1,
+    )
