@@ -169,7 +169,7 @@ class ResponseRun:
         """Give the machine an input, publish what came of it, and return what is to be done next."""
         events, command = self._machine.receive(given)
         if self.plan.stored:
-            self._log.extend(encode_one(given))
+            self._log += encode_one(given)
         self.journal.extend(events)
         return command
 
