@@ -122,7 +122,7 @@ class RunLog:
 
 
 class LiveLogs:
-    """Keeps the logs of the runs of this process; one task, which is there while there is something to keep.
+    """Keeps the logs of the runs of this process: all that have news in one transaction, and not too often.
 
     `tell` rings the bell for those who follow, `lose` stops what another worker took over, `gone` what was deleted.
     """
@@ -141,19 +141,21 @@ class LiveLogs:
         self._tell = tell
         self._news: dict[str, RunLog] = {}
         self._rung: set[str] = set()  # responses whose followers are to be told
-        self._task: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[object] | None = None  # of its own: Redis may take long
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when the next transaction may begin, by the loop's clock
         self._failed = False  # and it was said
 
     def note(self, log: RunLog) -> None:
         """Keep a log soon: it has news."""
         self._news[log.response_id] = log
-        self._start()
+        self._schedule()
 
     def ring(self, response_id: str) -> None:
         """Tell those who follow a response that there is more of it in the store."""
         self._rung.add(response_id)
-        self._start()
+        self._schedule()
 
     async def append(self, appends: Sequence[LogAppend]) -> Collection[str]:
         """Append to logs now; return which responses are not this worker's any more. Raises `StoreError`."""
@@ -166,36 +168,57 @@ class LiveLogs:
 
     async def aclose(self) -> None:
         """Stop; what runs has ended before."""
-        tasks = [task for task in (self._task, self._telling) if task is not None]
+        self._news.clear()
+        self._rung.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [task for task in (self._keeping, self._telling) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    def _start(self) -> None:
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._keep_all(), name="live logs")
+    def _schedule(self) -> None:
+        """See to it that what is to be done is done: at once, or once it is due; one thing at a time."""
+        if self._keeping is None and self._timer is None and (self._news or self._rung):
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._due:
+                self._timer = loop.call_at(self._due, self._begin)
+            else:
+                self._begin()
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._keeping = asyncio.create_task(self._keep_all(), name="live logs")
+        self._keeping.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._keeping = None
+        if not task.cancelled():
+            self._schedule()
 
     async def _keep_all(self) -> None:
-        """Keep what has news, all of it at once, until nothing has."""
-        while self._news or self._rung:
-            logs = [log for log in self._news.values() if not log.closed]
-            self._news.clear()
-            if logs and not await self._keep(logs):
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
+        """Keep what has news, all of it at once."""
+        logs = [log for log in self._news.values() if not log.closed]
+        self._news.clear()
+        pause = BACKGROUND_SECONDS
+        if logs and not await self._keep(logs):
+            pause = RETRY_SECONDS
+        else:
             self._rung.update(log.response_id for log in logs if log.is_followed)
-            is_followed = bool(self._rung)
-            self._tell_followers()
-            await asyncio.sleep(FOLLOWED_SECONDS if is_followed else BACKGROUND_SECONDS)
+            if self._rung:
+                pause = FOLLOWED_SECONDS
+                self._tell_followers()
+        self._due = asyncio.get_running_loop().time() + pause
 
     def _tell_followers(self) -> None:
         """Ring the bell, unless it is being rung: what came since is told the next time."""
-        if self._rung and (self._telling is None or self._telling.done()):
+        if self._telling is None or self._telling.done():
             rung, self._rung = self._rung, set()
             self._telling = asyncio.create_task(self._tell(rung), name="bell")
 
     async def _keep(self, logs: Sequence[RunLog]) -> bool:
+        """Append to these logs; return whether that could be done."""
         appends = [log.news() for log in logs]
         try:
             not_ours = await self.append([append for append in appends if append.data])
