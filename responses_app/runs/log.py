@@ -4,7 +4,8 @@ Whoever has a response's plan and its inputs has all its events, with the same i
 So what is kept of a run is its inputs, about 4 bytes a token. When that is done:
 
     every stored response          with its end, in the same transaction
-    in the background              from its first input on, at most every `BACKGROUND_SECONDS`
+    in the background              from its first input on, at most every `BACKGROUND_SECONDS`,
+                                   or every `FOLLOWED_SECONDS` while somebody reads it
     what another worker follows    from the moment it asks on, at most every `FOLLOWED_SECONDS`
 
 The logs of all runs of a process are appended to in one transaction. Example: 50 background responses at 60 tokens/s
@@ -24,6 +25,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from responses_app.protocol.events import Event
 from responses_app.protocol.input_codec import encode_one
 from responses_app.protocol.inputs import Enqueued, Input, Started
+from responses_app.runs.journal import EventJournal
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -35,7 +37,7 @@ RETRY_SECONDS = 1.0  # after the store has failed
 
 
 class RunLog:
-    """What came to one response. `publish` tells its readers; `hold`: they hear only what is kept."""
+    """What came to one response; `journal` has its readers. `hold`: they hear only what is kept."""
 
     def __init__(
         self,
@@ -43,13 +45,13 @@ class RunLog:
         claim: Claim,
         *,
         live: "LiveLogs",
-        publish: Callable[[Sequence[Event]], None],
+        journal: EventJournal,
         hold: bool,
     ) -> None:
         self.response_id = response_id
         self.claim = claim
         self._live = live
-        self._publish = publish
+        self._journal = journal
         self._hold = hold
         self._data = bytearray()
         self._kept = 0  # bytes of it that are in the store for sure
@@ -61,11 +63,11 @@ class RunLog:
         """Note an input and what came of it."""
         self._data += encode_one(given)
         if self.closed or not self._hold:
-            self._publish(events)
+            self._journal.extend(events)
             if self._followed_until and self.is_followed and not self.closed:
                 self._live.note(self)
         elif isinstance(given, Enqueued | Started) and not self._held:
-            self._publish(events)
+            self._journal.extend(events)
         else:
             if events:
                 self._held.append((len(self._data), events))
@@ -84,7 +86,7 @@ class RunLog:
         """Tell what is held back still: the response's end is kept, or it will be kept later."""
         self.closed = True
         while self._held:
-            self._publish(self._held.popleft()[1])
+            self._journal.extend(self._held.popleft()[1])
         if self.is_followed:
             self._live.ring(self.response_id)
 
@@ -103,6 +105,11 @@ class RunLog:
         """Whether a reader on another worker follows it."""
         return asyncio.get_running_loop().time() < self._followed_until
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody, here or elsewhere, waits for what is kept."""
+        return self.is_followed or (self._hold and self._journal.readers > 0)
+
     def follow(self) -> None:
         """Keep it while it runs: somebody follows it, for the next `INTEREST_SECONDS`."""
         self._followed_until = asyncio.get_running_loop().time() + INTEREST_SECONDS
@@ -118,7 +125,7 @@ class RunLog:
         """Go on behind what is kept now, and tell what waited for that."""
         self._kept = max(self._kept, append.position + len(append.data))
         while self._held and self._held[0][0] <= self._kept:
-            self._publish(self._held.popleft()[1])
+            self._journal.extend(self._held.popleft()[1])
 
 
 class LiveLogs:
@@ -207,8 +214,9 @@ class LiveLogs:
         else:
             self._rung.update(log.response_id for log in logs if log.is_followed)
             if self._rung:
-                pause = FOLLOWED_SECONDS
                 self._tell_followers()
+            if any(log.is_awaited for log in logs):
+                pause = FOLLOWED_SECONDS
         self._due = asyncio.get_running_loop().time() + pause
 
     def _tell_followers(self) -> None:
