@@ -85,8 +85,7 @@ class RunLog:
     def end(self) -> None:
         """Tell what is held back still: the response's end is kept, or it will be kept later."""
         self.closed = True
-        while self._held:
-            self._journal.extend(self._held.popleft()[1])
+        self._tell_up_to(len(self._data))
         if self.is_followed:
             self._live.ring(self.response_id)
 
@@ -124,8 +123,14 @@ class RunLog:
     def has_kept(self, append: LogAppend) -> None:
         """Go on behind what is kept now, and tell what waited for that."""
         self._kept = max(self._kept, append.position + len(append.data))
-        while self._held and self._held[0][0] <= self._kept:
-            self._journal.extend(self._held.popleft()[1])
+        self._tell_up_to(self._kept)
+
+    def _tell_up_to(self, position: int) -> None:
+        """Tell what comes of the log up to a position, as one lot: its readers had no chance to take it before."""
+        lot: list[Event] = []
+        while self._held and self._held[0][0] <= position:
+            lot += self._held.popleft()[1]
+        self._journal.extend(lot)
 
 
 class LiveLogs:

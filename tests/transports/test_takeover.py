@@ -135,7 +135,7 @@ async def hold_to_the_laws(pair: Pair, readers: list[Reader]) -> None:
 async def test_killed_at_any_moment_they_are_gone_on_with(folder: Path, redis: RedisServer, bell: str) -> None:
     settings = {} if bell == "without Redis" else {"redis_url": redis.url}
     chance = random.Random(f"{bell} {KILLS}")
-    async with two_workers(folder, delay=0.006 if KILLS <= 5 else 0.012 * KILLS, **settings) as pair:
+    async with two_workers(folder, delay=max(0.006, 0.004 * KILLS), **settings) as pair:
         readers: list[Reader] = []
         for number in range(RUNNING):
             async with http_client(pair.workers[number % 2]) as http:
