@@ -9,6 +9,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status
 from responses_app.runs.registry import RunLimits
 from responses_app.runs.resumable import ResumableLimits
+from responses_app.runs.run import ResponseRun
 from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
 from tests.waiting import eventually
 
@@ -26,6 +27,19 @@ async def half_said(site: Site, **fields: object) -> Reading:
     reading = await site.begin(**{"input": "hi", "transport": "sse", **fields})
     await site.engine.waits.wait()
     return reading
+
+
+async def close(site: Site, **patience: float) -> None:
+    """Close the registry; a test that would wait for ever fails."""
+    async with asyncio.timeout(10):
+        await site.registry.aclose(**patience)
+
+
+async def ended(site: Site, run: ResponseRun) -> None:
+    """Return when a run has ended and is forgotten."""
+    async with asyncio.timeout(10):
+        await site.registry.wait_for_end(run)
+    await eventually(lambda: run not in site.registry.running)
 
 
 def runs(site: Site, reading: Reading) -> bool:
@@ -64,7 +78,7 @@ class TestGraces:
         second.leave()
         assert [timer.cancelled() for timer in graces] == [True, False]
         assert runs(site, first)
-        await site.registry.aclose()
+        await close(site)
 
     async def test_the_grace_begins_with_the_last_reader_to_leave(self, graces: list[asyncio.TimerHandle]) -> None:
         site = hanging(grace=GRACE)
@@ -74,7 +88,7 @@ class TestGraces:
         assert graces == []
         second.leave()
         assert len(graces) == 1
-        await site.registry.aclose()
+        await close(site)
 
     async def test_nothing_is_left_of_the_grace_of_one_that_ended_meanwhile(
         self, graces: list[asyncio.TimerHandle]
@@ -85,8 +99,7 @@ class TestGraces:
         run = reading.run
         reading.leave()
         gate.set()
-        await site.registry.wait_for_end(run)
-        await eventually(lambda: len(site.registry) == 0)
+        await ended(site, run)
         assert run.status is Status.COMPLETED
         assert [timer.cancelled() for timer in graces] == [True]
 
@@ -101,9 +114,7 @@ class TestGraces:
         site = hanging()
         reading = await half_said(site)
         reading.leave()
-        async with asyncio.timeout(5):
-            await site.registry.wait_for_end(reading.run)
-        assert len(site.registry) == 0
+        await ended(site, reading.run)
 
     async def test_the_log_says_why_a_run_was_given_up(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO", logger="respsite")
@@ -123,9 +134,17 @@ class TestGraces:
         await asyncio.sleep(0.02)
         assert runs(site, reading)
         site.registry.cancel(run, reason="the test is over")
-        await site.registry.wait_for_end(run)
+        await ended(site, run)
 
-    async def test_leaving_twice_is_leaving_once(self) -> None:
+    async def test_leaving_twice_is_leaving_once(self, graces: list[asyncio.TimerHandle]) -> None:
+        site = hanging(grace=GRACE)
+        reading = await half_said(site)
+        reading.leave()
+        reading.leave()
+        assert [timer.cancelled() for timer in graces] == [False], "its grace does not begin again"
+        await close(site)
+
+    async def test_leaving_twice_does_not_count_for_another_reader(self) -> None:
         site = hanging()
         first = await half_said(site)
         second = site.registry.attach(first.run)
@@ -169,12 +188,21 @@ class TestPlaces:
         assert list(site.registry.running) == [run]
         gate.set()
         await reading.to_the_end()
-        await site.registry.wait_for_end(run)
-        await eventually(lambda: list(site.registry.running) == [])
-        await site.registry.wait_for_end(run)
+        await ended(site, run)
+        await ended(site, run)
 
 
 class TestFinding:
+    async def test_what_is_not_kept_is_found_while_it_runs(self) -> None:
+        site = hanging()
+        reading = await half_said(site, transport="json")
+        run = reading.run
+        assert len(site.registry.resumable) == 0
+        assert site.registry.find("default", run.response_id) is run
+        reading.leave()
+        await ended(site, run)
+        assert site.registry.find("default", run.response_id) is None
+
     async def test_a_project_finds_its_own(self) -> None:
         site = hanging()
         reading = await half_said(site)
@@ -213,8 +241,7 @@ class TestFinding:
         run = reading.run
         site.registry.lose(run.response_id)
         site.registry.lose("resp_unknown")
-        await site.registry.wait_for_end(run)
-        await eventually(lambda: len(site.registry) == 0)
+        await ended(site, run)
         assert len(site.registry.resumable) == 0
         assert site.store.saved == []
         assert site.engine.running == 0
@@ -242,12 +269,42 @@ class TestReaders:
         await eventually(lambda: len(site.registry) == 0)
 
 
+class TestCancelling:
+    async def test_one_whose_end_is_decided_is_not_cancelled_and_the_log_does_not_say_so(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", logger="respsite")
+        site = Site()
+        site.store.gate = asyncio.Event()
+        run = (await site.begin(input="hi")).run
+        await site.store.saving.wait()
+        site.registry.cancel(run, reason="too late")
+        site.store.gate.set()
+        await ended(site, run)
+        assert run.status is Status.COMPLETED
+        assert "too late" not in caplog.text
+
+    async def test_one_that_is_not_of_this_process_is_left_alone(self) -> None:
+        elsewhere, here = hanging(), hanging()
+        reading = await half_said(elsewhere)
+        here.registry.cancel(reading.run, reason="asked to")
+        assert runs(elsewhere, reading)
+        await close(elsewhere)
+
+
 class TestClosing:
+    async def test_a_server_that_stops_says_when_to_try_again(self) -> None:
+        site = hanging()
+        await close(site)
+        with pytest.raises(ApiError, match="stopping") as refused:
+            site.registry.check_capacity()
+        assert (refused.value.status, refused.value.headers) == (503, {"retry-after": "2"})
+
     async def test_the_grace_is_over_for_those_who_do_not_end(self) -> None:
         site = hanging()
         reading = await half_said(site)
         began = time.monotonic()
-        await site.registry.aclose(grace=0.05)
+        await close(site, grace=0.05)
         assert 0.04 < time.monotonic() - began < 5
         assert (await reading.to_the_end())[-1]["response"]["error"]["code"] == "server_error"  # type: ignore[index]
         assert site.registry.draining
@@ -268,8 +325,7 @@ class TestClosing:
         site = hanging()
         await half_said(site)
         site.registry.hurry()
-        async with asyncio.timeout(5):
-            await site.registry.aclose(grace=60)
+        await close(site, grace=60)
         assert "to end" not in caplog.text, "no time is promised that is not given"
 
     async def test_all_that_run_share_the_grace(self) -> None:
@@ -312,7 +368,7 @@ class TestClosing:
         site = hanging()
         reading = await half_said(site)
         began = time.monotonic()
-        await site.registry.aclose(last_words=0.1)
+        await close(site, last_words=0.1)
         assert 0.08 < time.monotonic() - began < 5
         reading.leave()
 
@@ -321,8 +377,7 @@ class TestClosing:
         site = Site(FakeEngine([words]), max_lag_bytes=5_000)
         reading = await site.begin(input="hi")
         await eventually(lambda: len(site.registry) == 0)
-        async with asyncio.timeout(5):
-            await site.registry.aclose(last_words=60)
+        await close(site, last_words=60)
         assert site.engine.running == 0
         del reading
 
@@ -332,5 +387,5 @@ class TestClosing:
         await reading.to_the_end()
         reading.leave()
         assert len(site.registry.resumable) == 1
-        await site.registry.aclose()
+        await close(site)
         assert len(site.registry.resumable) == 0
