@@ -24,9 +24,9 @@ from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.frames import error_frame, event_bytes, lane_suffix, ping
 from responses_app.protocol.requests import only_known, parse_create
 from responses_app.protocol.session import CancelRuns, Close, Command, Create, Send, Start, WebSocketSession
-from responses_app.runs.journal import Entry, JournalReader, ReaderTooSlow
+from responses_app.runs.journal import Entry, ReaderTooSlow
 from responses_app.runs.plan import Origin
-from responses_app.runs.run import ResponseRun
+from responses_app.runs.reader import ResponseReader
 from responses_app.servers.heartbeat import no_ping
 from responses_app.wiring import Site
 
@@ -34,16 +34,16 @@ logger = logging.getLogger("respsite.transport")
 
 WAKES_PER_LAG_CHECK = 256  # events between two looks at how far all lanes together are behind
 TOO_LARGE = 4009  # close code; daphne can send none between 1000 and 3000
+TIME_IS_OVER = "its connection's time is over"
 IGNORED = ("stream", "background")  # fields of a create that mean nothing on a WebSocket
 
 
 @dataclass(slots=True)
 class _Lane:
-    """A run that is being written to the connection."""
+    """A response that is being written to the connection."""
 
     create: Create
-    run: ResponseRun
-    reader: JournalReader
+    reader: ResponseReader
     suffix: bytes | None
     last_sent: float
 
@@ -142,7 +142,7 @@ class Connection:
         for task in tasks:
             task.cancel()
         for lane in self._lanes.values():
-            self._site.registry.detach(lane.run, lane.reader, reason=reason)
+            lane.reader.leave(reason)
         self._lanes.clear()
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -158,7 +158,7 @@ class Connection:
                 case CancelRuns():
                     self._cut = True
                     for lane in self._lanes.values():
-                        self._cancel(lane.run)
+                        lane.reader.cancel(TIME_IS_OVER)
                 case Close():
                     self._closing = command
                     self._wake_writer()
@@ -168,21 +168,23 @@ class Connection:
         try:
             fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
             request = await self._site.reader.run(create.size, partial(parse_create, fields))
-            run = await self._site.service.create(request, origin, recall=lambda id: self._recall(create, id))
+            reader = await self._site.service.create(
+                request, origin, recall=lambda id: self._recall(create, id), dialect=self._dialect
+            )
         except ApiError as error:
             self._execute(self._session.refused(create, error))
         except Exception:
             logger.exception("connection %s: a request could not be started", self.id)
             self._execute(self._session.refused(create, server_error(self.id, code="processing_error")))
         else:
-            self._attach(create, run)
+            self._attach(create, reader)
 
     def _recall(self, create: Create, response_id: str) -> ChainLink | None:
         if create.parent is not None and create.parent.response_id == response_id:
             return create.parent
         return self._session.recall(response_id)
 
-    def _attach(self, create: Create, run: ResponseRun) -> None:
+    def _attach(self, create: Create, reader: ResponseReader) -> None:
         name = create.lane
 
         def wake() -> None:
@@ -192,15 +194,12 @@ class Connection:
             if self._wakes >= WAKES_PER_LAG_CHECK:
                 self._check_lag()
 
-        reader = self._site.registry.attach(run, wake, dialect=self._dialect)
-        self._lanes[name] = _Lane(create, run, reader, lane_suffix(create.lane), self._loop.time())
+        reader.listen(wake)
+        self._lanes[name] = _Lane(create, reader, lane_suffix(create.lane), self._loop.time())
         wake()
         self._schedule()
         if self._cut:
-            self._cancel(run)
-
-    def _cancel(self, run: ResponseRun) -> None:
-        self._site.registry.cancel(run, reason="its connection's time is over")
+            reader.cancel(TIME_IS_OVER)
 
     # Writing.
 
@@ -257,9 +256,8 @@ class Connection:
             await asyncio.sleep(0)  # let the server flush, and other lanes have their turn
         elif reader.ended and self._lanes.get(lane.create.lane) is lane:
             del self._lanes[lane.create.lane]
-            self._site.registry.detach(lane.run, reader)
-            run = lane.run
-            self._execute(self._session.ended(lane.create, run.status, run.link, run.problem))
+            reader.leave()
+            self._execute(self._session.ended(lane.create, reader.status, reader.link, reader.problem))
 
     async def _write_events(self, entries: Sequence[Entry], suffix: bytes | None) -> None:
         """Write events, all at once where the server can."""
@@ -300,7 +298,7 @@ class Connection:
             self._ping()
         for lane in silent:
             lane.last_sent = now
-            if self._dialect.pings_are_events and lane.reader.position > 0:  # never before `response.created`
+            if self._dialect.pings_are_events and lane.reader.last_number >= 0:  # never before `response.created`
                 self._post(event_bytes(ping(lane.reader.last_number, time.time()), lane.suffix).decode())
 
     # Endings.

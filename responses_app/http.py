@@ -17,9 +17,7 @@ from responses_app.protocol.frames import ping
 from responses_app.protocol.resources import TERMINAL_STATUSES
 from responses_app.reading import JsonReader
 from responses_app.runs.journal import ReaderTooSlow, Waiter
-from responses_app.runs.registry import RunRegistry
-from responses_app.runs.replay import Replay
-from responses_app.runs.run import ResponseRun
+from responses_app.runs.reader import ResponseReader
 
 Parsed = TypeVar("Parsed")
 _PRINTABLE = re.compile(r"[\x20-\x7e]{1,128}")
@@ -71,50 +69,38 @@ def _json_object(content: bytes, reader: JsonReader) -> JsonObject:
     return data
 
 
-async def run_to_end(registry: RunRegistry, run: ResponseRun) -> JsonObject:
+async def read_to_end(reader: ResponseReader) -> JsonObject:
     """Wait for the terminal event and return its response; leaving early cancels the run.
 
     Raises `ApiError` where it failed before anything was said: SDKs raise and retry an error, never a body that says
     `failed`.
     """
     news = Waiter()
-    reader = registry.attach(run, news)
+    reader.listen(news)
     try:
         while not reader.ended:
             if not reader.take():
                 await news.wait()
     finally:
-        registry.detach(run, reader, reason="its client disconnected")
-    if run.problem is not None and not run.has_spoken:
-        raise run.problem
-    return run.response()
+        reader.leave("its client disconnected")
+    if reader.problem is not None and not reader.has_spoken:
+        raise reader.problem
+    return reader.response()
 
 
-async def event_stream(
-    registry: RunRegistry,
-    run: ResponseRun | Replay,
-    *,
-    ping_seconds: float,
-    starting_after: int | None = None,
-    dialect: Dialect = OPENAI,
-) -> HttpResponse:
-    """Return a run as server-sent events, with a heartbeat after each `ping_seconds` of silence (0: never).
-
-    It begins at the first event kept, or behind the event `starting_after`.
-    """
-    events = _server_sent(registry, run, ping_seconds, starting_after, dialect)
-    await anext(events)  # attaches: only a generator that has begun is closed, and so detached, in any case
+async def event_stream(reader: ResponseReader, *, ping_seconds: float, dialect: Dialect = OPENAI) -> HttpResponse:
+    """Return a response as server-sent events, with a heartbeat after each `ping_seconds` of silence (0: never)."""
+    events = _server_sent(reader, ping_seconds, dialect)
+    await anext(events)  # only a generator that has begun is closed, and so lets go of its reader, in any case
     response = StreamingHttpResponse(events, content_type="text/event-stream")
     response["cache-control"] = "no-cache"
     response["x-accel-buffering"] = "no"
     return response
 
 
-async def _server_sent(
-    registry: RunRegistry, run: ResponseRun | Replay, ping_seconds: float, starting_after: int | None, dialect: Dialect
-) -> AsyncGenerator[bytes, None]:
+async def _server_sent(reader: ResponseReader, ping_seconds: float, dialect: Dialect) -> AsyncGenerator[bytes, None]:
     news = Waiter()
-    reader = registry.attach(run, news, starting_after=starting_after, dialect=dialect)
+    reader.listen(news)
     try:
         yield b""
         yield b""  # daphne sends the headers with the first part of the body, and news may be long in coming
@@ -126,12 +112,12 @@ async def _server_sent(
                     await asyncio.sleep(0)  # let the server flush
             elif not await news.wait(ping_seconds or None):
                 yield _heartbeat(reader.last_number, dialect)
-        if run.status in TERMINAL_STATUSES:  # else the server stops, and another start goes on
+        if reader.status in TERMINAL_STATUSES:  # else the server stops, and another start goes on
             yield b"data: [DONE]\n\n"
     except ReaderTooSlow:
         return  # the registry has logged it; a stream cut short tells the client
     finally:
-        registry.detach(run, reader, reason="its client disconnected")
+        reader.leave("its client disconnected")
 
 
 def _heartbeat(last_number: int, dialect: Dialect) -> bytes:

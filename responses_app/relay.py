@@ -7,7 +7,7 @@ comes back by itself.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from channels.layers import InMemoryChannelLayer, get_channel_layer
@@ -16,6 +16,12 @@ logger = logging.getLogger("respsite.relay")
 _LAYERS_LOG = logging.getLogger("channels_redis.pubsub")
 
 GROUP = "respsite-workers"
+# What is said, each with the ids of responses.
+CANCEL = "cancel"  # whoever runs them
+FORGET = "forget"  # they were deleted
+FOLLOW = "follow"  # somebody follows them: keep their logs while they run
+LOGGED = "logged"  # there is more in their logs
+OFTEN = (FOLLOW, LOGGED)  # nobody needs a line about each that could not be said: logs are looked at anyway
 RETRY_SECONDS = 2.0
 SEND_SECONDS = 2.0  # bound of a publication
 
@@ -38,13 +44,9 @@ class Relay:
         """Whether other processes hear what is said here."""
         return not isinstance(self._layer, InMemoryChannelLayer)
 
-    def start(self, *, cancel: Callable[[str], None], forget: Callable[[Collection[str]], None]) -> None:
-        """Begin to listen.
-
-        `cancel` is called with the id of each response that any worker wants cancelled, `forget` with those of
-        responses that were deleted.
-        """
-        self._task = asyncio.create_task(self._listen(cancel, forget), name="relay")
+    def start(self, hear: Mapping[str, Callable[[Collection[str]], None]]) -> None:
+        """Begin to listen: `hear` has what is called, by the word, with the ids of the responses that it is about."""
+        self._task = asyncio.create_task(self._listen(hear), name="relay")
         _LAYERS_LOG.addFilter(self._hears_of_outage)
 
     async def aclose(self) -> None:
@@ -58,18 +60,28 @@ class Relay:
 
     async def ask_to_cancel(self, response_id: str) -> bool:
         """Tell all workers to cancel a response; return whether the word went out."""
-        return await self._tell({"type": "cancel", "response_id": response_id}, f"cancel {response_id}")
+        return await self._tell(CANCEL, [response_id])
+
+    async def ask_to_follow(self, response_id: str) -> bool:
+        """Tell all workers that a response of theirs is followed here; return whether the word went out."""
+        return await self._tell(FOLLOW, [response_id])
+
+    async def tell_followers(self, response_ids: Collection[str]) -> bool:
+        """Tell all workers that there is more of these responses in the store; return whether the word went out."""
+        return await self._tell(LOGGED, response_ids)
 
     async def ask_to_forget(self, response_ids: Collection[str]) -> bool:
         """Tell all workers that responses were deleted; return whether the word went out."""
-        ids = list(response_ids)
-        return await self._tell({"type": "forget", "response_ids": ids}, f"forget {len(ids)} responses")
+        return await self._tell(FORGET, response_ids)
 
-    async def _tell(self, message: dict[str, object], what: str) -> bool:
+    async def _tell(self, word: str, response_ids: Collection[str]) -> bool:
+        if not self.reaches_others:
+            return False
         try:
-            await self._send(message)
+            await self._send({"type": word, "response_ids": list(response_ids)})
         except self._outages as problem:
-            logger.warning("the workers could not be told to %s: %s", what, problem or "no answer")
+            log = logger.debug if word in OFTEN else logger.warning
+            log("the workers could not be told to %s %d responses: %s", word, len(response_ids), problem or "no answer")
             return False
         return True
 
@@ -101,26 +113,24 @@ class Relay:
             logger.info("the channel layer is back")
             return
 
-    async def _listen(self, cancel: Callable[[str], None], forget: Callable[[Collection[str]], None]) -> None:
+    async def _listen(self, hear: Mapping[str, Callable[[Collection[str]], None]]) -> None:
         while True:
             try:
-                await self._hear(cancel, forget)
+                await self._hear(hear)
             except self._outages as problem:
                 self._is_away(problem)
             except Exception:
                 logger.exception("the relay broke and listens again")
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _hear(self, cancel: Callable[[str], None], forget: Callable[[Collection[str]], None]) -> None:
+    async def _hear(self, hear: Mapping[str, Callable[[Collection[str]], None]]) -> None:
         channel = await self._layer.new_channel("relay")
         await self._layer.group_add(GROUP, channel)
         try:
             while True:
                 message = await self._layer.receive(channel)
-                match message:
-                    case {"type": "cancel", "response_id": response_id}:
-                        cancel(str(response_id))
-                    case {"type": "forget", "response_ids": response_ids}:
-                        forget([str(response_id) for response_id in response_ids])
+                act = hear.get(str(message.get("type")))
+                if act is not None:  # a word of another version, or the one that tries whether Redis is back
+                    act([str(response_id) for response_id in message["response_ids"]])
         finally:
             await self._layer.group_discard(GROUP, channel)

@@ -26,14 +26,16 @@ from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session import SessionLimits
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.reading import JsonReader
-from responses_app.relay import Relay
+from responses_app.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.runs.by_id import ResponsesById
-from responses_app.runs.caretaker import Caretaker
+from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
+from responses_app.runs.log import LiveLogs
 from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.resumable import ResumableLimits
 from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
+from responses_app.runs.upkeep import Upkeep
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, Stores, WorkerState
 from responses_app.stores.memory import MemoryResponseStore
 
@@ -56,7 +58,8 @@ class Site:
     service: ResponseService
     responses: ResponsesById
     forgetting: Forgetting
-    caretaker: Caretaker
+    followers: Followers
+    upkeep: Upkeep
     relay: Relay
     reader: JsonReader
     new_id: Callable[[str], str]
@@ -85,13 +88,22 @@ class Site:
         await self.conversations.start()
         await self.connection_limit.start()
         self.engine.start()
-        self.relay.start(cancel=self.responses.cancel_here, forget=self.forgetting.here)
-        await self.caretaker.start()
+        self.relay.start(
+            {
+                CANCEL: self.responses.cancel_here,
+                FORGET: self.forgetting.here,
+                FOLLOW: self.responses.follow_here,
+                LOGGED: self.followers.ring,
+            }
+        )
+        await self.upkeep.start()
 
     async def aclose(self) -> None:
         """Let what runs end, or stop it; write what is to be written, give back what is shared."""
+        await self.followers.aclose()  # those who follow another worker's response may do so elsewhere
         await self.registry.aclose(grace=self.settings.shutdown_grace_seconds, last_words=LAST_WORDS_SECONDS)
-        await self.caretaker.aclose()
+        await self.service.live.aclose()
+        await self.upkeep.aclose()
         await self.relay.aclose()
         await asyncio.gather(
             self.connection_limit.aclose(), self.store.aclose(), self.conversations.aclose(), self.engine.aclose()
@@ -111,6 +123,14 @@ def build_site(settings: Settings) -> Site:
     name, model_format = settings.served_name, FORMATS[settings.model_format]()
     model = ServedModel(name, engine.engine, lambda: engine.info, created=int(started_at), format=model_format)
     id_key = blake2b(django_settings.SECRET_KEY.encode(), person=b"respsite ids").digest()
+    relay = Relay()
+    forgetting = Forgetting(registry, others=relay)
+    live = LiveLogs(
+        stores.responses,
+        lose=registry.lose,
+        gone=lambda response_id: forgetting.here([response_id]),
+        tell=relay.tell_followers,
+    )
     service = ResponseService(
         models={name: model},
         stores=stores,
@@ -128,10 +148,12 @@ def build_site(settings: Settings) -> Site:
             ),
             worker=worker,
         ),
+        live=live,
     )
-    relay = Relay()
-    forgetting = Forgetting(registry, others=relay)
-    caretaker = Caretaker(
+    followers = Followers(
+        stores.responses, machine=service.machine, max_lag_bytes=settings.stream_max_lag_bytes, others=relay
+    )
+    upkeep = Upkeep(
         service,
         stores.responses,
         forgetting=forgetting,
@@ -157,10 +179,12 @@ def build_site(settings: Settings) -> Site:
             registry,
             forgetting,
             replay=service.replay,
+            followers=followers,
             others=relay,
         ),
         forgetting=forgetting,
-        caretaker=caretaker,
+        followers=followers,
+        upkeep=upkeep,
         relay=relay,
         reader=JsonReader(
             max_body_bytes=settings.max_body_bytes,

@@ -188,6 +188,16 @@ def test_runs_know_only_the_contract_of_engines() -> None:
     assert {name for name in backends if name.startswith("engine.backends")} <= {"engine.backends.base"}
 
 
+def test_nothing_outside_of_runs_knows_a_run() -> None:
+    """Transports have readers, which are the same for a run here, for one elsewhere, and for a log."""
+    inner = {f"responses_app.runs.{name}" for name in ("run", "replay", "machines", "persistence", "measuring")}
+    known = [each for each in ours() if each.imported in inner]
+    assert known
+    assert {str(each) for each in known if not each.importer.startswith("responses_app.runs.")} == set()
+    registry = {each.importer for each in ours() if each.imported == "responses_app.runs.registry"}
+    assert {name for name in registry if not name.startswith("responses_app.runs.")} == {"responses_app.wiring"}
+
+
 def test_only_wiring_knows_a_model_format() -> None:
     """It chooses one by MODEL_FORMAT; everything else of the application knows the contract alone."""
     known = [each for each in ours() if each.imported.startswith("engine.formats.")]

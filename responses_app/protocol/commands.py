@@ -11,8 +11,9 @@ from responses_app.protocol.stream import Ending
 class Generate:
     """Generate turn number `turn`; answer with `TurnBegan`, and then `Sampled` until one has a finish reason.
 
-    The prompt is the response's first one with `said` behind it, and `sampled`, which this turn has given already: then
-    it has begun, and `TurnBegan` is left out. `budget` is how many tokens it may give. `summary`: it sums up.
+    The prompt is the response's first one with `said` behind it, and `sampled`, which this turn has given already.
+    `has_begun`: it has begun on another worker, and `TurnBegan` is left out. `budget` is how many tokens it may give.
+    `summary`: it sums up.
     """
 
     turn: int
@@ -20,6 +21,7 @@ class Generate:
     sampled: "Tokens[int]" = field(default_factory=as_tokens)
     budget: int | None = None
     summary: bool = False
+    has_begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

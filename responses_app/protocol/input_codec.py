@@ -8,6 +8,7 @@ A log is records, one behind the other, and so are two logs:
 All numbers are little-endian. A kind, once written, keeps its meaning: logs outlive versions of this program.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -110,8 +111,16 @@ def _read_sampled(tokens: list[int], finish: str | None, cached: int | None, log
         cached,
         None
         if logprobs is None
-        else [TokenLogprob(token, logprob, tuple(map(tuple, top))) for token, logprob, top in logprobs],
+        else [
+            TokenLogprob(token, _logprob(own), tuple((each, _logprob(its)) for each, its in top))
+            for token, own, top in logprobs
+        ],
     )
+
+
+def _logprob(written: float | None) -> float:
+    """Read a log probability: JSON has no minus infinity, so that was written as null."""
+    return -math.inf if written is None else written
 
 
 _Writer = tuple[str, Callable[[Any], tuple[object, ...]]]

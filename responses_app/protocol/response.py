@@ -112,7 +112,7 @@ class ResponseMachine:
     def due(self) -> Command | None:
         """What is to be done now, for a driver that has only read the inputs so far; None before the start."""
         if isinstance(self._due, Generate) and self._turn is not None:
-            return replace(self._due, sampled=self._turn.tokens, budget=self._left())
+            return replace(self._due, sampled=self._turn.tokens, budget=self._left(), has_begun=True)
         return self._due
 
     @property

@@ -2,32 +2,45 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
+from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
 from responses_app.protocol.input_codec import BrokenLog
 from responses_app.protocol.resources import TERMINAL_STATUSES, Status
 from responses_app.protocol.stream import LocalProtocolError
-from responses_app.runs.forgetting import Forgetting, OtherWorkers
+from responses_app.runs.following import Followers
+from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import store_away
+from responses_app.runs.journal import EventsForgotten
+from responses_app.runs.others import OtherWorkers
+from responses_app.runs.reader import EventSource, ResponseReader
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.replay import Replay
-from responses_app.runs.run import ResponseRun
 from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
 _TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
 
-CANCEL_SECONDS = 5.0  # how long another worker may take to cancel what it runs
+CANCEL_SECONDS = 5.0  # how long what was cancelled may take to end, here or on another worker
 LOOK_SECONDS = 0.1  # between looks at whether it did
 LONG_LOG = 4_000  # bytes: some 1,000 tokens, 5 ms of the loop
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """How many responses were cancelled `here`, in this process, and how many other workers were `asked` to cancel."""
+
+    here: int = 0
+    asked: int = 0
 
 
 class ResponsesById:
     """Every method raises `ApiError`: 404 for what the project does not have, 503 where the store is away.
 
-    `replay` makes a finished response's stream again of its log.
+    `replay` makes a finished response's stream again of its log, `followers` that of one that another worker runs.
     """
 
     def __init__(
@@ -37,12 +50,14 @@ class ResponsesById:
         forgetting: Forgetting,
         *,
         replay: Callable[[StoredLog], Replay | None],
+        followers: Followers,
         others: OtherWorkers | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
         self._forgetting = forgetting
         self._replay = replay
+        self._followers = followers
         self._others = others
 
     async def response(self, project: str, response_id: str) -> JsonObject:
@@ -65,23 +80,31 @@ class ResponsesById:
             raise response_not_found(response_id)
         return items
 
-    async def stream(self, project: str, response_id: str, *, starting_after: int | None) -> ResponseRun | Replay:
-        """Return what has the stream that goes on behind the event `starting_after`: a run here, or its log."""
-        run: ResponseRun | Replay | None = self._registry.find(project, response_id)
-        if run is None or not run.journal.has_after(starting_after):
-            run = await self._replayed(project, response_id)
-        if starting_after is not None and starting_after > run.journal.last_number:
+    async def follow(
+        self, project: str, response_id: str, *, starting_after: int | None = None, dialect: Dialect = OPENAI
+    ) -> ResponseReader:
+        """Return a reader of a response's stream, from its first event on or behind the event `starting_after`."""
+        source: EventSource | None = self._registry.find(project, response_id)
+        if source is None or not source.journal.has_after(starting_after):
+            source = await self._logged(project, response_id, starting_after)
+        elif source.journal.closed:
+            await self._stored(project, response_id)  # it may have been deleted elsewhere, or be past its time
+        last = source.journal.last_number
+        if starting_after is not None and starting_after > last:
             raise invalid_request(
-                f"Invalid value for 'starting_after': the stream's last event so far is {run.journal.last_number}.",
+                f"Invalid value for 'starting_after': the stream's last event so far is {last}.",
                 param="starting_after",
                 code="invalid_value",
             )
-        if run.journal.closed and not isinstance(run, Replay):
-            await self._stored(project, response_id)  # it may have been deleted elsewhere, or be past its time
-        return run
+        try:
+            return self._registry.attach(
+                source, starting_after=-1 if starting_after is None else starting_after, dialect=dialect
+            )
+        except EventsForgotten:
+            raise stream_not_kept(response_id) from None
 
-    async def _replayed(self, project: str, response_id: str) -> Replay:
-        """Return a finished response's stream, made again of its log."""
+    async def _logged(self, project: str, response_id: str, starting_after: int | None) -> EventSource:
+        """Return a response's stream, made of its log: all of it, or what comes, where another worker runs it."""
         try:
             stored = await self._store.log(project, response_id)
         except StoreError as error:
@@ -89,7 +112,7 @@ class ResponsesById:
         if stored is None:
             raise response_not_found(response_id)
         if stored.response["status"] not in _TERMINAL:
-            raise streamed_elsewhere(response_id)
+            return self._followers.follow(project, stored, starting_after=starting_after)
         is_long = len(stored.data) > LONG_LOG
         try:
             replayed = await asyncio.to_thread(self._replay, stored) if is_long else self._replay(stored)
@@ -117,11 +140,39 @@ class ResponsesById:
             raise invalid_request(f"Cannot cancel a {response['status']} response.", param="response_id")
         return await self._cancel_elsewhere(project, response_id)
 
-    def cancel_here(self, response_id: str) -> None:
-        """Cancel a background response that this process runs, if it does: another worker was asked to."""
-        run = self._registry.get(response_id)
-        if run is not None and run.plan.background:
-            self._registry.cancel(run, reason="its client cancelled it")
+    async def cancel_all(self, responses: Mapping[str, bool], *, reason: str) -> Cancelled:
+        """Cancel responses of any project: their ids, and whether they are in the background; wait for their ends here.
+
+        Other workers can be asked about background ones only. What cannot be asked about, and what has just ended, is
+        left as it is.
+        """
+        runs = {response_id: run for response_id in responses if (run := self._registry.get(response_id)) is not None}
+        for run in runs.values():
+            self._registry.cancel(run, reason=reason)
+        if runs:
+            ends = [asyncio.ensure_future(self._registry.wait_for_end(run)) for run in runs.values()]
+            await asyncio.wait(ends, timeout=CANCEL_SECONDS)
+        asked = 0
+        for response_id, background in responses.items():
+            if background and response_id not in runs and self._others is not None and self._others.reaches_others:
+                if not await self._others.ask_to_cancel(response_id):
+                    break  # the others cannot be reached now
+                asked += 1
+        return Cancelled(len(runs), asked)
+
+    def cancel_here(self, response_ids: Collection[str]) -> None:
+        """Cancel the background responses among these that this process runs: another worker was asked to."""
+        for response_id in response_ids:
+            run = self._registry.get(response_id)
+            if run is not None and run.plan.background:
+                self._registry.cancel(run, reason="its client cancelled it")
+
+    def follow_here(self, response_ids: Collection[str]) -> None:
+        """Keep the logs of those of these responses that run here: readers on another worker follow them."""
+        for response_id in response_ids:
+            run = self._registry.get(response_id)
+            if run is not None:
+                run.follow()
 
     async def _cancel_elsewhere(self, project: str, response_id: str) -> JsonObject:
         if self._others is None or not self._others.reaches_others:
@@ -163,16 +214,6 @@ def stream_not_kept(response_id: str) -> ApiError:
     return invalid_request(
         f"The stream of response '{response_id[:80]}' cannot be picked up again: the version of this server that ran "
         "it kept no log. Get the response without 'stream'.",
-        param="stream",
-        code="stream_not_kept",
-    )
-
-
-def streamed_elsewhere(response_id: str) -> ApiError:
-    """The response runs, and its events are another worker's (400)."""
-    return invalid_request(
-        f"Response '{response_id[:80]}' runs on another worker, and only that one has its stream so far. Send the "
-        "request to that worker, or get the response without 'stream' until its status is final.",
         param="stream",
         code="stream_not_kept",
     )

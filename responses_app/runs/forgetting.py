@@ -5,27 +5,13 @@ for speed and tidiness: whether a stored response can be continued is the store'
 """
 
 from collections.abc import Callable, Collection
-from typing import Protocol
 
+from responses_app.runs.others import OtherWorkers
 from responses_app.runs.registry import RunRegistry
 
 Forget = Callable[[Collection[str]], None]
 
 DELETED = "it was deleted"
-
-
-class OtherWorkers(Protocol):
-    """What reaches the other workers."""
-
-    @property
-    def reaches_others(self) -> bool:
-        """Whether there is a way to them."""
-
-    async def ask_to_cancel(self, response_id: str) -> bool:
-        """Tell them to cancel a response; return whether the word went out."""
-
-    async def ask_to_forget(self, response_ids: Collection[str]) -> bool:
-        """Tell them that responses were deleted; return whether the word went out."""
 
 
 class Forgetting:

@@ -41,18 +41,21 @@ class EventsForgotten(Exception):
 
 
 class EventJournal:
-    """Events of one response, from the first that a reader has not taken; from the very first where it is `kept`."""
+    """Events of one response, from the first that a reader has not taken; from the very first where it is `kept`.
 
-    def __init__(self, *, max_lag_bytes: int, kept: bool = False) -> None:
+    `first` is the number of the first event that it will get.
+    """
+
+    def __init__(self, *, max_lag_bytes: int, kept: bool = False, first: int = 0) -> None:
         self._max_lag_bytes = max_lag_bytes
         self._kept = kept
         self._entries: list[Entry] = []
-        self._first = 0  # number of the first entry kept
+        self._first = first  # number of the first entry kept
         self.appended_bytes = 0  # ever appended
         self._largest_lot = 0  # bytes
         self._readers: list[JournalReader] = []
         self.closed = False  # nothing follows: a terminal event was appended, or the run went elsewhere
-        self.last_number = -1
+        self.last_number = first - 1
         self._ending: Event | None = None  # the terminal event, and its JSON with the usage of each turn
         self._ending_per_turn: bytes | None = None
 
@@ -120,8 +123,7 @@ class EventJournal:
         start = min(start, len(self._entries))
         # One that picks a stream up may be megabytes behind; that it came late is not slowness. So its lag is counted
         # from here on: from all that was ever appended, not from what it has taken.
-        taken = self._bytes_before(start) if starting_after is None else self.appended_bytes
-        reader = JournalReader(self, (wake, dropped), self._first + start, taken, dialect)
+        reader = JournalReader(self, (wake, dropped), self._first + start, self.appended_bytes, dialect)
         self._readers.append(reader)
         return reader
 

@@ -9,6 +9,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
 from responses_app.protocol.resources import CONTINUABLE, Status
 from responses_app.protocol.stream import ResponseStream
+from responses_app.runs.log import RunLog
 from responses_app.runs.plan import RunPlan
 from responses_app.stores.base import (
     AcceptedResponse,
@@ -47,7 +48,9 @@ class RunEnd:
 
 
 class RunPersistence:
-    """Keeps one response; does nothing for one that is not stored. `claim` is this process's, `now` its clock.
+    """Keeps one response; does nothing for one that is not stored, which has no `log` either.
+
+    `claim` is this process's, `now` its clock.
 
     `defer` takes an end that could not be kept, to be kept when the store is back.
     """
@@ -60,6 +63,7 @@ class RunPersistence:
         claim: Claim,
         now: Callable[[], float],
         defer: Callable[[StoredResponse], None],
+        log: RunLog | None = None,
     ) -> None:
         self.now = now
         self._defer = defer
@@ -67,8 +71,8 @@ class RunPersistence:
         self._store = stores.responses
         self._conversations = stores.conversations
         self.claim = claim
+        self.log = log
         self.accepted = False
-        self.runs_nowhere_else = not plan.background  # a background response can be run again until it has begun
 
     async def accept(self, response: JsonObject, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another start has kept it already.
@@ -83,10 +87,9 @@ class RunPersistence:
             raise ParentGone(plan.stored_parent)
 
     async def begin(self) -> None:
-        """Note that it has begun to answer, so that no other start runs it again. Raises `StoreError`."""
+        """Note that a response in the background has begun to answer. Raises `StoreError`."""
         if self._plan.stored and self._plan.background:
             await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
-            self.runs_nowhere_else = True
 
     async def give_back(self, response: JsonObject) -> None:
         """Put it back into the queue, nobody's. Raises `StoreError`."""

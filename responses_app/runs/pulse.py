@@ -36,6 +36,11 @@ class Pulse:
         continuous = self._last - self._since if math.isfinite(self._last) else 0.0
         return self._last - self._lease if continuous >= self._lease else NOBODY
 
+    @property
+    def suspect_before(self) -> float:
+        """Who was not seen since then may be dead, by our own clock: worth a beat, after which `dead_before` tells."""
+        return self._last + self.age - self._lease if math.isfinite(self._last) else NOBODY
+
     def beat(self, heard: float, *, asked: float) -> bool:
         """Note a beat that the store heard at a time of its clock, `asked` for at `clock()`.
 

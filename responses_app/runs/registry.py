@@ -8,15 +8,16 @@ outlives the registry.
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import overloaded
 from responses_app.runs.background import BackgroundQueue
+from responses_app.runs.following import FollowedResponse
 from responses_app.runs.journal import JournalReader
-from responses_app.runs.replay import Replay
+from responses_app.runs.reader import EventSource, ResponseReader
 from responses_app.runs.resumable import ResumableLimits, ResumableStreams
 from responses_app.runs.run import ResponseRun
 
@@ -105,55 +106,57 @@ class RunRegistry:
             self.resumable.keep(run)
 
     def attach(
-        self,
-        run: ResponseRun | Replay,
-        wake: Callable[[], None],
-        *,
-        starting_after: int | None = None,
-        dialect: Dialect = OPENAI,
-    ) -> JournalReader:
-        """Add a reader to a run; `wake` is called on news and must return at once.
+        self, source: EventSource, *, starting_after: int | None = None, dialect: Dialect = OPENAI
+    ) -> ResponseReader:
+        """Add a reader to a response, at the first event kept or behind the event `starting_after`.
 
         Raises `EventsForgotten` where the events behind `starting_after` are not kept.
         """
 
         def dropped() -> None:
-            self._readers.discard(reader)
+            self._readers.discard(cursor)
             logger.warning(
-                "response %s: a reader fell more than STREAM_MAX_LAG_BYTES behind and was dropped", run.response_id
+                "response %s: a reader fell more than STREAM_MAX_LAG_BYTES behind and was dropped", source.response_id
             )
-            self._left(run, "its reader was too slow")
+            self._left(source, "its reader was too slow")
 
-        reader = run.journal.attach(wake, dropped, starting_after=starting_after, dialect=dialect)
-        self._readers.add(reader)
-        self._end_grace(run)
-        return reader
+        def leave(reason: str) -> None:
+            source.journal.detach(cursor)
+            if cursor in self._readers:
+                self._readers.discard(cursor)
+                self._left(source, reason)
 
-    def detach(self, run: ResponseRun | Replay, reader: JournalReader, *, reason: str = "") -> None:
-        """Remove a reader; the last one to leave ends a foreground run, at once or after its grace."""
-        run.journal.detach(reader)
-        self._readers.discard(reader)
-        self._left(run, reason or "its reader left")
+        def cancel(reason: str) -> None:
+            if isinstance(source, ResponseRun):
+                self.cancel(source, reason=reason)
 
-    def _left(self, run: ResponseRun | Replay, reason: str) -> None:
-        if run.journal.readers:
+        cursor = source.journal.attach(_unheard, dropped, starting_after=starting_after, dialect=dialect)
+        self._readers.add(cursor)
+        self._end_grace(source)
+        return ResponseReader(source, cursor, cancel=cancel, leave=leave)
+
+    def _left(self, source: EventSource, reason: str) -> None:
+        """Act on a reader that has left: the last one ends a foreground run, at once or after its grace."""
+        if source.journal.readers:
             return
-        if isinstance(run, Replay):
+        if isinstance(source, FollowedResponse):
+            source.stop()
+        if not isinstance(source, ResponseRun):
             return
-        self.resumable.left(run)
-        if run.journal.closed or run.plan.background:
+        self.resumable.left(source)
+        if source.journal.closed or source.plan.background:
             return
-        if self._limits.reconnect_grace and run.plan.resumable:
-            self._end_grace(run)
+        if self._limits.reconnect_grace and source.plan.resumable:
+            self._end_grace(source)
             loop = asyncio.get_running_loop()
-            self._graces[run.response_id] = loop.call_later(
-                self._limits.reconnect_grace, lambda: self.cancel(run, reason=f"{reason} and did not come back")
+            self._graces[source.response_id] = loop.call_later(
+                self._limits.reconnect_grace, lambda: self.cancel(source, reason=f"{reason} and did not come back")
             )
         else:
-            self.cancel(run, reason=reason)
+            self.cancel(source, reason=reason)
 
-    def _end_grace(self, run: ResponseRun | Replay) -> None:
-        grace = self._graces.pop(run.response_id, None)
+    def _end_grace(self, source: EventSource) -> None:
+        grace = self._graces.pop(source.response_id, None)
         if grace:
             grace.cancel()
 
@@ -182,10 +185,12 @@ class RunRegistry:
         self.resumable.drop(run.response_id)
         self.cancel(run, reason=reason)
 
-    def lose(self, run: ResponseRun) -> None:
+    def lose(self, response_id: str) -> None:
         """Stop a run whose response another worker has taken over."""
-        run.lost = True
-        self.cancel(run, reason="another worker took it over")
+        known = self._runs.get(response_id)
+        if known is not None:
+            known[0].lost = True
+            self.cancel(known[0], reason="another worker took it over")
 
     async def wait_for_end(self, run: ResponseRun) -> None:
         """Return when a run has ended."""
@@ -234,6 +239,10 @@ class RunRegistry:
             await asyncio.sleep(POLL_SECONDS)  # once more at the end: a JSON body is sent when its reader has left
             if done:
                 break
+
+
+def _unheard() -> None:
+    """Nobody listens to a reader yet."""
 
 
 def _cancel(run: ResponseRun, task: "asyncio.Task[None]") -> None:

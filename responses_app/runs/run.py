@@ -6,10 +6,9 @@ task ends it with status `cancelled`, keeping what was said; everything else tha
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
@@ -18,7 +17,7 @@ from engine.types import FinishReason
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.commands import CallTool, Command, Finish, Generate, Prefill, Seal
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.input_codec import encode_one
+from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import (
     Ended,
     Enqueued,
@@ -41,18 +40,13 @@ from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.compaction import compacted, go_on
 from responses_app.runs.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
 from responses_app.runs.journal import EventJournal
-from responses_app.runs.persistence import Measured, RunEnd, RunPersistence
-from responses_app.runs.plan import RunPlan
+from responses_app.runs.measuring import RunClock, report
+from responses_app.runs.persistence import RunEnd, RunPersistence
+from responses_app.runs.plan import CompactionPlan, RunPlan
 from responses_app.stores.base import Claim, ClaimLost, ParentGone, StoreError
 from responses_app.tools.base import ToolFailed
 
 logger = logging.getLogger("respsite.runs")
-
-
-@dataclass(slots=True)
-class _Clockwork:
-    started: float = field(default_factory=time.monotonic)
-    first_token: float | None = None
 
 
 class ResponseRun:
@@ -73,7 +67,7 @@ class ResponseRun:
         self.link: ChainLink | None = None
         self.problem: ApiError | None = None
         self._given_back = False  # to the queue
-        self._log = bytearray()  # its inputs so far: 4 bytes a token
+        self._log = persistence.log  # None for one that is not stored
         self.stopping = False  # a cancellation means that the server stops
         self.deleted = False  # a client has deleted the response while it ran
         self.lost = False  # another worker took it over: this one was taken for dead, and was not
@@ -83,7 +77,7 @@ class ResponseRun:
         self._tools = plan.tools
         self._persistence = persistence
         self._queue = queue
-        self._clockwork = _Clockwork()
+        self._clock = RunClock()
 
     @property
     def response_id(self) -> str:
@@ -103,7 +97,7 @@ class ResponseRun:
     @property
     def has_spoken(self) -> bool:
         """Whether the model has said anything."""
-        return self._clockwork.first_token is not None
+        return self._clock.first_token is not None
 
     def response(self) -> JsonObject:
         """Return the response object as it stands."""
@@ -134,6 +128,7 @@ class ResponseRun:
         kept or will be: if so, it ends as failed, unless it is for another try.
         """
         status = Status.QUEUED if self.plan.background else Status.IN_PROGRESS
+        status = self.status if self._machine.stream.has_begun else status
         try:
             await self._persistence.accept({**self.response(), "status": status.value}, again=again)
         except (ClaimLost, ParentGone):
@@ -144,18 +139,45 @@ class ResponseRun:
                 self._persistence.refuse({**self.response(), "status": Status.FAILED.value, "error": error})
             raise
 
+    def follow(self) -> None:
+        """Keep its log while it runs: a reader on another worker follows it."""
+        if self._log is not None:
+            self._log.follow()
+
     @property
     def claim(self) -> Claim | None:
         """By what right it runs here; None for one that no other worker knows of."""
         return self._persistence.claim if self._persistence.accepted else None
 
+    def go_on_behind(self, log: bytes) -> None:
+        """Take what came to the response on another worker: it is told again, and then this one goes on.
+
+        Raises `BrokenLog`, and `PromptTooLong` where there was a compaction that does not fit here.
+        """
+        assert self._log is not None, "only a stored response has a log"
+        for given in decode(log):
+            seal = self._machine.due
+            self.journal.extend(self._machine.receive(given).events)
+            if isinstance(given, Sealed) and isinstance(seal, Seal):
+                self._go_on_with(go_on(self.plan, self._compaction, compacted(self._compaction, seal.summary)))
+        self._log.go_on_behind(log)
+
     async def _answer(self) -> None:
         if not self.plan.background:
             await self._drive(self._tell(self._started()))
             return
-        self._tell(Enqueued())
+        if not self._machine.stream.has_begun:
+            self._tell(Enqueued())
         async with self._queue.turn():
-            await self._drive(self._tell(self._started()))
+            due = self._machine.due
+            await self._drive(self._resumed(due) if due is not None else self._tell(self._started()))
+
+    def _resumed(self, due: Command) -> Command | None:
+        """Return what is to be done first, behind the log of another worker."""
+        logger.info("response %s goes on behind %d turns", self.response_id, len(self._machine.turns))
+        if isinstance(due, CallTool) and not self._tools[due.name].idempotent:
+            return self._tell(ToolReturned(_TOOL_CUT, failed=True))
+        return due
 
     def _started(self) -> Started:
         compaction, budget = self.plan.compaction, self.plan.generation.sampling.max_output_tokens
@@ -168,9 +190,10 @@ class ResponseRun:
     def _tell(self, given: Input) -> Command | None:
         """Give the machine an input, publish what came of it, and return what is to be done next."""
         events, command = self._machine.receive(given)
-        if self.plan.stored:
-            self._log.extend(encode_one(given))
-        self.journal.extend(events)
+        if self._log is not None:
+            self._log.take(given, events)
+        else:
+            self.journal.extend(events)
         return command
 
     async def _drive(self, command: Command | None) -> None:
@@ -194,8 +217,12 @@ class ResponseRun:
         """Generate a turn; the engine's work ends with it, however that comes."""
         generation = self.plan.generation
         prompt = self._prompt(wanted)
-        if not wanted.sampled:
+        if not wanted.has_begun:
             self._tell(TurnBegan(len(prompt)))
+        elif wanted.budget == 0:
+            return self._tell(Sampled((), FinishReason.LENGTH))
+        elif wanted.sampled and wanted.sampled[-1] in generation.sampling.stop_token_ids:
+            return self._tell(Sampled((), FinishReason.STOP))
         request = replace(
             generation,
             request_id=f"{self.response_id}-{wanted.turn}",
@@ -226,7 +253,7 @@ class ResponseRun:
 
     async def _begin(self) -> None:
         """Before the first thing is said: from here on this response is never run again."""
-        self._clockwork.first_token = time.monotonic()
+        self._clock.note_first_token()
         await self._persistence.begin()
 
     def _give_up(self) -> None:
@@ -238,12 +265,14 @@ class ResponseRun:
         self.lost = True
         logger.warning("response %s: another worker took it over, so it stops here", self.response_id)
         self.problem = unanswered_by_stopped_server()
-        if self._persistence.runs_nowhere_else:
+        if self.plan.background:
+            self.journal.end()  # what was held back is not told: it is not kept
+        else:
             error = server_stopped()
+            if self._log is not None:
+                self._log.end()  # it is another worker's to keep
             self._tell(Failed(error))
             self._tell(Ended(0, error))
-        else:
-            self.journal.end()
 
     async def _prefill(self) -> None:
         """Leave the prompt in the engine's prefix cache. A warm-up whose prefill fails is still a warm-up."""
@@ -260,15 +289,24 @@ class ResponseRun:
 
     async def _seal(self, summary: str) -> Command | None:
         """Go on from a summary: with a plan whose chain begins anew. Raises `PromptTooLong`."""
-        compaction = self.plan.compaction
-        assert compaction is not None, "only a plan with a compaction asks for a seal"
+        compaction = self._compaction
         now = compacted(compaction, summary)
-        self.plan = await asyncio.to_thread(go_on, self.plan, compaction, now)  # a summary may be long
-        self._persistence.go_on(self.plan)
-        sealed = Sealed(compaction.seal(now.as_bytes()), self.plan.generation.sampling.max_output_tokens)
+        plan = await asyncio.to_thread(go_on, self.plan, compaction, now)  # a summary may be long
+        sealed = Sealed(compaction.seal(now.as_bytes()), plan.generation.sampling.max_output_tokens)
         command = self._tell(sealed)
-        self._machine.stream.note_sampled(self.plan.input_messages[0])
+        self._go_on_with(plan)
         return command
+
+    @property
+    def _compaction(self) -> CompactionPlan:
+        assert self.plan.compaction is not None, "only a plan with a compaction asks for a seal"
+        return self.plan.compaction
+
+    def _go_on_with(self, plan: RunPlan) -> None:
+        """Go on with a plan whose chain begins with the summary that was just sealed."""
+        self.plan = plan
+        self._persistence.go_on(plan)
+        self._machine.stream.note_sampled(plan.input_messages[0])
 
     async def _call(self, wanted: CallTool) -> ToolReturned:
         """Call a tool of this server, within its time."""
@@ -285,22 +323,28 @@ class ResponseRun:
             return ToolReturned("Error: the tool broke.", failed=True)
 
     async def _stop(self) -> None:
-        """End as cancelled; where the server stops, as failed, or go back to the queue if nothing was said."""
+        """End as cancelled; where the server stops, as failed, or leave it to another worker in the background."""
         if self.lost:
             self._give_up()
         elif not self.stopping:
             await self._drive(self._tell(Stopped(StopReason.CANCELLED)))
-        elif not self.plan.background or self.has_spoken:
+        elif not self.plan.background:
             self.problem = unanswered_by_stopped_server()
             await self._drive(self._tell(Stopped(StopReason.SERVER_STOPPED)))
         elif not self.finishing:
             self._given_back = True
-            try:
-                await self._persistence.give_back({**self.response(), "status": Status.QUEUED.value})
-                logger.info("response %s goes back to the queue: the server stops", self.response_id)
-            except StoreError as problem:
-                logger.error("response %s could not go back to the queue: %s", self.response_id, problem)
-            self.journal.end()
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        """Leave the response to others, with all that came to it: they go on from there."""
+        assert self._log is not None, "background responses are stored"
+        try:
+            await self._log.flush()
+            await self._persistence.give_back(self.response())
+            logger.info("response %s goes to another worker: the server stops", self.response_id)
+        except StoreError as problem:
+            logger.error("response %s could not be given to another worker: %s", self.response_id, problem)
+        self.journal.end()
 
     async def _fail(self, error: EngineError | None) -> None:
         """End as failed; None stands for an error of this server."""
@@ -318,8 +362,8 @@ class ResponseRun:
             response=machine.outcome(at),
             link=link,
             sampled=machine.stream.sampled,
-            measured=self._measured(),
-            log=self._log_with(Ended(at)),
+            measured=self._clock.measured(),
+            log=self._whole_log(Ended(at)),
         )
         try:
             kept = await self._persistence.save(end)
@@ -329,48 +373,16 @@ class ResponseRun:
         if not kept:
             error, link = failure(None, self.plan.origin.request_id), None
             self.problem = unanswered(None, self.plan.origin.request_id)
-            log = self._log_with(Ended(at, error))
+            log = self._whole_log(Ended(at, error))
             self._persistence.defer(RunEnd(response=machine.outcome(at, error), measured=end.measured, log=log))
         self.link = link
+        if self._log is not None:
+            self._log.end()
         self._tell(Ended(at, error))
-        self._say_in_the_log()
+        report(self.plan, machine, end.measured, self.abandoned_reason)
 
-    def _log_with(self, last: Ended) -> bytes:
-        """Return everything that came to the response, and how it will end."""
-        return bytes(self._log) + encode_one(last) if self.plan.stored else b""
+    def _whole_log(self, last: Ended) -> bytes:
+        return b"" if self._log is None else self._log.whole(last)
 
-    def _measured(self) -> Measured:
-        times = self._clockwork
-        first = times.first_token
-        return Measured(
-            first_token_ms=None if first is None else round((first - times.started) * 1000),
-            duration_ms=round((time.monotonic() - times.started) * 1000),
-        )
 
-    def _say_in_the_log(self) -> None:
-        times = self._clockwork
-        first = f"{(times.first_token - times.started) * 1000:.0f}ms" if times.first_token else "-"
-        logger.info(
-            "response %s %s %s input=%d cached=%d output=%d ttft=%s duration=%.0fms%s",
-            self.response_id,
-            self.plan.origin.transport,
-            self.status.value,
-            sum(turn.input_tokens for turn in self._machine.turns),
-            sum(turn.cached_tokens for turn in self._machine.turns),
-            sum(turn.output_tokens for turn in self._machine.turns),
-            first,
-            (time.monotonic() - times.started) * 1000,
-            self._remarks(),
-        )
-
-    def _remarks(self) -> str:
-        remarks = ""
-        if self._machine.repairs:
-            remarks += f" repaired={self._machine.repairs}"
-        if self._machine.compacted:
-            remarks += " compacted"
-        if self._machine.stream.unknown_tools:
-            remarks += f" unknown_tools={len(self._machine.stream.unknown_tools)}"
-        if self.abandoned_reason:
-            remarks += f" ({self.abandoned_reason})"
-        return remarks
+_TOOL_CUT = "Error: the server stopped while the tool ran, and the tool does not say that it can be run twice."

@@ -1,4 +1,4 @@
-"""`ResponseService`: the one door that all transports use. A request goes in, a run comes out."""
+"""`ResponseService`: the one door that all transports use. A request goes in, a reader of its response comes out."""
 
 import asyncio
 import logging
@@ -13,6 +13,7 @@ from engine.formats.base import ModelFormat
 from engine.types import EngineInfo
 from responses_app.protocol import ids
 from responses_app.protocol.compaction import PURPOSE
+from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
@@ -24,18 +25,21 @@ from responses_app.protocol.errors import (
 from responses_app.protocol.identified import identified
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import new_response
+from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.protocol.validation import missing
 from responses_app.runs.failures import refusal
 from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
+from responses_app.runs.log import LiveLogs, RunLog
 from responses_app.runs.machines import machine_of, wanted_tools
 from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import Origin, RunPlan
 from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact
+from responses_app.runs.reader import ResponseReader
 from responses_app.runs.registry import RunRegistry
-from responses_app.runs.replay import Replay, replay
+from responses_app.runs.replay import Replay, as_begun, failed, replay
 from responses_app.runs.run import ResponseRun
 from responses_app.stores.base import (
     AcceptedResponse,
@@ -80,6 +84,7 @@ class ResponseService:
     """Prepares and starts runs. `models` is ordered; a request without `model` uses the first.
 
     `id_key` makes the ids inside responses; all workers have the same. `tools` are those that this server can run.
+    `live` keeps the logs of those that run.
     """
 
     models: dict[str, ServedModel]
@@ -91,11 +96,19 @@ class ResponseService:
     id_key: bytes
     now: Callable[[], float]
     limits: ServiceLimits
+    live: LiveLogs
     tools: Sequence[BaseTool] = ()
     unsaved: deque[StoredResponse] = field(default_factory=deque, init=False)
 
-    async def create(self, request: CreateRequest, origin: Origin, *, recall: Recall = lambda _: None) -> ResponseRun:
-        """Prepare a request and start its run; the caller attaches a reader before it awaits anything.
+    async def create(
+        self,
+        request: CreateRequest,
+        origin: Origin,
+        *,
+        recall: Recall = lambda _: None,
+        dialect: Dialect = OPENAI,
+    ) -> ResponseReader:
+        """Prepare a request, start its run, and return a reader of it, whose events have the names of `dialect`.
 
         `recall` finds the chains that the caller's connection remembers. Raises `ApiError` for everything that can be
         known before `response.created`.
@@ -107,25 +120,22 @@ class ResponseService:
             await self._enqueue(run)
         else:
             await self._admit(run)
-        return run
+        return self.registry.attach(run, dialect=dialect)
 
-    async def compact(self, request: CreateRequest, origin: Origin) -> tuple[ResponseRun, list[JsonObject]]:
-        """Start the run of a request that only compacts; return it, and the user's messages, which its client keeps.
-
-        The caller attaches a reader before it awaits anything. Raises `ApiError` as `create` does.
+    async def compact(self, request: CreateRequest, origin: Origin) -> tuple[ResponseReader, list[JsonObject]]:
+        """Start the run of a request that only compacts; return its reader, and the user's messages, which its client
+        keeps. Raises `ApiError` as `create` does.
         """
         model, draft, info = await self._draft(request, origin, lambda _: None)
         before = await self.history.said_before(origin.project, draft.context.parent)
         plan, said = await asyncio.to_thread(plan_to_compact, draft, model.engine, info, before=before)
         run = self._run(plan, model)
         await self._admit(run)
-        return run, identified(said, self.new_id)
+        return self.registry.attach(run), identified(said, self.new_id)
 
     def replay(self, stored: StoredLog) -> Replay | None:
         """Make a finished response's stream again, as a run here would have made it; see `runs.replay`."""
-        name = str(stored.response["model"])
-        model = self.models[name] if name in self.models else next(iter(self.models.values()))
-        return replay(stored, model_format=model.format, key=self.id_key, tools=self.tools)
+        return replay(stored, self.machine(as_begun(stored.response)))
 
     async def count_input_tokens(self, request: CreateRequest, origin: Origin) -> int:
         """Return how many tokens the prompt of a request would have, even if they are too many for the model.
@@ -138,15 +148,18 @@ class ResponseService:
         return count_prompt(draft, info)
 
     async def run_again(self, accepted: AcceptedResponse) -> None:
-        """Run a background response that another start has accepted and never begun.
+        """Run a background response that another worker has accepted, or go on behind what came to it there.
 
-        Raises `ApiError` where that cannot be: its model is gone, or what it continues. Raises `ClaimLost`.
+        Raises `ApiError` where that cannot be: its model is gone, or what it continues. Raises `ClaimLost`, and
+        `BrokenLog`.
         """
         origin = Origin(transport=accepted.transport, project=accepted.project)
         request = parse_create({**(accepted.request or {}), "input": list(accepted.input_items)})
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
-        run = self._run(plan, model, accepted.claim)
+        run = self._run(plan, model, accepted)
         try:
+            if accepted.log:
+                await asyncio.to_thread(run.go_on_behind, accepted.log)
             await run.accept(again=True)
         except ClaimLost:
             raise
@@ -242,26 +255,44 @@ class ResponseService:
         )
         return model, draft, info
 
-    def _run(self, plan: RunPlan, model: ServedModel, claim: Claim | None = None) -> ResponseRun:
-        request = plan.request
-        response = new_response(
-            request,
+    def machine(self, response: JsonObject) -> ResponseMachine:
+        """Return the machine of a response, which is as it began: the same one on every worker."""
+        tools = wanted_tools(response, self.tools)
+        return machine_of(response, self._model_of(response).format, key=self.id_key, tools=tools)
+
+    def _model_of(self, response: JsonObject) -> ServedModel:
+        name = str(response["model"])
+        return self.models[name] if name in self.models else next(iter(self.models.values()))
+
+    def failed(self, accepted: AcceptedResponse, error: JsonObject) -> StoredLog:
+        """Return a response that was taken over, and its log, as they are once it has failed. Raises `BrokenLog`."""
+        stored = StoredLog(accepted.response, accepted.log)
+        return failed(stored, self.machine(as_begun(accepted.response)), error)
+
+    def _run(self, plan: RunPlan, model: ServedModel, accepted: AcceptedResponse | None = None) -> ResponseRun:
+        response = as_begun(accepted.response) if accepted else self._new_response(plan, model)
+        claim = accepted.claim if accepted else Claim(self.limits.worker)
+        journal = EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable)
+        log = None
+        if plan.stored:
+            log = RunLog(plan.response_id, claim, live=self.live, publish=journal.extend, hold=plan.background)
+        return ResponseRun(
+            replace(plan, tools=wanted_tools(response, self.tools)),
+            engine=model.engine,
+            machine=self.machine(response),
+            journal=journal,
+            persistence=RunPersistence(plan, self.stores, claim=claim, now=self.now, defer=self._defer, log=log),
+            queue=self.registry.queue,
+        )
+
+    def _new_response(self, plan: RunPlan, model: ServedModel) -> JsonObject:
+        return new_response(
+            plan.request,
             response_id=plan.response_id,
             created_at=int(plan.created_at),
             model=model.name,
             store=plan.stored,
-            service_tier=self.limits.tiers.choose(request.service_tier),
-        )
-        tools = wanted_tools(response, self.tools)
-        return ResponseRun(
-            replace(plan, tools=tools),
-            engine=model.engine,
-            machine=machine_of(response, model.format, key=self.id_key, tools=tools),
-            journal=EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable),
-            persistence=RunPersistence(
-                plan, self.stores, claim=claim or Claim(self.limits.worker), now=self.now, defer=self._defer
-            ),
-            queue=self.registry.queue,
+            service_tier=self.limits.tiers.choose(plan.request.service_tier),
         )
 
     def _defer(self, stored: StoredResponse) -> None:

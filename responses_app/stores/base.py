@@ -27,9 +27,9 @@ class AcceptedResponse:
     """A response that was accepted and has not ended.
 
     `response` is the object as clients read it, `claim` that of the process that runs it. `request` is what a
-    background response was asked: with it another start can run it, as long as nothing of it was said. `again`: it was
-    accepted before, and taken over; if it was deleted meanwhile, it stays deleted. `parent` is the stored response that
-    it continues, "" for none.
+    background response was asked: with it another worker can run it, and go on behind `log`, which is what came to it
+    so far. `again`: it was accepted before, and taken over; if it was deleted meanwhile, it stays deleted. `parent` is
+    the stored response that it continues, "" for none.
     """
 
     project: str
@@ -40,6 +40,7 @@ class AcceptedResponse:
     request: JsonObject | None = None
     again: bool = False
     parent: str = ""
+    log: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,8 @@ class StoredResponse:
     `response` is the object its terminal event carried. `link` is its part of the chain, None for one that cannot be
     continued. `sampled` are the output items with their tokens, so that a client may replay them. Times are in
     milliseconds. `accepted`: it was kept when it was accepted, so if it is gone now, it was deleted. `claim` is that of
-    the process that ran it, `log` what came to it, so that its stream can be read again.
+    the process that ran it, `log` all that came to it, so that its stream can be read again; it replaces what was
+    appended while it ran.
     """
 
     project: str
@@ -87,6 +89,35 @@ class StoredLog:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class LogNews:
+    """What came to a response behind a position of its log, and its status now."""
+
+    status: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogAppend:
+    """What came to a response that runs: the bytes of its log from `position` on, all that are not kept for sure.
+
+    Where an append was not answered, the next one begins at the same position, and replaces it if it was kept.
+    """
+
+    response_id: str
+    claim: Claim
+    position: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """What was not appended to: responses that another worker has claimed (`lost`), and those that are not there."""
+
+    lost: frozenset[str] = frozenset()
+    gone: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
     """What a server process says of itself every few seconds. `started_at` is in Unix seconds."""
@@ -99,9 +130,13 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphans:
-    """What dead workers left: `queued` are this worker's now, to be run; `failed` is how many had to be given up."""
+    """What dead workers left: `claimed` are this worker's now; `failed` is how many had to be given up.
 
-    queued: tuple[AcceptedResponse, ...] = ()
+    Those that have a `request` are to be run, behind their log. The others cannot be, and are to end as failed behind
+    it: readers have seen what it says.
+    """
+
+    claimed: tuple[AcceptedResponse, ...] = ()
     failed: int = 0
 
 
@@ -190,10 +225,11 @@ class BaseResponseStore(ABC):
 
     @abstractmethod
     async def begin(self, project: str, response_id: str, claim: Claim) -> None:
-        """Note that a queued response has begun to answer: it cannot be run again.
+        """Note that a queued response has begun to answer. Raises `StoreError`, and `ClaimLost`."""
 
-        Raises `StoreError`, and `ClaimLost`.
-        """
+    @abstractmethod
+    async def append(self, appends: Collection[LogAppend]) -> Appended:
+        """Append to the logs of responses that run, at most one a response, in one transaction. Raises `StoreError`."""
 
     @abstractmethod
     async def give_back(self, accepted: AcceptedResponse) -> None:
@@ -227,6 +263,10 @@ class BaseResponseStore(ABC):
         """Return a response with what came to it so far; None if it is unknown."""
 
     @abstractmethod
+    async def log_since(self, project: str, response_id: str, position: int) -> LogNews | None:
+        """Return what came to a response behind a position of its log; None if it is unknown."""
+
+    @abstractmethod
     async def delete(self, project: str, response_id: str) -> bool:
         """Forget a response, and what of its chain nothing else needs; return whether there was one."""
 
@@ -253,11 +293,15 @@ class BaseResponseStore(ABC):
     async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
         """Take over what workers left that have not been seen since `dead_before`, or not at all.
 
-        That is a time of the store's clock, long enough before a beat of this worker's own. Queued responses that can
-        be run again become `worker_id`'s, by a new claim; all others end as failed. What it took over before and does
-        not have among the `known`, since the answer got lost, it is given again. A worker is to `beat` before it
-        accepts anything, else others take it for dead. Raises `StoreError`.
+        That is a time of the store's clock, long enough before a beat of this worker's own. Background responses, and
+        all that have a log, become `worker_id`'s, by a new claim; all others end as failed. What it took over before
+        and does not have among the `known`, since the answer got lost, it is given again. A worker is to `beat` before
+        it accepts anything, else others take it for dead. Raises `StoreError`.
         """
+
+    @abstractmethod
+    async def has_orphans(self, worker_id: str, *, dead_before: float) -> bool:
+        """Whether `reclaim` would find anything of others; cheap, to be asked every second. Raises `StoreError`."""
 
     @abstractmethod
     async def lost(self, claims: Mapping[str, Claim]) -> Collection[str]:

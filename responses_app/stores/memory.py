@@ -12,9 +12,12 @@ from responses_app.protocol.items import SampledItem
 from responses_app.protocol.resources import Status
 from responses_app.stores.base import (
     AcceptedResponse,
+    Appended,
     BaseResponseStore,
     Claim,
     ClaimLost,
+    LogAppend,
+    LogNews,
     Orphans,
     ParentGone,
     Purged,
@@ -34,6 +37,7 @@ class _Kept:
     of: AcceptedResponse | StoredResponse
     response: JsonObject
     claim: Claim
+    log: bytes = b""
 
     @property
     def runs(self) -> bool:
@@ -80,12 +84,27 @@ class MemoryResponseStore(BaseResponseStore):
         if accepted.parent and before is None and not await self.knows(accepted.project, accepted.parent):
             raise ParentGone(accepted.parent)
         if before.runs if before else not accepted.again:
-            self._responses[key] = _Kept(accepted, accepted.response, accepted.claim)
+            self._responses[key] = _Kept(
+                accepted, accepted.response, accepted.claim, before.log if before else accepted.log
+            )
 
     async def begin(self, project: str, response_id: str, claim: Claim) -> None:
         kept = self._held((project, response_id), claim)
         if kept and kept.response["status"] == Status.QUEUED.value:
             kept.response = {**kept.response, "status": Status.IN_PROGRESS.value}
+
+    async def append(self, appends: Collection[LogAppend]) -> Appended:
+        by_id = {response_id: kept for (_, response_id), kept in self._responses.items()}
+        lost, gone = set(), set()
+        for append in appends:
+            kept = by_id.get(append.response_id)
+            if kept is None:
+                gone.add(append.response_id)
+            elif kept.claim != append.claim:
+                lost.add(append.response_id)
+            elif kept.runs:
+                kept.log = kept.log[: append.position] + append.data
+        return Appended(lost=frozenset(lost), gone=frozenset(gone))
 
     async def give_back(self, accepted: AcceptedResponse) -> None:
         kept = self._held((accepted.project, str(accepted.response["id"])), accepted.claim)
@@ -98,7 +117,7 @@ class MemoryResponseStore(BaseResponseStore):
         before = self._held(key, stored.claim)
         if stored.accepted if before is None else not before.runs:
             return
-        self._responses[key] = _Kept(stored, stored.response, stored.claim)
+        self._responses[key] = _Kept(stored, stored.response, stored.claim, stored.log)
         self._owners |= {(stored.project, sampled.id): key for sampled in stored.sampled}
         self._forget_oldest()
 
@@ -117,7 +136,11 @@ class MemoryResponseStore(BaseResponseStore):
         kept = self._known(project, response_id)
         if kept is None:
             return None
-        return StoredLog(dict(kept.response), kept.of.log if isinstance(kept.of, StoredResponse) else b"")
+        return StoredLog(dict(kept.response), kept.log)
+
+    async def log_since(self, project: str, response_id: str, position: int) -> LogNews | None:
+        kept = self._known(project, response_id)
+        return LogNews(str(kept.response["status"]), kept.log[position:]) if kept else None
 
     async def delete(self, project: str, response_id: str) -> bool:
         known = self._known(project, response_id) is not None
@@ -148,12 +171,12 @@ class MemoryResponseStore(BaseResponseStore):
 
     async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
         alive = {worker_id, *(each for each, seen_at in self._workers.items() if seen_at > dead_before)}
-        queued, failed = [], 0
+        claimed, failed = [], 0
         for (_, response_id), kept in self._responses.items():
             if not isinstance(kept.of, AcceptedResponse) or not kept.runs:
                 continue
             is_mine = kept.claim.worker == worker_id and kept.claim.epoch > 1 and response_id not in known
-            can_run = kept.response["status"] == Status.QUEUED.value and kept.of.request is not None
+            can_run = kept.of.request is not None or bool(kept.log)
             if kept.claim.worker not in alive:
                 kept.claim = Claim(worker_id, kept.claim.epoch + 1)
                 if not can_run:
@@ -162,9 +185,13 @@ class MemoryResponseStore(BaseResponseStore):
                     continue
             elif not (is_mine and can_run):
                 continue
-            kept.of = replace(kept.of, claim=kept.claim, again=True)
-            queued.append(kept.of)
-        return Orphans(queued=tuple(queued), failed=failed)
+            kept.of = replace(kept.of, response=kept.response, claim=kept.claim, again=True, log=kept.log)
+            claimed.append(kept.of)
+        return Orphans(claimed=tuple(claimed), failed=failed)
+
+    async def has_orphans(self, worker_id: str, *, dead_before: float) -> bool:
+        alive = {worker_id, *(each for each, seen_at in self._workers.items() if seen_at > dead_before)}
+        return any(kept.runs and kept.claim.worker not in alive for kept in self._responses.values())
 
     async def lost(self, claims: Mapping[str, Claim]) -> Collection[str]:
         return [

@@ -20,7 +20,7 @@ async def ready(request: HttpRequest) -> HttpResponse:
     then hold per process, and this says so.
     """
     site = get_site()
-    database = await site.caretaker.check()
+    database = await site.upkeep.check()
     engine = None if site.engine.info else site.engine.problem
     if engine is None:
         try:

@@ -8,8 +8,8 @@ from responses_app.http import (
     event_stream,
     json_response,
     read_json,
+    read_to_end,
     request_id_of,
-    run_to_end,
 )
 from responses_app.protocol.compact_requests import compacted_response, parse_compact
 from responses_app.protocol.dialects import HEADER, Dialect
@@ -17,11 +17,8 @@ from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.pages import Query, check_include_query, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.requests import CreateRequest, parse_create
-from responses_app.runs.by_id import stream_not_kept
-from responses_app.runs.journal import EventsForgotten
 from responses_app.runs.plan import Origin
-from responses_app.runs.replay import Replay
-from responses_app.runs.run import ResponseRun
+from responses_app.runs.reader import ResponseReader
 from responses_app.views.queries import query_of
 from responses_app.wiring import Site, get_site
 
@@ -35,12 +32,13 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     site = get_site()
     dialect = _dialect(site, request)
     wanted = await read_json(request, parse_create, site.reader)
-    run = await site.service.create(wanted, _origin(request, wanted))
+    reader = await site.service.create(wanted, _origin(request, wanted), dialect=dialect)
     if wanted.stream:
-        return await _stream(site, run, dialect)
+        return await _stream(site, reader, dialect)
     if wanted.background:
-        return _answer(dialect, run.response())
-    return _answer(dialect, await run_to_end(site.registry, run))
+        reader.leave()
+        return _answer(dialect, reader.response())
+    return _answer(dialect, await read_to_end(reader))
 
 
 async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
@@ -56,11 +54,8 @@ async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
     check_include_query(query)
     starting_after = _starting_after(query)
     if _flag(query, "stream"):
-        run = await site.responses.stream(PROJECT, response_id, starting_after=starting_after)
-        try:
-            return await _stream(site, run, dialect, starting_after=-1 if starting_after is None else starting_after)
-        except EventsForgotten:
-            raise stream_not_kept(response_id) from None
+        reader = await site.responses.follow(PROJECT, response_id, starting_after=starting_after, dialect=dialect)
+        return await _stream(site, reader, dialect)
     return _answer(dialect, await site.responses.response(PROJECT, response_id))
 
 
@@ -109,8 +104,8 @@ async def compact(request: HttpRequest) -> HttpResponse:
     site = get_site()
     dialect = _dialect(site, request)
     wanted = await read_json(request, parse_compact, site.reader)
-    run, said = await site.service.compact(wanted, _origin(request, wanted))
-    return _answer(dialect, compacted_response(await run_to_end(site.registry, run), said))
+    reader, said = await site.service.compact(wanted, _origin(request, wanted))
+    return _answer(dialect, compacted_response(await read_to_end(reader), said))
 
 
 def _dialect(site: Site, request: HttpRequest) -> Dialect:
@@ -126,11 +121,8 @@ def _origin(request: HttpRequest, wanted: CreateRequest) -> Origin:
     return Origin(transport=transport, project=PROJECT, request_id=request_id_of(request))
 
 
-async def _stream(
-    site: Site, run: ResponseRun | Replay, dialect: Dialect, *, starting_after: int | None = None
-) -> HttpResponseBase:
-    interval = site.settings.responses_ping_interval_seconds
-    return await event_stream(site.registry, run, ping_seconds=interval, starting_after=starting_after, dialect=dialect)
+async def _stream(site: Site, reader: ResponseReader, dialect: Dialect) -> HttpResponseBase:
+    return await event_stream(reader, ping_seconds=site.settings.responses_ping_interval_seconds, dialect=dialect)
 
 
 def _only(request: HttpRequest, method: str) -> None:

@@ -68,7 +68,7 @@ class TestAtOnce(OnBothCase):
         reclaimed = await asyncio.gather(
             *(store.reclaim(worker, dead_before=0.0) for store, worker in zip(stores, workers, strict=True))
         )
-        taken = [accepted for orphans in reclaimed for accepted in orphans.queued if accepted.project == project]
+        taken = [accepted for orphans in reclaimed for accepted in orphans.claimed if accepted.project == project]
         assert sorted(ids_of(taken)) == sorted(ids_of(left))
 
     async def test_deleted_while_somebody_continues_it(

@@ -19,17 +19,18 @@ from tests.adapters.stores import DatabaseCase, OnBothCase, queries, reads
 from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, same_chain, sampled_text, save_chain
 from tests.contracts.store_claims import ClaimsContract
 from tests.contracts.store_life import LifeContract
+from tests.contracts.store_logs import LogsContract
 from tests.contracts.store_parents import ParentContract
 from tests.postgres_server import PostgresServer
 
 
-class TestOnSqlite(DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract):
+class TestOnSqlite(DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract):
     @pytest.fixture
     def url(self, sqlite_url: str) -> str:
         return sqlite_url
 
 
-class TestOnPostgres(DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract):
+class TestOnPostgres(DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract):
     @pytest.fixture
     def url(self, postgres_url: str) -> str:
         return postgres_url

@@ -43,7 +43,7 @@ class TestRows(OnBothCase):
         assert row.size > 100
         await store.begin(turn.project, turn.response_id, Claim("worker_1"))
         [row] = await asyncio.to_thread(rows, alias, Response, pk=turn.response_id)
-        assert (row.status, row.worker, row.request) == ("in_progress", "worker_1", None)
+        assert (row.status, row.worker, row.request) == ("in_progress", "worker_1", begun.request)
 
     @pytest.mark.parametrize("accepted", [True, False])
     async def test_a_stored_response(self, store: DatabaseResponseStore, alias: str, accepted: bool) -> None:

@@ -8,10 +8,11 @@ from responses_app.stores.memory import MemoryResponseStore
 from tests.contracts.store import StoreContract, Turn, exchange, sampled_text
 from tests.contracts.store_claims import ClaimsContract
 from tests.contracts.store_life import LifeContract, OpenStore
+from tests.contracts.store_logs import LogsContract
 from tests.contracts.store_parents import ParentContract
 
 
-class TestMemoryResponseStore(StoreContract, LifeContract, ParentContract, ClaimsContract):
+class TestMemoryResponseStore(StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract):
     @pytest.fixture
     def store(self) -> MemoryResponseStore:
         return MemoryResponseStore()

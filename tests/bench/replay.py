@@ -40,9 +40,9 @@ async def _replay(bench: Bench) -> tuple[list[float], int]:
     seconds, size = [], 0
     for number in range(ROUNDS):
         bench.report.step(f"round {number + 1} of {ROUNDS}")
-        run = await site.responses.stream("default", reading.run.response_id, starting_after=None)
         began = time.process_time()
-        response = await event_stream(site.registry, run, ping_seconds=0, starting_after=-1)
+        reader = await site.responses.follow("default", reading.run.response_id)
+        response = await event_stream(reader, ping_seconds=0)
         size = sum([len(chunk) async for chunk in response])
         seconds.append(time.process_time() - began)
     return seconds, size

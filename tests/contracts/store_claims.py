@@ -95,7 +95,7 @@ class ClaimsContract:
         (taken,), _ = await reclaimed(store, "worker_heir", turn.project)
         for known, given in (((), [taken]), ([turn.response_id], [])):
             orphans = await store.reclaim("worker_heir", dead_before=0.0, known=known)
-            assert [each for each in orphans.queued if each.project == turn.project] == given
+            assert [each for each in orphans.claimed if each.project == turn.project] == given
 
     # --- clocks ---
 

@@ -84,7 +84,7 @@ async def reclaimed(
     """Let a worker reclaim, which has been heard just now; return what it got of this test's project, and all."""
     heard = await store.beat(WorkerState(id=worker, started_at=NOW))
     orphans = await store.reclaim(worker, dead_before=heard - LEASE, known=known)
-    return [accepted for accepted in orphans.queued if accepted.project == project], orphans
+    return [accepted for accepted in orphans.claimed if accepted.project == project], orphans
 
 
 async def purged(store: BaseResponseStore) -> list[Purged]:
@@ -275,7 +275,7 @@ class LifeContract:
         for lost in (running, unknown):
             assert await seen(store, lost) == {**lost.response, "status": "failed", "error": SERVER_STOPPED}
         assert await seen(store, queued) == queued.response
-        known = [str(each.response["id"]) for each in orphans.queued]
+        known = [str(each.response["id"]) for each in orphans.claimed]
         assert await reclaimed(store, heir, project, *known) == ([], Orphans())
 
     async def test_what_a_living_worker_runs_is_left_alone(self, open_store: OpenStore) -> None:
@@ -297,7 +297,7 @@ class LifeContract:
         queued = Turn().begun("queued", claim=Claim(worker))
         await store.accept(queued)
         orphans = await store.reclaim(worker, dead_before=NOW)
-        assert [each for each in orphans.queued if each.project == queued.project] == []
+        assert [each for each in orphans.claimed if each.project == queued.project] == []
         assert len((await reclaimed(store, "worker_heir", queued.project))[0]) == 1
 
     async def test_what_was_taken_over_runs_to_its_end(self, store: BaseResponseStore) -> None:

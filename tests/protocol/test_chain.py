@@ -1,6 +1,7 @@
 """Chains: exactly the tokens that were sampled, old thoughts dropped by the rule, nothing rendered twice."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -112,12 +113,51 @@ def test_calls_are_found_in_the_whole_chain_and_the_latest_wins() -> None:
     assert [second.call_name(each) for each in ("1", "2", "3")] == ["h", "g", None]
 
 
-def test_total_bytes_grow_by_what_a_link_holds() -> None:
-    first = chain([message(U, *range(1000))])
-    second = chain([message(U, *range(1000)), message(F, 1)], parent=first)
-    assert first.total_bytes >= 4000
-    assert second.total_bytes - first.total_bytes >= 4000
-    assert second.total_bytes < 3 * first.total_bytes
+def test_what_only_resembles_a_call_is_none() -> None:
+    """An output has the id of its call, and may have its name; a custom tool's call may lack what a function's has."""
+    items: list[dict[str, object]] = [
+        {"type": "function_call_output", "call_id": "1", "name": "f", "output": "2"},
+        {"type": "custom_tool_call", "call_id": "2", "input": "x"},
+        {"type": "custom_tool_call", "call_id": "3", "name": "shell", "input": "x"},
+    ]
+    link = new_link(None, response_id="a", started_on=DAY, messages=[], items=items)
+    assert link.calls == {"3": "shell"}
+
+
+def test_a_settled_link_is_its_messages_without_the_thoughts() -> None:
+    own = chain([message(U, 1), message(A, 2, 3), message(C, 4), message(A, 5), message(A), message(O, 6, 7)]).own
+    kept = [("u", [1]), ("c", [4]), ("o", [6, 7])]
+    assert [(kind, list(tokens)) for kind, tokens in own.settled().messages()] == kept
+    without = chain([message(U, 1), message(F, 2)]).own
+    assert without.settled() is without, "nothing is copied where nothing is dropped"
+
+
+def test_messages_whose_lengths_are_missing_are_an_error_and_no_shorter_prompt() -> None:
+    whole = chain([message(U, 1), message(A, 2)]).own
+    broken = replace(whole, lengths=whole.lengths[:1])
+    with pytest.raises(ValueError, match="argument"):
+        list(broken.messages())
+    with pytest.raises(ValueError, match="argument"):
+        broken.settled()
+
+
+def test_total_bytes_count_the_tokens_their_copy_without_thoughts_and_the_calls() -> None:
+    empty = chain([]).total_bytes
+    assert chain([message(U, *range(1000))]).total_bytes == empty + 4 * 1000
+    assert chain([message(U, *range(1000)), message(A, 1)]).total_bytes == empty + 4 * 1001 + 4 * 1000
+    call: dict[str, object] = {"type": "function_call", "call_id": "1", "name": "f"}
+    with_call = new_link(None, response_id="a", started_on=DAY, messages=[], items=[call]).total_bytes
+    assert empty + len("1f") < with_call < empty + 1000
+    second = chain([message(U, *range(500))], parent=chain([message(U, *range(1000))]))
+    assert second.total_bytes == 2 * empty + 4 * 1500, "and all before it"
+
+
+def test_a_first_link_may_stand_for_several_and_keeps_the_name_of_the_first() -> None:
+    own = chain([message(U, 1)]).own
+    alone = link_of(None, response_id="resp_b", started_on=DAY, own=own, calls={})
+    several = link_of(None, response_id="resp_b", started_on=DAY, own=own, calls={}, root_id="resp_a")
+    assert (alone.root_id, several.root_id) == ("resp_b", "resp_a")
+    assert link_of(several, response_id="resp_c", started_on=DAY, own=own, calls={}).root_id == "resp_a"
 
 
 def test_a_link_can_be_made_again_of_its_tokens() -> None:
@@ -183,6 +223,27 @@ def test_what_remains_begins_with_a_user_message() -> None:
     assert list(drop_oldest(chain(turns), 4)) == [5, 6], "no output without its call"
     assert list(drop_oldest(chain(turns), 1)) == [6], "the last message always remains"
     assert list(drop_oldest(chain(turns), 6)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_where_no_user_message_remains_it_begins_with_what_the_model_said() -> None:
+    turns = [message(U, 1), message(C, 2), message(O, 3), message(C, 4), message(O, 5), message(F, 6)]
+    assert list(drop_oldest(chain(turns), 4)) == [4, 5, 6], "an output without its call is dropped too"
+    assert list(drop_oldest(chain([*turns, message(O, 7), message(O, 8)]), 2)) == [8], "the last message remains"
+
+
+@pytest.mark.parametrize("limit", [-1, 0])
+def test_where_nothing_fits_the_last_message_remains(limit: int) -> None:
+    assert list(drop_oldest(chain([message(U, 1)], [message(F, 2), message(U, 3)]), limit)) == [3]
+    assert list(drop_oldest(chain([message(U, 1)]), limit)) == [1]
+
+
+def test_what_remains_has_no_thoughts_that_were_settled() -> None:
+    link = chain(
+        [message(U, 1), message(A, 2), message(C, 3)], [message(O, 4), message(A, 5), message(F, 6)], [message(U, 7)]
+    )
+    on = chain([message(A, 8), message(C, 9)], parent=link)
+    assert list(drop_oldest(on, 7)) == [1, 3, 4, 6, 7, 8, 9]
+    assert list(drop_oldest(on, 6)) == [7, 8, 9]
 
 
 # --- prompts ---

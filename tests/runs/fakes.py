@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -19,18 +19,23 @@ from responses_app.protocol.requests import parse_create
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.runs.by_id import ResponsesById
+from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
-from responses_app.runs.journal import JournalReader, Waiter
+from responses_app.runs.journal import Waiter
+from responses_app.runs.log import LiveLogs
 from responses_app.runs.plan import Origin
+from responses_app.runs.reader import ResponseReader
 from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.run import ResponseRun
 from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
 from responses_app.stores.base import (
     AcceptedResponse,
+    Appended,
     BaseConversationStore,
     ConversationEntry,
     ConversationRecord,
+    LogAppend,
     StoredResponse,
     StoreError,
     Stores,
@@ -133,6 +138,11 @@ class FakeStore(MemoryResponseStore):
             raise self.failure
         await super().accept(accepted)
 
+    async def append(self, appends: Collection[LogAppend]) -> Appended:
+        if isinstance(self.failure, StoreError):
+            raise self.failure
+        return await super().append(appends)
+
     async def chain(self, project: str, response_id: str) -> ChainLink | None:
         if isinstance(self.failure, StoreError):
             raise self.failure
@@ -156,6 +166,45 @@ class FakeConversations(BaseConversationStore):
 FakeConversations.__abstractmethods__ = frozenset()  # the service calls no other method
 
 
+class FakeOthers:
+    """The relay of workers in one process; `reaches_others` can be switched while they run."""
+
+    def __init__(self, *, reaches_others: bool = True) -> None:
+        self.reaches_others = reaches_others
+        self.sites: list[Site] = []
+        self.told: list[tuple[str, list[str]]] = []
+
+    def connect(self, site: "Site") -> None:
+        """Let a worker hear."""
+        self.sites.append(site)
+
+    async def ask_to_cancel(self, response_id: str) -> bool:
+        return self._tell("cancel", [response_id])
+
+    async def ask_to_forget(self, response_ids: Collection[str]) -> bool:
+        return self._tell("forget", response_ids)
+
+    async def ask_to_follow(self, response_id: str) -> bool:
+        return self._tell("follow", [response_id])
+
+    async def tell_followers(self, response_ids: Collection[str]) -> bool:
+        return self._tell("logged", response_ids)
+
+    def _tell(self, word: str, response_ids: Collection[str]) -> bool:
+        if not self.reaches_others:
+            return False
+        self.told.append((word, list(response_ids)))
+        for site in self.sites:
+            hear = {
+                "cancel": site.responses.cancel_here,
+                "forget": site.forgetting.here,
+                "follow": site.responses.follow_here,
+                "logged": site.followers.ring,
+            }
+            hear[word](response_ids)
+        return True
+
+
 @dataclass
 class Site:
     """A service with its parts at hand."""
@@ -169,16 +218,18 @@ class Site:
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
     model_format: ModelFormat = field(default_factory=HarmonyFormat)
     tools: Sequence[BaseTool] = ()
+    worker: str = ""
+    others: "FakeOthers" = field(default_factory=lambda: FakeOthers(reaches_others=False))
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
     def __post_init__(self) -> None:
         self.registry = RunRegistry(self.run_limits)
-        self.forgetting = Forgetting(self.registry)
-        self.responses = ResponsesById(
+        self.forgetting = Forgetting(self.registry, others=self.others)
+        self.live = LiveLogs(
             self.store,
-            self.registry,
-            self.forgetting,
-            replay=lambda stored: self.service.replay(stored),
+            lose=self.registry.lose,
+            gone=lambda response_id: self.forgetting.here([response_id]),
+            tell=self.others.tell_followers,
         )
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format)
         stores = Stores(self.store, self.conversations)
@@ -193,15 +244,34 @@ class Site:
             tools=self.tools,
             now=lambda: NOW,
             limits=ServiceLimits(
-                max_lag_bytes=self.max_lag_bytes, store_responses=self.store_responses, tiers=self.tiers
+                max_lag_bytes=self.max_lag_bytes,
+                store_responses=self.store_responses,
+                tiers=self.tiers,
+                worker=self.worker,
             ),
+            live=self.live,
         )
+        self.followers = Followers(
+            self.store, machine=self.service.machine, max_lag_bytes=self.max_lag_bytes, others=self.others
+        )
+        self.responses = ResponsesById(
+            self.store,
+            self.registry,
+            self.forgetting,
+            replay=self.service.replay,
+            followers=self.followers,
+            others=self.others,
+        )
+        self.others.connect(self)
 
     async def begin(self, *, project: str = "default", transport: str = "test", **fields: object) -> "Reading":
         """Start a run and attach a reader."""
         origin = Origin(transport=transport, project=project, request_id="req_1")
-        run = await self.service.create(parse_create(fields), origin)
-        return Reading(self, run)
+        return Reading(self, await self.service.create(parse_create(fields), origin))
+
+    async def follow(self, response_id: str, *, starting_after: int | None = None) -> "Reading":
+        """Read a response by its id."""
+        return Reading(self, await self.responses.follow("default", response_id, starting_after=starting_after))
 
     async def ask(self, **fields: object) -> JsonObject:
         """Let a run go to its end; return the response of its terminal event."""
@@ -212,14 +282,21 @@ class Site:
 
 
 class Reading:
-    """A run and its one reader."""
+    """A reader, and what it has read."""
 
-    def __init__(self, site: Site, run: ResponseRun, *, starting_after: int | None = None) -> None:
+    def __init__(self, site: Site, reader: ResponseReader) -> None:
         self.site = site
-        self.run = run
+        self.reader = reader
         self.wake = Waiter()
-        self.reader: JournalReader = site.registry.attach(run, self.wake, starting_after=starting_after)
+        reader.listen(self.wake)
         self.events: list[JsonObject] = []
+
+    @property
+    def run(self) -> ResponseRun:
+        """The run that it reads."""
+        run = self.site.registry.get(self.reader.response_id) or self.reader._source
+        assert isinstance(run, ResponseRun)
+        return run
 
     async def to_the_end(self) -> list[JsonObject]:
         """Read all events."""
@@ -244,7 +321,7 @@ class Reading:
 
     def leave(self) -> None:
         """Go away."""
-        self.site.registry.detach(self.run, self.reader)
+        self.reader.leave()
 
 
 async def collect(engine: BaseEngine, request: GenerationRequest) -> list[TokenChunk]:

@@ -111,8 +111,8 @@ class TestForgotten:
     @staticmethod
     async def go_on(site: Site, link: ChainLink, **fields: object) -> JsonObject:
         request = parse_create({"input": "two", "previous_response_id": link.response_id, **fields})
-        run = await site.service.create(request, Origin(transport="test"), recall={link.response_id: link}.get)
-        return (await Reading(site, run).to_the_end())[-1]
+        reader = await site.service.create(request, Origin(transport="test"), recall={link.response_id: link}.get)
+        return (await Reading(site, reader).to_the_end())[-1]
 
     @pytest.mark.parametrize("store", [True, False])
     async def test_a_deleted_response_is_not_continued(self, store: bool) -> None:

@@ -8,6 +8,7 @@ from engine.formats.harmony.encoding import encode_harmony
 from engine.types import FinishReason
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status
+from responses_app.runs.journal import ReaderTooSlow
 from responses_app.runs.registry import RunLimits
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws
@@ -25,10 +26,10 @@ def hanging() -> Site:
 async def test_the_last_reader_to_leave_cancels_the_run_and_the_generation_is_closed() -> None:
     site = hanging()
     reading = await site.begin(input="hi")
-    second = site.registry.attach(reading.run, lambda: None)
+    second = site.registry.attach(reading.run)
     await site.engine.waits.wait()
     assert site.engine.running == 1
-    site.registry.detach(reading.run, second)
+    second.leave()
     assert len(site.registry) == 1
     reading.leave()
     await eventually(lambda: len(site.registry) == 0)
@@ -151,7 +152,8 @@ async def test_a_slow_reader_is_dropped_and_its_run_cancelled(caplog: pytest.Log
     site = Site(FakeEngine([["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]]), max_lag_bytes=20_000)
     reading = await site.begin(input="hi")
     await eventually(lambda: len(site.registry) == 0)
-    assert reading.reader.too_slow
+    with pytest.raises(ReaderTooSlow):
+        reading.take()
     assert reading.run.status is Status.CANCELLED
     assert site.engine.running == 0
     assert "STREAM_MAX_LAG_BYTES" in caplog.text
@@ -160,9 +162,10 @@ async def test_a_slow_reader_is_dropped_and_its_run_cancelled(caplog: pytest.Log
 async def test_a_slow_reader_does_not_end_the_run_of_another() -> None:
     site = Site(FakeEngine([["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]]), max_lag_bytes=8_000)
     reading = await site.begin(input="hi")
-    slow = site.registry.attach(reading.run, lambda: None)
+    slow = site.registry.attach(reading.run)
     events = await reading.to_the_end()
-    assert slow.too_slow
+    with pytest.raises(ReaderTooSlow):
+        slow.take()
     assert events[-1]["response"]["status"] == "completed"
 
 

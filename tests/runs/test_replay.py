@@ -9,9 +9,7 @@ from engine.errors import EngineUnavailable
 from responses_app.protocol.errors import ApiError
 from responses_app.runs.journal import Entry
 from responses_app.runs.registry import RunLimits
-from responses_app.runs.replay import Replay
 from responses_app.runs.resumable import ResumableLimits
-from responses_app.runs.run import ResponseRun
 from responses_app.stores.base import StoredLog
 from tests.runs.fakes import FakeEngine, Site
 
@@ -22,10 +20,11 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 NOT_KEPT = RunLimits(max_runs=10, resumable=ResumableLimits(max_streams=0))
 
 
-def entries_of(source: ResponseRun | Replay, starting_after: int | None = None) -> list[bytes]:
-    reader = source.journal.attach(lambda: None, lambda: None, starting_after=starting_after)
+async def entries_of(site: Site, response_id: str, starting_after: int | None = None) -> list[bytes]:
+    """Read a stream by its id; return the bytes of its events."""
+    reader = await site.responses.follow("default", response_id, starting_after=starting_after)
     entries: Sequence[Entry] = reader.take(10_000)
-    source.journal.detach(reader)
+    reader.leave()
     return [entry.json for entry in entries]
 
 
@@ -33,7 +32,7 @@ async def told(site: Site, **fields: object) -> tuple[str, list[bytes]]:
     """Let a stored, streamed response run to its end; return its id and the bytes of its events."""
     reading = await site.begin(transport="sse", **fields)
     await reading.to_the_end()
-    return reading.run.response_id, entries_of(reading.run)
+    return reading.reader.response_id, await entries_of(site, reading.reader.response_id)
 
 
 TWO_CALLS = CALL.replace("<|call|>", "<|end|>") + "<|start|>assistant" + CALL
@@ -58,28 +57,24 @@ async def test_the_events_are_the_same(case: str) -> None:
     site = Site(FakeEngine(turns))
     response_id, events = await told(site, **{"input": "hi", **fields})
     site.registry.resumable.drop(response_id)
-    again = await site.responses.stream("default", response_id, starting_after=None)
-    assert isinstance(again, Replay)
-    assert entries_of(again) == events
+    assert await entries_of(site, response_id) == events
     for number in range(len(events)):
-        assert entries_of(again, number) == events[number + 1 :]
+        assert await entries_of(site, response_id, number) == events[number + 1 :]
 
 
 async def test_a_stream_whose_beginning_is_forgotten_here_is_read_from_its_log() -> None:
     site = Site(FakeEngine([[ANSWER]]), run_limits=NOT_KEPT)
     reading = await site.begin(input="hi", transport="sse")
     events = await reading.to_the_end()
-    again = await site.responses.stream("default", reading.run.response_id, starting_after=2)
-    assert isinstance(again, Replay)
-    assert len(entries_of(again, 2)) == len(events) - 3
+    assert len(await entries_of(site, reading.reader.response_id, 2)) == len(events) - 3
 
 
 async def test_one_that_its_worker_left_has_failed() -> None:
     site = Site(FakeEngine([[asyncio.Event()]]))
     reading = await site.begin(input="hi", transport="sse")
     await site.store.reclaim("another", dead_before=float("inf"))
-    again = await Site(store=site.store).responses.stream("default", reading.run.response_id, starting_after=None)
-    assert [b'"response.failed"' in each for each in entries_of(again)] == [False, False, True]
+    events = await entries_of(Site(store=site.store), reading.reader.response_id)
+    assert [b'"response.failed"' in each for each in events] == [False, False, True]
 
 
 async def test_unknown_and_foreign_ones_are_not_found() -> None:
@@ -87,7 +82,7 @@ async def test_unknown_and_foreign_ones_are_not_found() -> None:
     response_id, _ = await told(site, input="hi")
     for project, wanted in (("other", response_id), ("default", "resp_0")):
         with pytest.raises(ApiError) as refused:
-            await Site(store=site.store).responses.stream(project, wanted, starting_after=None)
+            await Site(store=site.store).responses.follow(project, wanted, starting_after=None)
         assert refused.value.status == 404
 
 
@@ -105,6 +100,6 @@ async def test_a_log_that_cannot_be_read_is_said_and_logged(
 
     monkeypatch.setattr(site.store, "log", damaged)
     with pytest.raises(ApiError) as refused:
-        await site.responses.stream("default", response_id, starting_after=None)
+        await site.responses.follow("default", response_id, starting_after=None)
     assert refused.value.code == "stream_not_kept"
     assert "cannot be read" in caplog.text

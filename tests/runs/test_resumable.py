@@ -8,7 +8,6 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status
 from responses_app.runs.journal import EventsForgotten
 from responses_app.runs.registry import RunLimits
-from responses_app.runs.replay import Replay
 from responses_app.runs.resumable import ResumableLimits
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
@@ -40,8 +39,7 @@ async def streamed(site: Site, **fields: object) -> Reading:
 async def test_a_finished_stream_is_replayed_from_any_event(number: int) -> None:
     site = site_of()
     first = await streamed(site, input="hi")
-    run = await site.responses.stream("default", first.run.response_id, starting_after=max(number, 0) or None)
-    again = Reading(site, run, starting_after=number)
+    again = await site.follow(first.run.response_id, starting_after=number if number >= 0 else None)
     assert await again.to_the_end() == first.events[number + 1 :]
     again.leave()
 
@@ -54,8 +52,7 @@ async def test_a_live_stream_goes_on_without_a_gap_or_a_double() -> None:
     first.take()
     first.leave()
     seen = len(first.events)
-    run = await site.responses.stream("default", first.run.response_id, starting_after=seen - 1)
-    second = Reading(site, run, starting_after=seen - 1)
+    second = await site.follow(first.run.response_id, starting_after=seen - 1)
     gate.set()
     await second.to_the_end()
     assert_laws(first.events + second.events)
@@ -92,8 +89,8 @@ async def test_a_stored_response_whose_stream_is_not_kept_is_read_from_its_log()
     site.registry.resumable.sweep()  # notes its end
     site.registry.resumable.sweep()
     assert len(site.registry.resumable) == 0
-    again = await site.responses.stream("default", reading.run.response_id, starting_after=None)
-    assert isinstance(again, Replay)
+    again = await site.follow(reading.reader.response_id)
+    assert await again.to_the_end() == reading.events
     assert (await site.responses.response("default", reading.run.response_id))["status"] == "completed"
 
 
@@ -101,14 +98,14 @@ async def test_an_event_that_has_not_been_is_refused() -> None:
     site = site_of()
     reading = await streamed(site, input="hi")
     with pytest.raises(ApiError) as refused:
-        await site.responses.stream("default", reading.run.response_id, starting_after=len(reading.events))
+        await site.responses.follow("default", reading.run.response_id, starting_after=len(reading.events))
     assert refused.value.param == "starting_after"
 
 
 async def test_other_projects_see_nothing() -> None:
     site = site_of()
     reading = await streamed(site, input="hi")
-    for question in (site.responses.stream("x", reading.run.response_id, starting_after=None),):
+    for question in (site.responses.follow("x", reading.run.response_id, starting_after=None),):
         with pytest.raises(ApiError) as refused:
             await question
         assert refused.value.status == 404
@@ -164,7 +161,7 @@ async def test_deleting_ends_its_session() -> None:
     await site.responses.delete("default", reading.run.response_id)
     for question in (
         site.responses.response("default", reading.run.response_id),
-        site.responses.stream("default", reading.run.response_id, starting_after=None),
+        site.responses.follow("default", reading.run.response_id, starting_after=None),
         site.responses.input_items("default", reading.run.response_id),
         site.responses.delete("default", reading.run.response_id),
     ):

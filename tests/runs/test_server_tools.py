@@ -9,7 +9,6 @@ from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.builders import HostedBuilder, ItemStatus, PendingEvents
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
-from responses_app.runs.replay import Replay
 from responses_app.tools.base import BaseTool, ToolFailed
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import FakeEngine, Site
@@ -131,7 +130,6 @@ async def test_its_stream_is_made_again_of_the_log_without_running_it() -> None:
     events = await reading.to_the_end()
     site.registry.resumable.drop(reading.run.response_id)
     tool.ended.clear()
-    again = await site.responses.stream("default", reading.run.response_id, starting_after=None)
-    assert isinstance(again, Replay)
-    assert again.journal.last_number == events[-1]["sequence_number"]
+    again = await site.follow(reading.reader.response_id)
+    assert await again.to_the_end() == events
     assert not tool.ended.is_set()

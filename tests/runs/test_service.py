@@ -94,8 +94,8 @@ class TestChains:
         link = reading.run.link
         assert link is not None
         request = parse_create({"input": "two", "store": False, "previous_response_id": link.response_id})
-        run = await site.service.create(request, Origin(transport="test"), recall={link.response_id: link}.get)
-        events = await Reading(site, run).to_the_end()
+        reader = await site.service.create(request, Origin(transport="test"), recall={link.response_id: link}.get)
+        events = await Reading(site, reader).to_the_end()
         assert events[-1]["response"]["status"] == "completed"
         assert (
             await refusal(site, input="x", previous_response_id=link.response_id)
@@ -330,8 +330,8 @@ async def test_a_link_can_be_made_by_hand_and_continued() -> None:
     link = new_link(None, response_id="resp_x", started_on="2026-01-01", messages=[render_text("user", "one")])
     site = Site()
     request = parse_create({"input": "two", "previous_response_id": "resp_x"})
-    run = await site.service.create(request, Origin(transport="test"), recall=lambda _: link)
-    await Reading(site, run).to_the_end()
+    reader = await site.service.create(request, Origin(transport="test"), recall=lambda _: link)
+    await Reading(site, reader).to_the_end()
     assert site.engine.prompts[0][-len(user("one")) - len(user("two")) - 2 : -2] == [*user("one"), *user("two")]
     assert "2026-01-01" in decode_tokens(site.engine.prompts[0])
 

@@ -12,7 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.models import Conversation, ConversationItem
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
-from responses_app.stores.base import StoredLog
+from responses_app.stores.base import LogNews, StoredLog
 from responses_app.stores.database.response_sql import LOGS, RESPONSES, SAMPLED, in_parts, placeholders
 from responses_app.stores.database.rows import sampled_item, time_value
 
@@ -21,6 +21,11 @@ _RESPONSE = f"SELECT {{columns}} FROM {RESPONSES} AS response WHERE response.id 
 _LOG = f"""
 SELECT response.body, response.status, part.data FROM {RESPONSES} AS response
 LEFT JOIN {LOGS} AS part ON part.response_id = response.id
+WHERE response.id = %s AND {_FRESH} ORDER BY part.position
+"""
+_LOG_SINCE = f"""
+SELECT response.status, part.position, part.data FROM {RESPONSES} AS response
+LEFT JOIN {LOGS} AS part ON part.response_id = response.id AND part.position + LENGTH(part.data) > %s
 WHERE response.id = %s AND {_FRESH} ORDER BY part.position
 """
 _OF_RESPONSES = f"""
@@ -65,6 +70,19 @@ def log(connection: BaseDatabaseWrapper, project: str, response_id: str, *, sinc
         return None
     body, status = rows[0][:2]
     return StoredLog({**json.loads(body), "status": status}, b"".join(bytes(row[2]) for row in rows if row[2]))
+
+
+def log_since(
+    connection: BaseDatabaseWrapper, project: str, response_id: str, position: int, *, since: float
+) -> LogNews | None:
+    """Return what a response's log has behind a position, which may lie within a part."""
+    with connection.cursor() as cursor:
+        cursor.execute(_LOG_SINCE, [position, response_id, project, time_value(connection, since)])
+        rows = cursor.fetchall()
+    if not rows:
+        return None
+    parts = [(start, bytes(data)) for _, start, data in rows if data is not None]
+    return LogNews(rows[0][0], b"".join(data[max(0, position - start) :] for start, data in parts))
 
 
 def sampled_items(

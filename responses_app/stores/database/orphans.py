@@ -1,4 +1,4 @@
-"""Workers, and what dead ones leave: queued responses that others take over, and running ones that end as failed.
+"""Workers, and what dead ones leave: responses that others go on with, and those that end as failed.
 
 All times are the store's: PostgreSQL's own clock, and on SQLite that of the one host there is. So no worker's clock has
 to be right, and a time that was read before a wait is compared as it was read: what passes while a database hangs makes
@@ -21,6 +21,7 @@ from responses_app.stores.database.response_sql import (
     CLAIM_RESPONSE,
     FAIL_RESPONSE,
     KEEP_WORKER,
+    LOGS,
     RESPONSES,
     RUNNING,
     WORKERS,
@@ -37,16 +38,20 @@ _CLOCK = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
 _FROM_THE_FUTURE = (
     f"UPDATE {WORKERS} SET seen_at = %s WHERE id IN (SELECT id FROM {WORKERS} WHERE seen_at > %s {{lock}})"
 )
-_LEFT = f"""
-SELECT id, status, body, request IS NOT NULL FROM {RESPONSES}
-WHERE status IN {RUNNING} AND worker <> %s AND worker NOT IN (SELECT id FROM {WORKERS} WHERE seen_at > %s) {{lock}}
-"""  # unordered: SQLite would scan the whole table to have them in order
-# The first condition says what the second one does not: that the partial index `response_running` will do.
-_OWN = f"SELECT id FROM {RESPONSES} WHERE status IN {RUNNING} AND status = 'queued' AND worker = %s AND epoch > 1"
+_OF_THE_DEAD = (
+    f"FROM {RESPONSES} WHERE status IN {RUNNING} AND worker <> %s "
+    f"AND worker NOT IN (SELECT id FROM {WORKERS} WHERE seen_at > %s)"
+)
+_HAS_LOG = f"EXISTS (SELECT 1 FROM {LOGS} AS part WHERE part.response_id = {RESPONSES}.id)"
+# Unordered: SQLite would scan the whole table to have them in order.
+_LEFT = f"SELECT id, body, request IS NOT NULL OR {_HAS_LOG} {_OF_THE_DEAD} {{lock}}"
+_ANY_LEFT = f"SELECT 1 {_OF_THE_DEAD} LIMIT 1"
+_OWN = f"SELECT id FROM {RESPONSES} WHERE status IN {RUNNING} AND worker = %s AND epoch > 1"
 _CLAIMED = f"""
-SELECT project, body, input_items, transport, request, epoch FROM {RESPONSES}
-WHERE id IN ({{ids}}) AND worker = %s AND status = 'queued' ORDER BY created_at, id
+SELECT id, project, body, status, input_items, transport, request, epoch FROM {RESPONSES}
+WHERE id IN ({{ids}}) AND worker = %s AND status IN {RUNNING} ORDER BY created_at, id
 """
+_LOGS = f"SELECT response_id, data FROM {LOGS} WHERE response_id IN ({{ids}}) ORDER BY response_id, position"
 _EPOCHS = f"SELECT id, epoch FROM {RESPONSES} WHERE id IN ({{ids}})"
 
 
@@ -91,8 +96,15 @@ def reclaim(
         )
         cursor.execute(_OWN, [worker_id])
         mine = [row[0] for row in cursor.fetchall() if row[0] not in known]
-    queued = _claimed(connection, worker_id, list(dict.fromkeys([*mine, *runnable])))
-    return Orphans(queued=tuple(queued), failed=len(lost) + (before.failed if before and not lost else 0))
+    claimed = _claimed(connection, worker_id, list(dict.fromkeys([*mine, *runnable])))
+    return Orphans(claimed=tuple(claimed), failed=len(lost) + (before.failed if before and not lost else 0))
+
+
+def has_orphans(connection: BaseDatabaseWrapper, worker_id: str, *, dead_before: float) -> bool:
+    """Whether there is anything that `reclaim` would take from others."""
+    with connection.cursor() as cursor:
+        cursor.execute(_ANY_LEFT, [worker_id, time_value(connection, max(0.0, dead_before))])
+        return cursor.fetchone() is not None
 
 
 def lost(connection: BaseDatabaseWrapper, claims: Mapping[str, Claim]) -> Collection[str]:
@@ -108,18 +120,13 @@ def lost(connection: BaseDatabaseWrapper, claims: Mapping[str, Claim]) -> Collec
 def _left(
     connection: BaseDatabaseWrapper, worker_id: str, dead_before: float
 ) -> tuple[Sequence[str], Sequence[tuple[str, dict[str, Any]]]]:
-    """Return the responses nobody runs: the ids of those that can be run again, the others with their bodies."""
+    """Return the responses nobody runs: the ids of those to be claimed, the others with their bodies."""
     sql = _LEFT.format(lock=for_update(connection, "FOR UPDATE SKIP LOCKED"))
     with connection.cursor() as cursor:
         cursor.execute(sql, [worker_id, time_value(connection, max(0.0, dead_before))])
         rows = sorted(cursor.fetchall())
-    runnable = [row[0] for row in rows if _can_run(row)]
-    return runnable, [(row[0], json.loads(row[2])) for row in rows if not _can_run(row)]
-
-
-def _can_run(row: Sequence[Any]) -> bool:
-    _, status, _, has_request = row
-    return bool(status == Status.QUEUED.value and has_request)
+    claimable = [row[0] for row in rows if row[2]]
+    return claimable, [(row[0], json.loads(row[1])) for row in rows if not row[2]]
 
 
 def _failed(response_id: str, body: dict[str, Any]) -> Row:
@@ -136,13 +143,19 @@ def _claimed(connection: BaseDatabaseWrapper, worker_id: str, ids: Sequence[str]
     with connection.cursor() as cursor:
         for some in in_parts(ids):
             cursor.execute(_CLAIMED.format(ids=placeholders(some)), [*some, worker_id])
-            for project, body, input_items, transport, request, epoch in cursor.fetchall():
+            rows = cursor.fetchall()
+            cursor.execute(_LOGS.format(ids=placeholders(some)), some)
+            logs: dict[str, bytearray] = {}
+            for response_id, data in cursor.fetchall():
+                logs.setdefault(response_id, bytearray()).extend(data)
+            for response_id, project, body, status, input_items, transport, request, epoch in rows:
                 yield AcceptedResponse(
                     project=project,
-                    response=json.loads(body),
+                    response={**json.loads(body), "status": status},
                     claim=Claim(worker_id, epoch),
                     input_items=tuple(json.loads(input_items)),
                     transport=transport,
-                    request=json.loads(request),
+                    request=None if request is None else json.loads(request),
                     again=True,
+                    log=bytes(logs.get(response_id, b"")),
                 )

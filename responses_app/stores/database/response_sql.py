@@ -85,8 +85,7 @@ KEEP_RESPONSE = _held(_upsert(Response))
 CHANGE_RESPONSE = _held(_update(Response, [column for column in _columns(Response) if column != "id"]))
 BEGIN_RESPONSE = _held(
     Writing(
-        f"UPDATE {RESPONSES} SET status = 'in_progress', request = NULL "
-        "WHERE status = 'queued' AND id = %s AND project = %s",
+        f"UPDATE {RESPONSES} SET status = 'in_progress' WHERE status = 'queued' AND id = %s AND project = %s",
         ["id", "project"],
     )
 )
@@ -112,7 +111,24 @@ KEEP_LOG = Writing(
     "ON CONFLICT (response_id, position) DO UPDATE SET data = excluded.data",
     ["response_id", "position", "data"],
 )
+DROP_LOG_PARTS = Writing(f"DELETE FROM {LOGS} WHERE response_id = %s AND position > %s", ["response_id", "position"])
 KEEP_WORKER = _upsert(Worker)
+
+
+def append_log(connection: BaseDatabaseWrapper) -> Writing:
+    """Return the statement that appends to the log of a response as long as it is held.
+
+    The response is locked, so that whoever claims it waits for this transaction and reads what it wrote. A part that is
+    there already is replaced by a longer one only: an append that comes late, after its answer was given up, changes
+    nothing.
+    """
+    return Writing(
+        f"INSERT INTO {LOGS} (response_id, position, data) SELECT id, %s, %s FROM {RESPONSES} "
+        f"WHERE id = %s AND {HELD} {for_update(connection, 'FOR SHARE')} "
+        "ON CONFLICT (response_id, position) DO UPDATE SET data = excluded.data "
+        f"WHERE LENGTH(excluded.data) > LENGTH({LOGS}.data)",
+        ["position", "data", "id", *_CLAIM],
+    )
 
 
 def placeholders(values: Sequence[object]) -> str:

@@ -19,9 +19,12 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
 from responses_app.stores.base import (
     AcceptedResponse,
+    Appended,
     BaseResponseStore,
     Claim,
     ClaimLost,
+    LogAppend,
+    LogNews,
     Orphans,
     ParentGone,
     Purged,
@@ -34,12 +37,12 @@ from responses_app.stores.base import (
 from responses_app.stores.database import lookups
 from responses_app.stores.database.chain_sql import load_chain
 from responses_app.stores.database.conversation_rows import can_be_known
-from responses_app.stores.database.orphans import beat, lost, reclaim
+from responses_app.stores.database.orphans import beat, has_orphans, lost, reclaim
 from responses_app.stores.database.readers import DatabaseReaders
 from responses_app.stores.database.removal import remove_ended, remove_one
 from responses_app.stores.database.retention import added, plan_purge
 from responses_app.stores.database.writer import CoalescingWriter
-from responses_app.stores.database.writes import Acceptance, Act, Begun, GivenBack, Job, Step, Write, commit
+from responses_app.stores.database.writes import Acceptance, Act, Begun, GivenBack, Job, LogAppends, Step, Write, commit
 
 logger = logging.getLogger("respsite.stores")
 
@@ -89,6 +92,11 @@ class DatabaseResponseStore(BaseResponseStore):
     async def begin(self, project: str, response_id: str, claim: Claim) -> None:
         await self._step(Begun(project, response_id, claim))
 
+    async def append(self, appends: Collection[LogAppend]) -> Appended:
+        write = LogAppends(tuple(appends))
+        await self._writer.write(write)
+        return Appended(lost=write.lost, gone=write.gone)
+
     async def give_back(self, accepted: AcceptedResponse) -> None:
         await self._step(GivenBack(accepted))
 
@@ -118,6 +126,12 @@ class DatabaseResponseStore(BaseResponseStore):
             return None
         since = self._known_since()
         return await self._readers.run(lambda db: lookups.log(db, project, response_id, since=since))
+
+    async def log_since(self, project: str, response_id: str, position: int) -> LogNews | None:
+        if not can_be_known(response_id):
+            return None
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.log_since(db, project, response_id, position, since=since))
 
     async def delete(self, project: str, response_id: str) -> bool:
         if not can_be_known(response_id):
@@ -151,6 +165,9 @@ class DatabaseResponseStore(BaseResponseStore):
 
     async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
         return await self._do(lambda db, before: reclaim(db, worker_id, before, dead_before=dead_before, known=known))
+
+    async def has_orphans(self, worker_id: str, *, dead_before: float) -> bool:
+        return await self._readers.run(lambda db: has_orphans(db, worker_id, dead_before=dead_before))
 
     async def lost(self, claims: Mapping[str, Claim]) -> Collection[str]:
         return await self._readers.run(lambda db: lost(db, claims))

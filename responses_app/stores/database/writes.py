@@ -49,11 +49,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from responses_app.protocol.chain import ChainLink
-from responses_app.stores.base import AcceptedResponse, Claim, StoredResponse
+from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoredResponse
 from responses_app.stores.database.conversation_rows import append_response
 from responses_app.stores.database.response_sql import (
     BEGIN_RESPONSE,
     CHANGE_RESPONSE,
+    DROP_LOG_PARTS,
     END_RESPONSE,
     KEEP_LOG,
     KEEP_PART,
@@ -63,6 +64,7 @@ from responses_app.stores.database.response_sql import (
     RESPONSES,
     Row,
     Writing,
+    append_log,
     claim_row,
     for_update,
     in_parts,
@@ -137,6 +139,15 @@ class Step:
 
 
 @dataclass(slots=True, eq=False)
+class LogAppends:
+    """What came to responses that run. `lost` and `gone` tell what became of it."""
+
+    appends: Sequence[LogAppend]
+    lost: frozenset[str] = frozenset()
+    gone: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
 class Job(Generic[Result]):
     """Any other write, and what came of it; `act` also gets what came of an earlier attempt, which may have been
     committed (its answer got lost), else None."""
@@ -145,14 +156,20 @@ class Job(Generic[Result]):
     result: Result | None = None
 
 
-Write = Step | Job
+Write = Step | LogAppends | Job
 
 _OwnedLink = tuple[str, ChainLink]  # a project and its link
 
 
 def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: float) -> None:
-    """Write a batch; each response's steps in their order, then the jobs. `now` is in Unix seconds."""
+    """Write a batch; each response's steps in their order, then the jobs. `now` is in Unix seconds.
+
+    Appends go first: a response's end, which may stand in the same batch, comes after all of them.
+    """
     with connection.cursor() as cursor:  # one for all: it costs as much as a statement
+        for write in batch:
+            if isinstance(write, LogAppends):
+                _append_logs(cursor, write)
         for wave in _waves(write for write in batch if isinstance(write, Step)):
             _accept(cursor, wave)
             _begin(cursor, wave)
@@ -160,6 +177,22 @@ def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: floa
     for job in batch:
         if isinstance(job, Job):
             job.result = job.act(connection, job.result)
+
+
+def _append_logs(cursor: CursorWrapper, write: LogAppends) -> None:
+    appends = sorted(write.appends, key=lambda each: each.response_id)  # the order in which all lock responses
+    rows = [
+        {"id": each.response_id, "position": each.position, "data": each.data, **claim_row(each.claim)}
+        for each in appends
+    ]
+    write.lost = write.gone = frozenset()
+    if append_log(cursor.db).run(cursor, rows) == len(rows):
+        return
+    kept = _existing(cursor, f"id, epoch FROM {RESPONSES}", [each.response_id for each in appends], "FOR SHARE")
+    write.gone = frozenset(each.response_id for each in appends) - kept.keys()
+    write.lost = frozenset(
+        each.response_id for each in appends if kept.get(each.response_id, [each.claim.epoch])[0] != each.claim.epoch
+    )
 
 
 def _waves(steps: Iterable[Step]) -> Sequence[Sequence[Step]]:
@@ -236,7 +269,9 @@ def _save(cursor: CursorWrapper, steps: Sequence[Step], now: float) -> None:
     links |= _unstored_ancestors(cursor, links)  # `store: false` responses that only a connection remembers
     KEEP_PART.run(cursor, [part_row(*owned) for owned in links.values()])
     KEEP_SAMPLED.run(cursor, [row for stored in batch for row in sampled_rows(stored)])
-    KEEP_LOG.run(cursor, [row for stored in batch for row in log_rows(stored)])
+    logs = [row for stored in batch for row in log_rows(stored)]
+    KEEP_LOG.run(cursor, logs)
+    DROP_LOG_PARTS.run(cursor, logs)
     _append(cursor, batch, now)
 
 

@@ -1,73 +1,17 @@
-"""The caretaker: what it takes over runs, waits or fails; nothing is lost on the way."""
+"""The upkeep: what it takes over runs, waits or fails; nothing is lost on the way."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Collection
 
 import pytest
 
 from engine.errors import EngineUnavailable
-from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.runs import caretaker as caretaker_module
-from responses_app.runs.caretaker import Caretaker
-from responses_app.stores.base import AcceptedResponse, Claim, Orphans, StoreError, WorkerState
+from responses_app.protocol.errors import ApiError
+from responses_app.stores.base import AcceptedResponse, Orphans, StoreError, WorkerState
 from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
+from tests.runs.upkeep import LEASE, LEFT, StoppedStore, go_on_living, kept, left_behind, looked_after, statuses
 from tests.waiting import eventually
-
-LEASE = 0.06  # seconds
-
-
-async def left_behind(count: int = 1, *, worker: str = "") -> FakeStore:
-    """Return a store with background responses that a worker accepted and never began."""
-    site = Site(FakeEngine([[asyncio.Event()]]))
-    for _ in range(count):
-        await site.begin(input="hi", background=True)
-    await site.registry.aclose()
-    for each in site.store._responses.values():
-        assert isinstance(each.of, AcceptedResponse)
-        each.claim = Claim(worker)
-        each.of = replace(each.of, claim=each.claim)
-    return site.store
-
-
-@asynccontextmanager
-async def looked_after(
-    site: Site, *, ready: Callable[[], bool] = lambda: True, worker: str = "me"
-) -> AsyncIterator[Caretaker]:
-    """Let a caretaker look after a site, whose own responses are of the worker ""."""
-    caretaker = Caretaker(
-        site.service,
-        site.store,
-        forgetting=site.forgetting,
-        state=lambda: WorkerState(id=worker, started_at=0),
-        ready=ready,
-        lease_seconds=LEASE,
-    )
-    await caretaker.start()
-    try:
-        yield caretaker
-    finally:
-        await site.registry.aclose()
-        await caretaker.aclose()
-
-
-async def go_on_living(store: FakeStore, worker: str) -> None:
-    """Beat for another worker."""
-    while True:
-        await store.beat(WorkerState(id=worker, started_at=0))
-        await asyncio.sleep(LEASE / 10)
-
-
-def kept(store: FakeStore) -> list[JsonObject]:
-    """Return the responses of a store."""
-    return [each.response for each in store._responses.values()]
-
-
-def statuses(store: FakeStore) -> list[object]:
-    """Return the states of a store's responses."""
-    return [response["status"] for response in kept(store)]
 
 
 async def test_what_a_dead_worker_left_runs() -> None:
@@ -80,7 +24,7 @@ async def test_nothing_is_taken_over_before_the_engine_is_ready() -> None:
     site, ready = Site(store=await left_behind()), False
     async with looked_after(site, ready=lambda: ready):
         await asyncio.sleep(3 * LEASE)
-        assert statuses(site.store) == ["queued"]
+        assert statuses(site.store) == [LEFT]
         ready = True
         await eventually(lambda: statuses(site.store) == ["completed"])
 
@@ -95,7 +39,7 @@ async def test_nothing_is_taken_over_by_a_server_that_stops() -> None:
         site.store._responses |= store._responses
         await asyncio.sleep(3 * LEASE)
         orphans = await site.store.reclaim("another", dead_before=0.0)
-        assert len(orphans.queued) == 1
+        assert len(orphans.claimed) == 1
         site.registry.hurry()
         await closing
 
@@ -110,11 +54,11 @@ async def test_after_an_outage_all_have_a_lease_to_say_that_they_live(lives: boo
         if lives:
             alive = asyncio.create_task(go_on_living(site.store, "another"))
         while time.monotonic() - begun < 0.9 * LEASE:
-            assert statuses(site.store) == ["queued"]
+            assert statuses(site.store) == [LEFT]
             await asyncio.sleep(LEASE / 10)
         if lives:
             await asyncio.sleep(2 * LEASE)
-            assert statuses(site.store) == ["queued"]
+            assert statuses(site.store) == [LEFT]
             alive.cancel()
         else:
             await eventually(lambda: statuses(site.store) == ["completed"])
@@ -125,7 +69,7 @@ async def test_what_cannot_run_now_waits() -> None:
     site.engine.ill = EngineUnavailable("away")
     async with looked_after(site):
         await asyncio.sleep(3 * LEASE)
-        assert statuses(site.store) == ["queued"] * 2
+        assert statuses(site.store) == [LEFT] * 2
         site.engine.ill = None
         await eventually(lambda: statuses(site.store) == ["completed"] * 2)
 
@@ -137,7 +81,7 @@ async def test_what_cannot_run_now_is_given_back_at_the_end() -> None:
         await asyncio.sleep(3 * LEASE)
     other = Site(store=site.store)
     orphans = await other.store.reclaim("other", dead_before=0.0)
-    assert [accepted.response["status"] for accepted in orphans.queued] == ["queued"], "nobody has to be dead first"
+    assert [accepted.response["status"] for accepted in orphans.claimed] == [LEFT], "nobody has to be dead first"
 
 
 async def test_what_can_never_run_has_failed_and_stops_nothing_else() -> None:
@@ -159,7 +103,7 @@ async def test_what_can_never_run_and_was_lost_meanwhile_stops_nothing_else() ->
     site.engine.ill = EngineUnavailable("away")
     async with looked_after(site):
         await eventually(lambda: all(each.claim.worker == "me" for each in site.store._responses.values()))
-        first, _ = (await site.store.reclaim("heir", dead_before=time.time() + 1)).queued
+        first, _ = (await site.store.reclaim("heir", dead_before=time.time() + 1)).claimed
         assert first.request is not None
         first.request["model"], site.engine.ill = "gone", None
         await eventually(lambda: statuses(site.store) == ["failed", "completed"])
@@ -187,7 +131,7 @@ async def test_a_store_that_is_away_loses_nothing() -> None:
     site.store.failure = StoreError("away")
     async with looked_after(site):
         await asyncio.sleep(3 * LEASE)
-        assert statuses(site.store) == ["queued"] * 2
+        assert statuses(site.store) == [LEFT] * 2
         site.store.failure = None
         await eventually(lambda: statuses(site.store) == ["completed"] * 2)
 
@@ -242,7 +186,7 @@ class SlowStore(FakeStore):
         return Orphans()
 
 
-async def test_a_long_estate_does_not_make_a_worker_look_dead() -> None:
+async def test_many_orphans_do_not_make_a_worker_look_dead() -> None:
     site = Site(store=SlowStore())
     beats = 0
     beat = site.store.beat
@@ -258,31 +202,21 @@ async def test_a_long_estate_does_not_make_a_worker_look_dead() -> None:
     assert beats > 5
 
 
-class StoppedStore(FakeStore):
-    """A store that hears nothing of this worker while it is stopped; other workers it hears."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.goes_on = asyncio.Event()
-        self.goes_on.set()
-
-    async def beat(self, worker: WorkerState) -> float:
-        if worker.id == "":
-            await self.goes_on.wait()
-        return await super().beat(worker)
+async def silent(site: Site) -> None:
+    """Let a worker be silent for so long that it looks dead."""
+    assert isinstance(site.store, StoppedStore)
+    site.store.goes_on.clear()
+    await asyncio.sleep(2 * LEASE)
 
 
-@pytest.mark.parametrize("background", [False, True])
-async def test_what_it_lost_while_it_was_silent_is_stopped(background: bool) -> None:
+async def test_what_it_lost_while_it_was_silent_is_stopped() -> None:
     site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", asyncio.Event(), ANSWER]]), StoppedStore())
     assert isinstance(site.store, StoppedStore)
     async with looked_after(site, worker=""):
-        lost = await site.begin(input="hi", background=background)
+        lost = await site.begin(input="hi")
         own = await site.begin(input="hi", store=False)
         await eventually(lambda: site.engine.running == 2)
-        await eventually(lambda: statuses(site.store) == ["in_progress"])
-        site.store.goes_on.clear()
-        await asyncio.sleep(2 * LEASE)
+        await silent(site)
         heard = await site.store.beat(WorkerState(id="heir", started_at=0))
         assert (await site.store.reclaim("heir", dead_before=heard - LEASE)).failed == 1
         decided = kept(site.store)
@@ -296,12 +230,29 @@ async def test_what_it_lost_while_it_was_silent_is_stopped(background: bool) -> 
         assert len(site.service.unsaved) == 0
 
 
+async def test_what_others_go_on_with_ends_here_without_an_end() -> None:
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", asyncio.Event(), ANSWER]]), StoppedStore())
+    assert isinstance(site.store, StoppedStore)
+    async with looked_after(site, worker=""):
+        lost = await site.begin(input="hi", background=True)
+        await lost.until("response.output_text.delta")
+        await silent(site)
+        heard = await site.store.beat(WorkerState(id="heir", started_at=0))
+        (taken,) = (await site.store.reclaim("heir", dead_before=heard - LEASE)).claimed
+        site.store.goes_on.set()
+        await eventually(lambda: len(site.registry) == 0)
+        assert (await lost.to_the_end())[-1]["type"] == "response.output_text.delta"
+        assert statuses(site.store) == ["in_progress"]
+        assert site.store._responses["default", lost.reader.response_id].claim == taken.claim
+        assert len(site.service.unsaved) == 0
+
+
 async def test_what_was_queued_and_lost_ends_here_without_an_end() -> None:
     gate = asyncio.Event()
     site = Site(FakeEngine([[gate, ANSWER]]))
     reading = await site.begin(input="hi", background=True)
     await site.engine.waits.wait()
-    (taken,) = (await site.store.reclaim("heir", dead_before=0.0)).queued
+    (taken,) = (await site.store.reclaim("heir", dead_before=0.0)).claimed
     gate.set()
     await eventually(lambda: len(site.registry) == 0)
     events = await reading.to_the_end()
@@ -352,48 +303,8 @@ async def test_nothing_is_taken_over_by_one_that_was_silent_itself() -> None:
         site.store._responses |= (await left_behind(worker="another"))._responses
         await site.store.beat(WorkerState(id="another", started_at=0))
         await asyncio.sleep(3 * LEASE)
-        assert statuses(site.store) == ["queued"]
+        assert statuses(site.store) == [LEFT]
         site.store.goes_on.set()
         await asyncio.sleep(0.5 * LEASE)
-        assert statuses(site.store) == ["queued"]
+        assert statuses(site.store) == [LEFT]
         await eventually(lambda: statuses(site.store) == ["completed"])
-
-
-class FullStore(FakeStore):
-    """A store that can be read, and not written to once it is full."""
-
-    full = False
-
-    async def beat(self, worker: WorkerState) -> float:
-        if self.full:
-            raise StoreError("no space left")
-        return await super().beat(worker)
-
-
-async def test_a_check_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caretaker_module, "FRESH_SECONDS", 0.0)
-    site = Site(store=FullStore())
-    assert isinstance(site.store, FullStore)
-    async with looked_after(site) as caretaker:
-        assert await caretaker.check() is None
-        site.store.full = True
-        problem = await caretaker.check()
-        assert problem is not None
-        assert "cannot be written to" in problem
-        site.store.full = False
-        assert await caretaker.check() is None
-
-
-async def test_a_check_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caretaker_module, "FRESH_SECONDS", 0.0)
-    monkeypatch.setattr(caretaker_module, "CHECK_SECONDS", 0.05)
-    site = Site(store=StoppedStore())
-    assert isinstance(site.store, StoppedStore)
-    async with looked_after(site, worker="") as caretaker:
-        site.store.goes_on.clear()
-        for _ in range(2):
-            problem = await caretaker.check()
-            assert problem is not None
-            assert "has not answered" in problem
-        site.store.goes_on.set()
-        assert await caretaker.check() is None

@@ -1,0 +1,175 @@
+"""`Followers`: the responses that other workers run, as far as somebody reads them here.
+
+A worker that does not run a response has its machine all the same: it makes one of the response as it began, and gives
+it the inputs that the log in the store has. So its readers get the same events, with the same ids and numbers.
+
+    owner ── appends to the log ──> store ──────────── log_since(position) ──> follower ──> its reader
+      └───── "there is more of resp_1" (the bell) ──> relay ──> wakes it ─────────┘
+
+The bell is only for speed. A worker that hears none (Redis is away, or there is none) looks at the log every
+`LOOK_SECONDS`. Without Redis the owner of a foreground response does not hear either that somebody follows it, and
+keeps its log with its end: followers get all of it then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+
+from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.input_codec import BrokenLog, decode
+from responses_app.protocol.inputs import Input
+from responses_app.protocol.resources import TERMINAL_STATUSES, Status
+from responses_app.protocol.response import ResponseMachine
+from responses_app.protocol.stream import LocalProtocolError
+from responses_app.runs.journal import EventJournal, Waiter
+from responses_app.runs.log import INTEREST_SECONDS
+from responses_app.runs.others import OtherWorkers
+from responses_app.runs.replay import as_begun, end_of_failure
+from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
+
+logger = logging.getLogger("respsite.runs")
+
+LOOK_SECONDS = 0.25  # between looks at a log of which nothing is heard
+BELL_SECONDS = 2.0  # between looks at one of which something is: a word may get lost
+RETRY_SECONDS = 1.0  # after the store has failed
+INPUTS_A_STEP = 200  # 1 ms of the loop
+
+_TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
+
+
+class FollowedResponse:
+    """A response of another worker, for one reader here; an `EventSource`, from the event number `first` on."""
+
+    link: ChainLink | None = None  # what continues it stands in the store
+    problem: ApiError | None = None
+    has_spoken = True
+
+    def __init__(self, response_id: str, machine: ResponseMachine, journal: EventJournal, *, first: int) -> None:
+        self.response_id = response_id
+        self.journal = journal
+        self.task: asyncio.Task[None] | None = None
+        self.bell = Waiter()
+        self._machine = machine
+        self._first = first
+
+    @property
+    def status(self) -> Status:
+        """The status as far as the log tells it."""
+        return self._machine.status
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its log tells anything."""
+        return self._machine.stream.has_begun
+
+    def response(self) -> JsonObject:
+        """Return the response object as far as the log tells it."""
+        return self._machine.stream.snapshot()
+
+    async def take(self, inputs: Iterable[Input]) -> None:
+        """Go on by what the log has. Raises `BrokenLog` and `LocalProtocolError` for what is not a log."""
+        for number, given in enumerate(inputs, start=1):
+            events = self._machine.receive(given).events
+            self.journal.extend([event for event in events if event.sequence_number >= self._first])
+            if number % INPUTS_A_STEP == 0:
+                await asyncio.sleep(0)
+
+    def stop(self) -> None:
+        """Follow no longer: nobody reads it."""
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Followers:
+    """All of this process. `machine` makes a response's machine of its object as it began."""
+
+    def __init__(
+        self,
+        store: BaseResponseStore,
+        *,
+        machine: Callable[[JsonObject], ResponseMachine],
+        max_lag_bytes: int,
+        others: OtherWorkers | None = None,
+    ) -> None:
+        self._store = store
+        self._machine = machine
+        self._max_lag_bytes = max_lag_bytes
+        self._others = others
+        self._followed: set[FollowedResponse] = set()
+
+    def follow(self, project: str, stored: StoredLog, *, starting_after: int | None) -> FollowedResponse:
+        """Begin to follow a response of another worker; the caller attaches its reader before it awaits anything."""
+        response = stored.response
+        first = 0 if starting_after is None else starting_after + 1
+        followed = FollowedResponse(
+            str(response["id"]),
+            self._machine(as_begun(response)),
+            EventJournal(max_lag_bytes=self._max_lag_bytes, first=first),
+            first=first,
+        )
+        self._followed.add(followed)
+        followed.task = asyncio.create_task(self._follow(project, followed, stored), name=f"follow {response['id']}")
+        followed.task.add_done_callback(lambda _: self._ended(followed))
+        return followed
+
+    def ring(self, response_ids: Collection[str]) -> None:
+        """Look at the logs of these responses: their workers say that there is more."""
+        for followed in self._followed:
+            if followed.response_id in response_ids:
+                followed.bell()
+
+    async def aclose(self) -> None:
+        """Stop all; their readers' streams end."""
+        tasks = [followed.task for followed in self._followed if followed.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _ended(self, followed: FollowedResponse) -> None:
+        self._followed.discard(followed)
+        if not followed.journal.closed:
+            followed.journal.end()
+
+    async def _follow(self, project: str, followed: FollowedResponse, stored: StoredLog) -> None:
+        try:
+            await followed.take(decode(stored.data))
+            await self._go_on(project, followed, len(stored.data))
+        except (BrokenLog, LocalProtocolError):
+            logger.exception("the log of response %s cannot be read", followed.response_id)
+
+    async def _go_on(self, project: str, followed: FollowedResponse, position: int) -> None:
+        """Look at the log until it ends."""
+        clock = asyncio.get_running_loop().time
+        ask_at, hears = 0.0, False
+        while not followed.journal.closed:
+            if clock() >= ask_at:
+                ask_at, hears = clock() + INTEREST_SECONDS / 2, await self._ask(followed.response_id)
+            try:
+                news = await self._store.log_since(project, followed.response_id, position)
+                if news is None:  # it was deleted
+                    return
+                await followed.take(decode(news.data))
+                if news.status in _TERMINAL and not followed.journal.closed:
+                    await self._end(project, followed)
+                    return
+            except StoreError as problem:
+                logger.warning("response %s cannot be followed now: %s", followed.response_id, problem)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            position += len(news.data)
+            if not followed.journal.closed:
+                await followed.bell.wait(BELL_SECONDS if hears else LOOK_SECONDS)
+
+    async def _ask(self, response_id: str) -> bool:
+        """Ask the owner to keep the log while the response runs; return whether the word went out."""
+        if self._others is None or not self._others.reaches_others:
+            return False
+        return await self._others.ask_to_follow(response_id)
+
+    async def _end(self, project: str, followed: FollowedResponse) -> None:
+        """End a response whose worker left it: its log tells no end, its body does."""
+        response = await self._store.response(project, followed.response_id)
+        if response is not None:
+            await followed.take(end_of_failure(response, has_begun=followed.has_begun))

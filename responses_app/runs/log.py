@@ -1,0 +1,212 @@
+"""The log of a run: its inputs as bytes, and `LiveLogs`, which keeps the logs of what still runs.
+
+Whoever has a response's plan and its inputs has all its events, with the same ids and numbers (see `protocol.inputs`).
+So what is kept of a run is its inputs, about 4 bytes a token. When that is done:
+
+    every stored response          with its end, in the same transaction
+    in the background              from its first input on, at most every `BACKGROUND_SECONDS`
+    what another worker follows    from the moment it asks on, at most every `FOLLOWED_SECONDS`
+
+The logs of all runs of a process are appended to in one transaction. Example: 50 background responses at 60 tokens/s
+are 4 transactions a second, with 50 rows of 60 bytes each.
+
+Readers of a background response hear only what is kept. If its worker is killed, another one goes on behind the kept
+log, and samples again what was not kept; no reader has heard that, so none hears it twice, or in two versions. What
+follows from the request alone (`response.created`, that it waits, that it starts) is told at once: it would be the
+same.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Sequence
+
+from responses_app.protocol.events import Event
+from responses_app.protocol.input_codec import encode_one
+from responses_app.protocol.inputs import Enqueued, Input, Started
+from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoreError
+
+logger = logging.getLogger("respsite.runs")
+
+BACKGROUND_SECONDS = 0.25
+FOLLOWED_SECONDS = 0.1
+INTEREST_SECONDS = 10.0  # how long a follower's question holds; it asks again before that is over
+RETRY_SECONDS = 1.0  # after the store has failed
+
+
+class RunLog:
+    """What came to one response. `publish` tells its readers; `hold`: they hear only what is kept."""
+
+    def __init__(
+        self,
+        response_id: str,
+        claim: Claim,
+        *,
+        live: "LiveLogs",
+        publish: Callable[[Sequence[Event]], None],
+        hold: bool,
+    ) -> None:
+        self.response_id = response_id
+        self.claim = claim
+        self._live = live
+        self._publish = publish
+        self._hold = hold
+        self._data = bytearray()
+        self._kept = 0  # bytes of it that are in the store for sure
+        self._held: deque[tuple[int, Sequence[Event]]] = deque()  # events, and where the log ends that they come of
+        self._followed_until = 0.0  # by the loop's clock
+        self.closed = False
+
+    def take(self, given: Input, events: Sequence[Event]) -> None:
+        """Note an input and what came of it."""
+        self._data += encode_one(given)
+        if self.closed or not self._hold:
+            self._publish(events)
+            if self._followed_until and self.is_followed and not self.closed:
+                self._live.note(self)
+        elif isinstance(given, Enqueued | Started) and not self._held:
+            self._publish(events)
+        else:
+            if events:
+                self._held.append((len(self._data), events))
+            self._live.note(self)
+
+    def go_on_behind(self, data: bytes) -> None:
+        """Begin with what another worker has kept, and told."""
+        self._data[:] = data
+        self._kept = len(data)
+
+    def whole(self, last: Input) -> bytes:
+        """Return the log as it will be with its last input."""
+        return bytes(self._data) + encode_one(last)
+
+    def end(self) -> None:
+        """Tell what is held back still: the response's end is kept, or it will be kept later."""
+        self.closed = True
+        while self._held:
+            self._publish(self._held.popleft()[1])
+        if self.is_followed:
+            self._live.ring(self.response_id)
+
+    async def flush(self) -> None:
+        """Keep it now, since another worker is to go on. Raises `StoreError`, and `ClaimLost`."""
+        append = self.news()
+        if append.data:
+            if self.response_id in await self._live.append([append]):
+                raise ClaimLost(f"{self.response_id} is not {self.claim.worker}'s any more")
+            self.has_kept(append)
+
+    # What `LiveLogs` does with it.
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a reader on another worker follows it."""
+        return asyncio.get_running_loop().time() < self._followed_until
+
+    def follow(self) -> None:
+        """Keep it while it runs: somebody follows it, for the next `INTEREST_SECONDS`."""
+        self._followed_until = asyncio.get_running_loop().time() + INTEREST_SECONDS
+        if not self.closed:
+            self._live.note(self)
+
+    def news(self) -> LogAppend:
+        """Return what is not kept for sure."""
+        data = bytes(self._data[self._kept :])
+        return LogAppend(response_id=self.response_id, claim=self.claim, position=self._kept, data=data)
+
+    def has_kept(self, append: LogAppend) -> None:
+        """Go on behind what is kept now, and tell what waited for that."""
+        self._kept = max(self._kept, append.position + len(append.data))
+        while self._held and self._held[0][0] <= self._kept:
+            self._publish(self._held.popleft()[1])
+
+
+class LiveLogs:
+    """Keeps the logs of the runs of this process; one task, which is there while there is something to keep.
+
+    `tell` rings the bell for those who follow, `lose` stops what another worker took over, `gone` what was deleted.
+    """
+
+    def __init__(
+        self,
+        store: BaseResponseStore,
+        *,
+        lose: Callable[[str], None],
+        gone: Callable[[str], None],
+        tell: Callable[[Collection[str]], Coroutine[None, None, object]],
+    ) -> None:
+        self._store = store
+        self._lose = lose
+        self._gone = gone
+        self._tell = tell
+        self._news: dict[str, RunLog] = {}
+        self._rung: set[str] = set()  # responses whose followers are to be told
+        self._task: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[object] | None = None  # of its own: Redis may take long
+        self._failed = False  # and it was said
+
+    def note(self, log: RunLog) -> None:
+        """Keep a log soon: it has news."""
+        self._news[log.response_id] = log
+        self._start()
+
+    def ring(self, response_id: str) -> None:
+        """Tell those who follow a response that there is more of it in the store."""
+        self._rung.add(response_id)
+        self._start()
+
+    async def append(self, appends: Sequence[LogAppend]) -> Collection[str]:
+        """Append to logs now; return which responses are not this worker's any more. Raises `StoreError`."""
+        appended = await self._store.append(appends)
+        for response_id in appended.lost:
+            self._lose(response_id)
+        for response_id in appended.gone:
+            self._gone(response_id)
+        return appended.lost | appended.gone
+
+    async def aclose(self) -> None:
+        """Stop; what runs has ended before."""
+        tasks = [task for task in (self._task, self._telling) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._keep_all(), name="live logs")
+
+    async def _keep_all(self) -> None:
+        """Keep what has news, all of it at once, until nothing has."""
+        while self._news or self._rung:
+            logs = [log for log in self._news.values() if not log.closed]
+            self._news.clear()
+            if logs and not await self._keep(logs):
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            self._rung.update(log.response_id for log in logs if log.is_followed)
+            is_followed = bool(self._rung)
+            self._tell_followers()
+            await asyncio.sleep(FOLLOWED_SECONDS if is_followed else BACKGROUND_SECONDS)
+
+    def _tell_followers(self) -> None:
+        """Ring the bell, unless it is being rung: what came since is told the next time."""
+        if self._rung and (self._telling is None or self._telling.done()):
+            rung, self._rung = self._rung, set()
+            self._telling = asyncio.create_task(self._tell(rung), name="bell")
+
+    async def _keep(self, logs: Sequence[RunLog]) -> bool:
+        appends = [log.news() for log in logs]
+        try:
+            not_ours = await self.append([append for append in appends if append.data])
+        except StoreError as problem:
+            if not self._failed:
+                logger.warning("the logs of %d running responses cannot be kept now: %s", len(logs), problem)
+            self._failed = True
+            self._news.update({log.response_id: log for log in logs if not log.closed})
+            return False
+        self._failed = False
+        for log, append in zip(logs, appends, strict=True):
+            if not log.closed and log.response_id not in not_ours:
+                log.has_kept(append)
+        return True

@@ -1,0 +1,171 @@
+"""The log's bytes: what is written is read, and what an older version wrote stays readable."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.types import FinishReason, TokenLogprob
+from responses_app.protocol.input_codec import BrokenLog, decode, encode
+from responses_app.protocol.inputs import (
+    Ended,
+    Enqueued,
+    Failed,
+    Input,
+    Mode,
+    Prefilled,
+    Sampled,
+    Sealed,
+    Started,
+    Stopped,
+    StopReason,
+    ToolReturned,
+    TurnBegan,
+)
+
+ERROR = {"code": "server_error", "message": "It broke: é 👍"}
+
+
+def long(content: str) -> bytes:
+    """Return the record of an input that is written as JSON."""
+    data = content.encode()
+    return b"\x01" + len(data).to_bytes(4, "little") + data
+
+
+KEPT = [  # what has once been written, and must be read for as long as there are logs
+    (Enqueued(), long('["enqueued"]')),
+    (Started(), long('["started","answer",null]')),
+    (Started(Mode.WARM_UP, 0), long('["started","warm_up",0]')),
+    (Started(Mode.COMPACT, 5), long('["started","compact",5]')),
+    (Started(Mode.COMPACT_AND_ANSWER, 1), long('["started","compact_and_answer",1]')),
+    (TurnBegan(9), long('["turn",9]')),
+    (Sampled([1]), b"\x81\x01\x00\x00"),
+    (Sampled([0x030201, 0xFFFFFF]), b"\x82\x01\x02\x03\xff\xff\xff"),
+    (Sampled([]), long('["sampled",[],null,null,null]')),
+    (Sampled([1, 0x1000000]), long('["sampled",[1,16777216],null,null,null]')),
+    (Sampled([7], FinishReason.STOP), long('["sampled",[7],"stop",null,null]')),
+    (Sampled([7], FinishReason.LENGTH, 0), long('["sampled",[7],"length",0,null]')),
+    (Sampled([], FinishReason.ABORT, 3), long('["sampled",[],"abort",3,null]')),
+    (Sampled([7], None, 0), long('["sampled",[7],null,0,null]')),
+    (Sampled([], None, None, []), long('["sampled",[],null,null,[]]')),
+    (
+        Sampled([7], logprobs=[TokenLogprob(7, -0.5, ((7, -0.5), (8, -1.25)))]),
+        long('["sampled",[7],null,null,[[7,-0.5,[[7,-0.5],[8,-1.25]]]]]'),
+    ),
+    (Prefilled(), long('["prefilled"]')),
+    (Sealed("gAAA", None), long('["sealed","gAAA",null]')),
+    (Sealed("gAAA", 4), long('["sealed","gAAA",4]')),
+    (ToolReturned("2"), long('["tool","2",false]')),
+    (ToolReturned("", failed=True), long('["tool","",true]')),
+    (Failed(ERROR), long('["failed",{"code":"server_error","message":"It broke: é 👍"}]')),
+    *((Stopped(reason), long(f'["stopped","{reason.value}"]')) for reason in StopReason),
+    (Ended(1_700_000_001), long('["ended",1700000001,null]')),
+    (Ended(1, ERROR), long('["ended",1,{"code":"server_error","message":"It broke: é 👍"}]')),
+]
+
+
+@pytest.mark.parametrize(("given", "data"), KEPT)
+def test_a_kind_once_written_keeps_its_meaning(given: Input, data: bytes) -> None:
+    assert encode([given]) == data
+    assert list(decode(data)) == [given]
+
+
+def test_every_kind_of_input_and_reason_is_among_them() -> None:
+    assert {type(given) for given, _ in KEPT} == set(Input.__args__)
+    assert {given.mode for given, _ in KEPT if isinstance(given, Started)} == set(Mode)
+    assert {given.finish for given, _ in KEPT if isinstance(given, Sampled)} == {None, *FinishReason}
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
+tokens = st.integers(0, 2**24 + 1)
+logprobs = st.floats(max_value=0, allow_nan=False, width=32)
+token_logprobs = st.builds(TokenLogprob, tokens, logprobs, st.lists(st.tuples(tokens, logprobs), max_size=2).map(tuple))
+errors = st.dictionaries(texts, texts, max_size=2)
+inputs = st.one_of(
+    st.builds(Sampled, st.lists(tokens, max_size=5)),
+    st.builds(
+        Sampled,
+        st.lists(tokens, max_size=5),
+        st.sampled_from([None, *FinishReason]),
+        st.none() | st.integers(0, 9),
+        st.none() | st.lists(token_logprobs, max_size=3),
+    ),
+    st.builds(Started, st.sampled_from(Mode), st.none() | st.integers(0)),
+    st.builds(Sealed, texts, st.none() | st.integers(0, 9)),
+    st.builds(ToolReturned, texts, st.booleans()),
+    st.builds(Failed, errors),
+    st.builds(Ended, st.integers(0, 2**33), st.none() | errors),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(inputs, max_size=6))
+def test_what_is_written_is_read(log: list[Input]) -> None:
+    assert list(decode(encode(log))) == log
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 4), (126, 379), (127, 382)])
+def test_tokens_that_came_at_once_take_three_bytes_each_and_one_together(count: int, size: int) -> None:
+    data = encode([Sampled([201_087] * count)])
+    assert len(data) == size
+    assert list(decode(data)) == [Sampled([201_087] * count)]
+
+
+@pytest.mark.parametrize("count", [128, 255, 256, 1000])
+def test_more_tokens_than_fit_are_written_all_the_same(count: int) -> None:
+    chunk = Sampled(list(range(count)))
+    assert list(decode(encode([chunk]))) == [chunk]
+
+
+def test_minus_infinity_stays_what_it_is() -> None:
+    """JSON has no number for it, and an engine gives it for a token that a grammar forbids."""
+    chunk = Sampled([7], logprobs=[TokenLogprob(7, -math.inf, ((8, -1.0), (7, -math.inf)))])
+    assert list(decode(encode([chunk]))) == [chunk]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"\x00",
+        b"\x02",
+        b"\x7f",
+        b"\x02" + long('["enqueued"]')[1:],
+        b"\x81\x01\x00",
+        b"\x82\x01\x02\x03",
+        b"\x01",
+        b"\x01\x05\x00\x00",
+        long('["enqueued"]')[:-1],
+        b"\x01\x0b\x00\x00\x00" + b'["enqueued"]',
+        long("[]"),
+        long("7"),
+        long('["a kind of tomorrow"]'),
+        long('["enqueued",1]'),
+        long('["turn"]'),
+        long('["started","a mode of tomorrow",null]'),
+        long('["sampled",[1],"a reason of tomorrow",null,null]'),
+        long('["sampled",[1],null,null,[[1]]]'),
+        long('["stopped","a reason of tomorrow"]'),
+    ],
+)
+def test_a_log_that_is_cut_or_of_another_version_says_so(broken: bytes) -> None:
+    with pytest.raises(BrokenLog):
+        list(decode(encode([Sampled([1])]) + broken))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(inputs, min_size=1, max_size=4), st.data())
+def test_a_log_that_is_cut_anywhere_is_never_read_as_a_whole_one(log: list[Input], data: st.DataObject) -> None:
+    """What lies before the cut is read; where a record is cut in two, that is said."""
+    written = encode(log)
+    ends = [len(encode(log[:count])) for count in range(len(log) + 1)]
+    cut = data.draw(st.integers(0, len(written)))
+    before = sum(end <= cut for end in ends) - 1
+    read = []
+    try:
+        for each in decode(written[:cut]):
+            read.append(each)
+        assert cut in ends
+    except BrokenLog:
+        assert cut not in ends
+    assert read[:before] == log[:before]

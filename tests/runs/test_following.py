@@ -1,0 +1,187 @@
+"""Readers on a worker that does not run their response: the same events, with the same numbers, from its log."""
+
+import asyncio
+
+import pytest
+
+from responses_app.protocol.input_codec import decode
+from responses_app.protocol.inputs import Sampled
+from responses_app.protocol.resources import Status
+from responses_app.runs import following, log
+from responses_app.stores.base import StoreError
+from tests.protocol.laws import assert_laws
+from tests.runs.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Site
+from tests.waiting import eventually
+
+HALF = "<|channel|>final<|message|>Half of it"
+
+
+def workers(*, redis: bool, engine: FakeEngine | None = None) -> tuple[Site, Site]:
+    """Return two workers with one store: one that runs, and one that is asked."""
+    others, store = FakeOthers(reaches_others=redis), FakeStore()
+    return Site(engine or FakeEngine(), store, worker="a", others=others), Site(store=store, worker="b", others=others)
+
+
+@pytest.fixture(params=[True, False], ids=["with Redis", "without"])
+def redis(request: pytest.FixtureRequest) -> bool:
+    """Whether the workers hear each other."""
+    return bool(request.param)
+
+
+@pytest.mark.parametrize("background", [True, False])
+async def test_a_live_response_is_followed_to_its_end(redis: bool, background: bool) -> None:
+    gate = asyncio.Event()
+    owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, gate, ANSWER]]))
+    reading = await owner.begin(input="hi", background=background, transport="sse")
+    await owner.engine.waits.wait()
+    following_it = await asked.follow(reading.reader.response_id)
+    if background or redis:
+        await following_it.until("response.output_text.delta")
+    gate.set()
+    events = await reading.to_the_end()
+    assert await following_it.to_the_end() == events
+    assert_laws(events)
+    assert following_it.reader.status is Status.COMPLETED
+    assert following_it.reader.response()["output"] == events[-1]["response"]["output"]  # type: ignore[index]
+
+
+async def test_it_is_followed_behind_any_event(redis: bool) -> None:
+    gate = asyncio.Event()
+    owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, gate, ANSWER]]))
+    reading = await owner.begin(input="hi", background=True, transport="sse")
+    seen = len(await reading.until("response.output_text.delta"))
+    followed = [await asked.follow(reading.reader.response_id, starting_after=number) for number in range(seen + 2)]
+    gate.set()
+    events = await reading.to_the_end()
+    for number, each in enumerate(followed):
+        assert await each.to_the_end() == events[number + 1 :]
+
+
+async def test_the_log_of_a_foreground_response_is_kept_only_while_somebody_follows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log, "INTEREST_SECONDS", 0.05)
+    monkeypatch.setattr(log, "FOLLOWED_SECONDS", 0.001)
+    gates = [asyncio.Event() for _ in range(3)]
+    owner, asked = workers(redis=True, engine=FakeEngine([[HALF, gates[0], "x", gates[1], "y", gates[2], ANSWER]]))
+    reading = await owner.begin(input="hi", transport="sse")
+    await owner.engine.waits.wait()
+    assert kept_chunks(owner.store) == 0
+    followed = await asked.follow(reading.reader.response_id)
+    await followed.until("response.output_text.delta")
+    gates[0].set()
+    await eventually(lambda: kept_chunks(owner.store) == 2)
+    followed.reader.leave()
+    await asyncio.sleep(0.1)
+    gates[1].set()
+    await asyncio.sleep(0.05)
+    assert kept_chunks(owner.store) == 2, "nobody follows it any more"
+    assert len(asked.followers._followed) == 0
+    gates[2].set()
+    await reading.to_the_end()
+
+
+def kept_chunks(store: FakeStore) -> int:
+    """Return how many chunks the one response's log has."""
+    (kept,) = store._responses.values()
+    return sum(isinstance(given, Sampled) for given in decode(kept.log))
+
+
+async def test_one_whose_worker_dies_ends_as_its_body_says(redis: bool) -> None:
+    owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
+    reading = await owner.begin(input="hi", transport="sse")
+    await owner.engine.waits.wait()
+    followed = await asked.follow(reading.reader.response_id)
+    if redis:
+        await followed.until("response.output_text.delta")
+        await eventually(lambda: kept_chunks(owner.store) == 1)
+    orphans = await owner.store.reclaim("b", dead_before=0.0)
+    for accepted in orphans.claimed:
+        failed = asked.service.failed(accepted, {"code": "server_error", "message": "It stopped."})
+        assert failed.response["status"] == "failed"
+    assert len(orphans.claimed) + orphans.failed == 1
+    if not redis:
+        events = await followed.to_the_end()
+        assert [event["type"] for event in events] == ["response.created", "response.in_progress", "response.failed"]
+
+
+async def test_one_that_is_deleted_meanwhile_ends_without_an_end(redis: bool) -> None:
+    owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
+    reading = await owner.begin(input="hi", background=True)
+    await reading.until("response.output_text.delta")
+    followed = await asked.follow(reading.reader.response_id)
+    await followed.until("response.output_text.delta")
+    await asked.responses.delete("default", reading.reader.response_id)
+    events = await followed.to_the_end()
+    assert events[-1]["type"] == "response.output_text.delta"
+    if not redis:  # the owner finds out when it appends
+        return
+    await eventually(lambda: len(owner.registry) == 0)
+
+
+async def test_an_owner_that_hears_of_nothing_finds_out_that_it_was_deleted() -> None:
+    gate = asyncio.Event()
+    owner, asked = workers(redis=False, engine=FakeEngine([[HALF, gate, "more", asyncio.Event(), ANSWER]]))
+    reading = await owner.begin(input="hi", background=True)
+    await reading.until("response.output_text.delta")
+    await asked.responses.delete("default", reading.reader.response_id)
+    gate.set()
+    await eventually(lambda: len(owner.registry) == 0)
+    assert owner.engine.running == 0
+    assert owner.store._responses == {}
+
+
+async def test_a_store_that_is_away_delays_followers(monkeypatch: pytest.MonkeyPatch, redis: bool) -> None:
+    monkeypatch.setattr(following, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(log, "RETRY_SECONDS", 0.01)
+    gate = asyncio.Event()
+    owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, gate, ANSWER]]))
+    reading = await owner.begin(input="hi", background=True)
+    await reading.until("response.output_text.delta")
+    followed = await asked.follow(reading.reader.response_id)
+    await followed.until("response.output_text.delta")
+    look = owner.store.log_since
+    failures = 3
+
+    async def away(project: str, response_id: str, position: int):  # type: ignore[no-untyped-def]
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise StoreError("away")
+        return await look(project, response_id, position)
+
+    monkeypatch.setattr(owner.store, "log_since", away)
+    gate.set()
+    events = await reading.to_the_end()
+    assert await followed.to_the_end() == events
+    assert failures == 0
+
+
+async def test_a_lost_word_of_the_bell_only_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "BELL_SECONDS", 0.02)
+    gate = asyncio.Event()
+    owner, asked = workers(redis=True, engine=FakeEngine([[HALF, gate, ANSWER]]))
+    monkeypatch.setattr(asked.followers, "ring", lambda response_ids: None)
+    reading = await owner.begin(input="hi", background=True)
+    await reading.until("response.output_text.delta")
+    followed = await asked.follow(reading.reader.response_id)
+    gate.set()
+    assert await followed.to_the_end() == await reading.to_the_end()
+
+
+async def test_no_task_is_left_behind(redis: bool) -> None:
+    owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
+    reading = await owner.begin(input="hi", background=True)
+    await reading.until("response.output_text.delta")
+    for leaves in (True, False):
+        followed = await asked.follow(reading.reader.response_id)
+        await followed.until("response.output_text.delta")
+        assert len(asked.followers._followed) == 1
+        if leaves:
+            followed.leave()
+        else:
+            await asked.followers.aclose()
+            assert followed.reader.ended
+        await eventually(lambda: len(asked.followers._followed) == 0)
+    await owner.registry.aclose()
+    await owner.live.aclose()

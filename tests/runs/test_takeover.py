@@ -1,0 +1,217 @@
+"""A background response whose worker is gone: another one goes on behind its log, and readers see one stream."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Collection, Sequence
+from dataclasses import replace
+
+import pytest
+
+from engine.formats.harmony.encoding import RETURN
+from engine.types import FinishReason, GenerationRequest, TokenChunk
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.input_codec import decode, encode
+from responses_app.protocol.inputs import Ended, Enqueued, Input, Sampled, Started, ToolReturned, TurnBegan
+from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend
+from responses_app.tools.base import BaseTool
+from tests.protocol.laws import assert_laws
+from tests.runs.fakes import CALL_F, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site
+from tests.runs.test_server_tools import ASKED, Shell, items_of, prompt_of
+from tests.waiting import eventually
+
+ANSWER = f"{THOUGHT}<|channel|>final<|message|>Grüße 🙂, it is 2.<|return|>"
+UNKNOWN = "<|channel|>commentary to=browser.open code<|message|>1+1<|call|>"
+SUMMARY = "<|channel|>final<|message|>They said hi.<|return|>"
+
+
+class TokenEngine(FakeEngine):
+    """Gives a token at a time, and goes on behind what of a turn stands in the prompt already.
+
+    So it says what it would have said undisturbed, whoever asks, wherever a turn was cut.
+    """
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        self.requests.append(request)
+        number = int(request.request_id.rpartition("-")[2])
+        said = self.encode(str(self.turns[min(number, len(self.turns) - 1)][0]))
+        rest = said[self._already(list(request.prompt_token_ids), said) :][: request.sampling.max_output_tokens]
+        self.running += 1
+        try:
+            for index, token in enumerate(rest):
+                last = index == len(rest) - 1
+                yield TokenChunk(
+                    token_ids=[token],
+                    finish_reason=None if not last else self._reason(token),
+                    cached_tokens=3 if token == said[0] else None,
+                )
+                await asyncio.sleep(0)
+        finally:
+            self.running -= 1
+
+    @staticmethod
+    def _reason(last: int) -> FinishReason:
+        return FinishReason.STOP if last in FakeEngine.ends else FinishReason.LENGTH
+
+    @staticmethod
+    def _already(prompt: Sequence[int], said: Sequence[int]) -> int:
+        return next(
+            count for count in range(len(said) - 1, -1, -1) if list(prompt[len(prompt) - count :]) == said[:count]
+        )
+
+
+TRIGGERED = [{"role": "user", "content": "hi " * 40}, {"type": "compaction_trigger"}]
+CASES: dict[str, tuple[list[str], dict[str, object]]] = {
+    "an answer": ([ANSWER], {}),
+    "a call": ([CALL_F], {"tools": [TOOL_F]}),
+    "a tool that is not there": ([UNKNOWN, ANSWER], {}),
+    "few tokens": ([ANSWER], {"max_output_tokens": 16}),
+    "a compaction": ([SUMMARY], {"input": TRIGGERED}),
+}
+
+
+async def undisturbed(
+    turns: list[str], fields: dict[str, object], *, tools: Sequence[BaseTool] = ()
+) -> tuple[AcceptedResponse, list[JsonObject]]:
+    """Let a response run to its end; return how it was accepted, with its log, and its events."""
+    site = Site(TokenEngine(turns), tools=tools)
+    reading = await site.begin(background=True, **{"input": "hi", **fields})
+    kept = site.store._responses["default", reading.reader.response_id]
+    assert isinstance(kept.of, AcceptedResponse)
+    accepted = kept.of
+    events = await reading.to_the_end()
+    assert_laws(events)
+    return replace(accepted, log=site.store.saved[0].log), events
+
+
+async def left_at(accepted: AcceptedResponse, log: bytes) -> FakeStore:
+    """Return a store with a response whose worker was killed when its log was this long."""
+    store = FakeStore()
+    await store.accept(replace(accepted, claim=Claim("dead"), log=b""))
+    response_id = str(accepted.response["id"])
+    await store.append([LogAppend(response_id=response_id, claim=Claim("dead"), position=0, data=log)])
+    return store
+
+
+async def taken_over(site: Site, response_id: str) -> Reading:
+    """Let a site claim what was left, and go on with it; return a reader of it, from its first event on."""
+    (claimed,) = (await site.store.reclaim("heir", dead_before=0.0)).claimed
+    await site.service.run_again(claimed)
+    return await site.follow(response_id)
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run(case: str) -> None:
+    turns, fields = CASES[case]
+    accepted, events = await undisturbed(turns, fields)
+    inputs = list(decode(accepted.log))
+    assert isinstance(inputs[-1], Ended)
+    for count in range(len(inputs)):
+        cut = encode(inputs[:count])
+        site = Site(TokenEngine(turns), await left_at(accepted, cut), worker="heir")
+        reading = await taken_over(site, str(accepted.response["id"]))
+        again = await reading.to_the_end()
+        assert unsealed(again) == unsealed(events), f"cut behind {count} of {len(inputs)} inputs"
+        stored = site.store.saved[0]
+        assert stored.response["output"] == again[-1]["response"]["output"]  # type: ignore[index]
+        assert stored.claim == Claim("heir", 2)
+        assert len(list(decode(stored.log))) == len(inputs)
+        await eventually(lambda: site.engine.running == 0)  # noqa: B023
+
+
+def unsealed(events: Sequence[JsonObject]) -> list[str]:
+    """Return events without what is sealed, which is another text each time."""
+    return [re.sub(r"'encrypted_content': '[^']*'", "", str(event)) for event in events]
+
+
+async def test_a_reader_goes_on_behind_the_last_event_it_had() -> None:
+    accepted, events = await undisturbed([ANSWER], {})
+    inputs = list(decode(accepted.log))
+    site = Site(TokenEngine([ANSWER]), await left_at(accepted, encode(inputs[: len(inputs) // 2])))
+    await taken_over(site, str(accepted.response["id"]))
+    reading = await site.follow(str(accepted.response["id"]), starting_after=5)
+    assert await reading.to_the_end() == events[6:]
+
+
+async def test_what_was_sampled_and_not_kept_was_heard_by_nobody() -> None:
+    gate = asyncio.Event()
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half", gate, ANSWER]]), HangingStore())
+    assert isinstance(site.store, HangingStore)
+    reading = await site.begin(input="hi", background=True)
+    await site.engine.waits.wait()
+    await site.store.appending.wait()
+    assert [event["type"] for event in reading.take()][-1] == "response.in_progress"
+    site.store.go_on.set()
+    await reading.until("response.output_text.delta")
+    log = site.store._responses["default", reading.reader.response_id].log
+    assert [type(given) for given in decode(log)][:3] == [Enqueued, Started, TurnBegan]
+    await site.registry.aclose()
+
+
+class HangingStore(FakeStore):
+    """A store that takes long to append to a log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.appending = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def append(self, appends: Collection[LogAppend]) -> Appended:
+        self.appending.set()
+        await self.go_on.wait()
+        return await super().append(appends)
+
+
+async def test_a_turn_whose_last_token_came_without_its_end_is_not_sampled_on() -> None:
+    accepted, events = await undisturbed([ANSWER], {})
+    inputs = [given for given in decode(accepted.log) if not isinstance(given, Ended)]
+    last = inputs[-1]
+    assert isinstance(last, Sampled)
+    assert list(last.token_ids) == [RETURN]
+    log = encode([*inputs[:-1], Sampled([RETURN])])  # as of an engine that gives its reason in a chunk of its own
+    site = Site(TokenEngine([ANSWER]), await left_at(accepted, log))
+    reading = await taken_over(site, str(accepted.response["id"]))
+    assert (await reading.to_the_end())[-1] == events[-1]
+    assert site.engine.requests == [], "the model had ended"
+
+
+async def test_a_log_that_cannot_be_read_fails_it() -> None:
+    accepted, _ = await undisturbed([ANSWER], {})
+    site = Site(TokenEngine([ANSWER]), await left_at(accepted, b"\x01what"))
+    (claimed,) = (await site.store.reclaim("heir", dead_before=0.0)).claimed
+    with pytest.raises(Exception, match="cannot be read"):
+        await site.service.run_again(claimed)
+
+
+# A tool that ran when its worker was killed.
+
+SHELL_CALL = f"{THOUGHT}<|channel|>commentary to=shell code<|message|>1+1<|call|>"
+
+
+async def cut_while_its_tool_ran(tool: Shell) -> tuple[Site, Reading]:
+    """Return a site that goes on with a response whose worker was killed while it ran a tool, and its reader."""
+    turns, fields = [SHELL_CALL, ANSWER], {"tools": ASKED}
+    accepted, _ = await undisturbed(turns, fields, tools=[tool])
+    inputs: list[Input] = list(decode(accepted.log))
+    place = next(index for index, given in enumerate(inputs) if isinstance(given, ToolReturned))
+    tool.ended.clear()
+    site = Site(TokenEngine(turns), await left_at(accepted, encode(inputs[:place])), tools=[tool])
+    return site, await taken_over(site, str(accepted.response["id"]))
+
+
+async def test_a_tool_that_may_be_run_again_is() -> None:
+    tool = Shell()
+    tool.idempotent = True
+    _, reading = await cut_while_its_tool_ran(tool)
+    events = await reading.to_the_end()
+    assert ("function_call", "completed") in items_of(events)
+    assert tool.ended.is_set()
+
+
+async def test_any_other_fails_and_the_model_goes_on() -> None:
+    tool = Shell()
+    site, reading = await cut_while_its_tool_ran(tool)
+    events = await reading.to_the_end()
+    assert ("function_call", "failed") in items_of(events)
+    assert events[-1]["response"]["status"] == "completed"  # type: ignore[index]
+    assert not tool.ended.is_set(), "it did not run a second time"
+    assert "the server stopped while the tool ran" in prompt_of(site, 0)
