@@ -75,7 +75,6 @@ class Chart:
     left: int = LEFT
     right: int = WIDTH - RIGHT
     top: int = TOP
-    bottom: int = HEIGHT - BOTTOM
     plot_height: int = _PLOT_HEIGHT
 
 

@@ -52,7 +52,3 @@ class Event:
             shown = {**shown, "response": as_read(response, usage_per_turn=usage_per_turn)}
         fields = orjson.dumps(shown)[1:-1]
         return b'{"type":"%b",%b,"sequence_number":%d}' % (self.type.encode(), fields, self.sequence_number)
-
-    def as_dict(self) -> JsonObject:
-        """Return the event as a client reads it."""
-        return {"type": self.type.value, **self.fields, "sequence_number": self.sequence_number}

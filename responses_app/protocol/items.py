@@ -6,7 +6,6 @@ Ids are kept but never required to be known: clients make their own.
 """
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -30,11 +29,6 @@ PASSED_THROUGH = frozenset(
 
 NAME = r"^[A-Za-z0-9_.\-]+$"  # of a function or a namespace
 MAX_NAME = 256  # characters of one
-
-
-def is_name(text: str) -> bool:
-    """Whether this may be a function's name: what goes out must be taken when it comes back."""
-    return len(text) <= MAX_NAME and re.fullmatch(NAME, text) is not None
 
 
 class ClientModel(BaseModel):

@@ -63,7 +63,7 @@ def as_begun(response: JsonObject) -> JsonObject:
 def end_of_failure(response: JsonObject, *, has_begun: bool) -> Sequence[Input]:
     """Return the last inputs of a response that its worker left behind, behind those its log has; none if it ended.
 
-    None either for one that has usage and no log: an older version ran it, which kept none, so its events are not known.
+    None either for one that has usage and no log: an older version ran it, which kept none. So nobody knows its events.
     """
     error = response.get("error")
     if response["status"] != Status.FAILED.value or not isinstance(error, dict):
