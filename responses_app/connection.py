@@ -25,7 +25,7 @@ from responses_app.protocol.frames import error_frame, event_bytes, lane_suffix,
 from responses_app.protocol.requests import only_known, parse_create
 from responses_app.protocol.session import CancelRuns, Close, Command, Create, Send, Start, WebSocketSession
 from responses_app.runs.journal import Entry, ReaderTooSlow
-from responses_app.runs.plan import Origin
+from responses_app.runs.plan import PROJECT, Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.servers.heartbeat import no_ping
 from responses_app.wiring import Site
@@ -164,7 +164,7 @@ class Connection:
                     self._wake_writer()
 
     async def _start(self, create: Create) -> None:
-        origin = Origin(transport="websocket", request_id=self.id)
+        origin = Origin(transport="websocket", project=PROJECT, request_id=self.id)
         try:
             fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
             request = await self._site.reader.run(create.size, partial(parse_create, fields))

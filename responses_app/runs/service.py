@@ -240,7 +240,6 @@ class ResponseService:
         self.registry.check_capacity()
         info = await self._ready(model, origin)
         context = await self.history.context(origin.project, request, recall)
-        own = context.items_json[len(context.items_json) - context.own :]
         draft = Draft(
             response_id=str(accepted.response["id"]) if accepted else self.new_id(ids.RESPONSE),
             created_at=float(str(accepted.response["created_at"])) if accepted else self.now(),
@@ -248,7 +247,7 @@ class ResponseService:
             origin=origin,
             format=model.format,
             context=context,
-            input_items=identified(own, self.new_id),
+            input_items=identified(context.own.raw, self.new_id),
             tier=self.limits.tiers.choose(request.service_tier),
             stored=self.limits.store_responses and request.store is not False,
             seal=partial(self.sealer.seal, PURPOSE, origin.project),

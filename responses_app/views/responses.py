@@ -17,12 +17,10 @@ from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.pages import Query, check_include_query, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.requests import CreateRequest, parse_create
-from responses_app.runs.plan import Origin
+from responses_app.runs.plan import PROJECT, Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.views.queries import query_of
 from responses_app.wiring import Site, get_site
-
-PROJECT = "default"  # until there are keys
 
 
 async def create(request: HttpRequest) -> HttpResponseBase:
