@@ -46,7 +46,7 @@ from responses_app.protocol.inputs import (
     ToolReturned,
     TurnBegan,
 )
-from responses_app.protocol.resources import TERMINAL_STATUSES, Status
+from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.stream import Ending, LocalProtocolError, ResponseStream
 from responses_app.protocol.turns import Summary, Turn, merged
 from responses_app.protocol.usage import TurnUsage, usage
@@ -120,7 +120,7 @@ class ResponseMachine:
         """Whether a summary has taken the place of what came before."""
         return self._answering_since > 0
 
-    def outcome(self, at: int, error: JsonObject | None = None) -> JsonObject:
+    def outcome(self, at: int, error: JsonObject | None = None) -> ResponseObject:
         """Return the response object as it will be once it has ended at `at` (Unix seconds), with `error` as failed."""
         assert isinstance(self._due, Finish), "the end is decided"
         return self._stream.outcome(self._ending(self._due.ending, at, error))

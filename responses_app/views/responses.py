@@ -1,5 +1,7 @@
 """`/v1/responses`: create (JSON, server-sent events, background), and what is asked of a response by its id."""
 
+from collections.abc import Mapping
+
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
@@ -110,7 +112,7 @@ def _dialect(site: Site, request: HttpRequest) -> Dialect:
     return site.dialect(request.headers.get(HEADER))
 
 
-def _answer(dialect: Dialect, response: JsonObject) -> HttpResponse:
+def _answer(dialect: Dialect, response: Mapping[str, object]) -> HttpResponse:
     return json_response(dialect.response(response))
 
 

@@ -131,8 +131,8 @@ class Step:
             case Begun(response_id=response_id):
                 return response_id
             case StoredResponse(response=response):
-                return str(response["id"])
-        return str(self.act.accepted.response["id"])
+                return response["id"]
+        return self.act.accepted.response["id"]
 
     @property
     def claim(self) -> Claim:
@@ -305,7 +305,7 @@ def _append(cursor: CursorWrapper, batch: Sequence[StoredResponse], now: float) 
     appends = [(stored.conversation, stored) for stored in batch if stored.conversation]
     at = datetime.fromtimestamp(now, UTC)
     for append, stored in sorted(appends, key=lambda each: each[0].conversation_id):
-        response_id = str(stored.response["id"])
+        response_id = stored.response["id"]
         append_response(cursor.db.alias, stored.project, append, response_id=response_id, at=at)
 
 
