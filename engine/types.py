@@ -55,7 +55,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: there is one a token, and a frozen one takes longer to make
 class TokenChunk:
     """What an engine sampled since its last chunk; stop tokens included.
 

@@ -24,7 +24,7 @@ from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.frames import error_frame, event_bytes, lane_suffix, ping
 from responses_app.protocol.requests import only_known, parse_create
 from responses_app.protocol.session import CancelRuns, Close, Command, Create, Send, Start, WebSocketSession
-from responses_app.runs.journal import Entry, ReaderTooSlow
+from responses_app.runs.journal import ReaderTooSlow
 from responses_app.runs.plan import PROJECT, Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.servers.heartbeat import no_ping
@@ -33,6 +33,7 @@ from responses_app.wiring import Site
 logger = logging.getLogger("respsite.transport")
 
 WAKES_PER_LAG_CHECK = 256  # events between two looks at how far all lanes together are behind
+GATHERED_TURNS = 3  # of the loop, whose news go together once news come in every turn
 TOO_LARGE = 4009  # close code; daphne can send none between 1000 and 3000
 TIME_IS_OVER = "its connection's time is over"
 IGNORED = ("stream", "background")  # fields of a create that mean nothing on a WebSocket
@@ -231,14 +232,8 @@ class Connection:
                 if self._closing is not None:
                     await self._close(self._closing.code, self._closing.reason)
                     return
-                ready, self._ready = self._ready, {}
-                for name in ready:
-                    lane = self._lanes.get(name)
-                    if lane is not None:
-                        await self._write_lane(lane)
-                if not self._ready and not self._outbox and self._closing is None and self._lanes:
-                    self._news = self._loop.create_future()
-                    await self._news
+                await self._write_lanes()
+                await self._gather_news()
         except ReaderTooSlow:
             self._drop("it reads too slowly (STREAM_MAX_LAG_BYTES)")
         except OSError:  # the client is gone; the server tells the consumer so, too
@@ -247,24 +242,46 @@ class Connection:
         finally:
             self._writer = None
 
-    async def _write_lane(self, lane: _Lane) -> None:
+    async def _write_lanes(self) -> None:
+        """Write what the lanes with news have, all at once where the server can."""
+        ready, self._ready = self._ready, {}
+        lanes = [lane for name in ready if (lane := self._lanes.get(name)) is not None]
+        frames: list[bytes] = []
+        for lane in lanes:
+            frames += [event_bytes(entry.json, lane.suffix) for entry in lane.reader.take()]
+        if frames and (self._frames is None or not await self._frames(frames)):
+            for frame in frames:
+                await self._send(frame.decode())
+        now = self._loop.time()
+        for lane in lanes:
+            lane.last_sent = now
+            self._look_after(lane)
+
+    def _look_after(self, lane: _Lane) -> None:
+        """Come back to a lane that has more to write; let go of one that has ended."""
         reader = lane.reader
-        await self._write_events(reader.take(), lane.suffix)
-        lane.last_sent = self._loop.time()
         if reader.behind:
             self._ready[lane.create.lane] = None
-            await asyncio.sleep(0)  # let the server flush, and other lanes have their turn
         elif reader.ended and self._lanes.get(lane.create.lane) is lane:
             del self._lanes[lane.create.lane]
             reader.leave()
             self._execute(self._session.ended(lane.create, reader.status, reader.link, reader.problem))
 
-    async def _write_events(self, entries: Sequence[Entry], suffix: bytes | None) -> None:
-        """Write events, all at once where the server can."""
-        frames = [event_bytes(entry.json, suffix) for entry in entries]
-        if self._frames is None or not frames or not await self._frames(frames):
-            for frame in frames:
-                await self._send(frame.decode())
+    async def _gather_news(self) -> None:
+        """Wait until there is something to write.
+
+        Writing costs as much as making an event, or more. So where news comes turn after turn of the loop, which is to
+        say faster than it can be written, that of a few turns goes together. Turns are short where there is little to
+        do: then nobody waits for longer than some microseconds.
+        """
+        await asyncio.sleep(0)  # let the server flush, and others have their turn
+        if self._ready:
+            for _ in range(GATHERED_TURNS):
+                await asyncio.sleep(0)
+        elif not self._outbox and self._closing is None and self._lanes:
+            self._news = self._loop.create_future()
+            await self._news
+            self._news = None
 
     # Time.
 

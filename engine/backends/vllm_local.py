@@ -13,21 +13,14 @@ The states, by what is held:
     closed     None       None              "is closed"          nothing
 
 A death is noticed in three ways: the generations that run fail at once, a new request sees `errored`, and where nothing
-is asked `_keep` looks every half second. All three lead to `_keep`, the only one that replaces an engine. Example: the
-core dies at 0.0 s under 40 generations. They fail at 0.0 s; `_keep` lets the rest of the dead engine go (0.1 s if it is
-gone, `STOP_SECONDS` + 2 at most), waits 1 s, and builds another one, which takes a minute. Until then `generate` and
-`health` raise `EngineUnavailable`, a 503 for clients. If the build fails, the next attempts follow after 2, 5, 10 and
-then every 30 s.
+is asked `_keep` looks every half second. All three lead to `_keep`, the only one that replaces an engine: it lets the
+rest of the dead one go (0.1 s, `STOP_SECONDS` + 2 at most), waits 1 s, and builds another one, which takes a minute.
+Until then requests get a 503. If the build fails, the next attempts follow after 2, 5, 10 and then every 30 s.
 
-Stopping is the hard part, since a thread cannot be cancelled and an engine core that was started must not outlive us.
-Two flags settle who cleans up. `aclose()` sets `_closed` and then looks at `_launching`; the thread sets `_launching`
-and then looks at `_closed`. Whatever the order, at least one of them sees the other's flag:
-
-    aclose() first: the thread sees `_closed`, and starts no core.
-    thread first:   aclose() sees `_launching`, and kills the core that loads, until the thread has ended by that.
-
-Which process is that core? vLLM does not say before it is loaded. So the children that are there before the launch are
-noted (`_foreign`), and only a new one with the engine core's name is killed.
+A thread cannot be cancelled, and an engine core that was started must not outlive us. `aclose()` sets `_closed` and
+then looks at `_launching`; the thread sets `_launching` and then looks at `_closed`. So one of them sees the other's
+flag: the thread starts no core, or `aclose()` kills the core that loads. Which process that is vLLM does not say before
+it is loaded: the children from before the launch are noted (`_foreign`), and only a new one with its name is killed.
 """
 
 import asyncio

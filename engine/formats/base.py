@@ -79,7 +79,7 @@ class TextLogprob:
     top: tuple[tuple[bytes, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there is one a token, and a frozen one takes four times as long to make
 class Text:
     """More text of the open item; never empty. `logprobs` are its tokens', where they are known."""
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from engine.formats.base import TextLogprob
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.events import EventType
+from responses_app.protocol.events import DeltaTemplate, EventType
 from responses_app.protocol.logprobs import event_logprobs, item_logprobs
 
 ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -22,6 +22,8 @@ class ItemBuilder(ABC):
 
     prefix: ClassVar[str]
     delta_type: ClassVar[EventType]
+    delta_before: ClassVar[JsonObject] = {}  # fields of a delta before its text, and behind it
+    delta_after: ClassVar[JsonObject] = {}
 
     def __init__(self, new_id: Callable[[str], str]) -> None:
         self.id = new_id(self.prefix)
@@ -36,10 +38,15 @@ class ItemBuilder(ABC):
         """Return what follows `output_item.added`."""
         return []
 
-    def delta(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject:
-        """Take more text; return the fields of the one `delta_type` event it makes."""
+    def grow(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject | None:
+        """Take more text. The event that it makes is the template's, but for these fields."""
         self._texts.append(text)
-        return {"delta": text}
+        return None
+
+    def delta_template(self, output_index: int) -> DeltaTemplate:
+        """Return what the deltas of this item are written with."""
+        place = {"item_id": self.id, "output_index": output_index}
+        return DeltaTemplate(self.delta_type, self.delta_before, {**self.delta_after, **place})
 
     @abstractmethod
     def closed(self) -> PendingEvents:
@@ -55,6 +62,8 @@ class MessageBuilder(ItemBuilder):
 
     prefix = ids.MESSAGE
     delta_type = EventType.TEXT_DELTA
+    delta_before: ClassVar[JsonObject] = {"content_index": 0}
+    delta_after: ClassVar[JsonObject] = {"logprobs": []}
 
     def __init__(self, new_id: Callable[[str], str], phase: Literal["commentary", "final_answer"]) -> None:
         super().__init__(new_id)
@@ -64,12 +73,12 @@ class MessageBuilder(ItemBuilder):
     def opened(self) -> PendingEvents:
         return [(EventType.PART_ADDED, {"content_index": 0, "part": _output_text("")})]
 
-    def delta(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject:
+    def grow(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject | None:
         self._texts.append(text)
         if not logprobs:
-            return {"content_index": 0, "delta": text, "logprobs": []}
+            return None
         self._logprobs.extend(logprobs)
-        return {"content_index": 0, "delta": text, "logprobs": event_logprobs(logprobs)}
+        return {"logprobs": event_logprobs(logprobs)}
 
     def closed(self) -> PendingEvents:
         done = {"content_index": 0, "text": self.text, "logprobs": event_logprobs(self._logprobs)}
@@ -101,13 +110,10 @@ class ReasoningBuilder(ItemBuilder):
 
     prefix = ids.REASONING
     delta_type = EventType.REASONING_DELTA
+    delta_before: ClassVar[JsonObject] = {"content_index": 0}
 
     def opened(self) -> PendingEvents:
         return [(EventType.PART_ADDED, {"content_index": 0, "part": _reasoning_text("")})]
-
-    def delta(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject:
-        self._texts.append(text)
-        return {"content_index": 0, "delta": text}
 
     def closed(self) -> PendingEvents:
         return [

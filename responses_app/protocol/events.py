@@ -52,3 +52,31 @@ class Event:
             shown = {**shown, "response": as_read(response, usage_per_turn=usage_per_turn)}
         fields = orjson.dumps(shown)[1:-1]
         return b'{"type":"%b",%b,"sequence_number":%d}' % (self.type.encode(), fields, self.sequence_number)
+
+
+class DeltaTemplate:
+    """The JSON of an item's deltas, whose text and number alone change; `before` and `after` stand around the text."""
+
+    def __init__(self, type: EventType, before: JsonObject, after: JsonObject) -> None:
+        self.type, self.before, self.after = type, before, after
+        head, tail = orjson.dumps({"type": type, **before}), orjson.dumps(after)
+        self.head, self.tail = b'%b,"delta":' % head[:-1], b',%b,"sequence_number":' % tail[1:-1]
+
+
+class Delta(Event):
+    """More text of the open item: nearly every event is one, so it is written by its item's template."""
+
+    __slots__ = ("_template", "_text")
+
+    def __init__(self, template: DeltaTemplate, sequence_number: int, text: str) -> None:
+        self.type, self.sequence_number = template.type, sequence_number
+        self._template, self._text = template, text
+
+    @property
+    def fields(self) -> JsonObject:  # type: ignore[override]
+        """Everything but `type` and `sequence_number`."""
+        return {**self._template.before, "delta": self._text, **self._template.after}
+
+    def as_json(self, *, usage_per_turn: bool = False) -> bytes:
+        template = self._template
+        return b"%b%b%b%d}" % (template.head, orjson.dumps(self._text), template.tail, self.sequence_number)

@@ -69,17 +69,20 @@ def decode(data: bytes) -> Iterator[Input]:
 def encode_one(given: Input) -> bytes:
     """Write one input."""
     if isinstance(given, Sampled) and _is_short(given):
-        tokens = b"".join(token.to_bytes(_TOKEN_BYTES, "little") for token in given.token_ids)
-        return bytes((_SHORT | len(given.token_ids),)) + tokens
+        tokens = given.token_ids
+        if len(tokens) == 1:  # nearly always: head and token are one number
+            return (_SHORT | 1 | tokens[0] << 8).to_bytes(1 + _TOKEN_BYTES, "little")
+        packed = b"".join([token.to_bytes(_TOKEN_BYTES, "little") for token in tokens])
+        return bytes((_SHORT | len(tokens),)) + packed
     kind, write = _WRITERS[type(given)]
     content = orjson.dumps([kind, *write(given)])
     return bytes((_LONG,)) + len(content).to_bytes(4, "little") + content
 
 
 def _is_short(chunk: Sampled) -> bool:
-    tokens = chunk.token_ids
-    plain = chunk.finish is None and chunk.cached_tokens is None and chunk.logprobs is None
-    return plain and 0 < len(tokens) <= _MAX_SHORT and max(tokens) < _MAX_TOKEN
+    if chunk.finish is not None or chunk.cached_tokens is not None or chunk.logprobs is not None:
+        return False
+    return 0 < len(chunk.token_ids) <= _MAX_SHORT and max(chunk.token_ids) < _MAX_TOKEN
 
 
 def _tokens(data: bytes) -> list[int]:

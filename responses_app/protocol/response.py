@@ -129,6 +129,8 @@ class ResponseMachine:
 
     def receive(self, given: Input) -> Step:
         """Take the next input. Raises `LocalProtocolError` for one that cannot come now: a bug of the driver."""
+        if isinstance(given, Sampled) and isinstance(self._due, Generate):  # nearly always
+            return self._sampled(given)
         if isinstance(self._due, Finish):
             return self._ended(given) if isinstance(given, Ended) else Step([])
         if self.status in TERMINAL_STATUSES:
@@ -196,10 +198,8 @@ class ResponseMachine:
                 turn.usage.reasoning_tokens += each.reasoning_tokens
                 turn.called = each.called
         said = merged(said)
-        if self._summary is not None:
-            events = self._sum_up(self._summary, said)
-        else:
-            events = [event for each in said for event in self._stream.receive(each)]
+        summary = self._summary
+        events = self._stream.receive_all(said) if summary is None else self._sum_up(summary, said)
         return Step(events) if finish is None else self._then(events, self._turn_ended(turn, finish))
 
     def _read(self, turn: Turn, chunk: Sampled) -> list[TurnEvent]:

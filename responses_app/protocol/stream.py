@@ -9,7 +9,7 @@ has one `done` with the same id and index, but for the item that a failure cuts 
 joined deltas equal the `done` text; the terminal `output` equals the `done` items.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessage, Text, TurnEvent
@@ -24,7 +24,7 @@ from responses_app.protocol.builders import (
     ReasoningBuilder,
 )
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.events import Event, EventType
+from responses_app.protocol.events import Delta, DeltaTemplate, Event, EventType
 from responses_app.protocol.items import SampledItem, fingerprint
 from responses_app.protocol.resources import NEXT, ResponseObject, Status
 
@@ -90,6 +90,7 @@ class ResponseStream:
         self._hosted = hosted or {}
         self._next_number = 0
         self._open: ItemBuilder | None = None
+        self._template: DeltaTemplate | None = None  # of the open item, once it has a delta
         self._name = ""  # what the open item calls
 
     @property
@@ -132,6 +133,16 @@ class ResponseStream:
         """Go on: `in_progress`."""
         self._move(Status.IN_PROGRESS)
         return [self._event(EventType.IN_PROGRESS, {"response": self.snapshot()})]
+
+    def receive_all(self, said: Iterable[TurnEvent]) -> list[Event]:
+        """Take all that the model did since the last time."""
+        events: list[Event] = []
+        for each in said:
+            if isinstance(each, Text):  # nearly always
+                events.append(self._delta(each))
+            else:
+                events += self.receive(each)
+        return events
 
     def receive(self, event: TurnEvent) -> list[Event]:
         """Take what the model did next."""
@@ -231,7 +242,7 @@ class ResponseStream:
         return self._open_builder(self._builder_for(event))
 
     def _open_builder(self, item: ItemBuilder) -> list[Event]:
-        self._open = item
+        self._open, self._template = item, None
         added = {"output_index": len(self.output), "item": item.item("in_progress")}
         return [self._event(EventType.ITEM_ADDED, added), *self._emit(item, item.opened())]
 
@@ -239,10 +250,13 @@ class ResponseStream:
         item = self._open
         if item is None:
             raise LocalProtocolError("text outside of a message")
-        fields = item.delta(delta.text, delta.logprobs)
-        fields["item_id"] = item.id
-        fields["output_index"] = len(self.output)
-        return self._event(item.delta_type, fields)
+        template = self._template
+        if template is None:
+            template = self._template = item.delta_template(len(self.output))
+        own = item.grow(delta.text, delta.logprobs)
+        event = Delta(template, self._next_number, delta.text)
+        self._next_number += 1
+        return event if own is None else Event(event.type, event.sequence_number, {**event.fields, **own})
 
     def _complete_item(self, event: ItemEnded) -> list[Event]:
         item = self._open

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
+from itertools import chain
 
 from engine.formats.base import ItemKind, ItemStarted, Text, TextLogprob, Tokens, TurnEvent, TurnParser, as_tokens
 from responses_app.protocol.usage import TurnUsage
@@ -64,11 +64,18 @@ def merged(said: list[TurnEvent]) -> list[TurnEvent]:
     if len(said) < 2:  # nearly always: a token at a time
         return said
     result: list[TurnEvent] = []
-    for are_texts, together in groupby(said, key=lambda each: isinstance(each, Text)):
-        if are_texts:
-            texts = [each for each in together if isinstance(each, Text)]
-            logprobs = tuple(chain.from_iterable(each.logprobs for each in texts))
-            result.append(Text("".join(each.text for each in texts), logprobs))
-        else:
-            result += together
-    return result
+    texts: list[Text] = []  # that stand together
+    for each in said:
+        if isinstance(each, Text):
+            texts.append(each)
+            continue
+        if texts:
+            result.append(_joined(texts))
+            texts = []
+        result.append(each)
+    return [*result, _joined(texts)] if texts else result
+
+
+def _joined(texts: Sequence[Text]) -> Text:
+    logprobs = tuple(chain.from_iterable([each.logprobs for each in texts]))
+    return Text("".join([each.text for each in texts]), logprobs)

@@ -75,13 +75,13 @@ class EventJournal:
             self._tell_readers()
 
     def _add(self, event: Event) -> None:
+        type, number, json = event.type, event.sequence_number, event.as_json()
         if self.closed:
-            raise RuntimeError(f"{event.type} after the terminal event")
-        json = event.as_json()
-        self.appended_bytes += len(json) + ENTRY_BYTES
-        self._entries.append(Entry(event.type, event.sequence_number, json, self.appended_bytes))
-        self.last_number = event.sequence_number
-        if event.type in TERMINAL:
+            raise RuntimeError(f"{type} after the terminal event")
+        self.appended_bytes = end = self.appended_bytes + len(json) + ENTRY_BYTES
+        self._entries.append(Entry(type, number, json, end))
+        self.last_number = number
+        if type in TERMINAL:
             self.closed, self._ending = True, event
 
     def _tell_readers(self) -> None:

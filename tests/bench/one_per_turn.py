@@ -2,6 +2,7 @@
 
 import asyncio
 
+from responses_app import consumer
 from responses_app.consumer import ResponsesConsumer
 from respsite.asgi import application
 
@@ -15,4 +16,5 @@ async def _send_frame_and_yield(self: ResponsesConsumer, text: str) -> None:
     await asyncio.sleep(0)
 
 
+consumer.FRAMES = "none"  # it writes no frames together
 ResponsesConsumer.send_frame = _send_frame_and_yield  # type: ignore[method-assign]

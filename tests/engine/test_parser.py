@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from openai_harmony import Role, StreamableParser
 
+from engine.formats.base import Text
 from engine.formats.harmony.encoding import (
     CALL,
     CHANNEL,
@@ -18,7 +19,7 @@ from engine.formats.harmony.encoding import (
     harmony_encoding,
     token_bytes,
 )
-from engine.formats.harmony.parser import ContentDelta, HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
+from engine.formats.harmony.parser import HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
 from tests.protocol.laws import Transcript, transcripts
 
 Read = tuple[str | None, str | None, str]  # channel, recipient, text
@@ -38,7 +39,7 @@ def messages_of(events: Iterable[HarmonyEvent]) -> tuple[list[Read], list[Messag
         match event:
             case MessageStarted():
                 messages.append((event.channel, event.recipient, ""))
-            case ContentDelta():
+            case Text():
                 channel, recipient, text = messages.pop()
                 messages.append((channel, recipient, text + event.text))
             case MessageCompleted():
@@ -192,8 +193,8 @@ def test_characters_that_lie_over_several_tokens_come_whole() -> None:
     stream = HarmonyStream()
     stream.feed([CHANNEL, *encode_text("final"), MESSAGE])
     deltas = [event for token in tokens for event in stream.feed([token])]
-    assert "".join(event.text for event in deltas if isinstance(event, ContentDelta)) == family
-    assert not any("\ufffd" in event.text for event in deltas if isinstance(event, ContentDelta))
+    assert "".join(event.text for event in deltas if isinstance(event, Text)) == family
+    assert not any("\ufffd" in event.text for event in deltas if isinstance(event, Text))
 
 
 def test_bytes_that_are_no_utf8_are_replaced_where_they_stand_and_not_carried_over() -> None:

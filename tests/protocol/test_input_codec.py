@@ -91,7 +91,7 @@ inputs = st.one_of(
         st.none() | st.integers(0, 9),
         st.none() | st.lists(token_logprobs, max_size=3),
     ),
-    st.builds(Started, st.sampled_from(Mode), st.none() | st.integers(0)),
+    st.builds(Started, st.sampled_from(Mode), st.none() | st.integers(0, 2**53)),
     st.builds(Sealed, texts, st.none() | st.integers(0, 9)),
     st.builds(ToolReturned, texts, st.booleans()),
     st.builds(Failed, errors),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine.formats.base import as_tokens
 from engine.formats.harmony.encoding import CONSTRAIN, END, MESSAGE, RETURN, decode_tokens, encode_harmony, encode_text
 from engine.formats.harmony.prompt import generation_start
+from responses_app.protocol.events import Delta, Event
 from responses_app.protocol.resources import Status
 from responses_app.protocol.usage import as_read
 from tests.oracle import validate_event, validate_response
@@ -132,6 +133,15 @@ def test_what_is_fed_back_is_what_was_sampled(transcript: Transcript) -> None:
     fed_back = sum((message.tokens for message in messages), as_tokens())
     sampled = [*generation_start(), *(END if token == RETURN else token for token in transcript.tokens)]
     assert list(fed_back) == sampled
+
+
+@settings(deadline=None, max_examples=50)
+@given(transcripts(), cut_sizes)
+def test_a_delta_is_written_as_any_other_event(transcript: Transcript, sizes: list[int]) -> None:
+    events = play(chunked(transcript.tokens, sizes)).events
+    assert all(isinstance(event, Delta) for event in events if event.type.endswith(".delta"))
+    for event in events:
+        assert event.as_json() == Event(event.type, event.sequence_number, event.fields).as_json()
 
 
 def test_events_do_not_change_after_they_were_made() -> None:

@@ -18,7 +18,7 @@ from engine.formats.base import (
 )
 from engine.formats.harmony.encoding import CALL, END_TOKENS, STOP_TOKENS, token_bytes
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
-from engine.formats.harmony.parser import ContentDelta, HarmonyStream, MessageCompleted, MessageStarted
+from engine.formats.harmony.parser import HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
 from engine.formats.harmony.prompt import (
     generation_start,
     render_assistant,
@@ -52,23 +52,29 @@ class HarmonyParser(TurnParser):
         return self._stream.repairs
 
     def feed(self, token_ids: Iterable[int]) -> list[TurnEvent]:
-        return [self._item_event(event) for event in self._stream.feed(token_ids)]
+        return self._read(self._stream.feed(token_ids))
 
     def close(self) -> list[TurnEvent]:
-        return [self._item_event(event) for event in self._stream.close()]
+        return self._read(self._stream.close())
 
     def is_end(self, token: int) -> bool:
         return token in END_TOKENS
 
-    def _item_event(self, event: MessageStarted | ContentDelta | MessageCompleted) -> TurnEvent:
-        match event:
-            case ContentDelta():
+    def _read(self, events: Iterable[HarmonyEvent]) -> list[TurnEvent]:
+        read: list[TurnEvent] = []
+        for event in events:
+            if isinstance(event, Text):  # nearly always
                 self._texts.append(event.text)
-                return Text(event.text)
-            case MessageStarted():
+                read.append(event)
+            elif isinstance(event, MessageStarted):
                 self._started = event
                 self._texts.clear()
-                return self._item_of(event.channel, event.recipient)
+                read.append(self._item_of(event.channel, event.recipient))
+            else:
+                read.append(self._ended(event))
+        return read
+
+    def _ended(self, event: MessageCompleted) -> ItemEnded:
         channel, recipient = self._started.channel, self._started.recipient
         message = sampled_message(
             event, channel=channel, recipient=recipient, text="".join(self._texts) if event.repaired else ""

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from engine.formats.base import Text
 from engine.formats.harmony.encoding import CHANNEL, END_TOKENS, MESSAGE, START, token_bytes
 from engine.formats.harmony.header import Header, is_cut_off, parse_header
-from engine.types import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,6 @@ class MessageStarted:
 
     channel: str | None
     recipient: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ContentDelta:
-    """More text of the open message; never empty. `logprobs` are its tokens', where they are known."""
-
-    text: str
-    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +44,7 @@ class MessageCompleted:
     repaired: bool = False
 
 
-HarmonyEvent = MessageStarted | ContentDelta | MessageCompleted
-
+HarmonyEvent = MessageStarted | Text | MessageCompleted
 
 _BEGINNINGS = frozenset((START, CHANNEL))
 
@@ -110,7 +101,7 @@ class HarmonyStream:
             self._tokens.append(token)
             text = self._decode(token_bytes(token))
             if text:
-                events.append(ContentDelta(text))
+                events.append(Text(text))
 
     def _decode(self, data: bytes) -> str:
         if not self._mid_character:
@@ -150,14 +141,14 @@ class HarmonyStream:
         self._header_tokens = len(self._tokens)
         events.append(MessageStarted(header.channel, header.recipient))
         if header.loose:
-            events.append(ContentDelta(header.loose))
+            events.append(Text(header.loose))
 
     def _complete(self, events: list[HarmonyEvent], *, truncated: bool = False, repaired: bool = False) -> None:
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         self._mid_character = False
         if rest:
-            events.append(ContentDelta(rest))
+            events.append(Text(rest))
         repaired = repaired or self._header is None or not self._header.well_formed
         self.repairs += repaired
         content = len(self._tokens) - self._header_tokens + 1  # vLLM counts <|message|>, not the end token
