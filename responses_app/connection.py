@@ -84,7 +84,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._session = WebSocketSession(site.session_limits, now, time.time() - now)
-        self._outbox: deque[str] = deque()  # frames that are no events
+        self._outbox: deque[str] = deque()  # frames that are not events
         self._outbox_bytes = 0
         self._lanes: dict[str | None, _Lane] = {}
         self._ready: dict[str | None, None] = {}  # lanes with news, in the order of the news
@@ -205,7 +205,7 @@ class Connection:
     # Writing.
 
     def _post(self, text: str) -> None:
-        """Queue a frame that is no event; a client that provokes them without reading is dropped."""
+        """Queue a frame that is not an event; a client that provokes them without reading is dropped."""
         self._outbox.append(text)
         self._outbox_bytes += len(text)
         if self._outbox_bytes > self._site.settings.stream_max_lag_bytes:

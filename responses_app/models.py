@@ -23,7 +23,7 @@ LISTED = (
 def json_text(value: object) -> str:
     """Write JSON as text. NaN and infinities, which JSON does not have, become null.
 
-    Raises `TypeError` or `ValueError` for what is no JSON.
+    Raises `TypeError` or `ValueError` for what is not JSON.
     """
     try:
         return orjson.dumps(value).decode()

@@ -241,7 +241,7 @@ def _configure(model: str, options: Mapping[str, object]) -> tuple[Any, Any]:
             close = get_close_matches(name, known, n=1)
             hint = f"; {close[0]!r} is one." if close else "."
             raise EngineConfigurationError(
-                f"ENGINE_OPTIONS has {name!r}, which is no field of vLLM's AsyncEngineArgs{hint}"
+                f"ENGINE_OPTIONS has {name!r}, which is not a field of vLLM's AsyncEngineArgs{hint}"
             )
     try:
         engine_args = AsyncEngineArgs(model=str(Path(model).expanduser()), **{**DEFAULT_OPTIONS, **options})

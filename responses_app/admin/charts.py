@@ -1,4 +1,4 @@
-"""Charts as shapes: numbers become coordinates here, a template draws them as SVG."""
+"""Charts: numbers become coordinates here, and a template draws them as SVG."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
 """The input items a request may carry, validated.
 
 An item without `type` but with a `role` is an easy-input message (the SDKs send those). Items of other tools than
-functions pass through untouched, and are never a 400: agents replay them for ever.
-Ids are kept but never required to be known: clients make their own.
+functions pass through untouched and are never refused: an agent that has one in its history sends it with every turn.
+Ids are kept, and need not be known here, since clients make their own.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ def _as_parts(value: object) -> object:
     return value
 
 
-Parts = Annotated[list[Part], Field(fail_fast=True)]  # else 100,000 wrong ones are 100,000 findings
+Parts = Annotated[list[Part], Field(fail_fast=True)]  # else pydantic would describe each of 100,000 wrong parts
 Content = Annotated[Parts, BeforeValidator(_as_parts)]
 
 

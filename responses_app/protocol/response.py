@@ -84,7 +84,7 @@ class ResponseMachine:
         self._summary: Summary | None = None
         self._budget: int | None = None
         self._mode = Mode.ANSWER
-        self._answering_since = 0  # number of the first turn that is no summary
+        self._answering_since = 0  # number of the first turn that is not a summary
         self._corrections = 0
         self._stop_at_boundary: StopReason | None = None
         self._due: Command | None = None

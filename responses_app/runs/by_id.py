@@ -124,7 +124,7 @@ class ResponsesById:
         return replayed
 
     async def cancel(self, project: str, response_id: str) -> ResponseObject:
-        """Cancel a background response and return it; once more is no error."""
+        """Cancel a background response and return it; once more is not an error."""
         run = self._registry.find(project, response_id)
         if run is not None and run.plan.background and not run.journal.closed:
             self._registry.cancel(run, reason="its client cancelled it")

@@ -148,7 +148,7 @@ class EventJournal:
         return entry.end - len(entry.json) - ENTRY_BYTES
 
     def detach(self, reader: "JournalReader") -> None:
-        """Remove a reader; detaching twice is no error."""
+        """Remove a reader; detaching twice is not an error."""
         if reader in self._readers:
             self._readers.remove(reader)
             self._forget()

@@ -22,7 +22,7 @@ from responses_app.runs.compaction import bounded, plan_compaction, summary_samp
 from responses_app.runs.history import Context
 from responses_app.runs.plan import Origin, RunPlan
 
-LONG_INPUT = 20_000  # bytes of JSON: 5 ms of the loop at most, whatever they say
+LONG_INPUT = 20_000  # bytes of JSON; so much is rendered in 5 ms at most
 _USER = MessageKind.USER.value
 
 

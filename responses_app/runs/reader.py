@@ -69,7 +69,7 @@ class ResponseReader:
         self._cursor.wake = wake
 
     def leave(self, reason: str = "its reader left") -> None:
-        """Let go; the last one to do so ends a response that is not in the background. Twice is no error."""
+        """Let go; the last one to do so ends a response that is not in the background. Twice is not an error."""
         self._leave(reason)
 
     # The events.

@@ -1,4 +1,4 @@
-"""A store that forgets with the process: for tests, and for servers that want no database writes."""
+"""A store in memory, which ends with the process: for tests, and for servers that keep nothing in a database."""
 
 import json
 import time

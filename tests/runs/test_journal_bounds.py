@@ -38,7 +38,7 @@ SIZE = journal(1).kept_bytes  # of one event, whose number has one digit
 
 class TestLag:
     def test_a_reader_may_be_as_far_behind_as_the_bound_and_no_byte_further(self) -> None:
-        """An event that comes alone is no lot of events that came at once."""
+        """An event that comes alone is not a lot of events that came at once."""
         for bound, count in ((3 * SIZE, 3), (3 * SIZE - 1, 2)):
             made = journal(0, max_lag_bytes=bound)
             reader = attach(made)

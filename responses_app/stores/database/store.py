@@ -1,4 +1,4 @@
-"""The store that survives: Django's database, SQLite or PostgreSQL.
+"""The store in a database: Django's database, SQLite or PostgreSQL.
 
 Writes go through one coalescing thread, reads through a few threads of their own; every connection stays open. Nothing
 here runs on the event loop, or on asgiref's one thread for everything, which a slow query would block.
