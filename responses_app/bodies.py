@@ -100,7 +100,7 @@ class Bodies:
         self._new_request_id = new_request_id
 
     async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
-        """Serve one request; whatever is no HTTP goes on."""
+        """Serve one request; whatever is not HTTP goes on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -336,7 +336,7 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
             except ValueError as wanted:
                 raise ConfigurationError(f"{name}={raw!r} is not valid: it takes {wanted}.") from None
     if "host" in values and not _resolves(values["host"]):
-        warnings.append(f"HOST={values['host']!r} is no address of this machine and is ignored; using 127.0.0.1.")
+        warnings.append(f"HOST={values['host']!r} is not an address of this machine and is ignored; using 127.0.0.1.")
         del values["host"]
     settings = Settings(**values)
     _check_together(settings, values)

@@ -25,7 +25,7 @@ from responses_app.protocol.frames import error_frame, event_bytes, lane_suffix,
 from responses_app.protocol.requests import only_known, parse_create
 from responses_app.protocol.session import CancelRuns, Close, Command, Create, Send, Start, WebSocketSession
 from responses_app.runs.journal import ReaderTooSlow
-from responses_app.runs.plan import Origin
+from responses_app.runs.plan import PROJECT, Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.servers.heartbeat import no_ping
 from responses_app.wiring import Site
@@ -84,7 +84,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._session = WebSocketSession(site.session_limits, now, time.time() - now)
-        self._outbox: deque[str] = deque()  # frames that are no events
+        self._outbox: deque[str] = deque()  # frames that are not events
         self._outbox_bytes = 0
         self._lanes: dict[str | None, _Lane] = {}
         self._ready: dict[str | None, None] = {}  # lanes with news, in the order of the news
@@ -165,7 +165,7 @@ class Connection:
                     self._wake_writer()
 
     async def _start(self, create: Create) -> None:
-        origin = Origin(transport="websocket", request_id=self.id)
+        origin = Origin(transport="websocket", project=PROJECT, request_id=self.id)
         try:
             fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
             request = await self._site.reader.run(create.size, partial(parse_create, fields))
@@ -205,7 +205,7 @@ class Connection:
     # Writing.
 
     def _post(self, text: str) -> None:
-        """Queue a frame that is no event; a client that provokes them without reading is dropped."""
+        """Queue a frame that is not an event; a client that provokes them without reading is dropped."""
         self._outbox.append(text)
         self._outbox_bytes += len(text)
         if self._outbox_bytes > self._site.settings.stream_max_lag_bytes:

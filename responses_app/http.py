@@ -14,7 +14,7 @@ from responses_app.protocol.body_errors import JSON_TYPE, unsupported_media_type
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.frames import ping
-from responses_app.protocol.resources import TERMINAL_STATUSES
+from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject
 from responses_app.reading import JsonReader
 from responses_app.runs.journal import ReaderTooSlow, Waiter
 from responses_app.runs.reader import ResponseReader
@@ -69,7 +69,7 @@ def _json_object(content: bytes, reader: JsonReader) -> JsonObject:
     return data
 
 
-async def read_to_end(reader: ResponseReader) -> JsonObject:
+async def read_to_end(reader: ResponseReader) -> ResponseObject:
     """Wait for the terminal event and return its response; leaving early cancels the run.
 
     Raises `ApiError` where it failed before anything was said: SDKs raise and retry an error, never a body that says

@@ -23,7 +23,7 @@ LISTED = (
 def json_text(value: object) -> str:
     """Write JSON as text. NaN and infinities, which JSON does not have, become null.
 
-    Raises `TypeError` or `ValueError` for what is no JSON.
+    Raises `TypeError` or `ValueError` for what is not JSON.
     """
     try:
         return orjson.dumps(value).decode()
@@ -73,7 +73,7 @@ class Response(models.Model):
     previous_response_id = models.CharField(max_length=ID_LENGTH, default="")
     conversation_id = models.CharField(max_length=ID_LENGTH, default="")
     worker = models.CharField(max_length=ID_LENGTH, default="")
-    epoch = models.IntegerField(default=0, db_default=0)
+    epoch = models.IntegerField(default=1, db_default=1)
     request = JSONTextField(null=True)
     size = models.PositiveBigIntegerField(default=0)
     input_tokens = models.PositiveIntegerField(default=0)

@@ -50,7 +50,7 @@ class Source:
         )
 
     def is_allowed(self, trusted: Collection[str]) -> bool:
-        """Whether this is no page's request, or that of the server's own pages, or of one that is `trusted`.
+        """Whether this is not a page's request, or that of the server's own pages, or of one that is `trusted`.
 
         `Sec-Fetch-Site` is the browser's own judgement: behind a proxy with TLS it knows the scheme that we do not.
         Where it comes without an Origin it is all there is to go by.
@@ -72,7 +72,7 @@ def host_allowed(host: str | None, allowed_hosts: Collection[str]) -> bool:
 
 
 def _parsed(origin: str) -> tuple[str, str, int | None] | None:
-    """Return an origin's scheme, host and port, None for what is no origin."""
+    """Return an origin's scheme, host and port, None for what is not an origin."""
     try:
         parts = urlsplit(origin)
         port = parts.port

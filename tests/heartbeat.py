@@ -8,7 +8,7 @@
 `APPLICATION` is the server's own application and beside it `GET /heartbeat`, which answers with the longest stop since
 it was last asked, in seconds. A *stop* is the time from one beat to the next in which the loop's thread was at work, or
 waited for the interpreter's lock while another was. What it waited for a processor is not counted (Linux tells it), and
-neither is time in which the process used none: so a busy machine is no stop, as far as that can be told, and a loop
+neither is time in which the process used none: so a busy machine is not a stop, as far as that can be told, and a loop
 that waits for a disk is none either. A test may still want to try a stop that it finds again.
 """
 

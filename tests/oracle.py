@@ -35,7 +35,7 @@ EXTENSIONS = frozenset(  # what this server adds to OpenAI's objects on purpose
 
 
 def validate_event(event: Mapping[str, object]) -> pydantic.BaseModel:
-    """Validate an event as the client reads it against OpenAI's type of that name, strictly: "1" is no number.
+    """Validate an event as the client reads it against OpenAI's type of that name, strictly: "1" is not a number.
 
     Raises `AssertionError` for a type that OpenAI does not have, a `pydantic.ValidationError` for a missing or
     ill-typed field, and `AssertionError` for a field that neither OpenAI nor `EXTENSIONS` knows.

@@ -117,7 +117,7 @@ def tracked_files() -> list[Path]:
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=False
     )
     if listed.returncode:
-        pytest.skip("this is no git checkout")
+        pytest.skip("this is not a git checkout")
     return [path for line in listed.stdout.decode().splitlines() if (path := ROOT / line).exists()]
 
 

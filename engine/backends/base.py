@@ -17,7 +17,6 @@ class BaseEngine(ABC):
     supports_priority: bool = False
     supports_cache_salt: bool = False
     supports_logprobs: bool = False
-    supports_structured_output: bool = False
     supports_prefill: bool = False  # a one-token generation leaves the prompt in a prefix cache
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:

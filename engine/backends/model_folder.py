@@ -13,7 +13,7 @@ def check_folder(model: str) -> None:
     folder = Path(model).expanduser()
     if not folder.is_dir():
         if model.startswith(("/", ".", "~")):
-            raise EngineConfigurationError(f"MODEL={model} is no folder on this machine.")
+            raise EngineConfigurationError(f"MODEL={model} is not a folder on this machine.")
         return
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""`OptionReader`: an operator's options, read with one sentence for everything that can be wrong with one."""
+"""`OptionReader` reads an operator's options. Whatever is wrong with one is told in one sentence."""
 
 import math
 from collections.abc import Collection, Mapping

@@ -79,7 +79,7 @@ class SimulatedEngine(BaseEngine):
         if seconds is not None and seconds <= 0:
             await asyncio.sleep(0)
         else:
-            with suppress(TimeoutError):  # the time is over and the engine is still open: what was hoped for
+            with suppress(TimeoutError):  # the pause is over, and the engine was not closed during it
                 async with asyncio.timeout(seconds):
                     await self._closed.wait()
         self._require_open()

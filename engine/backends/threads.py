@@ -1,4 +1,4 @@
-"""`in_thread`: slow work beside the event loop that may be left behind."""
+"""`in_thread`: slow work beside the event loop, on a thread that the process does not wait for when it ends."""
 
 import asyncio
 import threading

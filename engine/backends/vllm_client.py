@@ -16,7 +16,7 @@ from engine.types import TokenChunk
 
 KEEP_ALIVE_SECONDS = 2.0  # of an idle connection: vLLM closes them after 5 (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)
 TAIL_SECONDS = 2.0  # for the usage and the end of an answer whose finish reason has come
-MAX_ANSWER = 1024 * 1024  # bytes of an answer that is no stream
+MAX_ANSWER = 1024 * 1024  # bytes of an answer that is not a stream
 MAX_RETRY_AFTER = 3600  # seconds
 BROKEN = (aiohttp.ClientError, HttpProcessingError, OSError)  # of connections; TimeoutError is an OSError
 
@@ -126,7 +126,7 @@ class VllmClient:
             finally:
                 clock.close()
                 self._responses.discard(response)
-                response.close()  # nothing is closed where it was read to its end: the connection serves again
+                response.close()  # does nothing where it was read to its end: then the connection is used again
         except BROKEN as error:
             raise self._out_of_reach(error) from error
 

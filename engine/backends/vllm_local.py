@@ -37,6 +37,7 @@ from pydantic import ValidationError
 from engine.backends.base import BaseEngine
 from engine.backends.model_folder import check_folder, check_model_type
 from engine.backends.threads import in_thread
+from engine.backends.vllm_outputs import chunk_of
 from engine.errors import (
     EngineConfigurationError,
     EngineError,
@@ -46,7 +47,7 @@ from engine.errors import (
     PromptTooLong,
 )
 from engine.formats.harmony.encoding import load_encoding
-from engine.types import EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob
+from engine.types import EngineInfo, GenerationRequest, SamplingOptions, TokenChunk
 
 logger = logging.getLogger("respsite.engine")
 
@@ -63,7 +64,6 @@ RESTART_SECONDS = (1, 2, 5, 10, 30)  # between attempts to start a dead engine a
 WATCH_SECONDS = 0.5  # how soon a death is noticed while nothing is generated
 STOP_SECONDS = 8  # an engine core takes 4 to 5 s to stop; then it is killed. Container runtimes kill us after 10.
 MAX_REASON = 300  # characters of vLLM's own words in a message
-FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
 
 class VllmEngine(BaseEngine):
@@ -125,7 +125,7 @@ class VllmEngine(BaseEngine):
             outputs = llm.generate(_rendered(llm, request), params, request.request_id, priority=request.priority)
             async with aclosing(outputs):  # closing it aborts in the engine core
                 async for output in outputs:
-                    yield _chunk(output, request.sampling.top_logprobs)
+                    yield chunk_of(output, request.sampling.top_logprobs)
         except EngineError:
             raise
         except Exception as error:
@@ -237,7 +237,7 @@ def _configure(model: str, options: Mapping[str, object]) -> tuple[Any, Any]:
             close = get_close_matches(name, known, n=1)
             hint = f"; {close[0]!r} is one." if close else "."
             raise EngineConfigurationError(
-                f"ENGINE_OPTIONS has {name!r}, which is no field of vLLM's AsyncEngineArgs{hint}"
+                f"ENGINE_OPTIONS has {name!r}, which is not a field of vLLM's AsyncEngineArgs{hint}"
             )
     try:
         engine_args = AsyncEngineArgs(model=str(Path(model).expanduser()), **{**DEFAULT_OPTIONS, **options})
@@ -322,32 +322,6 @@ def _sampling_params(sampling: SamplingOptions, *, room: int) -> Any:
         output_kind=RequestOutputKind.DELTA,
         detokenize=False,
     )
-
-
-def _chunk(output: Any, top_logprobs: int | None) -> TokenChunk:
-    (completion,) = output.outputs
-    finish = completion.finish_reason
-    if finish is not None and finish not in FINISH_REASONS:
-        raise GenerationFailed(f"vLLM ended the generation with {finish!r}.")
-    logprobs = None
-    if top_logprobs is not None and completion.logprobs is not None:
-        logprobs = [
-            _logprob(token, position, top_logprobs)
-            for token, position in zip(completion.token_ids, completion.logprobs, strict=True)
-        ]
-    return TokenChunk(
-        token_ids=completion.token_ids,
-        finish_reason=FINISH_REASONS[finish] if finish else None,
-        cached_tokens=output.num_cached_tokens,
-        logprobs=logprobs,
-    )
-
-
-def _logprob(token: int, position: Mapping[int, Any], top_logprobs: int) -> TokenLogprob:
-    """Read one position: vLLM gives the sampled token, likely or not, and the `top_logprobs` likeliest ones."""
-    ranked = sorted(position.items(), key=lambda entry: entry[1].rank)[:top_logprobs]
-    top = tuple((each, entry.logprob) for each, entry in ranked)
-    return TokenLogprob(token_id=token, logprob=position[token].logprob, top=top)
 
 
 def _translated(error: Exception) -> EngineError:

@@ -51,7 +51,7 @@ class Replica:
         self.running = 0
         self._model = model
         self._doubted = asyncio.Event()
-        self._problem = ""  # what the log has heard of last
+        self._problem = ""  # the one that was logged last
 
     def __str__(self) -> str:
         return self.client.name
@@ -88,7 +88,7 @@ class Replica:
             raise EngineConfigurationError(f"{self} does not serve MODEL={self._model}; it serves {served}.")
         longest = models[self._model] or max(filter(None, models.values()), default=None)  # an adapter's own is null
         if longest is None:
-            raise EngineConfigurationError(f"{self} does not say max_model_len, so it is no vLLM server.")
+            raise EngineConfigurationError(f"{self} does not say max_model_len, so it is not a vLLM server.")
         return longest
 
     async def _find_wire(self, max_model_len: int) -> Service:
@@ -214,7 +214,7 @@ class Replica:
 
 
 def _models(content: bytes) -> dict[str, int | None] | None:
-    """Return `max_model_len` by the names of the served models, None where this is no list of models."""
+    """Return `max_model_len` by the names of the served models, None where this is not a list of models."""
     try:
         cards: list[dict[str, Any]] = orjson.loads(content)["data"]
         lengths = {str(card["id"]): card.get("max_model_len") for card in cards}

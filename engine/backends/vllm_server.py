@@ -186,7 +186,7 @@ class VllmServerEngine(BaseEngine):
             working.cancel()
             closing.cancel()
             await asyncio.wait([working, closing])
-            working.cancelled() or working.exception()  # looked at, whether anybody waits for it or not
+            working.cancelled() or working.exception()  # else asyncio would log an error that nobody asked for
 
     def _require_open(self) -> None:
         if self._closed.is_set():

@@ -1,4 +1,4 @@
-"""The one way from the admin to what runs: views have threads of their own, runs belong to the server's event loop."""
+"""How the admin cancels what runs. Its views run on threads, and runs belong to the server's event loop."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING

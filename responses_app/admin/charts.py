@@ -1,4 +1,4 @@
-"""Charts as shapes: numbers become coordinates here, a template draws them as SVG."""
+"""Charts: numbers become coordinates here, and a template draws them as SVG."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -75,7 +75,6 @@ class Chart:
     left: int = LEFT
     right: int = WIDTH - RIGHT
     top: int = TOP
-    bottom: int = HEIGHT - BOTTOM
     plot_height: int = _PLOT_HEIGHT
 
 

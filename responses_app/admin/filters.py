@@ -1,4 +1,4 @@
-"""Filters of the list of responses: all are answered by the index the list is in the order of."""
+"""Filters of the list of responses. All are answered by the index that the list is sorted by."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

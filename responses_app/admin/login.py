@@ -1,7 +1,7 @@
-"""The admin's login: guesses are counted over all workers (django-axes), and who made too many waits.
+"""The admin's login: failed ones are counted over all workers (django-axes), and too many lock for a while.
 
-Failures count against the user name and against the address they came from, in the database. Either one locked is
-locked for the right password too, which then tells nothing.
+Failures count against the user name and against the address they came from, in the database. While either one is
+locked, the right password is refused too, so that nobody learns by guessing on that it is the right one.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Search for responses by ids, through indexes alone: never a look into the bodies."""
+"""Search for responses by ids. Only indexes are read, never the bodies."""
 
 from django.db import connections
 from django.db.models import Model, QuerySet

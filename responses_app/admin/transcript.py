@@ -4,7 +4,7 @@ Items are what clients and models sent: nothing is taken for granted about their
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,11 +165,6 @@ class Transcript:
 def as_list(value: object) -> Sequence[Any]:
     """Return a list as it is, and nothing for what is none."""
     return value if isinstance(value, list) else ()
-
-
-def call_ids(items: Iterable[Any]) -> set[str]:
-    """Return the `call_id`s these items name."""
-    return {call_id for item in items if (call_id := _string(item, "call_id"))}
 
 
 def _string(item: object, name: str) -> str:

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 REDIS_FAILURES = (RedisError, OSError)
 
 # KEYS: count, lease. ARGV: worker, generation, held, wanted, limit, lease in ms. Gives {granted, total}.
-# A report of the last generation is the same one sent again, and has the same effect again.
+# Reports are numbered (generation). One with the last number is that report sent again, and has the same effect.
 REPORT = """
 local worker, generation, held = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local wanted, limit, lease = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -170,7 +170,7 @@ class RedisConnectionLimit(BaseConnectionLimit):
         self._wake.set()
         try:
             if self._reporter is not None:
-                # Not cancelled: a report broken off might reach Redis after the farewell.
+                # Not cancelled: a report that was under way might reach Redis after this worker was removed there.
                 await asyncio.wait([self._reporter])
             await self._leave(client)
         finally:
@@ -189,7 +189,7 @@ class RedisConnectionLimit(BaseConnectionLimit):
                 if self._accepts():
                     await self._report()
         finally:
-            # Without a reporter nobody would be answered, so its end is the limit's.
+            # Callers of `acquire` wait for a report. Where no more reports come, the limit has to be closed.
             await super().aclose()
             self._answer(*self._waiting(), granted=0, total=0)
 

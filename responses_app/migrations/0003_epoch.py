@@ -15,6 +15,6 @@ class Migration(migrations.Migration):
         AddColumn(
             model_name='response',
             name='epoch',
-            field=models.IntegerField(db_default=0, default=0),
+            field=models.IntegerField(db_default=1, default=1),
         ),
     ]

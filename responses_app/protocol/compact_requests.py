@@ -6,7 +6,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, invalid_request,
 from responses_app.protocol.items import parse_input
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.requests import CreateRequest, parse_create
-from responses_app.protocol.resources import Status
+from responses_app.protocol.resources import ResponseObject, Status
 from responses_app.protocol.validation import missing
 
 _FIELDS = (  # of a create that this takes, too; everything else means nothing here
@@ -35,24 +35,24 @@ def parse_compact(data: Mapping[str, object]) -> CreateRequest:
     return parse_create({**fields, "input": items, "store": False})
 
 
-def compacted_response(response: JsonObject, said: Sequence[JsonObject]) -> JsonObject:
+def compacted_response(response: ResponseObject, said: Sequence[JsonObject]) -> JsonObject:
     """Return the object of a response that has compacted, with the user's messages before its one item.
 
     Raises `ApiError` for one that has not.
     """
     if response["status"] != Status.COMPLETED.value:
-        raise _failure(response.get("error"))
+        raise _failure(response["error"])
     return {
         "id": response["id"],
         "object": "response.compaction",
         "created_at": response["created_at"],
-        "output": [*said, *response["output"]],  # type: ignore[misc]
+        "output": [*said, *response["output"]],
         "usage": response["usage"],
     }
 
 
-def _failure(error: object) -> ApiError:
-    told: JsonObject = error if isinstance(error, dict) else {}
+def _failure(error: JsonObject | None) -> ApiError:
+    told = error or {}
     message = str(told.get("message") or "The compaction was cancelled. Send the request again.")
     match told.get("code"):
         case "rate_limit_exceeded":

@@ -1,7 +1,7 @@
 """Compaction: a summary that stands for a conversation, and how the model is asked to write one.
 
-A `compaction` item carries a `Compacted`, sealed: clients keep it and send it back, and cannot read it. A chain and a
-client that replays the item give the model the same tokens.
+A `compaction` item carries a sealed `Compacted`: clients keep it and send it back, and cannot read it. The model gets
+the same tokens from a chain with a compaction and from a client that sends the item again.
 """
 
 import hashlib
@@ -86,7 +86,7 @@ def summary_message(model_format: ModelFormat, summary: str) -> RenderedMessage:
 def summary_request(model_format: ModelFormat) -> RenderedMessage:
     """Return the message that asks the model for a summary.
 
-    It settles nothing, and is no user's: the thoughts before it stay, and the oldest messages can be left out.
+    It settles nothing, and is not a user's: the thoughts before it stay, and the oldest messages can be left out.
     """
     return RenderedMessage(MessageKind.OTHER, model_format.user(REQUEST).tokens)
 

@@ -75,7 +75,7 @@ def message_too_large(size: int, limit: int) -> ApiError:
 
 
 def not_json(reason: str) -> ApiError:
-    """A message that is no JSON, or no text."""
+    """A message that is not JSON, or not text."""
     return invalid_request(f"A message must be one JSON object as text: {reason}.", code="invalid_json")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.errors import ApiError, invalid_request
 from responses_app.protocol.events import EventType
 from responses_app.protocol.usage import as_read
 
@@ -65,7 +65,7 @@ class Dialect:
         """Whether an event may be worded otherwise than in the journal."""
         return bool(self._names) or self.usage_per_turn
 
-    def response(self, response: JsonObject) -> JsonObject:
+    def response(self, response: Mapping[str, object]) -> Mapping[str, object]:
         """Return a response object as this dialect has it, of one as it is stored."""
         return as_read(response, usage_per_turn=self.usage_per_turn)
 

@@ -53,10 +53,6 @@ class Event:
         fields = orjson.dumps(shown)[1:-1]
         return b'{"type":"%b",%b,"sequence_number":%d}' % (self.type.encode(), fields, self.sequence_number)
 
-    def as_dict(self) -> JsonObject:
-        """Return the event as a client reads it."""
-        return {"type": self.type.value, **self.fields, "sequence_number": self.sequence_number}
-
 
 class DeltaTemplate:
     """The JSON of an item's deltas, whose text and number alone change; `before` and `after` stand around the text."""

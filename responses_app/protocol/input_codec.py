@@ -5,7 +5,7 @@ A log is records, one behind the other, and so are two logs:
     1nnnnnnn  n × 3 bytes      n tokens (1 to 127) that came at once, and nothing else: nearly every record
     00000001  length  JSON     any other input; the length is 4 bytes, and the JSON is `[kind, …its fields]`
 
-All numbers are little-endian. A kind, once written, keeps its meaning: logs outlive versions of this program.
+All numbers are little-endian. What a kind means never changes, since logs are read by later versions of this program.
 """
 
 import math

@@ -1,12 +1,11 @@
 """The input items a request may carry, validated.
 
 An item without `type` but with a `role` is an easy-input message (the SDKs send those). Items of other tools than
-functions pass through untouched, and are never a 400: agents replay them for ever.
-Ids are kept but never required to be known: clients make their own.
+functions pass through untouched and are never refused: an agent that has one in its history sends it with every turn.
+Ids are kept, and need not be known here, since clients make their own.
 """
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -30,11 +29,6 @@ PASSED_THROUGH = frozenset(
 
 NAME = r"^[A-Za-z0-9_.\-]+$"  # of a function or a namespace
 MAX_NAME = 256  # characters of one
-
-
-def is_name(text: str) -> bool:
-    """Whether this may be a function's name: what goes out must be taken when it comes back."""
-    return len(text) <= MAX_NAME and re.fullmatch(NAME, text) is not None
 
 
 class ClientModel(BaseModel):
@@ -76,7 +70,7 @@ def _as_parts(value: object) -> object:
     return value
 
 
-Parts = Annotated[list[Part], Field(fail_fast=True)]  # else 100,000 wrong ones are 100,000 findings
+Parts = Annotated[list[Part], Field(fail_fast=True)]  # else pydantic would describe each of 100,000 wrong parts
 Content = Annotated[Parts, BeforeValidator(_as_parts)]
 
 

@@ -1,6 +1,6 @@
-"""What a client sent is written again, inside events and stores: how large that is, and whether it can be done.
+"""How large what a client sent is when it is written again, inside events and stores, and whether it can be written.
 
-orjson reads 1024 levels and writes 254.
+orjson reads JSON of 1024 levels, but writes 254 only. So what can be read cannot always be written.
 """
 
 from collections.abc import Iterator, Mapping

@@ -42,6 +42,14 @@ from responses_app.protocol.tool_items import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Items, and place by place the JSON they came as."""
+
+    parsed: Sequence[InputItem] = ()
+    raw: Sequence[JsonObject] = ()
+
+
 def render_items(
     model_format: ModelFormat,
     items: Sequence[InputItem],
@@ -49,22 +57,23 @@ def render_items(
     *,
     parent: ChainLink | None,
     sampled: Mapping[str, SampledItem],
-    own: int | None = None,
+    before: Items = Items(),
 ) -> list[RenderedMessage]:
-    """Render items; the last `own` of them are the request's (all, by default), those before its conversation's.
+    """Render a request's items, and `before` them those of its conversation that the chain of `parent` does not have.
 
     `sampled` holds what this server knows of the items' ids. Raises `ApiError` for the output of a call that stands
     neither in the items before it nor in the chain of `parent`; in a conversation, which keeps what it is given, the
     model reads such an output without its function's name. What a compaction replaces is left out.
     """
-    first = 0 if own is None else own - len(items)
-    replaced = places_replaced(items)
-    renderer = _ItemRenderer(model_format, items, parent, sampled)
+    every = [*before.parsed, *items]
+    replaced = places_replaced(every)
+    renderer = _ItemRenderer(model_format, every, parent, sampled)
+    indices = [*(None for _ in before.parsed), *range(len(items))]  # in the request, as its errors name them
     messages: list[RenderedMessage] = []
-    for index, (item, raw) in enumerate(zip(items, input_json, strict=True), first):
+    for place, (index, item, raw) in enumerate(zip(indices, every, [*before.raw, *input_json], strict=True)):
         renderer.note_call(raw)
-        if index - first not in replaced:
-            messages += renderer.render(index, item, raw)
+        if place not in replaced:
+            messages += renderer.render(item, raw, index=index)
     return messages
 
 
@@ -90,8 +99,11 @@ class _ItemRenderer:
         if called is not None:
             self._tools[called[0]] = called[1]
 
-    def render(self, index: int, item: InputItem, raw: JsonObject) -> list[RenderedMessage]:
-        """Return what the model reads of an item. Raises `ApiError` for the output of an unknown call."""
+    def render(self, item: InputItem, raw: JsonObject, *, index: int | None) -> list[RenderedMessage]:
+        """Return what the model reads of an item, the request's `index`-th (None: it is its conversation's).
+
+        Raises `ApiError` for the output of an unknown call in the request.
+        """
         known = self._sampled.get(item.id) if item.id else None
         replayed = [known.message] if known is not None and known.is_replayed_by(raw) else None
         match item:
@@ -99,7 +111,7 @@ class _ItemRenderer:
                 return self._call(item, replayed)
             case FunctionCallOutput():
                 tool = self._tool_of(item.call_id)
-                if tool is None and index >= 0:
+                if tool is None and index is not None:
                     raise _unknown_call(index, item.call_id)
                 return [self._output(tool or Tool(UNKNOWN), text_of(item.output))]
             case PassedThrough():

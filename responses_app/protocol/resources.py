@@ -1,6 +1,7 @@
 """The response object: what a request asked for, echoed, beside what became of it."""
 
 from enum import Enum
+from typing import Literal, TypedDict
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests import CreateRequest
@@ -29,6 +30,49 @@ TERMINAL_STATUSES = frozenset(status for status, following in NEXT.items() if no
 CONTINUABLE = frozenset((Status.COMPLETED, Status.INCOMPLETE))
 
 
+class ResponseObject(TypedDict):
+    """A response as clients read it, as streams tell it and as the store keeps it. `created_at` is in Unix seconds.
+
+    Every response has every field; see OpenAI's description for what they mean.
+    """
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: str
+    background: bool
+    conversation: JsonObject | None
+    error: JsonObject | None
+    incomplete_details: JsonObject | None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[JsonObject]
+    parallel_tool_calls: bool
+    presence_penalty: float
+    frequency_penalty: float
+    previous_response_id: str | None
+    prompt: None
+    prompt_cache_key: str | None
+    prompt_cache_retention: str | None
+    reasoning: JsonObject
+    safety_identifier: str | None
+    service_tier: str
+    store: bool
+    temperature: float
+    text: JsonObject
+    tool_choice: str | JsonObject
+    tools: list[JsonObject]
+    top_logprobs: int
+    top_p: float
+    truncation: str
+    usage: JsonObject | None
+    user: str | None
+
+
 def new_response(
     request: CreateRequest,
     *,
@@ -37,7 +81,7 @@ def new_response(
     model: str,
     store: bool,
     service_tier: str = "default",
-) -> JsonObject:
+) -> ResponseObject:
     """Return the response object of a request at its start: every field of the spec, most of them an echo.
 
     `created_at` is in Unix seconds; `service_tier` is the tier that runs.

@@ -46,7 +46,7 @@ from responses_app.protocol.inputs import (
     ToolReturned,
     TurnBegan,
 )
-from responses_app.protocol.resources import TERMINAL_STATUSES, Status
+from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.stream import Ending, LocalProtocolError, ResponseStream
 from responses_app.protocol.turns import Summary, Turn, merged
 from responses_app.protocol.usage import TurnUsage, usage
@@ -84,7 +84,7 @@ class ResponseMachine:
         self._summary: Summary | None = None
         self._budget: int | None = None
         self._mode = Mode.ANSWER
-        self._answering_since = 0  # number of the first turn that is no summary
+        self._answering_since = 0  # number of the first turn that is not a summary
         self._corrections = 0
         self._stop_at_boundary: StopReason | None = None
         self._due: Command | None = None
@@ -120,7 +120,7 @@ class ResponseMachine:
         """Whether a summary has taken the place of what came before."""
         return self._answering_since > 0
 
-    def outcome(self, at: int, error: JsonObject | None = None) -> JsonObject:
+    def outcome(self, at: int, error: JsonObject | None = None) -> ResponseObject:
         """Return the response object as it will be once it has ended at `at` (Unix seconds), with `error` as failed."""
         assert isinstance(self._due, Finish), "the end is decided"
         return self._stream.outcome(self._ending(self._due.ending, at, error))

@@ -79,9 +79,9 @@ def _decoded(envelope: str) -> bytes:
     try:
         raw = base64.urlsafe_b64decode(envelope.encode("ascii") + b"=" * (-len(envelope) % 4))
     except ValueError as error:
-        raise SealBroken("it is no base64url") from error
+        raise SealBroken("it is not base64url") from error
     if base64.urlsafe_b64encode(raw).decode().rstrip("=") != envelope:
-        raise SealBroken("it is no base64url")
+        raise SealBroken("it is not base64url")
     return raw
 
 

@@ -245,7 +245,7 @@ class WebSocketSession:
     def _refusal(self, lane: str | None) -> ApiError | None:
         """Return why nothing can be started on this lane; else make the lane known.
 
-        The end of life is no reason yet: clients drop the connection at its frame, so it waits for what still runs.
+        The end of life is not a reason yet: clients drop the connection at its frame, so it waits for what still runs.
         """
         if self.limits.reject_when_busy and (self._running or self._waiting):
             return concurrent_request()

@@ -1,4 +1,4 @@
-"""How much a JSON text holds, told before it is parsed: a megabyte of `[],` becomes 60 MB of objects.
+"""How many values a JSON text holds, counted before it is parsed: a megabyte of `[],` becomes 60 MB of objects.
 
 Nesting needs no bound here: orjson stops at 1024 levels, and `json_size` refuses what cannot be written again.
 """
@@ -25,7 +25,7 @@ def has_more_values(content: bytes, limit: int) -> bool:
     """Say whether a JSON text has more than `limit` values.
 
     Each begins behind a comma or a bracket, so these are counted (an empty array or object counts twice): in the whole
-    text first, and where they are many, outside its strings. For a text that is no JSON the answer means nothing.
+    text first, and where they are many, outside its strings. For a text that is not JSON the answer means nothing.
     """
     if not _may_have_more(content, limit):
         return False

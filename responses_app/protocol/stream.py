@@ -26,7 +26,7 @@ from responses_app.protocol.builders import (
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Delta, DeltaTemplate, Event, EventType
 from responses_app.protocol.items import SampledItem, fingerprint
-from responses_app.protocol.resources import NEXT, Status
+from responses_app.protocol.resources import NEXT, ResponseObject, Status
 
 _TERMINAL_EVENT = {
     Status.COMPLETED: EventType.COMPLETED,
@@ -73,7 +73,7 @@ class ResponseStream:
 
     def __init__(
         self,
-        response: JsonObject,
+        response: ResponseObject,
         *,
         new_id: Callable[[str], str],
         hosted: Mapping[str, Callable[[Callable[[str], str]], "HostedBuilder"]] | None = None,
@@ -184,7 +184,7 @@ class ResponseStream:
             self._open = None
         return self._close_item("incomplete") if self._open else []
 
-    def outcome(self, ending: "Ending") -> JsonObject:
+    def outcome(self, ending: "Ending") -> ResponseObject:
         """Return the response object as it will be after this ending: what a store commits before clients see it."""
         return {
             **self._response,
@@ -212,7 +212,7 @@ class ResponseStream:
         """Put a message of this server between two turns: the model reads it, the client does not."""
         self.messages.append(message)
 
-    def snapshot(self) -> JsonObject:
+    def snapshot(self) -> ResponseObject:
         """Return the response object as it stands: the sum of what was emitted."""
         return {**self._response, "status": self.status.value, "output": list(self.output)}
 

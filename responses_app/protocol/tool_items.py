@@ -1,8 +1,8 @@
 """Items of other tools than functions, as the model reads them: calls, outputs, and notes for what it cannot read.
 
 They come from histories that other servers and clients have written, so every field may be missing or of any type, and
-none of that is an error: agents replay such an item for ever. A model format may write the name of a tool where special
-tokens count, so names are cleaned.
+none of that is an error: an agent that has such an item in its history sends it with every turn. A model format may
+write the name of a tool where special tokens count, so names are cleaned.
 """
 
 import re
@@ -121,7 +121,7 @@ def text_and_omissions(value: object) -> tuple[str, int]:
 
 
 def _text_of_part(part: object) -> str | None:
-    """Return the text of a content part, None for what is no such part."""
+    """Return the text of a content part, None for what is not such a part."""
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         return None
     note = OMITTED_PARTS.get(part["type"])
@@ -190,7 +190,7 @@ def _image(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 
 def _mcp_call(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
     tool = _mcp_tool(item)
-    asked = tool_of(_string(item, "approval_request_id"))  # then the request was the call
+    asked = tool_of(_string(item, "approval_request_id"))  # which was read as the call already
     call = [] if asked else [ToolCall(tool, _arguments(item.get("arguments")))]
     if item.get("error") is not None:
         return [*call, _error(tool, item["error"])]

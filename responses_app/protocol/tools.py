@@ -1,7 +1,7 @@
 """The tools a request declares. Functions reach the model; what else a client executes is accepted and echoed.
 
-A tool that this server would have to run is refused, since its answer would be missing; but `web_search` is left out
-without a word, because Codex declares it in every request.
+A tool that this server would have to run is refused, since its answer would be missing. `web_search` alone is left out
+silently, because Codex declares it in every request.
 """
 
 from collections.abc import Mapping

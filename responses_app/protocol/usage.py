@@ -1,6 +1,6 @@
 """Tokens per turn and in sum. A turn is one generation inside a response; stop tokens count."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -42,7 +42,7 @@ def usage(turns: Sequence[TurnUsage]) -> JsonObject:
     }
 
 
-def as_read(response: JsonObject, *, usage_per_turn: bool) -> JsonObject:
+def as_read(response: Mapping[str, object], *, usage_per_turn: bool) -> Mapping[str, object]:
     """Return a response object as clients read it: the lists are left out of its usage where nobody asked for them.
 
     Clients that check types take nothing but numbers there: OpenAI's Agents SDK for JavaScript ends its run.

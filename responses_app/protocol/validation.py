@@ -70,7 +70,7 @@ def validate(model: type[Model], data: Mapping[str, object], *, at: str = "") ->
 def dotted(location: tuple[int | str, ...], at: str = "") -> str:
     """Write a location as OpenAI does: `input[2].content[0].text`.
 
-    pydantic puts a union's tag behind the index (`content.0.input_text.text`); it is no part of the path. A tag is
+    pydantic puts a union's tag behind the index (`content.0.input_text.text`); it is not a part of the path. A tag is
     never the last part.
     """
     path = at

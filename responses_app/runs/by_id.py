@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
 from responses_app.protocol.input_codec import BrokenLog
-from responses_app.protocol.resources import TERMINAL_STATUSES, Status
+from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.stream import LocalProtocolError
 from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
@@ -60,7 +60,7 @@ class ResponsesById:
         self._followers = followers
         self._others = others
 
-    async def response(self, project: str, response_id: str) -> JsonObject:
+    async def response(self, project: str, response_id: str) -> ResponseObject:
         """Return a response as it stands."""
         run = self._registry.find(project, response_id)
         if run is not None and run.plan.stored and not run.journal.closed:
@@ -123,8 +123,8 @@ class ResponsesById:
             raise stream_not_kept(response_id)
         return replayed
 
-    async def cancel(self, project: str, response_id: str) -> JsonObject:
-        """Cancel a background response and return it; once more is no error."""
+    async def cancel(self, project: str, response_id: str) -> ResponseObject:
+        """Cancel a background response and return it; once more is not an error."""
         run = self._registry.find(project, response_id)
         if run is not None and run.plan.background and not run.journal.closed:
             self._registry.cancel(run, reason="its client cancelled it")
@@ -167,7 +167,7 @@ class ResponsesById:
             if run is not None and run.plan.background:
                 self._registry.cancel(run, reason="its client cancelled it")
 
-    async def _cancel_elsewhere(self, project: str, response_id: str) -> JsonObject:
+    async def _cancel_elsewhere(self, project: str, response_id: str) -> ResponseObject:
         if self._others is None or not self._others.reaches_others:
             raise overloaded(
                 "Another worker runs this response, and workers reach each other through Redis only (REDIS_URL).",
@@ -192,7 +192,7 @@ class ResponsesById:
             raise response_not_found(response_id)
         await self._forgetting.everywhere([response_id], reason="its client deleted it")
 
-    async def _stored(self, project: str, response_id: str) -> JsonObject:
+    async def _stored(self, project: str, response_id: str) -> ResponseObject:
         try:
             response = await self._store.response(project, response_id)
         except StoreError as error:

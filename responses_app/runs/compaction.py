@@ -117,7 +117,7 @@ def _is_worth_it(
 
 
 def _unanswered(parent: ChainLink | None) -> list[RenderedMessage]:
-    """Return what the model said last, if that is no answer: a call whose output may now have come."""
+    """Return what the model said last, if that is not an answer: a call whose output may now have come."""
     found: list[RenderedMessage] = []
     for kind, tokens in parent.own.messages() if parent else ():
         if MessageKind(kind) in _SAID_LAST:

@@ -16,10 +16,10 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 
 from responses_app.protocol.chain import ChainLink
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.input_codec import BrokenLog, decode
 from responses_app.protocol.inputs import Input
-from responses_app.protocol.resources import TERMINAL_STATUSES, Status
+from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.stream import LocalProtocolError
 from responses_app.runs.journal import EventJournal, Waiter
@@ -63,7 +63,7 @@ class FollowedResponse:
         """Whether its log tells anything."""
         return self._machine.stream.has_begun
 
-    def response(self) -> JsonObject:
+    def response(self) -> ResponseObject:
         """Return the response object as far as the log tells it."""
         return self._machine.stream.snapshot()
 
@@ -91,7 +91,7 @@ class Followers:
         self,
         store: BaseResponseStore,
         *,
-        machine: Callable[[JsonObject], ResponseMachine],
+        machine: Callable[[ResponseObject], ResponseMachine],
         max_lag_bytes: int,
         follow_here: Callable[[Collection[str]], None],
         others: OtherWorkers | None = None,
@@ -108,7 +108,7 @@ class Followers:
         response = stored.response
         first = 0 if starting_after is None else starting_after + 1
         followed = FollowedResponse(
-            str(response["id"]),
+            response["id"],
             self._machine(as_begun(response)),
             EventJournal(max_lag_bytes=self._max_lag_bytes, first=first),
             first=first,

@@ -27,7 +27,7 @@ from responses_app.protocol.items import (
     SampledItem,
     parse_input,
 )
-from responses_app.protocol.prompt import is_of_user, places_replaced, text_of
+from responses_app.protocol.prompt import Items, is_of_user, places_replaced, text_of
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.resources import TERMINAL_STATUSES, Status
 from responses_app.protocol.sealing import SealBroken, Sealer
@@ -41,18 +41,22 @@ Recall = Callable[[str], ChainLink | None]  # what a connection itself remembers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What the model is to read: the chain of `parent`, and then `items` (and their JSON).
+    """What the model is to read: the chain of `parent`, then the items of its conversation, then the request's `own`.
 
-    The last `own` of the items are the request's; those before come from its conversation. `sampled` is what this
-    server knows of the items.
+    `before` has those of the conversation that the chain does not have. `sampled` is what this server knows of the
+    items.
     """
 
     parent: ChainLink | None
-    items: Sequence[InputItem]
-    items_json: Sequence[JsonObject]
-    own: int
+    before: Items
+    own: Items
     sampled: Mapping[str, SampledItem]
     conversation: ConversationRecord | None = None
+
+    @property
+    def raw(self) -> list[JsonObject]:
+        """All items as JSON."""
+        return [*self.before.raw, *self.own.raw]
 
 
 class History:
@@ -87,37 +91,40 @@ class History:
 
     def _replaced_of_user(self, project: str, kept: Sequence[JsonObject]) -> list[tuple[str, JsonObject]]:
         parsed, raw = parse_input(list(kept))
-        items = [self._open(project, item, -1) if isinstance(item, Compaction) else item for item in parsed]
+        items = self._opened(project, Items(parsed, raw), named=False).parsed
         replaced = [(items[place], raw[place]) for place in sorted(places_replaced(items))]
         return [(text_of(item.content), input_item_resource(each)) for item, each in replaced if is_of_user(item)]
 
     async def _context(self, project: str, request: CreateRequest, recall: Recall) -> Context:
-        items, items_json = await self._resolved(project, request)
-        context = Context(parent=None, items=items, items_json=items_json, own=len(items), sampled={})
+        own = await self._resolved(project, request)
+        context = Context(parent=None, before=Items(), own=own, sampled={})
         if request.previous_response_id is not None:
             parent = await self._parent(project, request.previous_response_id, recall)
             context = replace(context, parent=parent)
         elif request.conversation_id is not None:
             context = await self._in_conversation(project, request.conversation_id, context)
-        context = replace(context, items=self._opened(project, context))
-        return replace(context, sampled=await self._sampled(project, context.items))
+        before, own = self._opened(project, context.before, named=False), self._opened(project, own, named=True)
+        sampled = await self._sampled(project, [*before.parsed, *own.parsed])
+        return replace(context, before=before, own=own, sampled=sampled)
 
-    def _opened(self, project: str, context: Context) -> Sequence[InputItem]:
-        """Open the seals of compactions. Raises `ApiError` for a broken one of the request.
+    def _opened(self, project: str, items: Items, *, named: bool) -> Items:
+        """Open the seals of compactions.
 
-        A conversation keeps what it was given: there a broken one stays as it is, and the model reads a note.
+        Raises `ApiError` for a broken one in a request, whose items are `named` in errors. A conversation keeps what it
+        was given: there a broken one stays as it is, and the model reads a note.
         """
-        return [
-            self._open(project, item, index) if isinstance(item, Compaction) else item
-            for index, item in enumerate(context.items, context.own - len(context.items))
+        parsed = [
+            self._open(project, item, index if named else None) if isinstance(item, Compaction) else item
+            for index, item in enumerate(items.parsed)
         ]
+        return Items(parsed, items.raw)
 
-    def _open(self, project: str, item: Compaction, index: int) -> InputItem:
+    def _open(self, project: str, item: Compaction, index: int | None) -> InputItem:
         try:
             data = self._sealer.open(PURPOSE, project, item.encrypted_content)
             return OpenedCompaction(Compacted.from_bytes(data), item.id)
         except SealBroken as problem:
-            if index >= 0:
+            if index is not None:
                 raise invalid_encrypted_content(
                     item.encrypted_content, f"input[{index}].encrypted_content"
                 ) from problem
@@ -147,30 +154,23 @@ class History:
         head = await self._store.chain(project, record.head) if record.head else None
         covered = record.head_position if head else 0
         entries = await self._conversations.entries_since(project, conversation_id, covered)
-        items, items_json = parse_input([entry.item for entry in entries])
-        return replace(
-            context,
-            parent=head,
-            items=[*items, *context.items],
-            items_json=[*items_json, *context.items_json],
-            conversation=record,
-        )
+        before = Items(*parse_input([entry.item for entry in entries]))
+        return replace(context, parent=head, before=before, conversation=record)
 
-    async def _resolved(self, project: str, request: CreateRequest) -> tuple[Sequence[InputItem], Sequence[JsonObject]]:
+    async def _resolved(self, project: str, request: CreateRequest) -> Items:
         """Return a request's items with the items that it names by their ids."""
         named = {item.id for item in request.input if isinstance(item, ItemReference)}
         if not named:
-            return request.input, request.input_json
+            return Items(request.input, request.input_json)
         known = await self._store.items(project, named)
         for index, item in enumerate(request.input):
             if isinstance(item, ItemReference) and item.id not in known:
                 raise _unresolved_reference(index, item.id)
-        return parse_input(
-            [
-                known[item.id] if isinstance(item, ItemReference) else raw
-                for item, raw in zip(request.input, request.input_json, strict=True)
-            ]
-        )
+        whole = [
+            known[item.id] if isinstance(item, ItemReference) else raw
+            for item, raw in zip(request.input, request.input_json, strict=True)
+        ]
+        return Items(*parse_input(whole))
 
     async def _sampled(self, project: str, items: Sequence[InputItem]) -> Mapping[str, SampledItem]:
         replayed = {item.id for item in items if item.id and item.id.startswith(_OWN_PREFIXES)}

@@ -1,6 +1,6 @@
 """`EventJournal`: the one buffer of a response's events. Transports are cursors into it.
 
-    run ── append() ──> journal <── take() ── reader (WebSocket)
+    run ── extend() ──> journal <── take() ── reader (WebSocket)
                                 <── take() ── reader (SSE, JSON)
 
 Events are serialised once, here, and never renumbered or merged. A reader of another dialect gets the same bytes, with
@@ -64,13 +64,8 @@ class EventJournal:
         """How many readers are attached."""
         return len(self._readers)
 
-    def append(self, event: Event) -> None:
-        """Add an event and wake the readers. After a terminal event nothing may follow."""
-        self._add(event)
-        self._tell_readers()
-
     def extend(self, events: Sequence[Event]) -> None:
-        """Add events that come at once; as `append`."""
+        """Add events that come at once, and wake the readers. After a terminal event nothing may follow."""
         before = self.appended_bytes
         for event in events:
             self._add(event)
@@ -153,7 +148,7 @@ class EventJournal:
         return entry.end - len(entry.json) - ENTRY_BYTES
 
     def detach(self, reader: "JournalReader") -> None:
-        """Remove a reader; detaching twice is no error."""
+        """Remove a reader; detaching twice is not an error."""
         if reader in self._readers:
             self._readers.remove(reader)
             self._forget()

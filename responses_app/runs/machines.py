@@ -3,34 +3,31 @@
 from collections.abc import Collection, Mapping
 
 from engine.formats.base import ModelFormat
-from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import DerivedIds, milliseconds_of
+from responses_app.protocol.resources import ResponseObject
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.stream import ResponseStream
 from responses_app.tools.base import BaseTool
 
 
-def wanted_tools(response: JsonObject, available: Collection[BaseTool]) -> Mapping[str, BaseTool]:
+def wanted_tools(response: ResponseObject, available: Collection[BaseTool]) -> Mapping[str, BaseTool]:
     """Return the tools of this server that a response may use, by name: those that its request asks for."""
-    declared = response["tools"]
-    assert isinstance(declared, list)
     if response["tool_choice"] == "none":
         return {}
-    kinds = {tool["type"] for tool in declared}
+    kinds = {tool["type"] for tool in response["tools"]}
     return {tool.name: tool for tool in available if tool.kind in kinds}
 
 
 def machine_of(
-    response: JsonObject, model_format: ModelFormat, *, key: bytes, tools: Mapping[str, BaseTool]
+    response: ResponseObject, model_format: ModelFormat, *, key: bytes, tools: Mapping[str, BaseTool]
 ) -> ResponseMachine:
     """Return the machine of a response that has said nothing yet.
 
     `key` makes its ids, and is the same on all workers; `tools` are those of this server that it may call.
     """
-    response_id, declared = str(response["id"]), response["tools"]
-    assert isinstance(declared, list)
-    functions = [str(tool["name"]) for tool in declared if tool["type"] == "function"]
-    created_ms = milliseconds_of(response_id) or int(str(response["created_at"])) * 1000
+    response_id = response["id"]
+    functions = [str(tool["name"]) for tool in response["tools"] if tool["type"] == "function"]
+    created_ms = milliseconds_of(response_id) or response["created_at"] * 1000
     stream = ResponseStream(
         response,
         new_id=DerivedIds(response_id, created_ms=created_ms, key=key),

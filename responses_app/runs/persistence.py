@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol.chain import ChainLink, new_link
-from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
-from responses_app.protocol.resources import CONTINUABLE, Status
+from responses_app.protocol.resources import CONTINUABLE, ResponseObject, Status
 from responses_app.protocol.stream import ResponseStream
 from responses_app.runs.log import RunLog
 from responses_app.runs.plan import RunPlan
@@ -40,7 +39,7 @@ NOT_MEASURED = Measured(first_token_ms=None, duration_ms=0)
 class RunEnd:
     """How a run ended: its response, its part of the chain, its items with their tokens, its times, its log."""
 
-    response: JsonObject
+    response: ResponseObject
     link: ChainLink | None = None
     sampled: Sequence[SampledItem] = ()
     measured: Measured
@@ -74,7 +73,7 @@ class RunPersistence:
         self.log = log
         self.accepted = False
 
-    async def accept(self, response: JsonObject, *, again: bool = False) -> None:
+    async def accept(self, response: ResponseObject, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another start has kept it already.
 
         Raises `StoreError`; `ParentGone` where the stored response that it continues is gone, kept or not.
@@ -91,11 +90,11 @@ class RunPersistence:
         if self._plan.stored and self._plan.background:
             await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
 
-    async def give_back(self, response: JsonObject) -> None:
+    async def give_back(self, response: ResponseObject) -> None:
         """Put it back into the queue, nobody's. Raises `StoreError`."""
         await self._store.give_back(self._as_accepted(response, again=True))
 
-    def refuse(self, response: JsonObject) -> None:
+    def refuse(self, response: ResponseObject) -> None:
         """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run."""
         self._defer(replace(self._stored(RunEnd(response=response, measured=NOT_MEASURED)), accepted=True))
 
@@ -103,7 +102,7 @@ class RunPersistence:
         """Keep what another plan makes of the same response: its chain begins anew."""
         self._plan = plan
 
-    def _as_accepted(self, response: JsonObject, *, again: bool) -> AcceptedResponse:
+    def _as_accepted(self, response: ResponseObject, *, again: bool) -> AcceptedResponse:
         plan = self._plan
         return AcceptedResponse(
             project=plan.origin.project,
@@ -157,13 +156,13 @@ class RunPersistence:
         if append is not None:  # a conversation keeps its items, whoever made them
             await self._conversations.append(self._plan.origin.project, append.conversation_id, append.items)
 
-    def _append(self, response: JsonObject, link: ChainLink | None) -> ConversationAppend | None:
+    def _append(self, response: ResponseObject, link: ChainLink | None) -> ConversationAppend | None:
         """Return what the response adds to its conversation; one that cannot be continued adds nothing."""
         conversation = self._plan.conversation
         if conversation is None or link is None:
             return None
         asked = (item for item in self._plan.input_items if item["type"] != "compaction_trigger")  # it only asks
-        items = (*asked, *response["output"])  # type: ignore[misc]
+        items = (*asked, *response["output"])
         return ConversationAppend(conversation_id=conversation.id, items=items, read_version=conversation.version)
 
     def _stored(self, end: RunEnd) -> StoredResponse:

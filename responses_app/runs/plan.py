@@ -12,13 +12,15 @@ from responses_app.protocol.requests import CreateRequest
 from responses_app.stores.base import ConversationRecord
 from responses_app.tools.base import BaseTool
 
+PROJECT = "default"  # whose everything is, until there are keys
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """Where a request came from: for ownership and for the log."""
 
     transport: str
-    project: str = "default"
+    project: str
     request_id: str = ""
 
 

@@ -22,7 +22,7 @@ from responses_app.runs.compaction import bounded, plan_compaction, summary_samp
 from responses_app.runs.history import Context
 from responses_app.runs.plan import Origin, RunPlan
 
-LONG_INPUT = 20_000  # bytes of JSON: 5 ms of the loop at most, whatever they say
+LONG_INPUT = 20_000  # bytes of JSON; so much is rendered in 5 ms at most
 _USER = MessageKind.USER.value
 
 
@@ -49,7 +49,7 @@ class Draft:
         """Whether rendering it may hold up the event loop: it is large, or has items from the store, of any size."""
         context = self.context
         named = any(isinstance(item, ItemReference) for item in self.request.input)
-        return self.request.size > LONG_INPUT or len(context.items) > context.own or named
+        return self.request.size > LONG_INPUT or bool(context.before.parsed) or named
 
 
 def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
@@ -75,7 +75,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         parent=context.parent,
         conversation=context.conversation,
         input_messages=messages,
-        context_items=context.items_json,
+        context_items=context.raw,
         input_items=draft.input_items,
         generation=GenerationRequest(
             request_id=draft.response_id,
@@ -111,7 +111,7 @@ def _said_by_user(draft: Draft) -> list[tuple[str, JsonObject]]:
 
     Those of the request are as they were sent; of what it continues, and of compactions, the text is known.
     """
-    items, text_of_message = draft.context.items, draft.format.text_of
+    items, text_of_message = draft.context.own.parsed, draft.format.text_of
     own = {digest(text_of(item.content)) for item in items if is_of_user(item)}
     lineage = reversed(list(draft.context.parent.lineage())) if draft.context.parent else ()
     before = [text_of_message(tokens) for link in lineage for kind, tokens in link.own.messages() if kind == _USER]
@@ -144,11 +144,11 @@ def _rendered(draft: Draft) -> tuple[ChainLink, list[RenderedMessage]]:
     context = draft.context
     messages = render_items(
         draft.format,
-        context.items,
-        context.items_json,
+        context.own.parsed,
+        context.own.raw,
         parent=context.parent,
         sampled=context.sampled,
-        own=context.own,
+        before=context.before,
     )
     today = datetime.fromtimestamp(draft.created_at, UTC).date().isoformat()
     link = new_link(context.parent, response_id=draft.response_id, started_on=today, messages=messages)

@@ -3,8 +3,8 @@
 import math
 import time
 
-GAP_PER_LEASE = 0.5  # a longer silence between two beats may have been everybody's
-NOBODY = -math.inf  # before this time all who were not seen since are dead: none
+GAP_PER_LEASE = 0.5  # leases; in a longer gap between two beats the database may have answered nobody
+NOBODY = -math.inf  # a time since which everybody was seen, so nobody is dead
 
 
 def _clock() -> float:
@@ -16,8 +16,8 @@ class Pulse:
     """Times are the store's, in Unix seconds; only how long this worker itself was silent goes by its own clock.
 
     A worker is dead if it was silent for a lease before *our own* last beat. What passes after that, while a claim
-    waits for a database that hangs, is no silence of others: they would wait too. Nor is a time in which we could not
-    beat either: after a start, or a gap, all have a lease to say that they live.
+    waits for a database that hangs, is not a silence of others: they would wait too. Nor is a time in which we could
+    not beat: after a start, or a gap, all have a lease to say that they live.
     """
 
     def __init__(self, lease: float) -> None:
@@ -47,7 +47,7 @@ class Pulse:
         Return whether others may have taken this worker for dead before it.
         """
         gap = heard - self._last
-        if not 0 <= gap <= self._lease * GAP_PER_LEASE:  # a clock that goes back is no measure either
+        if not 0 <= gap <= self._lease * GAP_PER_LEASE:  # a clock that goes back is not a measure either
             self._since = heard
         silent = max(gap, asked - self._heard_at)  # minus infinity at the first
         self._last, self._heard_at = heard, asked

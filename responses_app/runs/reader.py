@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from responses_app.protocol.chain import ChainLink
-from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.resources import Status
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.resources import ResponseObject, Status
 from responses_app.runs.journal import EventJournal, JournalReader
 
 
@@ -40,7 +40,7 @@ class EventSource(Protocol):
     def has_spoken(self) -> bool:
         """Whether the model has said anything."""
 
-    def response(self) -> JsonObject:
+    def response(self) -> ResponseObject:
         """Return the response object as it stands."""
 
 
@@ -69,7 +69,7 @@ class ResponseReader:
         self._cursor.wake = wake
 
     def leave(self, reason: str = "its reader left") -> None:
-        """Let go; the last one to do so ends a response that is not in the background. Twice is no error."""
+        """Let go; the last one to do so ends a response that is not in the background. Twice is not an error."""
         self._leave(reason)
 
     # The events.
@@ -121,6 +121,6 @@ class ResponseReader:
         """Whether the model has said anything."""
         return self._source.has_spoken
 
-    def response(self) -> JsonObject:
+    def response(self) -> ResponseObject:
         """Return the response object as it stands."""
         return self._source.response()

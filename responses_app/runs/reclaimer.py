@@ -57,8 +57,8 @@ class OrphanReclaimer:
 
     async def _claim(self, worker: str) -> None:
         known = {run.response_id for run in self._service.registry.running}
-        known |= {str(accepted.response["id"]) for accepted in self._claimed}
-        known |= {str(stored.response["id"]) for stored in self._service.unsaved}
+        known |= {accepted.response["id"] for accepted in self._claimed}
+        known |= {stored.response["id"] for stored in self._service.unsaved}
         dead_before = self._heartbeat.pulse.dead_before
         orphans = await self._store.reclaim(worker, dead_before=dead_before, known=known)
         if orphans.failed:

@@ -11,12 +11,10 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.input_codec import decode, encode
 from responses_app.protocol.inputs import Ended, Enqueued, Failed, Input, Started
-from responses_app.protocol.resources import Status
+from responses_app.protocol.resources import ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.journal import EventJournal
 from responses_app.stores.base import StoredLog
-
-_BECAME = ("completed_at", "usage", "error", "incomplete_details")  # fields of a response that are null at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +24,12 @@ class Replay:
     response_id: str
     journal: EventJournal
     status: Status
-    body: JsonObject
+    body: ResponseObject
     link: ChainLink | None = None
     problem: ApiError | None = None
     has_spoken: bool = True
 
-    def response(self) -> JsonObject:
+    def response(self) -> ResponseObject:
         """Return the response object of its terminal event."""
         return self.body
 
@@ -51,29 +49,37 @@ def replay(stored: StoredLog, machine: ResponseMachine) -> Replay | None:
             journal.extend(machine.receive(given).events)
     if not journal.closed:
         return None
-    return Replay(str(response["id"]), journal, machine.status, machine.stream.snapshot())
+    return Replay(response["id"], journal, machine.status, machine.stream.snapshot())
 
 
-def as_begun(response: JsonObject) -> JsonObject:
+def as_begun(response: ResponseObject) -> ResponseObject:
     """Return a response object as it was when it began."""
-    status = Status.QUEUED if response.get("background") else Status.IN_PROGRESS
-    return {**response, "status": status.value, "output": [], **dict.fromkeys(_BECAME)}
+    status = Status.QUEUED if response["background"] else Status.IN_PROGRESS
+    return {
+        **response,
+        "status": status.value,
+        "output": [],
+        "completed_at": None,
+        "usage": None,
+        "error": None,
+        "incomplete_details": None,
+    }
 
 
-def end_of_failure(response: JsonObject, *, has_begun: bool) -> Sequence[Input]:
+def end_of_failure(response: ResponseObject, *, has_begun: bool) -> Sequence[Input]:
     """Return the last inputs of a response that its worker left behind, behind those its log has; none if it ended.
 
     None either for one that has usage and no log: an older version ran it, which kept none. So nobody knows its events.
     """
-    error = response.get("error")
-    if response["status"] != Status.FAILED.value or not isinstance(error, dict):
+    error = response["error"]
+    if response["status"] != Status.FAILED.value or error is None:
         return ()
     end: list[Input] = [Failed(error), Ended(0)]
     if has_begun:
         return end
-    if response.get("usage") is not None:
+    if response["usage"] is not None:
         return ()
-    return [*([Enqueued()] if response.get("background") else []), Started(), *end]
+    return [*([Enqueued()] if response["background"] else []), Started(), *end]
 
 
 def failed(stored: StoredLog, machine: ResponseMachine, error: JsonObject) -> StoredLog:
@@ -83,7 +89,7 @@ def failed(stored: StoredLog, machine: ResponseMachine, error: JsonObject) -> St
     """
     for given in decode(stored.data):
         machine.receive(given)
-    response = {**stored.response, "status": Status.FAILED.value, "error": error}
+    response: ResponseObject = {**stored.response, "status": Status.FAILED.value, "error": error}
     *before, end = end_of_failure(response, has_begun=machine.stream.has_begun)
     for given in before:
         machine.receive(given)

@@ -16,7 +16,7 @@ from engine.formats.base import as_tokens
 from engine.types import FinishReason
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.commands import CallTool, Command, Finish, Generate, Prefill, Seal
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import (
     Ended,
@@ -33,7 +33,7 @@ from responses_app.protocol.inputs import (
     ToolReturned,
     TurnBegan,
 )
-from responses_app.protocol.resources import TERMINAL_STATUSES, Status
+from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.stream import Ending
 from responses_app.runs.background import BackgroundQueue
@@ -99,7 +99,7 @@ class ResponseRun:
         """Whether the model has said anything."""
         return self._clock.first_token is not None
 
-    def response(self) -> JsonObject:
+    def response(self) -> ResponseObject:
         """Return the response object as it stands."""
         return self._machine.stream.snapshot()
 

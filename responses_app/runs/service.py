@@ -24,7 +24,7 @@ from responses_app.protocol.errors import (
 )
 from responses_app.protocol.identified import identified
 from responses_app.protocol.requests import CreateRequest, parse_create
-from responses_app.protocol.resources import new_response
+from responses_app.protocol.resources import ResponseObject, new_response
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.tiers import ServiceTiers
@@ -240,28 +240,27 @@ class ResponseService:
         self.registry.check_capacity()
         info = await self._ready(model, origin)
         context = await self.history.context(origin.project, request, recall)
-        own = context.items_json[len(context.items_json) - context.own :]
         draft = Draft(
-            response_id=str(accepted.response["id"]) if accepted else self.new_id(ids.RESPONSE),
-            created_at=float(str(accepted.response["created_at"])) if accepted else self.now(),
+            response_id=accepted.response["id"] if accepted else self.new_id(ids.RESPONSE),
+            created_at=accepted.response["created_at"] if accepted else self.now(),
             request=request,
             origin=origin,
             format=model.format,
             context=context,
-            input_items=identified(own, self.new_id),
+            input_items=identified(context.own.raw, self.new_id),
             tier=self.limits.tiers.choose(request.service_tier),
             stored=self.limits.store_responses and request.store is not False,
             seal=partial(self.sealer.seal, PURPOSE, origin.project),
         )
         return model, draft, info
 
-    def machine(self, response: JsonObject) -> ResponseMachine:
+    def machine(self, response: ResponseObject) -> ResponseMachine:
         """Return the machine of a response, which is as it began: the same one on every worker."""
         tools = wanted_tools(response, self.tools)
         return machine_of(response, self._model_of(response).format, key=self.id_key, tools=tools)
 
-    def _model_of(self, response: JsonObject) -> ServedModel:
-        name = str(response["model"])
+    def _model_of(self, response: ResponseObject) -> ServedModel:
+        name = response["model"]
         return self.models[name] if name in self.models else next(iter(self.models.values()))
 
     def failed(self, accepted: AcceptedResponse, error: JsonObject) -> StoredLog:
@@ -285,7 +284,7 @@ class ResponseService:
             queue=self.registry.queue,
         )
 
-    def _new_response(self, plan: RunPlan, model: ServedModel) -> JsonObject:
+    def _new_response(self, plan: RunPlan, model: ServedModel) -> ResponseObject:
         return new_response(
             plan.request,
             response_id=plan.response_id,

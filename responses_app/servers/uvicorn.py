@@ -90,7 +90,7 @@ class _TimedHttp:
 class _FairWebSocket:
     """Beside a class of uvicorn's for WebSockets: reads from a peer only while it takes what it is sent, pongs too.
 
-    What can be no handshake (a POST, one with a body) is refused; uvicorn says nothing and keeps it open for ever.
+    What cannot be a handshake (a POST, one with a body) is refused; uvicorn says nothing and keeps it open for ever.
     """
 
     transport: asyncio.Transport

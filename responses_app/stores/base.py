@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
+from responses_app.protocol.resources import ResponseObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class AcceptedResponse:
     """
 
     project: str
-    response: JsonObject
+    response: ResponseObject
     claim: Claim
     input_items: tuple[JsonObject, ...] = ()
     transport: str = ""
@@ -68,7 +69,7 @@ class StoredResponse:
     """
 
     project: str
-    response: JsonObject
+    response: ResponseObject
     link: ChainLink | None
     input_items: tuple[JsonObject, ...] = ()
     sampled: tuple[SampledItem, ...] = ()
@@ -85,7 +86,7 @@ class StoredResponse:
 class StoredLog:
     """A response as clients read it, and its inputs as `protocol.input_codec` wrote them; b"" where none are kept."""
 
-    response: JsonObject
+    response: ResponseObject
     data: bytes
 
 
@@ -247,7 +248,7 @@ class BaseResponseStore(ABC):
         """
 
     @abstractmethod
-    async def response(self, project: str, response_id: str) -> JsonObject | None:
+    async def response(self, project: str, response_id: str) -> ResponseObject | None:
         """Return the object as clients read it, whatever its status."""
 
     @abstractmethod

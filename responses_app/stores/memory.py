@@ -1,4 +1,4 @@
-"""A store that forgets with the process: for tests, and for servers that want no database writes."""
+"""A store in memory, which ends with the process: for tests, and for servers that keep nothing in a database."""
 
 import json
 import time
@@ -9,7 +9,7 @@ from itertools import islice
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.items import SampledItem
-from responses_app.protocol.resources import Status
+from responses_app.protocol.resources import ResponseObject, Status
 from responses_app.stores.base import (
     AcceptedResponse,
     Appended,
@@ -35,7 +35,7 @@ class _Kept:
     """A response; `of` is what was accepted or saved of it, `response` how it is now, `claim` whose it is or was."""
 
     of: AcceptedResponse | StoredResponse
-    response: JsonObject
+    response: ResponseObject
     claim: Claim
     log: bytes = b""
 
@@ -45,7 +45,7 @@ class _Kept:
 
     @property
     def created_at(self) -> float:
-        return float(str(self.response["created_at"]))
+        return self.response["created_at"]
 
     @property
     def sampled(self) -> tuple[SampledItem, ...]:
@@ -79,7 +79,7 @@ class MemoryResponseStore(BaseResponseStore):
         self._workers: dict[str, float] = {}  # when each was seen
 
     async def accept(self, accepted: AcceptedResponse) -> None:
-        key = accepted.project, str(accepted.response["id"])
+        key = accepted.project, accepted.response["id"]
         before = self._held(key, accepted.claim)
         if accepted.parent and before is None and not await self.knows(accepted.project, accepted.parent):
             raise ParentGone(accepted.parent)
@@ -107,13 +107,13 @@ class MemoryResponseStore(BaseResponseStore):
         return Appended(lost=frozenset(lost), gone=frozenset(gone))
 
     async def give_back(self, accepted: AcceptedResponse) -> None:
-        kept = self._held((accepted.project, str(accepted.response["id"])), accepted.claim)
+        kept = self._held((accepted.project, accepted.response["id"]), accepted.claim)
         if kept and kept.runs:
             kept.of, kept.response = accepted, accepted.response
             kept.claim = Claim("", accepted.claim.epoch)
 
     async def save(self, stored: StoredResponse) -> None:
-        key = stored.project, str(stored.response["id"])
+        key = stored.project, stored.response["id"]
         before = self._held(key, stored.claim)
         if stored.accepted if before is None else not before.runs:
             return
@@ -121,7 +121,7 @@ class MemoryResponseStore(BaseResponseStore):
         self._owners |= {(stored.project, sampled.id): key for sampled in stored.sampled}
         self._forget_oldest()
 
-    async def response(self, project: str, response_id: str) -> JsonObject | None:
+    async def response(self, project: str, response_id: str) -> ResponseObject | None:
         kept = self._known(project, response_id)
         return dict(kept.response) if kept else None
 
@@ -140,7 +140,7 @@ class MemoryResponseStore(BaseResponseStore):
 
     async def log_since(self, project: str, response_id: str, position: int) -> LogNews | None:
         kept = self._known(project, response_id)
-        return LogNews(str(kept.response["status"]), kept.log[position:]) if kept else None
+        return LogNews(kept.response["status"], kept.log[position:]) if kept else None
 
     async def delete(self, project: str, response_id: str) -> bool:
         known = self._known(project, response_id) is not None

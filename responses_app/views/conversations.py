@@ -25,11 +25,10 @@ from responses_app.protocol.identified import identified
 from responses_app.protocol.pages import check_include_query, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.validation import missing
 from responses_app.runs.history import store_away
+from responses_app.runs.plan import PROJECT
 from responses_app.stores.base import ConversationEntry, ConversationFull, ConversationRecord, StoreError
 from responses_app.views.queries import query_of
 from responses_app.wiring import get_site
-
-PROJECT = "default"  # until there are keys
 
 Handler = Callable[..., Awaitable[HttpResponse]]
 

@@ -1,5 +1,7 @@
 """`/v1/responses`: create (JSON, server-sent events, background), and what is asked of a response by its id."""
 
+from collections.abc import Mapping
+
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
@@ -17,12 +19,10 @@ from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.pages import Query, check_include_query, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.requests import CreateRequest, parse_create
-from responses_app.runs.plan import Origin
+from responses_app.runs.plan import PROJECT, Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.views.queries import query_of
 from responses_app.wiring import Site, get_site
-
-PROJECT = "default"  # until there are keys
 
 
 async def create(request: HttpRequest) -> HttpResponseBase:
@@ -112,7 +112,7 @@ def _dialect(site: Site, request: HttpRequest) -> Dialect:
     return site.dialect(request.headers.get(HEADER))
 
 
-def _answer(dialect: Dialect, response: JsonObject) -> HttpResponse:
+def _answer(dialect: Dialect, response: Mapping[str, object]) -> HttpResponse:
     return json_response(dialect.response(response))
 
 

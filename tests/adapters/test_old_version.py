@@ -1,5 +1,6 @@
 """A database of an older version migrates: its responses read as before, and its chains go on token by token."""
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,10 +9,12 @@ import httpx
 import pytest
 from django.db import connections
 
+from responses_app.stores.database.store import DatabaseResponseStore
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.old_version import NEWEST_MIGRATION, kept_rows, load, migrate, new_server, old_version
 from tests.adapters.stores import queries
 from tests.clients import Frame, http_client, read_error_answer, text_of
+from tests.contracts.store_life import reclaimed
 from tests.postgres_server import PostgresServer
 from tests.server import Server
 from tests.transports.raw_streams import RawStream
@@ -153,6 +156,20 @@ async def ended(http: httpx.AsyncClient, response_id: str) -> Frame:
 
     await eventually(is_there)
     return found[0]
+
+
+async def test_what_waited_is_found_again_where_the_answer_to_a_claim_is_lost(
+    make_old: MakeOld, open_database: OpenDatabase, tmp_path: Path
+) -> None:
+    with open_database(await asyncio.to_thread(make_old, tmp_path)) as alias:
+        await asyncio.to_thread(migrate, alias)
+        store = DatabaseResponseStore(using=alias)
+        await store.start()
+        for _ in range(2):
+            _, orphans = await reclaimed(store, "worker_heir", "default")
+            waited = {old_version().unfinished[name]["id"] for name in ("silent", "waits")}
+            assert {accepted.response["id"] for accepted in orphans.claimed} == waited
+        await store.aclose()
 
 
 def test_no_migration_rewrites_a_table(make_old: MakeOld, open_database: OpenDatabase, tmp_path: Path) -> None:

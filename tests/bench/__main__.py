@@ -2,7 +2,7 @@
 
 Everything is compared side by side in one run: rounds are interleaved and medians taken, so what the machine does
 beside it falls on both. Times are CPU times of the serving process wherever a row says CPU; the server is pinned to
-one core and the load to another where the machine allows it. A missed target is no failure of the command.
+one core and the load to another where the machine allows it. A missed target is not a failure of the command.
 """
 
 import os

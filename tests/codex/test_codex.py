@@ -73,7 +73,7 @@ class Session:
     async def turns(self, *statuses: str) -> list[Entry]:
         """Return what the engine wrote down of this test's responses: they had these statuses.
 
-        They came over the test's transport. Warm-ups are no turns.
+        They came over the test's transport. Warm-ups are not turns.
         """
         await eventually(lambda: len(self._turns()) >= len(statuses))
         turns = self._turns()

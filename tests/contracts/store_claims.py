@@ -72,7 +72,7 @@ class ClaimsContract:
         assert await same_chain(store, stored)
 
     async def test_its_own_worker_ends_it_once(self, store: BaseResponseStore) -> None:
-        """Once more is no error: the answer to a commit may have been lost."""
+        """Once more is not an error: the answer to a commit may have been lost."""
         turn = Turn()
         await store.accept(turn.begun())
         first = replace(turn.saying(*exchange(1)), accepted=True)

@@ -120,7 +120,7 @@ def test_long_runs_come_in_slices_and_lose_nothing() -> None:
 
 
 def test_a_million_spaces() -> None:
-    """They overflowed a stack, in the library and in tiktoken: a panic that is no `Exception`."""
+    """They overflowed a stack, in the library and in tiktoken: a panic that is not an `Exception`."""
     tokens = encode_text(" " * 1_200_000)
     assert set(map(token_bytes, tokens[:-1])) == {b" " * 128}
 

@@ -226,15 +226,6 @@ def test_a_message_holds_its_tokens_as_sampled(transcript: Transcript) -> None:
     assert [token for event in completed for token in event.tokens] == transcript.tokens
 
 
-def test_knows_when_the_model_thinks() -> None:
-    stream = HarmonyStream()
-    seen = []
-    for token in encode_harmony("<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b"):
-        stream.feed([token])
-        seen.append(stream.in_reasoning)
-    assert seen == [False, False, True, True, False, False, False, False, False, False, False]
-
-
 def test_each_token_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """O(1) a token: in a text every token is decoded once, whatever came before it."""
     looked_up: list[int] = []

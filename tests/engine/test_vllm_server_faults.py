@@ -71,7 +71,7 @@ class TestWhatFails:
     @pytest.mark.parametrize("after", [0, 3])
     @pytest.mark.parametrize("fault", ["silence", "no_http"])
     async def test_silence_is_bounded(self, fake: FakeVllm, vllm_over: OpenEngine, fault: str, after: int) -> None:
-        """Also where aiohttp waits for ever, after bytes in an answer that are no HTTP."""
+        """Also where aiohttp waits for ever, after bytes in an answer that are not HTTP."""
         engine = await vllm_over(fake, silence_seconds=0.5)
         await assert_it_passes(engine, fake, fault, after, FAILED if fault == "silence" else EngineError)
 

@@ -64,7 +64,7 @@ class SocketDriver:
         self.send_text(as_bytes(frame).decode())
 
     def send_text(self, text: str) -> None:
-        """As `send`, for a text that may be no JSON."""
+        """As `send`, for a text that may not be JSON."""
         socket = self._open()
         socket.send(text)
         try:
@@ -94,7 +94,7 @@ def check_error(error: Json, status: int) -> None:
 
 
 def send_raw(server: Server, chunks: Iterable[bytes]) -> None:
-    """Send bytes that may be no HTTP, and read until the server has answered or closed."""
+    """Send bytes that may not be HTTP, and read until the server has answered or closed."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as raw:
         raw.settimeout(0.05)
         try:

@@ -80,7 +80,7 @@ def test_a_whole_history_in_one_input_follows_the_same_rule() -> None:
 
 
 def test_thoughts_after_an_answer_are_of_the_next_turn() -> None:
-    """An answer that the model went on after is no end of a turn."""
+    """An answer that the model went on after is not the end of a turn."""
     assert tokens_of(chain([message(U, 1), message(F, 2), message(A, 3), message(C, 4)], [message(U, 5)])) == [
         1,
         2,

@@ -111,7 +111,9 @@ class TestForgotten:
     @staticmethod
     async def go_on(site: Site, link: ChainLink, **fields: object) -> JsonObject:
         request = parse_create({"input": "two", "previous_response_id": link.response_id, **fields})
-        reader = await site.service.create(request, Origin(transport="test"), recall={link.response_id: link}.get)
+        reader = await site.service.create(
+            request, Origin(transport="test", project="default"), recall={link.response_id: link}.get
+        )
         return (await Reading(site, reader).to_the_end())[-1]
 
     @pytest.mark.parametrize("store", [True, False])

@@ -318,7 +318,7 @@ class TestConversations:
 
 class TestCounting:
     async def count(self, site: Site, **fields: object) -> int:
-        return await site.service.count_input_tokens(parse_create(fields), Origin(transport="test"))
+        return await site.service.count_input_tokens(parse_create(fields), Origin(transport="test", project="default"))
 
     async def test_it_is_what_the_create_uses(self) -> None:
         site = Site(FakeEngine([SUMS_UP, ANSWER]))

@@ -21,7 +21,7 @@ def event(number: int, text: str = "", *, last: bool = False) -> Event:
 def journal(*numbers: int, max_lag_bytes: int = 10_000) -> EventJournal:
     made = EventJournal(max_lag_bytes=max_lag_bytes)
     for number in numbers:
-        made.append(event(number))
+        made.extend([event(number)])
     return made
 
 
@@ -38,8 +38,8 @@ def test_a_reader_gets_every_event_once_in_order() -> None:
     reader = attach(made)
     assert numbers(reader) == [0, 1]
     assert numbers(reader) == []
-    made.append(event(2))
-    made.append(event(3, last=True))
+    made.extend([event(2)])
+    made.extend([event(3, last=True)])
     assert not reader.ended
     assert numbers(reader, 1) == [2]
     assert reader.behind
@@ -50,7 +50,7 @@ def test_a_reader_gets_every_event_once_in_order() -> None:
 
 def test_an_entry_is_the_event_as_it_is_sent() -> None:
     made = EventJournal(max_lag_bytes=1000)
-    made.append(event(0, "é"))
+    made.extend([event(0, "é")])
     [entry] = attach(made).take()
     assert entry.type == "response.output_text.delta"
     assert orjson.loads(entry.json) == {"type": "response.output_text.delta", "delta": "é", "sequence_number": 0}
@@ -59,8 +59,8 @@ def test_an_entry_is_the_event_as_it_is_sent() -> None:
 def test_readers_of_other_dialects_get_the_same_events_by_other_names() -> None:
     made = EventJournal(max_lag_bytes=1000)
     plain, other = attach(made), made.attach(lambda: None, lambda: None, dialect=parse_dialect("open-responses"))
-    made.append(Event(EventType.REASONING_DELTA, 0, {"delta": "Hm"}))
-    made.append(event(1, "é"))
+    made.extend([Event(EventType.REASONING_DELTA, 0, {"delta": "Hm"})])
+    made.extend([event(1, "é")])
     (thought, said), (renamed, same) = plain.take(), other.take()
     assert (thought.type, renamed.type) == ("response.reasoning_text.delta", "response.reasoning.delta")
     assert orjson.loads(renamed.json) == {**orjson.loads(thought.json), "type": renamed.type}
@@ -74,8 +74,8 @@ def test_the_terminal_event_is_there_with_the_usage_of_each_turn_and_without() -
     response = {"id": "resp_1", "usage": usage([TurnUsage(7, 0, 3, 1)])}
     plain = attach(made)
     readers = [made.attach(lambda: None, lambda: None, dialect=per_turn) for _ in range(2)]
-    made.append(event(0))
-    made.append(Event(EventType.COMPLETED, 1, {"response": response}))
+    made.extend([event(0)])
+    made.extend([Event(EventType.COMPLETED, 1, {"response": response})])
     (first, last), *others = (reader.take() for reader in (plain, *readers))
     assert orjson.loads(last.json)["response"] == as_read(response, usage_per_turn=False) != response
     for same, with_lists in others:
@@ -88,7 +88,7 @@ def test_readers_do_not_disturb_each_other() -> None:
     made = journal(0, 1)
     first, second = attach(made), attach(made)
     assert numbers(first) == [0, 1]
-    made.append(event(2))
+    made.extend([event(2)])
     assert numbers(second, 2) == [0, 1]
     assert numbers(first) == [2]
     assert numbers(second) == [2]
@@ -107,17 +107,17 @@ def test_nothing_is_forgotten_before_the_first_reader_came() -> None:
 
 def test_nothing_follows_a_terminal_event() -> None:
     made = EventJournal(max_lag_bytes=100)
-    made.append(event(0, last=True))
+    made.extend([event(0, last=True)])
     assert made.closed
     with pytest.raises(RuntimeError, match="terminal"):
-        made.append(event(1))
+        made.extend([event(1)])
 
 
 def test_readers_are_woken_on_news() -> None:
     made, woken = journal(), []
     made.attach(lambda: woken.append("a"), lambda: None)
     made.attach(lambda: woken.append("b"), lambda: None)
-    made.append(event(0))
+    made.extend([event(0)])
     assert woken == ["a", "b"]
 
 
@@ -134,25 +134,25 @@ def test_a_reader_that_falls_behind_is_dropped_and_told_once() -> None:
     slow = made.attach(lambda: told.append("news"), lambda: told.append("dropped"))
     quick = attach(made)
     for number in range(10):
-        made.append(event(number, "x" * 50))
+        made.extend([event(number, "x" * 50)])
         numbers(quick)
     assert told.count("dropped") == 1
     assert made.readers == 1
     with pytest.raises(ReaderTooSlow):
         slow.take()
-    made.append(event(10, last=True))
+    made.extend([event(10, last=True)])
     assert numbers(quick) == [10]
 
 
 def test_events_that_come_at_once_drop_nobody_who_was_not_behind_before() -> None:
     made = journal(max_lag_bytes=1000)
     quick, slow = attach(made), attach(made)
-    made.append(event(0, "x" * 500))
+    made.extend([event(0, "x" * 500)])
     assert numbers(quick) == [0]
     made.extend([event(number, "x" * 5000) for number in (1, 2, 3)])
     assert made.readers == 2
     assert numbers(quick) == [1, 2, 3]
-    made.append(event(4, "x" * 500))
+    made.extend([event(4, "x" * 500)])
     with pytest.raises(ReaderTooSlow):
         slow.take()
     made.extend([])
@@ -162,7 +162,7 @@ def test_events_that_come_at_once_drop_nobody_who_was_not_behind_before() -> Non
 def test_the_terminal_event_drops_nobody() -> None:
     made = journal(max_lag_bytes=60)
     reader = attach(made)
-    made.append(event(0, "x" * 500, last=True))
+    made.extend([event(0, "x" * 500, last=True)])
     assert numbers(reader) == [0]
 
 
@@ -190,7 +190,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(amount=st.integers(1, 5))
     def append(self, amount: int) -> None:
         for _ in range(amount):
-            self.journal.append(event(self.count))
+            self.journal.extend([event(self.count)])
             self.count += 1
 
     @rule()

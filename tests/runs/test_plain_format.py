@@ -26,7 +26,7 @@ FRAME = "System: 2023-11-14 medium  []\n"
 FRAME_F = "System: 2023-11-14 medium  ['f']\n"
 TRIGGER: JsonObject = {"type": "compaction_trigger"}
 SUMMARY = "They greet each other."
-ORIGIN = Origin(transport="test")
+ORIGIN = Origin(transport="test", project="default")
 
 
 class ByteEngine(FakeEngine):

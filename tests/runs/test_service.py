@@ -94,7 +94,9 @@ class TestChains:
         link = reading.run.link
         assert link is not None
         request = parse_create({"input": "two", "store": False, "previous_response_id": link.response_id})
-        reader = await site.service.create(request, Origin(transport="test"), recall={link.response_id: link}.get)
+        reader = await site.service.create(
+            request, Origin(transport="test", project="default"), recall={link.response_id: link}.get
+        )
         events = await Reading(site, reader).to_the_end()
         assert events[-1]["response"]["status"] == "completed"
         assert (
@@ -330,7 +332,7 @@ async def test_a_link_can_be_made_by_hand_and_continued() -> None:
     link = new_link(None, response_id="resp_x", started_on="2026-01-01", messages=[render_text("user", "one")])
     site = Site()
     request = parse_create({"input": "two", "previous_response_id": "resp_x"})
-    reader = await site.service.create(request, Origin(transport="test"), recall=lambda _: link)
+    reader = await site.service.create(request, Origin(transport="test", project="default"), recall=lambda _: link)
     await Reading(site, reader).to_the_end()
     assert site.engine.prompts[0][-len(user("one")) - len(user("two")) - 2 : -2] == [*user("one"), *user("two")]
     assert "2026-01-01" in decode_tokens(site.engine.prompts[0])

@@ -156,7 +156,7 @@ async def test_redis_away_for_5_seconds_kills_no_connection(pair: Pair, open_soc
         while time.monotonic() - gone < 5:
             for socket in sockets:
                 await socket.ask("Hello")
-            await asyncio.sleep(0.05)  # the load is no part of this
+            await asyncio.sleep(0.05)  # the load is not a part of this
         for server in (pair.one, pair.two):
             said = await ready(server)
             assert said["status"] == "ready"

@@ -1,4 +1,4 @@
-"""Who may open a WebSocket: browsers on our own pages, and everything that is no browser."""
+"""Who may open a WebSocket: browsers on our own pages, and everything that is not a browser."""
 
 import socket
 from collections.abc import Iterator

@@ -34,7 +34,7 @@ async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def lists_of(response: Frame) -> set[str]:
-    """Return the names of what is no number in the details of a response's usage."""
+    """Return the names of what is not a number in the details of a response's usage."""
     usage = response["usage"]
     return {name for details in DETAILS for name, value in usage[details].items() if type(value) is not int}
 

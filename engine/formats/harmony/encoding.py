@@ -97,7 +97,7 @@ def token_bytes(token: int) -> bytes:
 
 
 def decode_tokens(tokens: Iterable[int]) -> str:
-    """Decode tokens for people and logs; bytes that are no UTF-8 become U+FFFD."""
+    """Decode tokens for people and logs; bytes that are not UTF-8 become U+FFFD."""
     return b"".join(map(token_bytes, tokens)).decode("utf-8", errors="replace")
 
 

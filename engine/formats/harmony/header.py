@@ -15,7 +15,7 @@ COMMENTARY = "commentary"
 FINAL = "final"
 CHANNELS = (ANALYSIS, COMMENTARY, FINAL)
 ASSISTANT = "assistant"
-NOBODY = ("user", "assistant", "all")  # recipients that are no tools: an answer that names its reader is an answer
+NOBODY = ("user", "assistant", "all")  # recipients that are not tools: an answer may name its reader
 
 # A recipient ends where the JSON of a call without its `<|message|>` begins.
 _RECIPIENT = re.compile(r'(?:^|(?<=[\s>])|(?<=assistant))to=([^\s<{\["]+)')

@@ -67,11 +67,6 @@ class HarmonyStream:
         self._mid_character = False  # the decoder holds the first bytes of a character
         self.repairs = 0  # how many messages were malformed
 
-    @property
-    def in_reasoning(self) -> bool:
-        """Whether the open message is on the analysis channel."""
-        return self._state is _State.CONTENT and self._header is not None and self._header.channel == "analysis"
-
     def feed(self, token_ids: Iterable[int]) -> list[HarmonyEvent]:
         """Take sampled tokens, return what they complete."""
         events: list[HarmonyEvent] = []

@@ -32,8 +32,8 @@ def append_response(using: str, project: str, append: ConversationAppend, *, res
     """Append what a response was asked and said; once, however often this is called.
 
     The response becomes the conversation's head if it read all that came before, else there is no head any more. A
-    conversation that is gone is no error. Where one transaction appends to several conversations, it has to do so in
-    the order of their ids: another process might wait for their locks the other way round.
+    conversation that is gone is not an error. Where one transaction appends to several conversations, it has to do so
+    in the order of their ids: another process might wait for their locks the other way round.
     """
     conversation = locked(using, project, append.conversation_id)
     if conversation is None or _was_appended(using, append, response_id):

@@ -1,4 +1,4 @@
-"""The conversations that survive: Django's database, SQLite or PostgreSQL.
+"""Conversations in Django's database, SQLite or PostgreSQL.
 
 As with responses, one thread of its own writes, coalescing what comes at once, and a few threads read.
 """

@@ -1,4 +1,4 @@
-"""How long a thread of a store may wait for the database: so long, and not for ever."""
+"""How long a thread of a store may wait for the database."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""What the database raised → `StoreError`, in one line: drivers write several, and logs are read by lines."""
+"""What the database raised, as a `StoreError` with a message of one line. Drivers write several."""
 
 from responses_app.stores.base import StoreError
 

@@ -12,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.models import Conversation, ConversationItem
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
+from responses_app.protocol.resources import ResponseObject
 from responses_app.stores.base import LogNews, StoredLog
 from responses_app.stores.database.response_sql import LOGS, RESPONSES, SAMPLED, in_parts, placeholders
 from responses_app.stores.database.rows import sampled_item, time_value
@@ -39,7 +40,7 @@ WHERE conversation.id = item.conversation_id AND item.item_id IN ({{ids}}) AND c
 """  # CROSS: SQLite would go through all conversations of the project
 
 
-def response(connection: BaseDatabaseWrapper, project: str, response_id: str, *, since: float) -> JsonObject | None:
+def response(connection: BaseDatabaseWrapper, project: str, response_id: str, *, since: float) -> ResponseObject | None:
     """Return a response as clients read it. Begun ones are told by their row alone: their body still says queued."""
     for body, status in _row(connection, "response.body, response.status", project, response_id, since):
         return {**json.loads(body), "status": status}

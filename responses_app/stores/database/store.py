@@ -1,4 +1,4 @@
-"""The store that survives: Django's database, SQLite or PostgreSQL.
+"""The store in a database: Django's database, SQLite or PostgreSQL.
 
 Writes go through one coalescing thread, reads through a few threads of their own; every connection stays open. Nothing
 here runs on the event loop, or on asgiref's one thread for everything, which a slow query would block.
@@ -17,6 +17,7 @@ from django.db.migrations.executor import MigrationExecutor
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
+from responses_app.protocol.resources import ResponseObject
 from responses_app.stores.base import (
     AcceptedResponse,
     Appended,
@@ -103,7 +104,7 @@ class DatabaseResponseStore(BaseResponseStore):
     async def save(self, stored: StoredResponse) -> None:
         await self._step(stored)
 
-    async def response(self, project: str, response_id: str) -> JsonObject | None:
+    async def response(self, project: str, response_id: str) -> ResponseObject | None:
         if not can_be_known(response_id):
             return None
         since = self._known_since()

@@ -18,8 +18,8 @@ What can fail, and who learns of it:
   timeout allows. Then all records of the batch fail with `StoreError`.
 - One record is at fault (a value that a column does not take): the batch fails as a whole, so each record is written by
   itself, and only the bad one fails.
-- The answer to a COMMIT is lost: nobody knows whether it went through. It is tried again, so writing a record twice has
-  to be no error.
+- The answer to a COMMIT is lost: nobody knows whether it went through. It is tried again, so writing a record twice
+  must not be an error.
 - A caller's time is up: what still waits in the queue is withdrawn and never written. What is being committed cannot be
   withdrawn, and may be written after its caller was told that it failed.
 """
@@ -68,8 +68,8 @@ class CoalescingWriter(Generic[Record]):
 
     `commit` gets them in a list, at most `MAX_BATCH`, inside `transaction.atomic()` of the database `using`, on the
     writer's thread. It may be called again with the same records, after a failure or in parts, so writing a record
-    twice must be no error. `max_pending` bounds the records that wait beside those being committed, `timeout` (seconds)
-    how long one waits, and how long a transaction goes on being tried.
+    twice must not be an error. `max_pending` bounds the records that wait beside those being committed, `timeout`
+    (seconds) how long one waits, and how long a transaction goes on being tried.
     """
 
     def __init__(

@@ -5,11 +5,12 @@ A response is one row, from its acceptance on. The columns that say where it sta
     step                  status        worker   epoch   request               written by
     accepted              queued        A        1       what it was asked     the worker that accepted it
       (in the foreground) in_progress   A        1       none
-    begun                 in_progress   A        1       none                  its worker, before the first word
+    begun                 in_progress   A        1       what it was asked     its worker, before the first word
+    logged                –             –        –       –                     its worker, in rows beside this one
     ended                 completed, …  nobody   1       none                  its worker, with parts, items and log
     given back            queued        nobody   1       what it was asked     its worker, which stops
-    claimed               queued        B        2       what it was asked     B, as A was dead (`orphans`)
-    failed for the dead   failed        nobody   2       none                  B, where A had begun
+    claimed               as it was     B        2       what it was asked     B, as A was dead (`orphans`)
+    failed for the dead   failed        nobody   2       none                  B, where nothing is kept to go on from
 
 The rule: a worker writes of a response only while its claim is the present one, and the response has not ended. A claim
 is a worker with an epoch, and each claiming raises the epoch. The rule is the condition of the very statement that
@@ -17,7 +18,7 @@ writes (`HELD` in `response_sql`), so nothing can come between the look and the 
 
 - a worker that was only slow, and was taken for dead, can never write over the one that took over: its epoch is old;
 - an end is final: no statement changes a row whose status is not queued or in_progress;
-- deleting wins: `ended` and `begun` are updates, and an update of a row that is gone changes nothing.
+- deleting wins: `begun`, `logged` and `ended` need the row, and change nothing where it is gone.
 
 Where a statement changed fewer rows than it was given, the rows are read to learn why (`_write`):
 
@@ -31,7 +32,8 @@ Where a statement changed fewer rows than it was given, the rows are read to lea
 
 Example: A accepts a response (queued, A, 1), and hangs. 15 s later B claims it (queued, B, 2) and begins it. A wakes up
 and writes `begun` with (A, 1): no row is changed, the row's epoch is 2, so A has lost it and stops its run without a
-word. B's end, with (B, 2), is the only one.
+word. B's end, with (B, 2), is the only one. The same with a log: what A appended before B's claim is what B goes on
+from, and what A appends later changes nothing.
 
 Why a batch: a transaction costs more than all its rows, so the writer gives all steps that are queued at once (at most
 500). Each kind of step is one statement for all rows. The steps of one response must keep their order, so they are
@@ -129,8 +131,8 @@ class Step:
             case Begun(response_id=response_id):
                 return response_id
             case StoredResponse(response=response):
-                return str(response["id"])
-        return str(self.act.accepted.response["id"])
+                return response["id"]
+        return self.act.accepted.response["id"]
 
     @property
     def claim(self) -> Claim:
@@ -303,7 +305,7 @@ def _append(cursor: CursorWrapper, batch: Sequence[StoredResponse], now: float) 
     appends = [(stored.conversation, stored) for stored in batch if stored.conversation]
     at = datetime.fromtimestamp(now, UTC)
     for append, stored in sorted(appends, key=lambda each: each[0].conversation_id):
-        response_id = str(stored.response["id"])
+        response_id = stored.response["id"]
         append_response(cursor.db.alias, stored.project, append, response_id=response_id, at=at)
 
 

@@ -2,7 +2,7 @@
 
 Ours with vLLM in its process, ours in front of a vLLM server, and that server's own `/v1/responses` say the same forced
 tokens with the same options of the engine; rounds are interleaved and medians taken. CPU is that of the processes
-between the client and vLLM's engine core. A missed target is no failure of the command.
+between the client and vLLM's engine core. A missed target is not a failure of the command.
 """
 
 import os
@@ -28,7 +28,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {"streams": streams, "abor
 
 
 class Diary(Report):
-    """Says every step, in a line of its own where this is no terminal: a step may take a minute."""
+    """Says every step, in a line of its own where this is not a terminal: a step may take a minute."""
 
     def step(self, doing: str) -> None:
         """Say how far it is."""

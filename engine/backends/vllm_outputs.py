@@ -1,0 +1,36 @@
+"""What vLLM's `AsyncLLM` gives for a generation, as chunks of tokens."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.errors import GenerationFailed
+from engine.types import FinishReason, TokenChunk, TokenLogprob
+
+FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
+
+
+def chunk_of(output: Any, top_logprobs: int | None) -> TokenChunk:
+    """Return what a `RequestOutput` adds to the ones before it. Raises `GenerationFailed` for an unknown end."""
+    (completion,) = output.outputs
+    finish = completion.finish_reason
+    if finish is not None and finish not in FINISH_REASONS:
+        raise GenerationFailed(f"vLLM ended the generation with {finish!r}.")
+    logprobs = None
+    if top_logprobs is not None and completion.logprobs is not None:
+        logprobs = [
+            _logprob(token, position, top_logprobs)
+            for token, position in zip(completion.token_ids, completion.logprobs, strict=True)
+        ]
+    return TokenChunk(
+        token_ids=completion.token_ids,
+        finish_reason=FINISH_REASONS[finish] if finish else None,
+        cached_tokens=output.num_cached_tokens,
+        logprobs=logprobs,
+    )
+
+
+def _logprob(token: int, position: Mapping[int, Any], top_logprobs: int) -> TokenLogprob:
+    """Read one position: vLLM gives the sampled token, likely or not, and the `top_logprobs` likeliest ones."""
+    ranked = sorted(position.items(), key=lambda entry: entry[1].rank)[:top_logprobs]
+    top = tuple((each, entry.logprob) for each, entry in ranked)
+    return TokenLogprob(token_id=token, logprob=position[token].logprob, top=top)
