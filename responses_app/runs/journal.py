@@ -20,6 +20,7 @@ from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.events import TERMINAL, Event
 
 ENTRY_BYTES = 150  # of memory beside an entry's JSON: counted too, since deltas are short
+GATHERED_TURNS = 7  # of the loop, see `gather`
 
 
 @dataclass(slots=True)  # not frozen: there is one a token, and a frozen one takes four times as long to make
@@ -242,6 +243,19 @@ class JournalReader:
         taken = self._journal.take(self, limit)
         dialect = self._dialect
         return [self._journal.worded(entry, dialect) for entry in taken] if dialect.rewords_events else taken
+
+
+async def gather(has_news: Callable[[], bool]) -> None:
+    """Let others have their turn after something was written, and let what comes all the time come together.
+
+    Writing an event costs as much as making it. So where there is news again within a turn of the loop, which is to say
+    that it comes faster than it can be written, that of a few turns is written at once. Turns are short where there is
+    little to do: then nobody waits for longer than some microseconds.
+    """
+    await asyncio.sleep(0)
+    if has_news():
+        for _ in range(GATHERED_TURNS):
+            await asyncio.sleep(0)
 
 
 class Waiter:

@@ -190,7 +190,7 @@ async def _posts(server: BenchServer) -> tuple[int, list[float]]:
 
 
 def sse(bench: Bench) -> list[Result]:
-    """Server-sent events beside the same chunks from a bare Django view."""
+    """Server-sent events beside the same events from a bare Django view, which yields one after the other."""
     ours, bare = asyncio.run(_sse(bench))
     ratios = [mine / theirs for mine, theirs in zip(ours.cpu, bare.cpu, strict=True)]
     walls = [mine / theirs for mine, theirs in zip(ours.wall, bare.wall, strict=True)]

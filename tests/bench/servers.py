@@ -92,6 +92,7 @@ class Bench:
         return BenchServer(self.folder / name, application, **settings)
 
     def keep_frames(self, frames: list[str], chunks: list[bytes]) -> None:
-        """Give the bare server what it is to send."""
-        recorded = {"frames": frames, "chunks": [chunk.decode() for chunk in chunks]}
+        """Give the bare server what it is to send: an event a part, as a view does that gathers nothing."""
+        events = [part + "\n\n" for part in b"".join(chunks).decode().split("\n\n")[:-1]]
+        recorded = {"frames": frames, "chunks": events}
         (self.folder / "frames.json").write_text(json.dumps(recorded))
