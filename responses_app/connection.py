@@ -266,9 +266,15 @@ class Connection:
             reader.leave()
             self._execute(self._session.ended(lane.create, reader.status, reader.link, reader.problem))
 
+    def _has_little(self) -> bool:
+        """Whether lanes have news, and so little that more may come with it."""
+        return bool(self._ready) and all(
+            lane.reader.has_little for name in self._ready if (lane := self._lanes.get(name)) is not None
+        )
+
     async def _gather_news(self) -> None:
         """Wait until there is something to write."""
-        await gather(lambda: bool(self._ready))
+        await gather(self._has_little)
         if not self._ready and not self._outbox and self._closing is None and self._lanes:
             self._news = self._loop.create_future()
             await self._news

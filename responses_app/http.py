@@ -107,7 +107,7 @@ async def _server_sent(reader: ResponseReader, ping_seconds: float, dialect: Dia
             entries = reader.take()
             if entries:
                 yield b"".join([b"event: %b\ndata: %b\n\n" % (entry.type.encode(), entry.json) for entry in entries])
-                await gather(lambda: reader.behind)
+                await gather(lambda: reader.has_little)
             elif not await news.wait(ping_seconds or None):
                 yield _heartbeat(reader.last_number, dialect)
         if reader.status in TERMINAL_STATUSES:  # else the server stops, and another start goes on
