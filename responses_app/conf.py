@@ -219,6 +219,9 @@ class Settings:
     stream_stall_seconds: float = _setting(
         30.0, _seconds(0.1), "a reader that takes no byte for this long is dropped", default_text="30"
     )
+    stream_delta_ms: int = _setting(
+        0, _whole(0, 10_000), "text is gathered this long before it is a delta, but an item's first; 0 = as it comes"
+    )
     max_body_bytes: int = _setting(32 * MIB, _whole(KIB), "largest HTTP body", default_text="32 MiB")
     max_input_items: int = _setting(5000, _whole(1), "items in the `input` of one request")
     max_json_values: int = _setting(

@@ -24,7 +24,7 @@ from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.frames import error_frame, event_bytes, lane_suffix, ping
 from responses_app.protocol.requests import only_known, parse_create
 from responses_app.protocol.session import CancelRuns, Close, Command, Create, Send, Start, WebSocketSession
-from responses_app.runs.journal import ReaderTooSlow
+from responses_app.runs.journal import ReaderTooSlow, gather
 from responses_app.runs.plan import PROJECT, Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.servers.heartbeat import no_ping
@@ -33,7 +33,6 @@ from responses_app.wiring import Site
 logger = logging.getLogger("respsite.transport")
 
 WAKES_PER_LAG_CHECK = 256  # events between two looks at how far all lanes together are behind
-GATHERED_TURNS = 3  # of the loop, whose news go together once news come in every turn
 TOO_LARGE = 4009  # close code; daphne can send none between 1000 and 3000
 TIME_IS_OVER = "its connection's time is over"
 IGNORED = ("stream", "background")  # fields of a create that mean nothing on a WebSocket
@@ -267,18 +266,16 @@ class Connection:
             reader.leave()
             self._execute(self._session.ended(lane.create, reader.status, reader.link, reader.problem))
 
-    async def _gather_news(self) -> None:
-        """Wait until there is something to write.
+    def _has_little(self) -> bool:
+        """Whether lanes have news, and so little that more may come with it."""
+        return bool(self._ready) and all(
+            lane.reader.has_little for name in self._ready if (lane := self._lanes.get(name)) is not None
+        )
 
-        Writing costs as much as making an event, or more. So where news comes turn after turn of the loop, which is to
-        say faster than it can be written, that of a few turns goes together. Turns are short where there is little to
-        do: then nobody waits for longer than some microseconds.
-        """
-        await asyncio.sleep(0)  # let the server flush, and others have their turn
-        if self._ready:
-            for _ in range(GATHERED_TURNS):
-                await asyncio.sleep(0)
-        elif not self._outbox and self._closing is None and self._lanes:
+    async def _gather_news(self) -> None:
+        """Wait until there is something to write."""
+        await gather(self._has_little)
+        if not self._ready and not self._outbox and self._closing is None and self._lanes:
             self._news = self._loop.create_future()
             await self._news
             self._news = None

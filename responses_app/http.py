@@ -1,6 +1,5 @@
 """HTTP's way of saying things: JSON bodies, OpenAI's errors, server-sent events."""
 
-import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -16,7 +15,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.frames import ping
 from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject
 from responses_app.reading import JsonReader
-from responses_app.runs.journal import ReaderTooSlow, Waiter
+from responses_app.runs.journal import ReaderTooSlow, Waiter, gather
 from responses_app.runs.reader import ResponseReader
 
 Parsed = TypeVar("Parsed")
@@ -108,8 +107,7 @@ async def _server_sent(reader: ResponseReader, ping_seconds: float, dialect: Dia
             entries = reader.take()
             if entries:
                 yield b"".join([b"event: %b\ndata: %b\n\n" % (entry.type.encode(), entry.json) for entry in entries])
-                if reader.behind:
-                    await asyncio.sleep(0)  # let the server flush
+                await gather(lambda: reader.has_little)
             elif not await news.wait(ping_seconds or None):
                 yield _heartbeat(reader.last_number, dialect)
         if reader.status in TERMINAL_STATUSES:  # else the server stops, and another start goes on

@@ -36,10 +36,13 @@ class StubbornEngine(BaseEngine):
 
 async def test_an_engine_that_is_away_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "RETRY_SECONDS", (0,))
-    starter = EngineStarter(StubbornEngine(EngineUnavailable("away"), EngineUnavailable("away")))
+    ready: list[bool] = []
+    engine = StubbornEngine(EngineUnavailable("away"), EngineUnavailable("away"))
+    starter = EngineStarter(engine, ready=lambda: ready.append(True))
     starter.start()
     await starter.wait()
     assert starter.info is not None
+    assert ready == [True]
     await starter.aclose()
 
 

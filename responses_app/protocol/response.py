@@ -115,6 +115,11 @@ class ResponseMachine:
             return replace(self._due, sampled=self._turn.tokens, budget=self._left(), has_begun=True)
         return self._due
 
+    def only_adds(self, token_ids: Sequence[int]) -> bool:
+        """Whether tokens, sampled now, are nothing but more text of an item whose text has begun to be read."""
+        turn = self._turn
+        return turn is not None and self._stream.is_growing and not any(map(turn.parser.is_end, token_ids))
+
     @property
     def compacted(self) -> bool:
         """Whether a summary has taken the place of what came before."""

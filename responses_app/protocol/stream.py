@@ -104,6 +104,11 @@ class ResponseStream:
         return self._open is not None
 
     @property
+    def is_growing(self) -> bool:
+        """Whether an item is being said, and text of it."""
+        return self._open is not None and self._template is not None
+
+    @property
     def hosts(self) -> bool:
         """Whether the server runs any tools for this response."""
         return bool(self._hosted)

@@ -48,7 +48,7 @@ class RunPlan:
     `input_messages` what it was rendered to. `context_items` are the items they were rendered from: those of the
     conversation that the chain does not hold yet, and the request's own, which are `input_items` (each with an id).
     `generation` is the first turn's. `created_at` is in Unix seconds. `omitted` counts what the model cannot read of
-    the request.
+    the request. Text is held back for up to `delta_seconds`, to make fewer deltas.
     """
 
     response_id: str
@@ -67,6 +67,7 @@ class RunPlan:
     omitted: int = 0
     tools: Mapping[str, BaseTool] = field(default_factory=dict)  # that this server runs, by their names
     compaction: CompactionPlan | None = None
+    delta_seconds: float = 0.0
 
     @property
     def background(self) -> bool:

@@ -85,6 +85,11 @@ class ResponseReader:
         return self._cursor.behind
 
     @property
+    def has_little(self) -> bool:
+        """Whether there are events it has not taken, and so few that more may come with them."""
+        return self._cursor.has_little
+
+    @property
     def lag_bytes(self) -> int:
         """How far it is behind."""
         return self._cursor.lag_bytes

@@ -38,6 +38,7 @@ from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.stream import Ending
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.compaction import compacted, go_on
+from responses_app.runs.delays import delayed
 from responses_app.runs.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.measuring import RunClock, report
@@ -230,13 +231,14 @@ class ResponseRun:
             sampling=replace(generation.sampling, max_output_tokens=wanted.budget),
         )
         async with aclosing(self._engine.generate(request)) as chunks:
-            async for chunk in chunks:
-                if chunk.token_ids and not self.has_spoken:
-                    await self._begin()
-                sampled = Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs)
-                command = self._tell(sampled)
-                if command is not None:
-                    return command
+            with delayed(self._tell, self._machine.only_adds, seconds=self.plan.delta_seconds) as tell:
+                async for chunk in chunks:
+                    if chunk.token_ids and not self.has_spoken:
+                        await self._begin()
+                    sampled = Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs)
+                    command = tell(sampled)
+                    if command is not None:
+                        return command
         return self._tell(Sampled((), FinishReason.STOP))  # an engine that just ends has said all it had to say
 
     def _prompt(self, wanted: Generate) -> Sequence[int]:

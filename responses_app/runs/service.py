@@ -71,12 +71,13 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLimits:
-    """Bounds of the service. `worker` is the id of this process."""
+    """Bounds of the service. `worker` is the id of this process; `delta_seconds` is STREAM_DELTA_MS."""
 
     max_lag_bytes: int
     store_responses: bool
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
     worker: str = ""
+    delta_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -276,7 +277,7 @@ class ResponseService:
         if plan.stored:
             log = RunLog(plan.response_id, claim, live=self.live, journal=journal, hold=plan.background)
         return ResponseRun(
-            replace(plan, tools=wanted_tools(response, self.tools)),
+            replace(plan, tools=wanted_tools(response, self.tools), delta_seconds=self.limits.delta_seconds),
             engine=model.engine,
             machine=self.machine(response),
             journal=journal,

@@ -104,7 +104,7 @@ class _Guard:
     async def _send_and_wait(self, message: Message) -> None:
         if self._daphne is not None:
             self._daphne.before(message)
-            if not (self._is_websocket and self._daphne.close(message)):
+            if not self._daphne.sends(message):
                 await self._send(message)
             if self._daphne.paused:
                 await self._watched(self._daphne.drain())

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from responses_app.bodies import BodyRules
-from responses_app.servers.daphne_frames import write_text_frames
+from responses_app.servers.daphne_direct import write_chunk, write_text_frames
 
 logger = logging.getLogger("respsite.transport")
 
@@ -98,10 +98,15 @@ class DaphneConnection:
         else:
             self.release()
 
-    def close(self, message: MutableMapping[str, Any]) -> bool:
-        """Close an open WebSocket with the reason that a message gives; return False where daphne is to do it."""
-        if message["type"] != "websocket.close" or not message.get("reason"):
-            return False
+    def sends(self, message: MutableMapping[str, Any]) -> bool:
+        """Do here what a message says, if that is better than daphne's way; return False where daphne is to do it."""
+        if self._is_websocket:
+            return message["type"] == "websocket.close" and bool(message.get("reason")) and self._close(message)
+        is_part = message["type"] == "http.response.body" and bool(message.get("more_body"))
+        return is_part and not self.paused and write_chunk(self._protocol, message.get("body", b""))
+
+    def _close(self, message: MutableMapping[str, Any]) -> bool:
+        """Close an open WebSocket with a reason, which daphne drops."""
         if self._protocol.state != self._protocol.STATE_OPEN:
             return False
         self._protocol.sendClose(code=message.get("code", 1000), reason=message["reason"])

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.bench import admin, chains, events, loads, logs, memory, replay, work
+from tests.bench import admin, chains, events, loads, logs, memory, paced, replay, work
 from tests.bench.report import Report, Result
 from tests.bench.servers import Bench, can_pin
 
@@ -21,15 +21,18 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "events": events.websocket_events,
     "lanes": events.lanes,
     "sse": events.sse,
+    "paced": paced.paced,
     "continue": chains.continue_chain,
     "load": loads.load,
     "idle": memory.idle,
     "stalled": memory.stalled,
     "store": work.store,
+    "opening": work.opening,
     "inbound": work.inbound,
     "log": logs.log,
     "takeover": logs.takeover,
     "replay": replay.replay,
+    "cold": replay.cold,
     "admin": admin.admin,
 }
 

@@ -24,7 +24,7 @@ def load(bench: Bench) -> list[Result]:
     results = []
     for name, target in TARGETS.items():
         bench.report.step(name)
-        with _database(bench, name) as alias:
+        with database_of(bench, name) as alias:
             stored = asyncio.run(_save(alias))
             _analyze(alias)
             milliseconds, tokens = asyncio.run(_load(alias, stored))
@@ -42,7 +42,7 @@ def load(bench: Bench) -> list[Result]:
 
 
 @contextmanager
-def _database(bench: Bench, name: str) -> Iterator[str]:
+def database_of(bench: Bench, name: str) -> Iterator[str]:
     """Make a migrated database; give the alias under which Django knows it."""
     os.environ.update(DATA_DIR=str(bench.folder / "data"), DJANGO_SETTINGS_MODULE="respsite.settings")
     import django

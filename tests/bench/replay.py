@@ -1,10 +1,11 @@
-"""The row about picking up a long stream: 10,000 kept events, as server-sent events, in this process."""
+"""The rows about picking up a long stream: 10,000 events, as server-sent events, in this process."""
 
 import asyncio
 import time
 from statistics import median
 
 from responses_app.http import event_stream
+from tests.bench.loads import database_of
 from tests.bench.report import Result
 from tests.bench.servers import Bench
 from tests.runs.fakes import FakeEngine, Site
@@ -12,6 +13,8 @@ from tests.runs.fakes import FakeEngine, Site
 EVENTS = 10_000
 ROUNDS = 7
 SECONDS = EVENTS / 50_000  # the target: 50,000 events a second
+COLD_EVENTS_PER_SECOND = 200_000
+WORDS = ["<|channel|>final<|message|>", *[" word"] * EVENTS, "<|return|>"]
 
 
 def replay(bench: Bench) -> list[Result]:
@@ -30,8 +33,7 @@ def replay(bench: Bench) -> list[Result]:
 
 
 async def _replay(bench: Bench) -> tuple[list[float], int]:
-    words = ["<|channel|>final<|message|>", *[" word"] * EVENTS, "<|return|>"]
-    site = Site(FakeEngine([words]), max_lag_bytes=1 << 30)
+    site = Site(FakeEngine([WORDS]), max_lag_bytes=1 << 30)
     reading = await site.begin(input="hi", transport="sse")
     while not reading.reader.ended:
         await asyncio.sleep(0)
@@ -46,3 +48,41 @@ async def _replay(bench: Bench) -> tuple[list[float], int]:
         size = sum([len(chunk) async for chunk in response])
         seconds.append(time.process_time() - began)
     return seconds, size
+
+
+def cold(bench: Bench) -> list[Result]:
+    """Server work to make a finished stream again from its log, and to replay it: no worker has it in memory."""
+    with database_of(bench, "SQLite") as alias:
+        seconds = asyncio.run(_cold(bench, alias))
+    return [
+        Result(
+            name="cold",
+            what=f"replay of {EVENTS:,} events from the log, cold, CPU per event",
+            measured=median(seconds) / EVENTS * 1e6,
+            unit="µs",
+            target=1e6 / COLD_EVENTS_PER_SECOND,
+            details={"events/s": EVENTS / median(seconds)},
+        )
+    ]
+
+
+async def _cold(bench: Bench, alias: str) -> list[float]:
+    from responses_app.stores.database.store import DatabaseResponseStore
+
+    store = DatabaseResponseStore(using=alias)
+    await store.start()
+    reading = await Site(FakeEngine([WORDS]), store=store, max_lag_bytes=1 << 30).begin(input="hi", transport="sse")
+    await reading.to_the_end()
+    reading.leave()
+    seconds = []
+    for number in range(ROUNDS):
+        bench.report.step(f"round {number + 1} of {ROUNDS}")
+        other = Site(store=store)
+        began = time.process_time()
+        reader = await other.responses.follow("default", reading.run.response_id)
+        response = await event_stream(reader, ping_seconds=0)
+        parts = [part async for part in response]
+        seconds.append(time.process_time() - began)
+        assert parts[-1] == b"data: [DONE]\n\n"
+    await store.aclose()
+    return seconds

@@ -1,4 +1,4 @@
-"""Rows for information: storing a response, and frames that come in."""
+"""Rows about what a connection and a response cost: opening, storing, and frames that come in."""
 
 import asyncio
 import time
@@ -12,6 +12,7 @@ WRITERS = 50
 RESPONSES = 20  # each of them, one after the other
 ROUNDS = 5
 FRAMES = 1000
+OPENED = 500
 
 
 def store(bench: Bench) -> list[Result]:
@@ -20,9 +21,10 @@ def store(bench: Bench) -> list[Result]:
     return [
         Result(
             name="store",
-            what=f"CPU to store a response, {WRITERS} at once, SQLite (information)",
+            what=f"CPU to store a response, {WRITERS} at once, SQLite",
             measured=median(kept - not_kept for kept, not_kept in zip(stored, unstored, strict=True)),
             unit="µs",
+            target=250.0,
             details={"stored µs": median(stored), "not stored µs": median(unstored), "stored/s": rate},
         )
     ]
@@ -48,6 +50,35 @@ async def _store(bench: Bench) -> tuple[list[float], list[float], float]:
     for socket in sockets:
         socket.close()
     return costs[True], costs[False], median(rates)
+
+
+def opening(bench: Bench) -> list[Result]:
+    """What it costs to open a WebSocket and to close it."""
+    costs = asyncio.run(_opening(bench))
+    return [
+        Result(
+            name="opening",
+            what=f"CPU to open a connection, {OPENED} one after the other, and to close it",
+            measured=median(costs) * 1e3,
+            unit="ms",
+            target=0.5,
+            details={"best ms": min(costs) * 1e3},
+        )
+    ]
+
+
+async def _opening(bench: Bench) -> list[float]:
+    server = bench.server(OURS)
+    costs = []
+    for number in range(ROUNDS + 1):
+        bench.report.step(f"round {number} of {ROUNDS}" if number else "warm-up")
+        cpu = server.cpu_seconds()
+        sockets = [await WebSocket.connect(server.port) for _ in range(OPENED)]
+        for socket in sockets:
+            socket.close()
+        await asyncio.sleep(0.2)
+        costs += [(server.cpu_seconds() - cpu) / OPENED] if number else []
+    return costs
 
 
 def inbound(bench: Bench) -> list[Result]:

@@ -214,6 +214,7 @@ class Site:
     run_limits: RunLimits = field(default_factory=lambda: RunLimits(max_runs=10))
     conversations: FakeConversations = field(default_factory=FakeConversations)
     max_lag_bytes: int = 1_000_000
+    delta_seconds: float = 0.0
     store_responses: bool = True
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
     model_format: ModelFormat = field(default_factory=HarmonyFormat)
@@ -248,6 +249,7 @@ class Site:
                 store_responses=self.store_responses,
                 tiers=self.tiers,
                 worker=self.worker,
+                delta_seconds=self.delta_seconds,
             ),
             live=self.live,
         )

@@ -1,6 +1,7 @@
 """The journal: one buffer, many cursors, bounded by its slowest reader."""
 
 import asyncio
+from collections.abc import Callable
 
 import orjson
 import pytest
@@ -11,7 +12,15 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from responses_app.protocol.dialects import parse_dialect
 from responses_app.protocol.events import Event, EventType
 from responses_app.protocol.usage import TurnUsage, as_read, usage
-from responses_app.runs.journal import EventJournal, JournalReader, ReaderTooSlow, Waiter
+from responses_app.runs.journal import (
+    GATHERED_BYTES,
+    GATHERED_TURNS,
+    EventJournal,
+    JournalReader,
+    ReaderTooSlow,
+    Waiter,
+    gather,
+)
 
 
 def event(number: int, text: str = "", *, last: bool = False) -> Event:
@@ -216,3 +225,33 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(deadline=None, max_examples=30, stateful_step_count=30)
+
+
+class TestGather:
+    async def turns(self, has_little: Callable[[], bool]) -> int:
+        """Return how many turns of the loop passed until `gather` was through."""
+        gathering = asyncio.create_task(gather(has_little))
+        await asyncio.sleep(0)
+        turns = 0
+        while not gathering.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return turns
+
+    async def test_what_comes_all_the_time_is_waited_for_some_turns(self) -> None:
+        assert await self.turns(lambda: True) == GATHERED_TURNS
+
+    async def test_where_nothing_came_it_is_over_at_once(self) -> None:
+        assert await self.turns(lambda: False) == 1
+
+    def test_a_reader_has_little_until_it_has_much(self) -> None:
+        made = journal(max_lag_bytes=1_000_000)
+        reader = attach(made)
+        assert not reader.has_little
+        made.extend([event(0)])
+        assert reader.has_little
+        made.extend([event(1, "x" * GATHERED_BYTES)])
+        assert not reader.has_little
+        reader.take()
+        made.extend([event(2)])
+        assert reader.has_little
