@@ -92,7 +92,7 @@ class Site:
             {
                 CANCEL: self.responses.cancel_here,
                 FORGET: self.forgetting.here,
-                FOLLOW: self.responses.follow_here,
+                FOLLOW: self.registry.follow,
                 LOGGED: self.followers.ring,
             }
         )
@@ -151,7 +151,11 @@ def build_site(settings: Settings) -> Site:
         live=live,
     )
     followers = Followers(
-        stores.responses, machine=service.machine, max_lag_bytes=settings.stream_max_lag_bytes, others=relay
+        stores.responses,
+        machine=service.machine,
+        max_lag_bytes=settings.stream_max_lag_bytes,
+        follow_here=registry.follow,
+        others=relay,
     )
     upkeep = Upkeep(
         service,

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from engine.backends.demo_replies import reply_tokens
 from engine.backends.options import OptionReader
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
+from engine.backends.transcript import turn_beginnings
 from engine.types import FinishReason, GenerationRequest, TokenChunk
 
 LONG_PROMPT = 1000  # tokens, of up to 128 characters each: 30 ms to read and to answer
@@ -32,7 +33,7 @@ class DemoEngine(SimulatedEngine):
         """Yield the reply; nothing is kept of a generation, so closing it needs no more."""
         limit = await self._admit(request)
         prompt = request.prompt_token_ids
-        reply = await asyncio.to_thread(reply_tokens, prompt) if len(prompt) > LONG_PROMPT else reply_tokens(prompt)
+        reply = await asyncio.to_thread(_rest_of_reply, prompt) if len(prompt) > LONG_PROMPT else _rest_of_reply(prompt)
         finish_reason = FinishReason.STOP if len(reply) <= limit else FinishReason.LENGTH
         if self._tokens_per_second is not None:
             async with aclosing(self._paced(reply[:limit], finish_reason, self._tokens_per_second)) as chunks:
@@ -65,3 +66,13 @@ class DemoEngine(SimulatedEngine):
         super()._read_options(options)
         self._chunk_tokens = options.whole_number("chunk_tokens", 1, minimum=1)
         self._tokens_per_second = options.rate("tokens_per_second")
+
+
+def _rest_of_reply(prompt: Sequence[int]) -> Sequence[int]:
+    """Return the reply to a prompt, without what of it the prompt ends with: a turn that was cut goes on."""
+    for begin in turn_beginnings(prompt):
+        said = list(prompt[begin:])
+        reply = reply_tokens(prompt[:begin])
+        if reply[: len(said)] == said:
+            return reply[len(said) :]
+    return reply_tokens(prompt)

@@ -11,7 +11,7 @@ from pathlib import Path
 from engine.backends.options import OptionReader
 from engine.backends.script import Fault, ScriptEntry, read_script, read_script_file
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
-from engine.backends.transcript import Transcript
+from engine.backends.transcript import Transcript, turn_beginnings
 from engine.errors import (
     EngineConfigurationError,
     EngineOverloaded,
@@ -32,16 +32,24 @@ class _Part:
     completion: tuple[int, ...]
     left: int | None
 
-    def chunks(self, limit: int) -> Iterator[TokenChunk]:
-        """Cut the completion, at its points of interest too, and at `limit` if it is longer."""
-        entry, whole = self.entry, len(self.completion) <= limit
+    def chunks(self, limit: int, *, behind: int = 0) -> Iterator[TokenChunk]:
+        """Cut the completion, at its points of interest too, and at `limit` if it is longer.
+
+        It begins `behind` the first tokens, where the turn was cut there and goes on.
+        """
+        entry, rest = self.entry, self.completion[behind:]
+        whole = len(rest) <= limit
         points = (entry.hang_after, entry.fault_after if entry.fault else None)
         return cut_into_chunks(
-            self.completion[:limit],
+            rest[:limit],
             chunk_tokens=entry.chunk_tokens,
             finish_reason=entry.finish if whole else FinishReason.LENGTH,
             cached_tokens=entry.cached_tokens,
-            also_at=[point for point in points if point is not None and (whole or point < limit)],
+            also_at=[
+                point - behind
+                for point in points
+                if point is not None and point >= behind and (whole or point - behind < limit)
+            ],
         )
 
 
@@ -50,6 +58,7 @@ class _Generation:
     """One generation that runs, for the counters and the journal."""
 
     request: GenerationRequest
+    behind: int = 0  # tokens of the entry that were said before
     sampled: list[int] = field(default_factory=list)
     ended: bool = False
 
@@ -90,9 +99,9 @@ class ScriptedEngine(SimulatedEngine):
         """Play an entry; raises `GenerationFailed` where none fits."""
         self.requests.append(request)
         limit = await self._admit(request)
-        part = self._choose(request)
-        with self._following(request) as generation:
-            for chunk in part.chunks(limit):
+        part, behind = self._choose(request)
+        with self._following(request, behind) as generation:
+            for chunk in part.chunks(limit, behind=behind):
                 await self._wait_and_fail(part.entry, generation)
                 chunk = with_logprobs(chunk, request.sampling.top_logprobs)
                 generation.sampled.extend(chunk.token_ids)
@@ -125,17 +134,22 @@ class ScriptedEngine(SimulatedEngine):
                     )
             self._parts.append(_Part(entry, completion, entry.times))
 
-    def _choose(self, request: GenerationRequest) -> _Part:
-        last = Transcript(request.prompt_token_ids).last
-        text = last.text() if last else ""
-        for part in self._parts:
-            if part.left != 0 and (part.entry.when is None or part.entry.when in text):
-                part.left = None if part.left is None else part.left - 1
-                return part
+    def _choose(self, request: GenerationRequest) -> tuple[_Part, int]:
+        """Return the entry that fits, and how many of its tokens the prompt ends with: a turn that was cut goes on."""
+        text, prompt = "", request.prompt_token_ids
+        for begin in turn_beginnings(prompt):
+            last, said = Transcript(prompt[:begin]).last, tuple(prompt[begin:])
+            text = last.text() if last else ""
+            for part in self._parts:
+                if part.left != 0 and (part.entry.when is None or part.entry.when in text):
+                    if part.completion[: len(said)] != said:
+                        break
+                    part.left = None if part.left is None else part.left - 1
+                    return part, len(said)
         raise GenerationFailed(f"The script has no entry for {text[:80]!r}.")
 
     async def _wait_and_fail(self, entry: ScriptEntry, generation: _Generation) -> None:
-        position = len(generation.sampled)
+        position = generation.behind + len(generation.sampled)
         await self._pause(entry.delay)
         if position == entry.hang_after:
             await self._hang(entry.wait_for_file)
@@ -163,8 +177,8 @@ class ScriptedEngine(SimulatedEngine):
                 return RuntimeError("scripted crash: secret detail")
 
     @contextmanager
-    def _following(self, request: GenerationRequest) -> Iterator[_Generation]:
-        generation = _Generation(request)
+    def _following(self, request: GenerationRequest, behind: int) -> Iterator[_Generation]:
+        generation = _Generation(request, behind)
         self.running += 1
         outcome = "error"
         try:

@@ -13,9 +13,30 @@ from itertools import pairwise
 from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, START, decode_tokens, encode_text
 from engine.formats.harmony.header import parse_header
 
+MAX_BEGINNINGS = 8  # messages of one turn that are looked at
 FUNCTIONS = "functions."  # the namespace of the functions that a client declares
 
 _ROLE = re.compile(r"[^\s<]*")
+
+
+def turn_beginnings(token_ids: Sequence[int]) -> list[int]:
+    """Return where the turn that this prompt asks for may begin, the earliest first; the prompt's end is the usual one.
+
+    A turn that was cut is gone on with by a prompt that ends with what it has said so far. That may be several messages
+    of the assistant, so the turn may begin behind any `<|start|>assistant` that only such messages follow.
+    """
+    assistant = encode_text("assistant")
+    found: list[int] = []
+    position = len(token_ids)
+    while position > 0 and len(found) < MAX_BEGINNINGS:
+        position -= 1
+        if token_ids[position] != START:
+            continue
+        begin = position + 1 + len(assistant)
+        if list(token_ids[position + 1 : begin]) != list(assistant):
+            break
+        found.append(begin)
+    return found[::-1] or [len(token_ids)]
 
 
 @dataclass(frozen=True, slots=True)

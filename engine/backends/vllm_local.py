@@ -1,10 +1,6 @@
 """vLLM's `AsyncLLM` in this process: token ids in, token ids out, on one machine's accelerators or its CPU.
 
-vLLM is imported when the engine starts, in a thread, and nowhere else: the import alone takes 5 s. Its engine core is a
-process of its own (and one more per accelerator). So there are three parties: our event loop, the thread that builds an
-`AsyncLLM`, and the engine core, which may die at any time.
-
-The states, by what is held:
+vLLM is imported in a thread when the engine starts (5 s). Its engine core is a process, which may die. The states:
 
     state      _llm       _loading          a request gets       left by
     loading    None       a thread builds   "is loading"         the thread: it is built, or it failed
@@ -15,7 +11,7 @@ The states, by what is held:
 A death is noticed in three ways: the generations that run fail at once, a new request sees `errored`, and where nothing
 is asked `_keep` looks every half second. All three lead to `_keep`, the only one that replaces an engine: it lets the
 rest of the dead one go (0.1 s, `STOP_SECONDS` + 2 at most), waits 1 s, and builds another one, which takes a minute.
-Until then requests get a 503. If the build fails, the next attempts follow after 2, 5, 10 and then every 30 s.
+Until then requests get a 503. If that fails, it tries again after 2, 5, 10 and then every 30 s.
 
 A thread cannot be cancelled, and an engine core that was started must not outlive us. `aclose()` sets `_closed` and
 then looks at `_launching`; the thread sets `_launching` and then looks at `_closed`. So one of them sees the other's

@@ -167,13 +167,6 @@ class ResponsesById:
             if run is not None and run.plan.background:
                 self._registry.cancel(run, reason="its client cancelled it")
 
-    def follow_here(self, response_ids: Collection[str]) -> None:
-        """Keep the logs of those of these responses that run here: readers on another worker follow them."""
-        for response_id in response_ids:
-            run = self._registry.get(response_id)
-            if run is not None:
-                run.follow()
-
     async def _cancel_elsewhere(self, project: str, response_id: str) -> ResponseObject:
         if self._others is None or not self._others.reaches_others:
             raise overloaded(

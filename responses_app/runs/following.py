@@ -82,7 +82,10 @@ class FollowedResponse:
 
 
 class Followers:
-    """All of this process. `machine` makes a response's machine of its object as it began."""
+    """All of this process. `machine` makes a response's machine of its object as it began.
+
+    `follow_here` asks this process itself to keep the logs of what it runs.
+    """
 
     def __init__(
         self,
@@ -90,11 +93,13 @@ class Followers:
         *,
         machine: Callable[[ResponseObject], ResponseMachine],
         max_lag_bytes: int,
+        follow_here: Callable[[Collection[str]], None],
         others: OtherWorkers | None = None,
     ) -> None:
         self._store = store
         self._machine = machine
         self._max_lag_bytes = max_lag_bytes
+        self._follow_here = follow_here
         self._others = others
         self._followed: set[FollowedResponse] = set()
 
@@ -163,7 +168,11 @@ class Followers:
                 await followed.bell.wait(BELL_SECONDS if hears else LOOK_SECONDS)
 
     async def _ask(self, response_id: str) -> bool:
-        """Ask the owner to keep the log while the response runs; return whether the word went out."""
+        """Ask the owner to keep the log while the response runs; return whether the word went out.
+
+        The owner may be this worker: it forgets the events of a response that nobody can pick up, but not its log.
+        """
+        self._follow_here([response_id])
         if self._others is None or not self._others.reaches_others:
             return False
         return await self._others.ask_to_follow(response_id)

@@ -4,7 +4,8 @@ Whoever has a response's plan and its inputs has all its events, with the same i
 So what is kept of a run is its inputs, about 4 bytes a token. When that is done:
 
     every stored response          with its end, in the same transaction
-    in the background              from its first input on, at most every `BACKGROUND_SECONDS`
+    in the background              from its first input on, at most every `BACKGROUND_SECONDS`,
+                                   or every `FOLLOWED_SECONDS` while somebody reads it
     what another worker follows    from the moment it asks on, at most every `FOLLOWED_SECONDS`
 
 The logs of all runs of a process are appended to in one transaction. Example: 50 background responses at 60 tokens/s
@@ -24,6 +25,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from responses_app.protocol.events import Event
 from responses_app.protocol.input_codec import encode_one
 from responses_app.protocol.inputs import Enqueued, Input, Started
+from responses_app.runs.journal import EventJournal
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -35,7 +37,7 @@ RETRY_SECONDS = 1.0  # after the store has failed
 
 
 class RunLog:
-    """What came to one response. `publish` tells its readers; `hold`: they hear only what is kept."""
+    """What came to one response; `journal` has its readers. `hold`: they hear only what is kept."""
 
     def __init__(
         self,
@@ -43,13 +45,13 @@ class RunLog:
         claim: Claim,
         *,
         live: "LiveLogs",
-        publish: Callable[[Sequence[Event]], None],
+        journal: EventJournal,
         hold: bool,
     ) -> None:
         self.response_id = response_id
         self.claim = claim
         self._live = live
-        self._publish = publish
+        self._journal = journal
         self._hold = hold
         self._data = bytearray()
         self._kept = 0  # bytes of it that are in the store for sure
@@ -61,11 +63,11 @@ class RunLog:
         """Note an input and what came of it."""
         self._data += encode_one(given)
         if self.closed or not self._hold:
-            self._publish(events)
+            self._journal.extend(events)
             if self._followed_until and self.is_followed and not self.closed:
                 self._live.note(self)
         elif isinstance(given, Enqueued | Started) and not self._held:
-            self._publish(events)
+            self._journal.extend(events)
         else:
             if events:
                 self._held.append((len(self._data), events))
@@ -83,8 +85,7 @@ class RunLog:
     def end(self) -> None:
         """Tell what is held back still: the response's end is kept, or it will be kept later."""
         self.closed = True
-        while self._held:
-            self._publish(self._held.popleft()[1])
+        self._tell_up_to(len(self._data))
         if self.is_followed:
             self._live.ring(self.response_id)
 
@@ -103,6 +104,11 @@ class RunLog:
         """Whether a reader on another worker follows it."""
         return asyncio.get_running_loop().time() < self._followed_until
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody, here or elsewhere, waits for what is kept."""
+        return self.is_followed or (self._hold and self._journal.readers > 0)
+
     def follow(self) -> None:
         """Keep it while it runs: somebody follows it, for the next `INTEREST_SECONDS`."""
         self._followed_until = asyncio.get_running_loop().time() + INTEREST_SECONDS
@@ -117,12 +123,18 @@ class RunLog:
     def has_kept(self, append: LogAppend) -> None:
         """Go on behind what is kept now, and tell what waited for that."""
         self._kept = max(self._kept, append.position + len(append.data))
-        while self._held and self._held[0][0] <= self._kept:
-            self._publish(self._held.popleft()[1])
+        self._tell_up_to(self._kept)
+
+    def _tell_up_to(self, position: int) -> None:
+        """Tell what comes of the log up to a position, as one lot: its readers had no chance to take it before."""
+        lot: list[Event] = []
+        while self._held and self._held[0][0] <= position:
+            lot += self._held.popleft()[1]
+        self._journal.extend(lot)
 
 
 class LiveLogs:
-    """Keeps the logs of the runs of this process; one task, which is there while there is something to keep.
+    """Keeps the logs of the runs of this process: all that have news in one transaction, and not too often.
 
     `tell` rings the bell for those who follow, `lose` stops what another worker took over, `gone` what was deleted.
     """
@@ -141,19 +153,21 @@ class LiveLogs:
         self._tell = tell
         self._news: dict[str, RunLog] = {}
         self._rung: set[str] = set()  # responses whose followers are to be told
-        self._task: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[object] | None = None  # of its own: Redis may take long
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when the next transaction may begin, by the loop's clock
         self._failed = False  # and it was said
 
     def note(self, log: RunLog) -> None:
         """Keep a log soon: it has news."""
         self._news[log.response_id] = log
-        self._start()
+        self._schedule()
 
     def ring(self, response_id: str) -> None:
         """Tell those who follow a response that there is more of it in the store."""
         self._rung.add(response_id)
-        self._start()
+        self._schedule()
 
     async def append(self, appends: Sequence[LogAppend]) -> Collection[str]:
         """Append to logs now; return which responses are not this worker's any more. Raises `StoreError`."""
@@ -166,36 +180,58 @@ class LiveLogs:
 
     async def aclose(self) -> None:
         """Stop; what runs has ended before."""
-        tasks = [task for task in (self._task, self._telling) if task is not None]
+        self._news.clear()
+        self._rung.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [task for task in (self._keeping, self._telling) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    def _start(self) -> None:
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._keep_all(), name="live logs")
+    def _schedule(self) -> None:
+        """See to it that what is to be done is done: at once, or once it is due; one thing at a time."""
+        if self._keeping is None and self._timer is None and (self._news or self._rung):
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._due:
+                self._timer = loop.call_at(self._due, self._begin)
+            else:
+                self._begin()
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._keeping = asyncio.create_task(self._keep_all(), name="live logs")
+        self._keeping.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._keeping = None
+        if not task.cancelled():
+            self._schedule()
 
     async def _keep_all(self) -> None:
-        """Keep what has news, all of it at once, until nothing has."""
-        while self._news or self._rung:
-            logs = [log for log in self._news.values() if not log.closed]
-            self._news.clear()
-            if logs and not await self._keep(logs):
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
+        """Keep what has news, all of it at once."""
+        logs = [log for log in self._news.values() if not log.closed]
+        self._news.clear()
+        pause = BACKGROUND_SECONDS
+        if logs and not await self._keep(logs):
+            pause = RETRY_SECONDS
+        else:
             self._rung.update(log.response_id for log in logs if log.is_followed)
-            is_followed = bool(self._rung)
-            self._tell_followers()
-            await asyncio.sleep(FOLLOWED_SECONDS if is_followed else BACKGROUND_SECONDS)
+            if self._rung:
+                self._tell_followers()
+            if any(log.is_awaited for log in logs):
+                pause = FOLLOWED_SECONDS
+        self._due = asyncio.get_running_loop().time() + pause
 
     def _tell_followers(self) -> None:
         """Ring the bell, unless it is being rung: what came since is told the next time."""
-        if self._rung and (self._telling is None or self._telling.done()):
+        if self._telling is None or self._telling.done():
             rung, self._rung = self._rung, set()
             self._telling = asyncio.create_task(self._tell(rung), name="bell")
 
     async def _keep(self, logs: Sequence[RunLog]) -> bool:
+        """Append to these logs; return whether that could be done."""
         appends = [log.news() for log in logs]
         try:
             not_ours = await self.append([append for append in appends if append.data])

@@ -8,7 +8,7 @@ outlives the registry.
 import asyncio
 import contextvars
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -191,6 +191,13 @@ class RunRegistry:
         if known is not None:
             known[0].lost = True
             self.cancel(known[0], reason="another worker took it over")
+
+    def follow(self, response_ids: Collection[str]) -> None:
+        """Keep the logs of those of these responses that run here while they run: somebody follows them."""
+        for response_id in response_ids:
+            run = self.get(response_id)
+            if run is not None:
+                run.follow()
 
     async def wait_for_end(self, run: ResponseRun) -> None:
         """Return when a run has ended."""

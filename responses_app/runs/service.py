@@ -274,7 +274,7 @@ class ResponseService:
         journal = EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable)
         log = None
         if plan.stored:
-            log = RunLog(plan.response_id, claim, live=self.live, publish=journal.extend, hold=plan.background)
+            log = RunLog(plan.response_id, claim, live=self.live, journal=journal, hold=plan.background)
         return ResponseRun(
             replace(plan, tools=wanted_tools(response, self.tools)),
             engine=model.engine,

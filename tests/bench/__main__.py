@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.bench import admin, chains, events, loads, memory, replay, work
+from tests.bench import admin, chains, events, loads, logs, memory, replay, work
 from tests.bench.report import Report, Result
 from tests.bench.servers import Bench, can_pin
 
@@ -27,6 +27,8 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "stalled": memory.stalled,
     "store": work.store,
     "inbound": work.inbound,
+    "log": logs.log,
+    "takeover": logs.takeover,
     "replay": replay.replay,
     "admin": admin.admin,
 }

@@ -50,7 +50,8 @@ class BenchServer(Server):
     def __init__(self, folder: Path, application: str = OURS, **settings: object) -> None:
         self._application = application
         settings = {"max_websocket_connections": 5000, **settings}
-        super().__init__(folder, script=None if application == ENDLESS else SCRIPT, **settings)
+        script = None if application == ENDLESS or "engine" in settings else SCRIPT
+        super().__init__(folder, script=script, **settings)
         if application == BARE:
             self.environ["DJANGO_SETTINGS_MODULE"] = "tests.bench.bare_settings"
         self.environ["BENCH_FRAMES"] = str(folder.parent / "frames.json")

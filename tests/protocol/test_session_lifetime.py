@@ -138,3 +138,7 @@ class TestLifetime:
         [a] = started(connection.receive(*create("a")))
         assert connection.tick(5000) == [CancelRuns()]
         assert [type(command) for command in connection.ended(a, Status.CANCELLED, None)] == [Send, Close]
+
+    def test_an_idle_connection_that_is_looked_at_long_after_its_end_only_closes(self) -> None:
+        commands = session().tick(5000)
+        assert [type(command) for command in commands] == [Send, Close], "there is nothing to cancel"

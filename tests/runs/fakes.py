@@ -198,7 +198,7 @@ class FakeOthers:
             hear = {
                 "cancel": site.responses.cancel_here,
                 "forget": site.forgetting.here,
-                "follow": site.responses.follow_here,
+                "follow": site.registry.follow,
                 "logged": site.followers.ring,
             }
             hear[word](response_ids)
@@ -252,7 +252,11 @@ class Site:
             live=self.live,
         )
         self.followers = Followers(
-            self.store, machine=self.service.machine, max_lag_bytes=self.max_lag_bytes, others=self.others
+            self.store,
+            machine=self.service.machine,
+            max_lag_bytes=self.max_lag_bytes,
+            follow_here=self.registry.follow,
+            others=self.others,
         )
         self.responses = ResponsesById(
             self.store,

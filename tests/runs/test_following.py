@@ -169,6 +169,17 @@ async def test_a_lost_word_of_the_bell_only_delays(monkeypatch: pytest.MonkeyPat
     assert await followed.to_the_end() == await reading.to_the_end()
 
 
+async def test_its_own_worker_gives_what_it_has_forgotten_of_it(redis: bool) -> None:
+    gate = asyncio.Event()
+    owner, _ = workers(redis=redis, engine=FakeEngine([[HALF, gate, ANSWER]]))
+    reading = await owner.begin(input="hi", transport="json")
+    await reading.until("response.output_text.delta")
+    followed = await owner.follow(reading.reader.response_id)
+    await followed.until("response.output_text.delta")
+    gate.set()
+    assert await followed.to_the_end() == await reading.to_the_end()
+
+
 async def test_no_task_is_left_behind(redis: bool) -> None:
     owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
     reading = await owner.begin(input="hi", background=True)

@@ -187,3 +187,14 @@ async def test_events_that_are_forgotten_cannot_be_read() -> None:
     await reading.to_the_end()
     with pytest.raises(EventsForgotten):
         reading.run.journal.attach(lambda: None, lambda: None, starting_after=0)
+
+
+async def test_the_time_to_live_begins_anew_when_a_reader_leaves() -> None:
+    site = site_of(ttl=0.1)
+    reading = await site.begin(input="hi", transport="sse")
+    await reading.to_the_end()
+    site.registry.resumable.sweep()
+    await asyncio.sleep(0.12)
+    reading.leave()
+    site.registry.resumable.sweep()
+    assert len(site.registry.resumable) == 1

@@ -50,8 +50,8 @@ class Left:
         left = cls()
         http = await stack.enter_async_context(http_client(server))
         left.silent = [await begin(http, "[dumb a]", metadata={"mine": "yes"}), await begin(http, "[dumb b]")]
-        for background, ids in ((True, left.talking), (False, left.foreground)):
-            stream = await RawStream.create(server, input="[hang]", background=background)
+        for background, text, ids in ((True, gate("b0"), left.talking), (False, "[hang]", left.foreground)):
+            stream = await RawStream.create(server, input=text, background=background)
             events = await stream.until("response.output_text.delta")
             ids.append(events[0]["response"]["id"])
             stack.callback(stream.kill)
@@ -86,12 +86,15 @@ def assert_stopped(response: Frame) -> None:
 
 
 async def assert_left(http: httpx.AsyncClient, left: Left) -> None:
-    """Check what became of what ran: silent ones were run again, others have failed."""
+    """Check what became of what ran: in the background it was gone on with, the rest has failed."""
     for response in left.silent:
         done = await get(http, response["id"])
         assert (done["status"], text_of(done)) == ("completed", ANSWER)
         assert (done["created_at"], done["metadata"]) == (response["created_at"], response["metadata"])
-    for response_id in (*left.talking, *left.foreground):
+    for response_id in left.talking:
+        done = await get(http, response_id)
+        assert (done["status"], text_of(done)) == ("completed", "Hello there, friend.")
+    for response_id in left.foreground:
         assert_stopped(await get(http, response_id))
 
 
@@ -104,6 +107,7 @@ async def test_what_was_promised_is_kept_and_nothing_hangs(folder: Path) -> None
             server.kill()
         for name in "ab":
             speak(server, name)
+        release(server, "b0")
         server.start()
         server.kill()  # once more, before it could look after anything
         server.start()
@@ -133,6 +137,7 @@ async def test_another_server_takes_over_while_it_serves(folder: Path) -> None:
                 async with under_load(victim, enough=ENOUGH // 2) as victims:
                     for name in "ab":
                         speak(heir, name)
+                    release(heir, "b0")
                     victim.kill()
                 await settled(heir, victims.ids | left.ids)
                 before = len(heirs.seen)

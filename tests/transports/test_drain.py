@@ -13,6 +13,7 @@ from tests.protocol.laws import assert_laws
 from tests.server import Server
 from tests.transports.background import ANSWER, begin, get, new_server, speak, until
 from tests.transports.raw_streams import RawStream
+from tests.transports.scripts import gate, release
 from tests.waiting import eventually
 
 STATUSES = (0, -signal.SIGTERM)  # of a process that ended as it should
@@ -87,7 +88,7 @@ async def test_what_ends_within_the_grace_is_waited_for(folder: Path, kind: str)
 
 
 @pytest.mark.parametrize(("kind", "grace"), [("daphne", 0), ("uvicorn", 0), ("daphne", 0.3)], indirect=["kind"])
-async def test_what_does_not_end_goes_back_to_the_queue_or_has_failed(folder: Path, kind: str, grace: float) -> None:
+async def test_what_does_not_end_goes_on_after_the_next_start_or_fails(folder: Path, kind: str, grace: float) -> None:
     server = new_server(folder, kind=kind, shutdown_grace_seconds=grace).start()
     try:
         async with http_client(server) as http, await Socket.open(server.ws_url) as socket:
@@ -96,7 +97,7 @@ async def test_what_does_not_end_goes_back_to_the_queue_or_has_failed(folder: Pa
             await socket.create("[hang]")
             frames = await socket.until("response.output_text.delta")
             dumb = await begin(http, "[dumb a]", metadata={"a": "b"})
-            said = await RawStream.create(server, input="[hang]", background=True)
+            said = await RawStream.create(server, input=gate("a0"), background=True)
             seen = await said.until("response.output_text.delta")
             waiting = [await begin(http, f"[dumb {name}]", instructions=name) for name in "bc"]
             watched = await RawStream.resume(server, dumb["id"])
@@ -104,18 +105,22 @@ async def test_what_does_not_end_goes_back_to_the_queue_or_has_failed(folder: Pa
             items = (await http.get(f"/responses/{dumb['id']}/input_items")).json()
             stopping = asyncio.create_task(asyncio.to_thread(server.stop))
             spoken += await foreground.rest()
-            seen += await said.rest()
             frames += await socket.answer()
-            assert await watched.take(10) == []
-            assert not watched.done, "this stream is not over: it goes on after the next start"
+            for stream in (said, watched):
+                assert await stream.take(10) == []
+                assert not stream.done, "this stream is not over: it goes on after the next start"
             assert await stopping in STATUSES
         assert_quiet(server)
-        for events in (spoken, seen, frames):
+        for events in (spoken, frames):
             assert_stopped(events)
         for name in "abc":
             speak(server, name)
+        release(server, "a0")
         with server:
             async with http_client(server) as http:
+                seen += await (await RawStream.resume(server, seen[0]["response"]["id"], len(seen) - 1)).rest()
+                assert_laws(seen)
+                assert text_of(seen[-1]["response"]) == "Hello there, friend."
                 for events in (spoken, seen, frames):
                     assert await get(http, events[0]["response"]["id"]) == events[-1]["response"]
                 for response in (dumb, *waiting):
@@ -144,7 +149,7 @@ def assert_stopped(events: list[Frame]) -> None:
 async def test_a_second_signal_or_ctrl_c_ends_the_wait(folder: Path, kind: str, sent: signal.Signals) -> None:
     server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
     try:
-        stream = await RawStream.create(server, input="[hang]", background=True)
+        stream = await RawStream.create(server, input="[hang]")
         events = await stream.until("response.output_text.delta")
         if sent == signal.SIGTERM:
             tell_to_stop(server)

@@ -26,7 +26,10 @@ HANG = 9.0  # seconds: three leases
 
 
 class Stopped:
-    """What runs in a server that is stopped: silent ones that wait, and others that have begun to answer."""
+    """What runs in a server that is stopped: silent ones that wait, and others that have begun to answer.
+
+    `talking` is in the background, `streamed` are not.
+    """
 
     def __init__(self) -> None:
         self.silent: list[Frame] = []
@@ -37,7 +40,7 @@ class Stopped:
     @property
     def ended(self) -> set[str]:
         """Those that others let fail."""
-        return {self.talking, *self.streamed}
+        return set(self.streamed)
 
     @classmethod
     async def begin(cls, server: Server, stack: AsyncExitStack, conversation: str) -> "Stopped":
@@ -83,7 +86,9 @@ async def test_a_worker_that_was_stopped_beyond_its_lease_overrules_nobody(folde
                 release(sleeper, name)
             await eventually(lambda: statuses(heir, some.ended) == {"failed"}, timeout=2 * LEASE + A_BIT)
             speak(heir, "a")
+            release(heir, "a0")
             await until(http, some.silent[0]["id"], "completed")
+            await until(http, some.talking, "completed")
             await eventually(lambda: len(generations(heir, some.silent[1]["id"])) == 0)  # it waits there
             decided = rows(heir)
             os.kill(sleeper.process.pid, signal.SIGCONT)

@@ -22,13 +22,13 @@ MADE = ("background", "sse", "websocket")
 
 
 def script(folder: Path) -> list[Entry]:
-    """Return the main script, `[slow]`, which takes its time, and `[heavy]`: 5.8 MB in 500 events.
+    """Return the main script, `[slow]`, which takes its time, and `[heavy]`: 11.6 MB in 1000 events.
 
     That is more than the kernel takes for a reader that reads nothing (4 MB), and the bound of the lag.
     """
     line = encode_harmony("-" * 96)
     assert len(line) == 1
-    heavy = [*encode_harmony(BEGIN), *(line * 60_000), *encode_harmony("<|return|>")]
+    heavy = [*encode_harmony(BEGIN), *(line * 120_000), *encode_harmony("<|return|>")]
     return [
         {"when": "[slow]", "say": SLOW, "delay": 0.002},
         {"when": "[heavy]", "tokens": heavy, "chunk_tokens": 120, "delay": 0.002},

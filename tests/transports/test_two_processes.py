@@ -150,12 +150,12 @@ async def test_what_one_runs_the_other_can_watch_and_not_touch(
     assert (await two.get(f"/responses/{response['id']}/input_items")).json()["data"]
     answer = await two.post("/responses", json={"input": "And?", "previous_response_id": response["id"]})
     read_error_answer(answer, status=400, code="previous_response_in_progress", param="previous_response_id")
-    answer = await two.get(f"/responses/{response['id']}?stream=true")
-    message = read_error_answer(answer, status=400, code="stream_not_kept", param="stream")
-    assert "another worker" in message
-    assert "RESPONSES_SESSION_TTL" not in message
+    stream = await RawStream.resume(pair[1], response["id"])
+    first = await stream.take(3)
+    assert [event["type"] for event in first] == ["response.created", "response.queued", "response.in_progress"]
     speak(pair[0], "a")
     done = await until(two, response["id"], "completed")
+    assert (await stream.rest())[-1]["response"] == done
     assert text_of(await create(two, "And?", previous_response_id=done["id"])) == "Hello there, friend."
 
 

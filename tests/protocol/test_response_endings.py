@@ -1,0 +1,232 @@
+"""`ResponseMachine`: how a response begins, what is due, and how it ends or is stopped."""
+
+import pytest
+
+from engine.formats.harmony.encoding import encode_harmony
+from engine.types import FinishReason
+from responses_app.protocol.commands import CallTool, Finish, Generate, Prefill
+from responses_app.protocol.errors import SERVER_STOPPED
+from responses_app.protocol.inputs import (
+    Ended,
+    Enqueued,
+    Failed,
+    Mode,
+    Prefilled,
+    Sealed,
+    Started,
+    Stopped,
+    StopReason,
+    ToolReturned,
+    TurnBegan,
+)
+from responses_app.protocol.resources import Status
+from responses_app.protocol.stream import LocalProtocolError
+from tests.protocol.machines import (
+    ANSWER,
+    AT,
+    BROKEN,
+    CALL,
+    HALF,
+    PYTHON,
+    THOUGHT,
+    count,
+    ending_of,
+    sampled,
+    told,
+    turn,
+    types_of,
+)
+
+STOP, LENGTH, ABORT = FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT
+
+
+class TestBeginnings:
+    def test_one_that_starts_at_once(self) -> None:
+        driver, command = told(Started(budget=7))
+        assert types_of(driver) == ["created", "in_progress"]
+        assert command == driver.machine.due == Generate(0, budget=7)
+
+    def test_one_that_waits_first(self) -> None:
+        driver, command = told(Enqueued())
+        assert (types_of(driver), command, driver.machine.due) == (["created", "queued"], None, None)
+        assert isinstance(driver.tell(Started()), Generate)
+        assert types_of(driver) == ["created", "queued", "in_progress"]
+
+    def test_a_warm_up_says_one_event_and_is_done_once_the_prompt_is_there(self) -> None:
+        driver, command = told(Started(Mode.WARM_UP))
+        assert types_of(driver) == ["created"]
+        assert command == Prefill()
+        assert ending_of(driver.tell(Prefilled())) == ("completed", None)
+        driver.tell(Ended(AT))
+        assert driver.seen[-1]["response"]["usage"] is None, "nothing was generated"
+
+    def test_what_cannot_come_now_is_a_bug_of_the_driver(self) -> None:
+        for so_far, given in [
+            ((), TurnBegan(9)),
+            ((), sampled(HALF)),
+            ((), Sealed("sealed")),
+            ((), ToolReturned("2")),
+            ((), Prefilled()),
+            ((), Ended(AT)),
+            ((Started(),), Prefilled()),
+            ((Started(),), sampled(HALF)),
+            ((Started(),), Sealed("sealed")),
+            ((Started(),), ToolReturned("2")),
+            ((Started(),), Started()),
+            ((Started(), TurnBegan(9)), TurnBegan(9)),
+            ((Started(Mode.COMPACT), TurnBegan(9)), Sealed("before it was asked for")),
+        ]:
+            driver, _ = told(*so_far)
+            with pytest.raises(LocalProtocolError):
+                driver.tell(given)
+
+
+class TestDue:
+    def test_a_generation_that_was_cut_goes_on_with_what_it_has_and_what_is_left(self) -> None:
+        driver, _ = told(Started(budget=50), TurnBegan(9), sampled(HALF))
+        due = driver.machine.due
+        assert isinstance(due, Generate)
+        assert list(due.sampled) == encode_harmony(HALF)
+        assert due.budget == 50 - count(HALF)
+
+    def test_a_generation_that_has_not_begun_has_nothing_yet(self) -> None:
+        driver, command = told(Started(budget=50))
+        assert driver.machine.due == command
+        assert not driver.machine.due.sampled
+
+    def test_any_other_command_stands_as_it_was_given(self) -> None:
+        driver, command = told(Started(), *turn(PYTHON), hosted=True)
+        assert driver.machine.due == command == CallTool("python", "1+1")
+
+    def test_nothing_is_due_after_the_end(self) -> None:
+        driver, command = told(Started(), *turn(ANSWER))
+        assert isinstance(command, Finish)
+        assert driver.machine.ending == command.ending
+        assert driver.tell(Ended(AT)) is None
+        assert (driver.machine.due, driver.machine.ending) == (None, None)
+
+
+class TestEndings:
+    @pytest.mark.parametrize(
+        ("text", "finish", "end"),
+        [
+            (ANSWER, STOP, ("completed", None)),
+            (CALL, STOP, ("completed", None)),
+            (THOUGHT.removesuffix("<|start|>assistant"), STOP, ("completed", None)),
+            ("", STOP, ("incomplete", None)),
+            (HALF, LENGTH, ("incomplete", "max_output_tokens")),
+            ("", LENGTH, ("incomplete", "max_output_tokens")),
+            (HALF, ABORT, ("cancelled", None)),
+        ],
+    )
+    def test_the_end_of_a_turn_decides_it(self, text: str, finish: FinishReason, end: tuple[str, str | None]) -> None:
+        driver, command = told(Started(), *turn(text, finish))
+        assert ending_of(command) == end
+        driver.tell(Ended(AT))
+        response = driver.seen[-1]["response"]
+        assert response["status"] == end[0]
+        assert response["incomplete_details"] == (end[1] and {"reason": end[1]})
+        assert response["completed_at"] == (AT if end[0] == "completed" else None)
+
+    def test_the_end_is_decided_once(self) -> None:
+        """It is kept before clients see it, so nothing that comes meanwhile may change it."""
+        driver, _ = told(Started(), *turn(ANSWER))
+        before = driver.bytes
+        for late in (Stopped(StopReason.CANCELLED), Failed(BROKEN), sampled(HALF), TurnBegan(1), Started()):
+            assert driver.tell(late) is None
+        assert driver.bytes == before
+        driver.tell(Ended(AT))
+        assert types_of(driver)[-1] == "completed"
+
+    def test_after_the_end_nothing_is_said(self) -> None:
+        driver, _ = told(Started(), *turn(ANSWER), Ended(AT))
+        before = driver.bytes
+        for late in (Stopped(StopReason.CANCELLED), Failed(BROKEN), Ended(AT), sampled(HALF), TurnBegan(1), Started()):
+            assert driver.tell(late) is None
+        assert driver.bytes == before
+
+    def test_the_outcome_is_the_response_of_the_terminal_event(self) -> None:
+        driver, _ = told(Started(), *turn(ANSWER))
+        outcome = driver.machine.outcome(AT)
+        driver.tell(Ended(AT))
+        assert driver.events[-1].fields["response"] == outcome
+        assert outcome["status"] == "completed"
+
+    def test_an_end_that_could_not_be_kept_has_failed(self) -> None:
+        driver, _ = told(Started(), *turn(ANSWER))
+        outcome = driver.machine.outcome(AT, BROKEN)
+        driver.tell(Ended(AT, BROKEN))
+        assert types_of(driver)[-1] == "failed"
+        assert driver.events[-1].fields["response"] == outcome
+        assert (outcome["error"], outcome["completed_at"]) == (BROKEN, None)
+        assert outcome["usage"]["output_tokens"] == count(ANSWER)
+
+    def test_a_failure_says_nothing_of_the_item_it_cuts(self) -> None:
+        driver, command = told(Started(), TurnBegan(9), sampled(HALF), Failed(BROKEN))
+        assert ending_of(command) == ("failed", None)
+        assert command.ending.error == BROKEN
+        driver.tell(Ended(AT))
+        assert "output_item.done" not in types_of(driver)
+
+    def test_every_other_end_closes_the_item_before_the_end_is_kept(self) -> None:
+        driver, _ = told(Started(), TurnBegan(9), sampled(HALF), Stopped(StopReason.CANCELLED))
+        assert types_of(driver)[-1] == "output_item.done"
+        assert driver.items[-1]["status"] == "incomplete"
+
+
+class TestStops:
+    @pytest.mark.parametrize(
+        ("reason", "end"),
+        [
+            (StopReason.CANCELLED, ("cancelled", None)),
+            (StopReason.INTERRUPTED, ("incomplete", "interrupted")),
+            (StopReason.SERVER_STOPPED, ("failed", None)),
+        ],
+    )
+    def test_in_the_middle_of_an_item(self, reason: StopReason, end: tuple[str, str | None]) -> None:
+        _, command = told(Started(), TurnBegan(9), sampled(HALF), Stopped(reason))
+        assert ending_of(command) == end
+
+    def test_a_server_that_stops_says_so(self) -> None:
+        _, command = told(Started(), Stopped(StopReason.SERVER_STOPPED))
+        assert command.ending.error == SERVER_STOPPED  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize("reason", [StopReason.CANCELLED, StopReason.INTERRUPTED, StopReason.STEERED])
+    def test_what_has_not_started_is_cancelled(self, reason: StopReason) -> None:
+        _, command = told(Enqueued(), Stopped(reason))
+        assert ending_of(command) == ("cancelled", None)
+
+    def test_steering_lets_the_item_be_said_and_no_more(self) -> None:
+        driver, command = told(Started(), TurnBegan(9), sampled(HALF), Stopped(StopReason.STEERED))
+        assert command is None
+        assert driver.tell(sampled(" and more")) is None
+        command = driver.tell(sampled(f"<|end|><|start|>assistant{ANSWER}"))
+        assert ending_of(command) == ("incomplete", "steered")
+        [item] = driver.items
+        assert (item["status"], item["content"][0]["text"]) == ("completed", "Half of it and more")
+        assert driver.machine.turns[0].output_tokens == count(f"{HALF} and more<|end|>"), "the rest is not counted"
+
+    def test_steering_between_two_items_ends_it_at_once(self) -> None:
+        for inputs in ((), (TurnBegan(9),), (TurnBegan(9), sampled(THOUGHT))):
+            _, command = told(Started(), *inputs, Stopped(StopReason.STEERED))
+            assert ending_of(command) == ("incomplete", "steered")
+
+    def test_steering_while_a_tool_runs_ends_it_at_once(self) -> None:
+        driver, command = told(Started(), *turn(PYTHON), Stopped(StopReason.STEERED), hosted=True)
+        assert ending_of(command) == ("incomplete", "steered")
+        assert driver.items[-1]["status"] == "incomplete"
+
+    def test_a_call_that_was_being_said_when_it_was_steered_is_finished_and_not_answered(self) -> None:
+        driver, _ = told(Started(), TurnBegan(9), sampled(PYTHON.removesuffix("<|call|>")), hosted=True)
+        assert driver.tell(Stopped(StopReason.STEERED)) is None
+        assert ending_of(driver.tell(sampled("<|call|>", STOP))) == ("incomplete", "steered")
+
+
+def test_the_status_is_what_readers_know() -> None:
+    driver, _ = told(Enqueued())
+    assert driver.machine.status is Status.QUEUED
+    for given in (Started(), *turn(ANSWER)):
+        driver.tell(given)
+        assert driver.machine.status is Status.IN_PROGRESS
+    driver.tell(Ended(AT))
+    assert driver.machine.status is Status.COMPLETED

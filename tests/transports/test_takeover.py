@@ -1,0 +1,324 @@
+"""Workers are killed while background responses run: others go on with them, and readers see one stream.
+
+Two workers on one database, with Redis, without, and with one that is away. `TAKEOVER_KILLS` says how often one of them
+is killed, at a random moment, under `RUNNING` responses at different points of their streams.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.clients import Frame, http_client, text_of
+from tests.protocol.laws import assert_laws
+from tests.redis_server import RedisServer
+from tests.server import Server
+from tests.transports.background import begin, cancel, get, until
+from tests.transports.raw_streams import CUT, RawStream
+from tests.transports.scripts import BEGIN
+from tests.transports.stored import stored, stored_statuses
+from tests.waiting import eventually
+
+KILLS = int(os.environ.get("TAKEOVER_KILLS", "2"))
+RUNNING = 6  # responses at once
+LEASE = 1.0  # WORKER_LEASE_SECONDS
+NUMBERS = " ".join(str(number) for number in range(400))
+LONG = f"<|channel|>analysis<|message|>Let me count: ümläute 🙂.<|end|><|start|>assistant{BEGIN}{NUMBERS}<|return|>"
+REDIS = ("with Redis", "without Redis", "Redis is away")
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    """A Redis of these tests' own."""
+    server = RedisServer()
+    server.start()
+    yield server
+    server.close()
+
+
+class Pair:
+    """Two workers on one database; `alive` are those that can be asked."""
+
+    def __init__(self, folder: Path, *, delay: float, **settings: object) -> None:
+        script = [{"when": "[long]", "say": LONG, "delay": delay}, {"say": f"{BEGIN}Hello.<|return|>"}]
+        limits = {"worker_lease_seconds": LEASE, "background_max_running": 20}
+        self.workers = [Server(folder, script=script, **{**limits, **settings}) for _ in range(2)]  # type: ignore[arg-type]
+        for name, worker in zip("ab", self.workers, strict=True):
+            worker.log = folder / f"{name}.log"
+        self.alive: list[Server] = []
+
+    def start(self, worker: Server) -> None:
+        """Start a worker."""
+        worker.start()
+        self.alive.append(worker)
+
+    def kill(self, worker: Server) -> None:
+        """Kill a worker."""
+        self.alive.remove(worker)
+        worker.kill()
+
+    def other(self, worker: Server) -> Server:
+        """Return the other one."""
+        return self.workers[1 - self.workers.index(worker)]
+
+
+@asynccontextmanager
+async def two_workers(folder: Path, *, delay: float = 0.01, **settings: object) -> AsyncIterator[Pair]:
+    """Run two workers; nothing breaks in either."""
+    pair = Pair(folder, delay=delay, **settings)
+    try:
+        for worker in pair.workers:
+            await asyncio.to_thread(pair.start, worker)
+        yield pair
+        for worker in list(pair.alive):
+            await asyncio.to_thread(worker.stop)
+        for worker in pair.workers:
+            for noise in ("Traceback", "was never", "Task was destroyed", "locked"):
+                assert noise not in worker.output, worker.output[-4000:]
+    finally:
+        for worker in pair.workers:
+            if worker.process is not None and worker.is_running:
+                worker.kill()
+
+
+class Reader:
+    """Reads a response to its end, wherever it is to be had; `events` is what it has seen."""
+
+    def __init__(self, pair: Pair, response_id: str, *, chance: random.Random) -> None:
+        self.pair = pair
+        self.response_id = response_id
+        self.events: list[Frame] = []
+        self._chance = chance
+
+    async def read(self) -> None:
+        """Come back as often as it is cut, to any worker that lives."""
+        while not self.events or "output" not in self.events[-1].get("response", {}) or not self._has_ended():
+            if not self.pair.alive:
+                await asyncio.sleep(0.05)
+                continue
+            worker = self._chance.choice(self.pair.alive)
+            last = self.events[-1]["sequence_number"] if self.events else None
+            with suppress(*CUT):
+                stream = await RawStream.resume(worker, self.response_id, last)
+                try:
+                    while (event := await stream.next()) is not None:
+                        self.events.append(event)
+                finally:
+                    stream.kill()
+            await asyncio.sleep(0.02)
+
+    def _has_ended(self) -> bool:
+        return self.events[-1]["type"] in ("response.completed", "response.incomplete", "response.failed")
+
+
+async def hold_to_the_laws(pair: Pair, readers: list[Reader]) -> None:
+    """Check that each has seen one whole stream, which every worker gives again, and nothing is counted twice."""
+    for reader in readers:
+        assert_laws(reader.events)
+        response = reader.events[-1]["response"]
+        assert (response["status"], text_of(response)) == ("completed", NUMBERS)
+        for worker in pair.alive:
+            again = await (await RawStream.resume(worker, reader.response_id)).rest()
+            assert again == reader.events
+            async with http_client(worker) as http:
+                assert await get(http, reader.response_id) == response
+
+
+@pytest.mark.parametrize("bell", REDIS)
+async def test_killed_at_any_moment_they_are_gone_on_with(folder: Path, redis: RedisServer, bell: str) -> None:
+    settings = {} if bell == "without Redis" else {"redis_url": redis.url}
+    chance = random.Random(f"{bell} {KILLS}")
+    async with two_workers(folder, delay=max(0.006, 0.004 * KILLS), **settings) as pair:
+        readers: list[Reader] = []
+        for number in range(RUNNING):
+            async with http_client(pair.workers[number % 2]) as http:
+                response = await begin(http, "[long]")
+            readers.append(Reader(pair, response["id"], chance=chance))
+        reading = [asyncio.create_task(reader.read()) for reader in readers]
+        if bell == "Redis is away":
+            await asyncio.to_thread(redis.pause)
+        try:
+            for _ in range(KILLS):
+                await asyncio.sleep(chance.uniform(0.05, 0.6))
+                victim = chance.choice(pair.workers)
+                await asyncio.to_thread(pair.kill, victim)
+                await asyncio.to_thread(pair.start, victim)
+            async with asyncio.timeout(120):
+                await asyncio.gather(*reading)
+        finally:
+            if bell == "Redis is away":
+                redis.resume()
+        await hold_to_the_laws(pair, readers)
+        epochs = {row[0]: row[1] for row in stored(pair.workers[0], "SELECT id, epoch FROM responses_app_response")}
+        assert max(epochs.values()) > 1, "something was taken over"
+
+
+async def test_the_next_start_goes_on_where_one_worker_is_all_there_is(folder: Path) -> None:
+    pair = Pair(folder, delay=0.004)
+    worker = pair.workers[0]
+    try:
+        pair.start(worker)
+        async with http_client(worker) as http:
+            readers = [Reader(pair, (await begin(http, "[long]"))["id"], chance=random.Random(1)) for _ in range(3)]
+        reading = [asyncio.create_task(reader.read()) for reader in readers]
+        for end in (worker.kill, worker.stop):  # by force, and as a deployment does it
+            before = [len(reader.events) for reader in readers]
+            await eventually(
+                lambda before=before: all(  # type: ignore[misc]
+                    len(reader.events) > seen + 10 for reader, seen in zip(readers, before, strict=True)
+                ),
+                timeout=20,
+            )
+            pair.alive.clear()
+            await asyncio.to_thread(end)
+            await asyncio.to_thread(pair.start, worker)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*reading)
+        await hold_to_the_laws(pair, readers)
+        assert "goes to another worker: the server stops" in worker.output
+    finally:
+        worker.stop()
+
+
+async def test_a_worker_that_was_stopped_beyond_its_lease_writes_nothing(folder: Path) -> None:
+    async with two_workers(folder, delay=0.01) as pair:
+        sleeper, heir = pair.workers
+        async with http_client(sleeper) as http:
+            readers = [Reader(pair, (await begin(http, "[long]"))["id"], chance=random.Random(2)) for _ in range(4)]
+        pair.alive.remove(sleeper)
+        reading = [asyncio.create_task(reader.read()) for reader in readers]
+        own = [await RawStream.resume(sleeper, reader.response_id) for reader in readers]
+        seen = [await stream.take(20) for stream in own]
+        assert sleeper.process is not None
+        os.kill(sleeper.process.pid, signal.SIGSTOP)
+        ids = [reader.response_id for reader in readers]
+        try:
+            await eventually(lambda: {epoch_of(heir, each) for each in ids} == {2}, timeout=20)
+            await eventually(lambda: all(len(reader.events) > 100 for reader in readers), timeout=20)
+        finally:
+            os.kill(sleeper.process.pid, signal.SIGCONT)
+        for stream, events, reader in zip(own, seen, readers, strict=True):
+            events += await stream.take(10**6)
+            assert not stream.done, "its stream ends without an end, so its client comes back"
+            shared = min(len(events), len(reader.events))
+            assert events[:shared] == reader.events[:shared]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*reading)
+        await hold_to_the_laws(pair, readers)
+        assert {epoch_of(heir, each) for each in ids} == {2}
+        pair.alive.append(sleeper)
+
+
+async def seen(server: Server, response_id: str, count: int = 20) -> list[Frame]:
+    """Read the first events of a response, and leave."""
+    stream = await RawStream.resume(server, response_id)
+    try:
+        return await stream.take(count)
+    finally:
+        stream.kill()
+
+
+def epoch_of(server: Server, response_id: str) -> int:
+    """Return how often a response was claimed."""
+    rows = {row[0]: row[1] for row in stored(server, "SELECT id, epoch FROM responses_app_response")}
+    return int(rows[response_id])
+
+
+@pytest.mark.parametrize("bell", REDIS[:2])
+@pytest.mark.parametrize("moment", ["it runs", "its worker is dead", "it was taken over"])
+async def test_it_is_deleted_and_cancelled_from_any_worker_at_any_moment(
+    folder: Path, redis: RedisServer, bell: str, moment: str
+) -> None:
+    settings = {"redis_url": redis.url} if bell == "with Redis" else {}
+    async with two_workers(folder, delay=0.02, **settings) as pair:
+        owner, other = pair.workers
+        async with http_client(owner) as http, http_client(other) as elsewhere:
+            deleted, cancelled = [await begin(http, "[long]") for _ in range(2)]
+            for response in (deleted, cancelled):
+                await seen(other, response["id"])
+            if moment != "it runs":
+                await asyncio.to_thread(pair.kill, owner)
+            if moment == "it was taken over":
+                await eventually(lambda: epoch_of(other, cancelled["id"]) == 2, timeout=15)
+            assert (await elsewhere.delete(f"/responses/{deleted['id']}")).status_code == 200
+            if bell == "with Redis" or moment == "it was taken over":
+                await eventually(lambda: is_cancelled(elsewhere, cancelled), timeout=20)
+            else:
+                refused = await elsewhere.post(f"/responses/{cancelled['id']}/cancel")
+                assert (refused.status_code, "REDIS_URL" in refused.text) == (503, True)
+                await asyncio.to_thread(redis_free_end, pair, owner)
+            await eventually(lambda: nothing_runs(other, pair), timeout=20)
+            assert deleted["id"] not in stored_statuses(other)
+            assert (await elsewhere.get(f"/responses/{deleted['id']}")).status_code == 404
+
+
+def redis_free_end(pair: Pair, owner: Server) -> None:
+    """End the owner, if it lives: nothing else tells it to cancel."""
+    if owner in pair.alive:
+        pair.kill(owner)
+
+
+async def is_cancelled(http: httpx.AsyncClient, response: Frame) -> bool:
+    """Ask for it as clients do, who try again where that helps."""
+    (answer,) = await cancel(http, response)
+    return answer.get("status") == "cancelled" or "already" in str(answer)
+
+
+async def nothing_runs(server: Server, pair: Pair) -> bool:
+    """Whether nothing runs, or only what nobody may cancel here."""
+    running = [each for each in stored_statuses(server).values() if each in ("queued", "in_progress")]
+    return not running or len(pair.alive) == 1
+
+
+async def test_what_is_past_its_time_is_unknown_while_it_runs(folder: Path) -> None:
+    async with two_workers(folder, delay=0.02, responses_store_ttl=2) as pair:
+        owner, other = pair.workers
+        async with http_client(owner) as http, http_client(other) as elsewhere:
+            response = await begin(http, "[long]")
+            stream = await RawStream.resume(other, response["id"])
+            await stream.take(20)
+            began = time.monotonic()
+            await eventually(lambda: is_unknown(elsewhere, response["id"]), timeout=5)
+            assert time.monotonic() - began < 5
+            with_an_end = await stream.take(10**6)
+            assert with_an_end[-1]["type"] == "response.output_text.delta", "nobody knows how it ends"
+
+
+async def is_unknown(http: httpx.AsyncClient, response_id: str) -> bool:
+    """Whether it is not found."""
+    return (await http.get(f"/responses/{response_id}")).status_code == 404
+
+
+async def test_a_foreground_stream_is_followed_from_another_worker(folder: Path, redis: RedisServer) -> None:
+    async with two_workers(folder, delay=0.004, redis_url=redis.url) as pair:
+        owner, other = pair.workers
+        stream = await RawStream.create(owner, input="[long]")
+        (created,) = await stream.take(1)
+        followers = [await RawStream.resume(other, created["response"]["id"], last) for last in (None, 0, 40)]
+        early = await followers[0].take(30)
+        assert [event["sequence_number"] for event in early] == list(range(30))
+        async with http_client(other) as http:
+            assert (await get(http, created["response"]["id"]))["status"] == "in_progress", "it is followed live"
+        events = [created, *await stream.rest()]
+        assert early + await followers[0].rest() == events
+        assert await followers[1].rest() == events[1:]
+        assert await followers[2].rest() == events[41:]
+
+
+async def test_completed_ones_of_this_kind_are_continued(folder: Path) -> None:
+    async with two_workers(folder, delay=0.002) as pair:
+        owner, other = pair.workers
+        async with http_client(owner) as http, http_client(other) as elsewhere:
+            response = await begin(http, "[long]")
+            await seen(other, response["id"])
+            await asyncio.to_thread(pair.kill, owner)
+            done = await until(elsewhere, response["id"], "completed", timeout=30)
+            answer = await elsewhere.post("/responses", json={"input": "And?", "previous_response_id": done["id"]})
+            assert answer.json()["status"] == "completed"
