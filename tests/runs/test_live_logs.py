@@ -106,10 +106,8 @@ class TestReaders:
         log.take(Sampled([3]), [event(4)])
         house.store.go_on.set()
         await eventually(lambda: house.heard["resp_1"] == [0, 1, 2, 3, 4])
-        assert (
-            b"".join(append.data for [append] in house.store.appended)
-            == log.whole(Ended(1))[: -len(encode([Ended(1)]))]
-        )
+        kept = b"".join(append.data for [append] in house.store.appended)
+        assert kept == encode([*BEGUN, Sampled([1]), Sampled([2]), Sampled([3])])
 
     async def test_nothing_overtakes_what_is_held_back(self) -> None:
         house = House()
@@ -230,6 +228,19 @@ class TestKeeping:
             await eventually(lambda: house.idle)
             assert house.heard["resp_1"][-1] == outage
             assert caplog.text.count("cannot be kept now") == outage
+
+    async def test_meanwhile_it_is_left_in_peace_and_nobody_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(logs, "RETRY_SECONDS", 60.0)
+        house = House()
+        house.store.failures = 1
+        log = house.log()
+        log.follow()
+        log.take(Sampled([1]), [event(0)])
+        await eventually(lambda: bool(house.store.appended))
+        await asyncio.sleep(0.02)
+        assert len(house.store.appended) == 1
+        assert house.told == []
+        await house.live.aclose()
 
     async def test_what_ended_while_the_store_was_away_is_not_tried_again(self) -> None:
         house = House()
