@@ -245,3 +245,23 @@ async def test_a_request_that_is_written_and_read_again_is_the_same() -> None:
     again = parse_create(request.as_json())
     assert again.as_json() == request.as_json()
     assert (again.functions, again.conversation_id, again.effort) == (request.functions, "conv_1", "low")
+
+
+async def test_each_gives_its_place_back_when_it_has_ended() -> None:
+    site = Site(run_limits=RunLimits(max_background=1, max_queued=0))
+    for _ in range(3):
+        reading = await site.begin(input="hi", background=True)
+        await reading.to_the_end()
+        await eventually(lambda: len(site.registry) == 0)
+
+
+async def test_what_runs_in_the_foreground_has_no_place_to_give_back() -> None:
+    site = hanging(max_background=1, max_queued=0)
+    for _ in range(2):
+        foreground = await site.begin(input="hi")
+        foreground.leave()
+        await eventually(lambda: len(site.registry) == 0)
+    await site.begin(input="hi", background=True)
+    with pytest.raises(ApiError, match="BACKGROUND_MAX_QUEUED"):
+        await site.begin(input="hi", background=True)
+    await site.registry.aclose()

@@ -1,4 +1,4 @@
-"""The registry: graces of readers, places of runs, and how it closes."""
+"""The registry: the places of runs, who finds and who cancels them, and how it closes."""
 
 import asyncio
 import time
@@ -9,151 +9,9 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status
 from responses_app.runs.registry import RunLimits
 from responses_app.runs.resumable import ResumableLimits
-from responses_app.runs.run import ResponseRun
 from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
+from tests.runs.halves import HALF, close, ended, half_said, hanging, runs
 from tests.waiting import eventually
-
-HALF = "<|channel|>final<|message|>Half of it"
-
-
-def hanging(*, grace: float = 0.0, max_runs: int = 10, gate: asyncio.Event | None = None) -> Site:
-    """Return a site whose engine says a half and then waits, for ever where there is no `gate`."""
-    limits = RunLimits(max_runs=max_runs, reconnect_grace=grace)
-    return Site(FakeEngine([[HALF, gate or asyncio.Event(), ANSWER]]), run_limits=limits)
-
-
-async def half_said(site: Site, **fields: object) -> Reading:
-    """Begin a streamed response; return its reader once the model has said a half."""
-    reading = await site.begin(**{"input": "hi", "transport": "sse", **fields})
-    await site.engine.waits.wait()
-    return reading
-
-
-async def close(site: Site, **patience: float) -> None:
-    """Close the registry; a test that would wait for ever fails."""
-    async with asyncio.timeout(10):
-        await site.registry.aclose(**patience)
-
-
-async def ended(site: Site, run: ResponseRun) -> None:
-    """Return when a run has ended and is forgotten."""
-    async with asyncio.timeout(10):
-        await site.registry.wait_for_end(run)
-    await eventually(lambda: run not in site.registry.running)
-
-
-def runs(site: Site, reading: Reading) -> bool:
-    return site.registry.get(reading.reader.response_id) is not None
-
-
-GRACE = 30.0
-
-
-@pytest.fixture
-async def graces(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.TimerHandle]:
-    """The timers of all graces of a test, so that it need not wait for them."""
-    loop, timers = asyncio.get_running_loop(), []
-    call_later = loop.call_later
-
-    def noted(delay: float, *args: object, **options: object) -> asyncio.TimerHandle:
-        timer = call_later(delay, *args, **options)  # type: ignore[arg-type]
-        if delay == GRACE:
-            timers.append(timer)
-        return timer
-
-    monkeypatch.setattr(loop, "call_later", noted)
-    return timers
-
-
-class TestGraces:
-    async def test_who_comes_back_in_time_ends_the_grace_and_the_next_one_is_whole(
-        self, graces: list[asyncio.TimerHandle]
-    ) -> None:
-        site = hanging(grace=GRACE)
-        first = await half_said(site)
-        first.leave()
-        assert [timer.cancelled() for timer in graces] == [False]
-        second = await site.follow(first.reader.response_id)
-        assert [timer.cancelled() for timer in graces] == [True]
-        second.leave()
-        assert [timer.cancelled() for timer in graces] == [True, False]
-        assert runs(site, first)
-        await close(site)
-
-    async def test_the_grace_begins_with_the_last_reader_to_leave(self, graces: list[asyncio.TimerHandle]) -> None:
-        site = hanging(grace=GRACE)
-        first = await half_said(site)
-        second = await site.follow(first.reader.response_id)
-        first.leave()
-        assert graces == []
-        second.leave()
-        assert len(graces) == 1
-        await close(site)
-
-    async def test_nothing_is_left_of_the_grace_of_one_that_ended_meanwhile(
-        self, graces: list[asyncio.TimerHandle]
-    ) -> None:
-        gate = asyncio.Event()
-        site = hanging(grace=GRACE, gate=gate)
-        reading = await half_said(site)
-        run = reading.run
-        reading.leave()
-        gate.set()
-        await ended(site, run)
-        assert run.status is Status.COMPLETED
-        assert [timer.cancelled() for timer in graces] == [True]
-
-    async def test_one_that_has_ended_needs_no_grace(self, graces: list[asyncio.TimerHandle]) -> None:
-        site = Site(run_limits=RunLimits(reconnect_grace=GRACE))
-        reading = await site.begin(input="hi", transport="sse")
-        await reading.to_the_end()
-        reading.leave()
-        assert graces == []
-
-    async def test_without_a_grace_it_ends_at_once(self) -> None:
-        site = hanging()
-        reading = await half_said(site)
-        reading.leave()
-        await ended(site, reading.run)
-
-    async def test_the_log_says_why_a_run_was_given_up(self, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level("INFO", logger="respsite")
-        for grace, why in ((0.0, "its reader left"), (0.01, "its reader left and did not come back")):
-            caplog.clear()
-            site = hanging(grace=grace)
-            (await half_said(site)).leave()
-            await eventually(lambda: len(site.registry) == 0)  # noqa: B023
-            assert why in caplog.text
-            assert ("did not come back" in caplog.text) == (grace > 0)
-
-    async def test_a_background_run_needs_no_reader(self) -> None:
-        site = hanging()
-        reading = await half_said(site, background=True)
-        run = reading.run
-        reading.leave()
-        await asyncio.sleep(0.02)
-        assert runs(site, reading)
-        site.registry.cancel(run, reason="the test is over")
-        await ended(site, run)
-
-    async def test_leaving_twice_is_leaving_once(self, graces: list[asyncio.TimerHandle]) -> None:
-        site = hanging(grace=GRACE)
-        reading = await half_said(site)
-        reading.leave()
-        reading.leave()
-        assert [timer.cancelled() for timer in graces] == [False], "its grace does not begin again"
-        await close(site)
-
-    async def test_leaving_twice_does_not_count_for_another_reader(self) -> None:
-        site = hanging()
-        first = await half_said(site)
-        second = site.registry.attach(first.run)
-        first.leave()
-        first.leave()
-        await asyncio.sleep(0)
-        assert runs(site, first)
-        second.leave()
-        await eventually(lambda: len(site.registry) == 0)
 
 
 class TestPlaces:
@@ -300,7 +158,8 @@ class TestClosing:
             site.registry.check_capacity()
         assert (refused.value.status, refused.value.headers) == (503, {"retry-after": "2"})
 
-    async def test_the_grace_is_over_for_those_who_do_not_end(self) -> None:
+    async def test_the_grace_is_over_for_those_who_do_not_end(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO", logger="respsite")
         site = hanging()
         reading = await half_said(site)
         began = time.monotonic()
@@ -308,6 +167,16 @@ class TestClosing:
         assert 0.04 < time.monotonic() - began < 5
         assert (await reading.to_the_end())[-1]["response"]["error"]["code"] == "server_error"  # type: ignore[index]
         assert site.registry.draining
+        assert "1 responses are running; they have 0.05 s to end" in caplog.text
+        assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing waits any more"
+
+    async def test_no_grace_is_no_promise_and_an_idle_server_needs_none(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO", logger="respsite")
+        await close(Site(), grace=60)
+        site = hanging()
+        await half_said(site)
+        await close(site)
+        assert "to end" not in caplog.text
 
     async def test_a_hurry_ends_the_grace(self) -> None:
         site = hanging()
