@@ -16,7 +16,7 @@ from django.conf import settings as django_settings
 from engine.formats.base import ModelFormat
 from engine.formats.harmony.format import HarmonyFormat
 from responses_app.conf import Settings
-from responses_app.engines import EngineStarter, make_engine, spare_what_is_there
+from responses_app.engines import EngineStarter, collect_less_garbage, make_engine
 from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.memory import MemoryConnectionLimit
 from responses_app.protocol import ids
@@ -115,7 +115,7 @@ def build_site(settings: Settings) -> Site:
     new_id = IdFactory(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
     worker = new_id(ids.WORKER)
     started_at = time.time()
-    engine = EngineStarter(make_engine(settings), ready=spare_what_is_there)
+    engine = EngineStarter(make_engine(settings), ready=collect_less_garbage)
     connection_limit = _connection_limit(settings)
     stores = _stores(settings)
     registry = RunRegistry(_run_limits(settings))
