@@ -36,6 +36,17 @@ class Store:
         return self.answer
 
 
+@dataclass
+class Journal:
+    """Notes the numbers of the events that readers hear."""
+
+    heard: list[int]
+    readers: int = 0
+
+    def extend(self, events: Sequence[Event]) -> None:
+        self.heard += [event.sequence_number for event in events]
+
+
 class House:
     """The live logs of a process, and what came of them."""
 
@@ -61,14 +72,12 @@ class House:
     def log(self, response_id: str = "resp_1", *, hold: bool = True) -> RunLog:
         heard = self.heard.setdefault(response_id, [])
 
-        def publish(events: Sequence[Event]) -> None:
-            heard.extend(event.sequence_number for event in events)
-
-        return RunLog(response_id, Claim("a"), live=self.live, publish=publish, hold=hold)
+        journal = Journal(heard)
+        return RunLog(response_id, Claim("a"), live=self.live, journal=journal, hold=hold)  # type: ignore[arg-type]
 
     @property
     def idle(self) -> bool:
-        return self.live._task is None or self.live._task.done()
+        return self.live._keeping is None and self.live._timer is None
 
 
 @pytest.fixture
