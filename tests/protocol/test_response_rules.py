@@ -2,8 +2,7 @@
 
 import pytest
 
-from engine.formats.harmony.encoding import encode_harmony
-from engine.formats.harmony.format import HarmonyFormat
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.commands import CallTool, Generate, Seal
 from responses_app.protocol.inputs import (
@@ -17,6 +16,7 @@ from responses_app.protocol.inputs import (
     ToolReturned,
     TurnBegan,
 )
+from tests.formats.plain import FORMAT as PLAIN
 from tests.protocol.machines import (
     ANSWER,
     AT,
@@ -25,8 +25,10 @@ from tests.protocol.machines import (
     HALF,
     PYTHON,
     THOUGHT,
+    Driver,
     count,
     ending_of,
+    machine,
     sampled,
     told,
     turn,
@@ -72,6 +74,15 @@ class TestLogprobs:
         assert [entry["token"] for entry in entries[-2:]] == ["Hello", "."]
         assert "<|return|>" not in str(entries)
 
+    def test_a_text_that_takes_several_tokens_has_those_of_them_all(self) -> None:
+        driver = Driver(machine(PLAIN))
+        driver.tell(Started())
+        driver.tell(TurnBegan(9))
+        line = b"Hi you\n"
+        driver.tell(Sampled(line, STOP, None, [TokenLogprob(token, -1.0) for token in line]))
+        [entries] = [event["logprobs"] for event in driver.seen if event["type"] == "response.output_text.done"]
+        assert [entry["token"] for entry in entries] == list("Hi you"), "the end of the line is no part of it"
+
 
 class TestBudget:
     def test_it_is_one_for_all_turns(self) -> None:
@@ -106,6 +117,9 @@ class TestCorrections:
         assert isinstance(command, Generate)
         assert not command.summary
         assert len(command.said) == 2, "the call and the correction"
+        correction = decode_tokens(command.said[-1].tokens)
+        assert "python" in correction
+        assert "get_weather" in correction, "it names what is there"
         for each in turn(PYTHON):
             command = driver.tell(each)
         assert ending_of(command) == ("completed", None)
@@ -175,7 +189,9 @@ class TestTools:
     def test_its_result_is_said_to_the_model_alone(self) -> None:
         driver, command = told(Started(), *turn(PYTHON), ToolReturned("the result"), hosted=True)
         assert isinstance(command, Generate)
-        assert HarmonyFormat().text_of(command.said[-1].tokens).count("the result") == 1
+        result = decode_tokens(command.said[-1].tokens)
+        assert "the result" in result
+        assert result.startswith("<|start|>python to=assistant"), "from a tool, and not from a function of the client"
         assert "the result" not in str(driver.seen)
         assert driver.items[0]["status"] == "completed"
 
