@@ -17,11 +17,10 @@ from collections.abc import Callable, Collection, Iterable
 
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.input_codec import BrokenLog, decode
+from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import Input
 from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
-from responses_app.protocol.stream import LocalProtocolError
 from responses_app.runs.journal import EventJournal, Waiter
 from responses_app.runs.log import INTEREST_SECONDS
 from responses_app.runs.others import OtherWorkers
@@ -68,7 +67,7 @@ class FollowedResponse:
         return self._machine.stream.snapshot()
 
     async def take(self, inputs: Iterable[Input]) -> None:
-        """Go on by what the log has. Raises `BrokenLog` and `LocalProtocolError` for what is not a log."""
+        """Go on by what the log has. Raises `BrokenLog`, or anything else, for what is not its log."""
         for number, given in enumerate(inputs, start=1):
             events = self._machine.receive(given).events
             self.journal.extend([event for event in events if event.sequence_number >= self._first])
@@ -141,7 +140,7 @@ class Followers:
         try:
             await followed.take(decode(stored.data))
             await self._go_on(project, followed, len(stored.data))
-        except (BrokenLog, LocalProtocolError):
+        except Exception:  # whatever it is that a damaged log breaks
             logger.exception("the log of response %s cannot be read", followed.response_id)
 
     async def _go_on(self, project: str, followed: FollowedResponse, position: int) -> None:
