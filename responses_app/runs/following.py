@@ -17,12 +17,11 @@ from collections.abc import Callable, Collection, Iterable
 
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.input_codec import BrokenLog, decode
+from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import Input
 from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
-from responses_app.protocol.stream import LocalProtocolError
-from responses_app.runs.journal import EventJournal, Waiter
+from responses_app.runs.journal import Entry, EventJournal, JournalReader, Waiter
 from responses_app.runs.log import INTEREST_SECONDS
 from responses_app.runs.others import OtherWorkers
 from responses_app.runs.replay import as_begun, end_of_failure
@@ -38,6 +37,26 @@ INPUTS_A_STEP = 200  # 1 ms of the loop
 _TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
 
 
+class PacedJournal(EventJournal):
+    """A journal that is filled no faster than its one reader takes: what is not read yet lies in the store anyway."""
+
+    def __init__(self, *, max_lag_bytes: int, first: int) -> None:
+        super().__init__(max_lag_bytes=max_lag_bytes, first=first)
+        self._room_bytes = max_lag_bytes // 2  # so nobody is dropped who only reads more slowly than a log is read
+        self._taken = Waiter()
+
+    def take(self, reader: JournalReader, limit: int) -> list[Entry]:
+        """Return up to `limit` events, and wake whoever waits for room."""
+        taken = super().take(reader, limit)
+        self._taken()
+        return taken
+
+    async def room(self) -> None:
+        """Return when there is room for more."""
+        while self.kept_bytes > self._room_bytes:
+            await self._taken.wait()
+
+
 class FollowedResponse:
     """A response of another worker, for one reader here; an `EventSource`, from the event number `first` on."""
 
@@ -45,9 +64,10 @@ class FollowedResponse:
     problem: ApiError | None = None
     has_spoken = True
 
-    def __init__(self, response_id: str, machine: ResponseMachine, journal: EventJournal, *, first: int) -> None:
+    def __init__(self, response_id: str, machine: ResponseMachine, journal: PacedJournal, *, first: int) -> None:
         self.response_id = response_id
         self.journal = journal
+        self.hears = False  # of what its worker keeps, as far as is known
         self.task: asyncio.Task[None] | None = None
         self.bell = Waiter()
         self._machine = machine
@@ -68,12 +88,13 @@ class FollowedResponse:
         return self._machine.stream.snapshot()
 
     async def take(self, inputs: Iterable[Input]) -> None:
-        """Go on by what the log has. Raises `BrokenLog` and `LocalProtocolError` for what is not a log."""
+        """Go on by what the log has. Raises `BrokenLog`, or anything else, for what is not its log."""
         for number, given in enumerate(inputs, start=1):
             events = self._machine.receive(given).events
             self.journal.extend([event for event in events if event.sequence_number >= self._first])
             if number % INPUTS_A_STEP == 0:
                 await asyncio.sleep(0)
+            await self.journal.room()
 
     def stop(self) -> None:
         """Follow no longer: nobody reads it."""
@@ -110,7 +131,7 @@ class Followers:
         followed = FollowedResponse(
             response["id"],
             self._machine(as_begun(response)),
-            EventJournal(max_lag_bytes=self._max_lag_bytes, first=first),
+            PacedJournal(max_lag_bytes=self._max_lag_bytes, first=first),
             first=first,
         )
         self._followed.add(followed)
@@ -120,8 +141,9 @@ class Followers:
 
     def ring(self, response_ids: Collection[str]) -> None:
         """Look at the logs of these responses: their workers say that there is more."""
+        rung = frozenset(response_ids)
         for followed in self._followed:
-            if followed.response_id in response_ids:
+            if followed.response_id in rung:
                 followed.bell()
 
     async def aclose(self) -> None:
@@ -138,19 +160,18 @@ class Followers:
             followed.journal.end()
 
     async def _follow(self, project: str, followed: FollowedResponse, stored: StoredLog) -> None:
+        asking = asyncio.create_task(self._keep_asking(followed), name=f"ask for {followed.response_id}")
         try:
             await followed.take(decode(stored.data))
             await self._go_on(project, followed, len(stored.data))
-        except (BrokenLog, LocalProtocolError):
+        except Exception:  # whatever it is that a damaged log breaks
             logger.exception("the log of response %s cannot be read", followed.response_id)
+        finally:
+            asking.cancel()
 
     async def _go_on(self, project: str, followed: FollowedResponse, position: int) -> None:
         """Look at the log until it ends."""
-        clock = asyncio.get_running_loop().time
-        ask_at, hears = 0.0, False
         while not followed.journal.closed:
-            if clock() >= ask_at:
-                ask_at, hears = clock() + INTEREST_SECONDS / 2, await self._ask(followed.response_id)
             try:
                 news = await self._store.log_since(project, followed.response_id, position)
                 if news is None:  # it was deleted
@@ -165,17 +186,18 @@ class Followers:
                 continue
             position += len(news.data)
             if not followed.journal.closed:
-                await followed.bell.wait(BELL_SECONDS if hears else LOOK_SECONDS)
+                await followed.bell.wait(BELL_SECONDS if followed.hears else LOOK_SECONDS)
 
-    async def _ask(self, response_id: str) -> bool:
-        """Ask the owner to keep the log while the response runs; return whether the word went out.
+    async def _keep_asking(self, followed: FollowedResponse) -> None:
+        """Ask the owner again and again to keep the log while the response runs; a word may take long to go out.
 
         The owner may be this worker: it forgets the events of a response that nobody can pick up, but not its log.
         """
-        self._follow_here([response_id])
-        if self._others is None or not self._others.reaches_others:
-            return False
-        return await self._others.ask_to_follow(response_id)
+        while True:
+            self._follow_here([followed.response_id])
+            if self._others is not None and self._others.reaches_others:
+                followed.hears = await self._others.ask_to_follow(followed.response_id)
+            await asyncio.sleep(INTEREST_SECONDS / 2)
 
     async def _end(self, project: str, followed: FollowedResponse) -> None:
         """End a response whose worker left it: its log tells no end, its body does."""

@@ -13,7 +13,6 @@ from collections import deque
 from contextlib import suppress
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.input_codec import BrokenLog
 from responses_app.runs.failures import server_stopped
 from responses_app.runs.heartbeat import WorkerHeartbeat
 from responses_app.runs.service import ResponseService
@@ -88,7 +87,7 @@ class OrphanReclaimer:
         """Let a response fail that was taken over; where it is another worker's by now, that one decides."""
         try:
             failed = self._service.failed(accepted, server_stopped())
-        except BrokenLog:
+        except Exception:  # damaged, or of a tool or a model that is gone: whatever it is, others wait behind it
             logger.exception("the log of response %s cannot be read", accepted.response["id"])
             failed = StoredLog({**accepted.response, "status": "failed", "error": server_stopped()}, b"")
         stored = StoredResponse(

@@ -85,12 +85,13 @@ def end_of_failure(response: ResponseObject, *, has_begun: bool) -> Sequence[Inp
 def failed(stored: StoredLog, machine: ResponseMachine, error: JsonObject) -> StoredLog:
     """Return a response, and its whole log, as they are once it has failed behind the log that it has.
 
+    It fails even where that log decides another end, since that was never kept, nor what can be continued.
     `machine` is that of the response as it began. Raises `BrokenLog`.
     """
     for given in decode(stored.data):
         machine.receive(given)
     response: ResponseObject = {**stored.response, "status": Status.FAILED.value, "error": error}
-    *before, end = end_of_failure(response, has_begun=machine.stream.has_begun)
+    *before, _ = end_of_failure(response, has_begun=machine.stream.has_begun)
     for given in before:
         machine.receive(given)
-    return StoredLog(machine.outcome(0), stored.data + encode([*before, end]))
+    return StoredLog(machine.outcome(0, error), stored.data + encode([*before, Ended(0, error)]))

@@ -12,7 +12,8 @@ from django.db import connections
 
 from responses_app.models import ChainPart, Response, SampledItem, json_text
 from responses_app.stores.base import StoreError
-from responses_app.stores.database.rows import pack, unpack
+from responses_app.stores.database.lookups import _LOG_SINCE
+from responses_app.stores.database.rows import pack, time_value, unpack
 from responses_app.stores.database.store import DatabaseResponseStore
 from tests.adapters.conftest import OpenDatabase, migrate
 from tests.adapters.stores import DatabaseCase, OnBothCase, queries, reads
@@ -159,6 +160,22 @@ class TestOnBoth(OnBothCase):
         with pytest.raises(StoreError, match="does not run"):
             await store.save(Turn().saying(*exchange(1)))
         await store.aclose()
+
+    async def test_who_follows_a_log_looks_at_nothing_before_its_position(
+        self, store: DatabaseResponseStore, alias: str
+    ) -> None:
+        def plan() -> str:
+            with connections[alias].cursor() as cursor:
+                if cursor.db.vendor == "postgresql":
+                    cursor.execute("SET enable_seqscan = off")  # the table is small
+                explain = "EXPLAIN" if cursor.db.vendor == "postgresql" else "EXPLAIN QUERY PLAN"
+                cursor.execute(f"{explain} {_LOG_SINCE}", ["id", 1000, "id", "project", time_value(cursor.db, 0)])
+                told = " ".join(str(row) for row in cursor.fetchall())
+            connections[alias].close()
+            return told
+
+        told = await asyncio.to_thread(plan)
+        assert "position>?" in told or 'position" >=' in told, told
 
 
 class TestCheck:

@@ -1,6 +1,7 @@
 """The logs of responses that run, in every store: who appends to them, who reads on, and what becomes of them."""
 
 import asyncio
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from responses_app.stores.base import Appended, BaseResponseStore, Claim, LogApp
 from tests.contracts.store import GONE, Turn, exchange
 from tests.contracts.store_life import reclaimed
 
+MIB = 1024 * 1024
 LOG = b"The log of a response, as bytes."
 
 
@@ -38,6 +40,23 @@ class LogsContract:
             assert news == LogNews("in_progress", LOG[position:])
         assert await store.log_since("another", turn.response_id, 0) is None
         assert await store.log_since(turn.project, "resp_unknown", 0) is None
+
+    async def test_a_long_response_is_read_once_and_not_with_each_part_of_its_log(
+        self, store: BaseResponseStore
+    ) -> None:
+        turn, asked = Turn(), "x" * MIB
+        begun = turn.begun()
+        await store.accept(replace(begun, response={**begun.response, "instructions": asked}))
+        await store.append([piece(turn, start, b"x") for start in range(100)])
+        tracemalloc.start()
+        try:
+            stored = await store.log(turn.project, turn.response_id)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert stored is not None
+        assert (stored.response["instructions"], stored.data) == (asked, b"x" * 100)
+        assert peak < 20 * MIB
 
     async def test_an_append_whose_answer_got_lost_is_replaced_by_the_next(self, store: BaseResponseStore) -> None:
         turn = Turn()

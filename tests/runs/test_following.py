@@ -180,6 +180,47 @@ async def test_its_own_worker_gives_what_it_has_forgotten_of_it(redis: bool) -> 
     assert await followed.to_the_end() == await reading.to_the_end()
 
 
+async def test_a_log_is_read_no_faster_than_its_reader_takes() -> None:
+    words = "word " * 2000
+    owner, asked = workers(redis=True, engine=FakeEngine([[*HALF.split(), *words.split(" "), asyncio.Event(), ANSWER]]))
+    asked.followers._max_lag_bytes = 20_000
+    reading = await owner.begin(input="hi", background=True)
+    await owner.engine.waits.wait()
+    await eventually(lambda: kept_chunks(owner.store) > 2000)
+    followed = await asked.follow(reading.reader.response_id)
+    waiting = followed.reader._source.journal
+    assert isinstance(waiting, following.PacedJournal)
+    await eventually(lambda: waiting.kept_bytes > 10_000)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert waiting.kept_bytes < 12_000, "nothing is taken, so nothing more is read"
+    while len(followed.events) < 2000:
+        await followed.wake.wait(1)
+        followed.take()  # raises if the reader was dropped
+        await asyncio.sleep(0)
+    numbers = [event["sequence_number"] for event in followed.events]
+    assert numbers == list(range(len(numbers)))
+    followed.leave()
+    await eventually(lambda: not asked.followers._followed)
+
+
+async def test_a_word_that_does_not_go_out_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = asyncio.Event()
+    owner, asked = workers(redis=True, engine=FakeEngine([[HALF, gate, ANSWER]]))
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
+
+    async def hangs(response_id: str) -> bool:
+        await asyncio.Event().wait()
+        return False
+
+    monkeypatch.setattr(asked.others, "ask_to_follow", hangs)
+    reading = await owner.begin(input="hi", background=True)
+    await owner.engine.waits.wait()
+    followed = await asked.follow(reading.reader.response_id)
+    gate.set()
+    assert await followed.to_the_end() == await reading.to_the_end()
+
+
 async def test_no_task_is_left_behind(redis: bool) -> None:
     owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
     reading = await owner.begin(input="hi", background=True)

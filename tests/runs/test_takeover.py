@@ -182,6 +182,19 @@ async def test_a_log_that_cannot_be_read_fails_it() -> None:
         await site.service.run_again(claimed)
 
 
+async def test_one_that_fails_behind_a_log_that_decides_another_end_fails_all_the_same() -> None:
+    accepted, _ = await undisturbed([ANSWER], {})
+    inputs = [given for given in decode(accepted.log) if not isinstance(given, Ended)]
+    site = Site()
+    error = {"code": "server_error", "message": "It stopped."}
+    failed = site.service.failed(replace(accepted, log=encode(inputs)), error)
+    assert (failed.response["status"], failed.response["error"]) == ("failed", error)
+    assert failed.response["completed_at"] is None
+    replayed = site.service.replay(failed)
+    assert replayed is not None
+    assert replayed.body == failed.response
+
+
 # A tool that ran when its worker was killed.
 
 SHELL_CALL = f"{THOUGHT}<|channel|>commentary to=shell code<|message|>1+1<|call|>"

@@ -3,11 +3,14 @@
 import asyncio
 import time
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 
 from engine.errors import EngineUnavailable
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.input_codec import encode
+from responses_app.protocol.inputs import Enqueued, Input, Sampled, Sealed, Started, ToolReturned
 from responses_app.stores.base import AcceptedResponse, Orphans, StoreError, WorkerState
 from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
 from tests.runs.upkeep import LEASE, LEFT, StoppedStore, go_on_living, kept, left_behind, looked_after, statuses
@@ -107,6 +110,17 @@ async def test_what_can_never_run_and_was_lost_meanwhile_stops_nothing_else() ->
         assert first.request is not None
         first.request["model"], site.engine.ill = "gone", None
         await eventually(lambda: statuses(site.store) == ["failed", "completed"])
+
+
+@pytest.mark.parametrize("last", [Sampled([1]), ToolReturned("of a tool that is gone"), Sealed("what"), None], ids=str)
+async def test_what_has_a_log_that_makes_no_sense_has_failed_and_stops_nothing_else(last: Input | None) -> None:
+    store = await left_behind(2)
+    first = next(iter(store._responses.values()))
+    first.log = b"?" if last is None else encode([Enqueued(), Started(), last])
+    assert isinstance(first.of, AcceptedResponse)
+    first.of = replace(first.of, log=first.log)
+    async with looked_after(Site(store=store)):
+        await eventually(lambda: statuses(store) == ["failed", "completed"])
 
 
 async def test_what_breaks_has_failed_and_stops_nothing_else(

@@ -19,14 +19,17 @@ from responses_app.stores.database.rows import sampled_item, time_value
 
 _FRESH = "response.project = %s AND response.created_at > %s"
 _RESPONSE = f"SELECT {{columns}} FROM {RESPONSES} AS response WHERE response.id = %s AND {_FRESH}"
+# A response may be megabytes long and have thousands of parts: its body comes with the first one only.
 _LOG = f"""
-SELECT response.body, response.status, part.data FROM {RESPONSES} AS response
-LEFT JOIN {LOGS} AS part ON part.response_id = response.id
+SELECT CASE WHEN COALESCE(part.position, 0) = 0 THEN response.body END, response.status, part.data
+FROM {RESPONSES} AS response LEFT JOIN {LOGS} AS part ON part.response_id = response.id
 WHERE response.id = %s AND {_FRESH} ORDER BY part.position
 """
+# From the part on in which the position lies: the index finds it, and no part before it is looked at.
 _LOG_SINCE = f"""
 SELECT response.status, part.position, part.data FROM {RESPONSES} AS response
-LEFT JOIN {LOGS} AS part ON part.response_id = response.id AND part.position + LENGTH(part.data) > %s
+LEFT JOIN {LOGS} AS part ON part.response_id = response.id AND part.position >= COALESCE(
+    (SELECT MAX(before.position) FROM {LOGS} AS before WHERE before.response_id = %s AND before.position <= %s), 0)
 WHERE response.id = %s AND {_FRESH} ORDER BY part.position
 """
 _OF_RESPONSES = f"""
@@ -78,7 +81,7 @@ def log_since(
 ) -> LogNews | None:
     """Return what a response's log has behind a position, which may lie within a part."""
     with connection.cursor() as cursor:
-        cursor.execute(_LOG_SINCE, [position, response_id, project, time_value(connection, since)])
+        cursor.execute(_LOG_SINCE, [response_id, position, response_id, project, time_value(connection, since)])
         rows = cursor.fetchall()
     if not rows:
         return None
