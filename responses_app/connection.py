@@ -177,7 +177,12 @@ class Connection:
             logger.exception("connection %s: a request could not be started", self.id)
             self._execute(self._session.refused(create, server_error(self.id, code="processing_error")))
         else:
+            is_writer = self._writer is None
+            if is_writer:  # its first events are there: it writes them before the next create has its turn
+                self._writer = asyncio.current_task()
             self._attach(create, reader)
+            if is_writer:
+                await self._write()
 
     def _recall(self, create: Create, response_id: str) -> ChainLink | None:
         if create.parent is not None and create.parent.response_id == response_id:

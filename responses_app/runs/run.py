@@ -104,6 +104,11 @@ class ResponseRun:
         """Return the response object as it stands."""
         return self._machine.stream.snapshot()
 
+    def begin(self) -> None:
+        """Say that it runs, if that is not said: so its reader, once it has one, has what to write at once."""
+        if not self._machine.stream.has_begun:
+            self._tell(self._started())
+
     async def execute(self) -> None:
         """Run to the terminal event. Raises nothing; a cancellation becomes the status `cancelled`."""
         try:
@@ -165,7 +170,8 @@ class ResponseRun:
 
     async def _answer(self) -> None:
         if not self.plan.background:
-            await self._drive(self._tell(self._started()))
+            self.begin()
+            await self._drive(self._machine.due)
             return
         if not self._machine.stream.has_begun:
             self._tell(Enqueued())

@@ -200,6 +200,7 @@ class ResponseService:
         with self.registry.admission():
             if run.plan.stored or run.plan.stored_parent:
                 await self._accept(run, left=end)
+            run.begin()
             self.registry.start(run)
 
     async def _accept(self, run: ResponseRun, *, left: Callable[[bool], None]) -> None:

@@ -41,9 +41,18 @@ class TestAccepted:
 
     async def test_it_is_kept_before_its_first_event(self) -> None:
         site = Site()
-        reading = await site.begin(input="hi")
-        assert reading.take() == []
-        kept = await site.store.response("default", reading.run.response_id)
+        waits, go = self.hold_back(site)
+
+        async def begin() -> tuple[Reading, JsonObject | None]:
+            reading = await site.begin(input="hi")
+            return reading, await site.store.response("default", reading.run.response_id)
+
+        beginning = asyncio.create_task(begin())
+        await waits.wait()
+        assert not beginning.done(), "nobody can read it yet"
+        assert site.registry.running == []
+        go.set()
+        reading, kept = await beginning
         assert kept is not None
         assert kept["status"] == "in_progress"
         assert_laws(await reading.to_the_end())

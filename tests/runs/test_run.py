@@ -344,3 +344,10 @@ def _call(name: str) -> str:
 
 def _contains(tokens: list[int], wanted: list[int]) -> bool:
     return any(tokens[at : at + len(wanted)] == wanted for at in range(len(tokens)))
+
+
+async def test_its_first_events_are_there_with_its_reader() -> None:
+    """So a transport writes them at once, before the run's own task has its turn."""
+    reading = await Site().begin(input="hi")
+    assert [event["type"] for event in reading.take()] == ["response.created", "response.in_progress"]
+    assert_laws(await reading.to_the_end())
