@@ -12,6 +12,7 @@ from engine.errors import EngineUnavailable, PromptTooLong
 from engine.formats.harmony.encoding import load_encoding
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 
+SHORT_PAUSE = 0.1  # seconds, which a closing engine lets pass
 DEFAULT_MAX_MODEL_LEN = 131_072  # what gpt-oss takes
 
 
@@ -76,8 +77,8 @@ class SimulatedEngine(BaseEngine):
 
     async def _pause(self, seconds: float | None = 0.0) -> None:
         """Let the loop run for `seconds`, `None` for ever; raise `EngineUnavailable` once the engine is closed."""
-        if seconds is not None and seconds <= 0:
-            await asyncio.sleep(0)
+        if seconds is not None and seconds <= SHORT_PAUSE:  # nearly always; a wait for two things costs more
+            await asyncio.sleep(seconds)
         else:
             with suppress(TimeoutError):  # the pause is over, and the engine was not closed during it
                 async with asyncio.timeout(seconds):
