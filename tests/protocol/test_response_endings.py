@@ -75,8 +75,10 @@ class TestBeginnings:
             ((Started(),), Started()),
             ((Started(), TurnBegan(9)), TurnBegan(9)),
             ((Started(Mode.COMPACT), TurnBegan(9)), Sealed("before it was asked for")),
+            ((Started(Mode.COMPACT), TurnBegan(9), sampled(HALF)), Sealed("of a summary that is not whole")),
+            ((Started(), TurnBegan(9), sampled(PYTHON)), ToolReturned("of a turn that has not ended")),
         ]:
-            driver, _ = told(*so_far)
+            driver, _ = told(*so_far, hosted=True)
             with pytest.raises(LocalProtocolError):
                 driver.tell(given)
 

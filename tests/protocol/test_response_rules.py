@@ -2,8 +2,7 @@
 
 import pytest
 
-from engine.formats.harmony.encoding import encode_harmony
-from engine.formats.harmony.format import HarmonyFormat
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.commands import CallTool, Generate, Seal
 from responses_app.protocol.inputs import (
@@ -106,6 +105,9 @@ class TestCorrections:
         assert isinstance(command, Generate)
         assert not command.summary
         assert len(command.said) == 2, "the call and the correction"
+        correction = decode_tokens(command.said[-1].tokens)
+        assert "python" in correction
+        assert "get_weather" in correction, "it names what is there"
         for each in turn(PYTHON):
             command = driver.tell(each)
         assert ending_of(command) == ("completed", None)
@@ -175,7 +177,9 @@ class TestTools:
     def test_its_result_is_said_to_the_model_alone(self) -> None:
         driver, command = told(Started(), *turn(PYTHON), ToolReturned("the result"), hosted=True)
         assert isinstance(command, Generate)
-        assert HarmonyFormat().text_of(command.said[-1].tokens).count("the result") == 1
+        result = decode_tokens(command.said[-1].tokens)
+        assert "the result" in result
+        assert result.startswith("<|start|>python to=assistant"), "from a tool, and not from a function of the client"
         assert "the result" not in str(driver.seen)
         assert driver.items[0]["status"] == "completed"
 
