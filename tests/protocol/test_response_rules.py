@@ -16,6 +16,7 @@ from responses_app.protocol.inputs import (
     ToolReturned,
     TurnBegan,
 )
+from tests.formats.plain import FORMAT as PLAIN
 from tests.protocol.machines import (
     ANSWER,
     AT,
@@ -24,8 +25,10 @@ from tests.protocol.machines import (
     HALF,
     PYTHON,
     THOUGHT,
+    Driver,
     count,
     ending_of,
+    machine,
     sampled,
     told,
     turn,
@@ -70,6 +73,15 @@ class TestLogprobs:
         [entries] = [event["logprobs"] for event in driver.seen if event["type"] == "response.output_text.done"]
         assert [entry["token"] for entry in entries[-2:]] == ["Hello", "."]
         assert "<|return|>" not in str(entries)
+
+    def test_a_text_that_takes_several_tokens_has_those_of_them_all(self) -> None:
+        driver = Driver(machine(PLAIN))
+        driver.tell(Started())
+        driver.tell(TurnBegan(9))
+        line = b"Hi you\n"
+        driver.tell(Sampled(line, STOP, None, [TokenLogprob(token, -1.0) for token in line]))
+        [entries] = [event["logprobs"] for event in driver.seen if event["type"] == "response.output_text.done"]
+        assert [entry["token"] for entry in entries] == list("Hi you"), "the end of the line is no part of it"
 
 
 class TestBudget:
