@@ -84,11 +84,14 @@ class ResponsesById:
         self, project: str, response_id: str, *, starting_after: int | None = None, dialect: Dialect = OPENAI
     ) -> ResponseReader:
         """Return a reader of a response's stream, from its first event on or behind the event `starting_after`."""
-        source: EventSource | None = self._registry.find(project, response_id)
-        if source is None or not source.journal.has_after(starting_after):
+        run = self._registry.find(project, response_id)
+        source: EventSource
+        if run is None or not run.journal.has_after(starting_after) or run.is_behind(starting_after):
             source = await self._logged(project, response_id, starting_after)
-        elif source.journal.closed:
-            await self._stored(project, response_id)  # it may have been deleted elsewhere, or be past its time
+        else:
+            source = run
+            if run.journal.closed:
+                await self._stored(project, response_id)  # it may have been deleted elsewhere, or be past its time
         last = source.journal.last_number
         if starting_after is not None and starting_after > last:
             raise invalid_request(

@@ -100,6 +100,14 @@ class ResponseRun:
         """Whether the model has said anything."""
         return self._clock.first_token is not None
 
+    def is_behind(self, number: int | None) -> bool:
+        """Whether a client may have had an event elsewhere that readers here have not: only its log tells that.
+
+        What is kept of a background response is told by others at once; and another worker may have gone on with it.
+        """
+        known = number is None or number <= self.journal.last_number
+        return self.plan.background and not self.journal.closed and not known
+
     def response(self) -> ResponseObject:
         """Return the response object as it stands."""
         return self._machine.stream.snapshot()

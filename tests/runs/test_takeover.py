@@ -12,6 +12,7 @@ from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.input_codec import decode, encode
 from responses_app.protocol.inputs import Ended, Enqueued, Input, Sampled, Started, ToolReturned, TurnBegan
+from responses_app.runs.registry import RunLimits
 from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend
 from responses_app.tools.base import BaseTool
 from tests.protocol.laws import assert_laws
@@ -193,6 +194,49 @@ async def test_one_that_fails_behind_a_log_that_decides_another_end_fails_all_th
     replayed = site.service.replay(failed)
     assert replayed is not None
     assert replayed.body == failed.response
+
+
+async def test_what_was_told_and_not_kept_is_not_asked_for_too_early_where_it_waits_again() -> None:
+    accepted, events = await undisturbed([ANSWER], {})
+    limits = RunLimits(max_runs=10, max_background=1)
+    site = Site(TokenEngine([ANSWER]), await left_at(accepted, b""), limits)
+    async with site.registry.queue.turn():
+        first = await taken_over(site, str(accepted.response["id"]))
+        await first.until("response.queued")
+        second = await site.follow(str(accepted.response["id"]), starting_after=2)  # it had heard that it starts
+        assert second.take() == []
+    assert await second.to_the_end() == events[3:]
+    assert await first.to_the_end() == events
+
+
+async def test_what_is_kept_and_told_elsewhere_may_be_asked_for_before_its_own_worker_knows() -> None:
+    gate, store = asyncio.Event(), SlowToAnswer()
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half", gate, ANSWER]]), store)
+    reading = await site.begin(input="hi", background=True)
+    await store.appended.wait()
+    elsewhere = await Site(store=store).follow(reading.reader.response_id)
+    told = await elsewhere.until("response.output_text.delta")
+    elsewhere.leave()
+    back = await site.follow(reading.reader.response_id, starting_after=len(told) - 1)
+    store.go_on.set()
+    gate.set()
+    events = await reading.to_the_end()
+    assert await back.to_the_end() == events[len(told) :]
+
+
+class SlowToAnswer(FakeStore):
+    """A store whose answer to an append takes long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.appended = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def append(self, appends: Collection[LogAppend]) -> Appended:
+        appended = await super().append(appends)
+        self.appended.set()
+        await self.go_on.wait()
+        return appended
 
 
 # A tool that ran when its worker was killed.
