@@ -34,24 +34,32 @@ LOOK_SECONDS = 0.25  # between looks at a log of which nothing is heard
 BELL_SECONDS = 2.0  # between looks at one of which something is: a word may get lost
 RETRY_SECONDS = 1.0  # after the store has failed
 INPUTS_A_STEP = 200  # 1 ms of the loop
+PACE_SECONDS = 0.01  # between looks at whether a reader has taken what was made for it
 
 _TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
 
 
 class FollowedResponse:
-    """A response of another worker, for one reader here; an `EventSource`, from the event number `first` on."""
+    """A response of another worker, for one reader here; an `EventSource`, from the event number `first` on.
+
+    At most `max_ahead_bytes` of events are made before the reader has taken some: the log of a long response is read at
+    once, and whoever comes late to it is not slow.
+    """
 
     link: ChainLink | None = None  # what continues it stands in the store
     problem: ApiError | None = None
     has_spoken = True
 
-    def __init__(self, response_id: str, machine: ResponseMachine, journal: EventJournal, *, first: int) -> None:
+    def __init__(
+        self, response_id: str, machine: ResponseMachine, journal: EventJournal, *, first: int, max_ahead_bytes: int
+    ) -> None:
         self.response_id = response_id
         self.journal = journal
         self.task: asyncio.Task[None] | None = None
         self.bell = Waiter()
         self._machine = machine
         self._first = first
+        self._max_ahead_bytes = max_ahead_bytes
 
     @property
     def status(self) -> Status:
@@ -74,6 +82,8 @@ class FollowedResponse:
             self.journal.extend([event for event in events if event.sequence_number >= self._first])
             if number % INPUTS_A_STEP == 0:
                 await asyncio.sleep(0)
+            while self.journal.kept_bytes > self._max_ahead_bytes:
+                await asyncio.sleep(PACE_SECONDS)
 
     def stop(self) -> None:
         """Follow no longer: nobody reads it."""
@@ -112,6 +122,7 @@ class Followers:
             self._machine(as_begun(response)),
             EventJournal(max_lag_bytes=self._max_lag_bytes, first=first),
             first=first,
+            max_ahead_bytes=self._max_lag_bytes // 2,
         )
         self._followed.add(followed)
         followed.task = asyncio.create_task(self._follow(project, followed, stored), name=f"follow {response['id']}")
