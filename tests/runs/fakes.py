@@ -315,7 +315,7 @@ class Reading:
                 self.take()
                 if type is not None and any(event["type"] == type for event in self.events):
                     break
-                if not self.reader.ended:
+                if not self.reader.ended and not self.reader.behind:
                     await self.wake.wait()
         return self.events
 

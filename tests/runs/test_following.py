@@ -16,10 +16,13 @@ from tests.waiting import eventually
 HALF = "<|channel|>final<|message|>Half of it"
 
 
-def workers(*, redis: bool, engine: FakeEngine | None = None) -> tuple[Site, Site]:
-    """Return two workers with one store: one that runs, and one that is asked."""
+def workers(
+    *, redis: bool, engine: FakeEngine | None = None, max_lag_bytes: int = 1_000_000
+) -> tuple[Site, Site]:
+    """Return two workers with one store: one that runs, and one that is asked, which drops readers at `max_lag_bytes`."""
     others, store = FakeOthers(reaches_others=redis), FakeStore()
-    return Site(engine or FakeEngine(), store, worker="a", others=others), Site(store=store, worker="b", others=others)
+    owner = Site(engine or FakeEngine(), store, worker="a", others=others)
+    return owner, Site(store=store, worker="b", others=others, max_lag_bytes=max_lag_bytes)
 
 
 @pytest.fixture(params=[True, False], ids=["with Redis", "without"])
@@ -55,6 +58,18 @@ async def test_it_is_followed_behind_any_event(redis: bool) -> None:
     events = await reading.to_the_end()
     for number, each in enumerate(followed):
         assert await each.to_the_end() == events[number + 1 :]
+
+
+async def test_one_that_comes_late_to_a_long_response_is_not_too_slow(redis: bool) -> None:
+    gate = asyncio.Event()
+    engine = FakeEngine([[HALF, *["x"] * 300, gate, *["y"] * 300, ANSWER]])
+    owner, asked = workers(redis=redis, engine=engine, max_lag_bytes=20_000)
+    reading = await owner.begin(input="hi", background=True, transport="sse")
+    await owner.engine.waits.wait()
+    await eventually(lambda: kept_chunks(owner.store) == 301)
+    late = await asked.follow(reading.reader.response_id)
+    gate.set()
+    assert await late.to_the_end() == await reading.to_the_end()
 
 
 async def test_the_log_of_a_foreground_response_is_kept_only_while_somebody_follows_it(
