@@ -190,7 +190,9 @@ def test_runs_know_only_the_contract_of_engines() -> None:
 
 def test_nothing_outside_of_runs_knows_a_run() -> None:
     """Transports have readers, which are the same for a run here, for one elsewhere, and for a log."""
-    inner = {f"responses_app.runs.{name}" for name in ("run", "replay", "machines", "persistence", "measuring")}
+    inner = {
+        f"responses_app.runs.{name}" for name in ("run", "replay", "machines", "persistence", "measuring", "tool_calls")
+    }
     known = [each for each in ours() if each.imported in inner]
     assert known
     assert {str(each) for each in known if not each.importer.startswith("responses_app.runs.")} == set()

@@ -30,7 +30,6 @@ from responses_app.protocol.inputs import (
     Started,
     Stopped,
     StopReason,
-    ToolReturned,
     TurnBegan,
 )
 from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
@@ -44,8 +43,8 @@ from responses_app.runs.journal import EventJournal
 from responses_app.runs.measuring import RunClock, report
 from responses_app.runs.persistence import RunEnd, RunPersistence
 from responses_app.runs.plan import CompactionPlan, RunPlan
+from responses_app.runs.tool_calls import CUT_CALL, call_tool
 from responses_app.stores.base import Claim, ClaimLost, ParentGone, StoreError
-from responses_app.tools.base import ToolFailed
 
 logger = logging.getLogger("respsite.runs")
 
@@ -191,7 +190,7 @@ class ResponseRun:
         """Return what is to be done first, behind the log of another worker."""
         logger.info("response %s goes on behind %d turns", self.response_id, len(self._machine.turns))
         if isinstance(due, CallTool) and not self._tools[due.name].idempotent:
-            return self._tell(ToolReturned(_TOOL_CUT, failed=True))
+            return self._tell(CUT_CALL)
         return due
 
     def _started(self) -> Started:
@@ -223,7 +222,9 @@ class ResponseRun:
                 case Seal(summary=summary):
                     command = await self._seal(summary)
                 case CallTool():
-                    command = self._tell(await self._call(command))
+                    command = self._tell(
+                        await call_tool(self._tools[command.name], command.arguments, self.response_id)
+                    )
                 case Finish(ending=ending):
                     await self._finish(ending)
                     command = None
@@ -324,20 +325,6 @@ class ResponseRun:
         self._persistence.go_on(plan)
         self._machine.stream.note_sampled(plan.input_messages[0])
 
-    async def _call(self, wanted: CallTool) -> ToolReturned:
-        """Call a tool of this server, within its time."""
-        tool = self._tools[wanted.name]
-        try:
-            async with asyncio.timeout(tool.timeout):
-                return ToolReturned(await tool.call(wanted.arguments))
-        except TimeoutError:
-            return ToolReturned(f"Error: the tool did not answer within {tool.timeout:g} s.", failed=True)
-        except ToolFailed as problem:
-            return ToolReturned(f"Error: {problem}", failed=True)
-        except Exception:
-            logger.exception("response %s: the tool %s broke", self.response_id, wanted.name)
-            return ToolReturned("Error: the tool broke.", failed=True)
-
     async def _stop(self) -> None:
         """End as cancelled; where the server stops, as failed, or leave it to another worker in the background."""
         if self.lost:
@@ -399,6 +386,3 @@ class ResponseRun:
 
     def _whole_log(self, last: Ended) -> bytes:
         return b"" if self._log is None else self._log.whole(last)
-
-
-_TOOL_CUT = "Error: the server stopped while the tool ran, and the tool does not say that it can be run twice."

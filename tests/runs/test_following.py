@@ -16,9 +16,7 @@ from tests.waiting import eventually
 HALF = "<|channel|>final<|message|>Half of it"
 
 
-def workers(
-    *, redis: bool, engine: FakeEngine | None = None, max_lag_bytes: int = 1_000_000
-) -> tuple[Site, Site]:
+def workers(*, redis: bool, engine: FakeEngine | None = None, max_lag_bytes: int = 1_000_000) -> tuple[Site, Site]:
     """Return two workers with one store: one that runs, and one that is asked, which drops readers at `max_lag_bytes`."""
     others, store = FakeOthers(reaches_others=redis), FakeStore()
     owner = Site(engine or FakeEngine(), store, worker="a", others=others)
