@@ -17,7 +17,7 @@ HALF = "<|channel|>final<|message|>Half of it"
 
 
 def workers(*, redis: bool, engine: FakeEngine | None = None, max_lag_bytes: int = 1_000_000) -> tuple[Site, Site]:
-    """Return two workers with one store: one that runs, and one that is asked, which drops readers at `max_lag_bytes`."""
+    """Return two workers with one store: one that runs, and one that is asked; that drops at `max_lag_bytes`."""
     others, store = FakeOthers(reaches_others=redis), FakeStore()
     owner = Site(engine or FakeEngine(), store, worker="a", others=others)
     return owner, Site(store=store, worker="b", others=others, max_lag_bytes=max_lag_bytes)
