@@ -99,6 +99,9 @@ class TestOrder:
         stream.enqueue()
         assert stream.has_begun
         assert stream.snapshot()["status"] == "queued"
+        warm_up = new_stream()
+        assert len(warm_up.start(warm_up=True)) == 1
+        assert warm_up.has_begun
 
 
 class TestItems:
@@ -178,8 +181,13 @@ class TestItems:
 
     def test_what_a_tool_returned_is_its_items(self) -> None:
         item = PythonBuilder(lambda prefix: f"{prefix}1")
+        response = started().snapshot()
+        stream = ResponseStream(response, new_id=lambda prefix: f"{prefix}1", hosted={"python": lambda new_id: item})
+        stream.start()
+        for each in (PYTHON, END):
+            stream.receive(each)
         assert item.output is None
-        item.returned("2", failed=False)
+        stream.end_call("2", failed=False)
         assert item.output == "2"
 
 
