@@ -54,16 +54,16 @@ def decode(data: bytes) -> Iterator[Input]:
         head = data[position]
         position += 1
         if head & _SHORT:
-            size = (head & _MAX_SHORT) * _TOKEN_BYTES
-            yield Sampled(_tokens(data[position : position + size]))
+            begin, size = position, (head & _MAX_SHORT) * _TOKEN_BYTES
         elif head == _LONG:
-            size = 4 + int.from_bytes(data[position : position + 4], "little")
-            yield _decode_long(data[position + 4 : position + size])
+            begin, size = position + 4, 4 + int.from_bytes(data[position : position + 4], "little")
         else:
             raise BrokenLog(f"a record begins with {head}")
         position += size
-    if position != end:
-        raise BrokenLog("the last record is cut")
+        if position > end:
+            raise BrokenLog("the last record is cut")
+        content = data[begin:position]
+        yield Sampled(_tokens(content)) if head & _SHORT else _decode_long(content)
 
 
 def encode_one(given: Input) -> bytes:
