@@ -24,7 +24,7 @@ from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.journal import Entry, EventJournal, JournalReader, Waiter
 from responses_app.runs.log import INTEREST_SECONDS
 from responses_app.runs.others import OtherWorkers
-from responses_app.runs.replay import as_begun, end_of_failure
+from responses_app.runs.replay import as_begun, end_of_failure, last_number
 from responses_app.stores.base import BaseResponseStore, LogNews, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -131,7 +131,10 @@ class Followers:
         self._away = False  # the store, and it was said
 
     def follow(self, project: str, stored: StoredLog, *, starting_after: int | None) -> FollowedResponse:
-        """Begin to follow a response of another worker; the caller attaches its reader before it awaits anything."""
+        """Begin to follow a response of another worker; the caller attaches its reader before it awaits anything.
+
+        One that has ended is read to the end of its log.
+        """
         response = stored.response
         first = 0 if starting_after is None else starting_after + 1
         followed = FollowedResponse(
@@ -144,6 +147,10 @@ class Followers:
         followed.task = asyncio.create_task(self._follow(project, followed, stored), name=f"follow {response['id']}")
         followed.task.add_done_callback(lambda _: self._ended(followed))
         return followed
+
+    def last_number(self, stored: StoredLog) -> int | None:
+        """Return the number of a log's last event, as `replay.last_number` does."""
+        return last_number(stored, self._machine(as_begun(stored.response)))
 
     def ring(self, response_ids: Collection[str]) -> None:
         """Look at the logs of these responses: their workers say that there is more."""
@@ -166,14 +173,17 @@ class Followers:
             followed.journal.end()
 
     async def _follow(self, project: str, followed: FollowedResponse, stored: StoredLog) -> None:
-        asking = asyncio.create_task(self._keep_asking(followed), name=f"ask for {followed.response_id}")
+        asking: asyncio.Task[None] | None = None
+        if stored.response["status"] not in _TERMINAL:
+            asking = asyncio.create_task(self._keep_asking(followed), name=f"ask for {followed.response_id}")
         try:
             await followed.take(decode(stored.data))
             await self._go_on(project, followed, len(stored.data))
         except Exception:  # whatever it is that a damaged log breaks
             logger.exception("the log of response %s cannot be read", followed.response_id)
         finally:
-            asking.cancel()
+            if asking is not None:
+                asking.cancel()
 
     async def _go_on(self, project: str, followed: FollowedResponse, position: int) -> None:
         """Look at the log until it ends."""
