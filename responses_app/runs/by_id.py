@@ -27,6 +27,7 @@ _TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
 CANCEL_SECONDS = 5.0  # how long what was cancelled may take to end, here or on another worker
 LOOK_SECONDS = 0.1  # between looks at whether it did
 LONG_LOG = 4_000  # bytes: some 1,000 tokens, 5 ms of the loop
+HUGE_LOG = 40_000  # some 10,000 tokens, 4 MiB of events: they are made as they are read, not all before
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +93,7 @@ class ResponsesById:
             source = run
             if run.journal.closed:
                 await self._stored(project, response_id)  # it may have been deleted elsewhere, or be past its time
-        last = source.journal.last_number
-        if starting_after is not None and starting_after > last:
-            raise invalid_request(
-                f"Invalid value for 'starting_after': the stream's last event so far is {last}.",
-                param="starting_after",
-                code="invalid_value",
-            )
+        _check_number(starting_after, source.journal.last_number)
         try:
             return self._registry.attach(
                 source, starting_after=-1 if starting_after is None else starting_after, dialect=dialect
@@ -118,6 +113,11 @@ class ResponsesById:
             return self._followers.follow(project, stored, starting_after=starting_after)
         is_long = len(stored.data) > LONG_LOG
         try:
+            if len(stored.data) > HUGE_LOG:
+                last = await asyncio.to_thread(self._followers.last_number, stored)
+                if last is not None:
+                    _check_number(starting_after, last)
+                    return self._followers.follow(project, stored, starting_after=starting_after)
             replayed = await asyncio.to_thread(self._replay, stored) if is_long else self._replay(stored)
         except (BrokenLog, LocalProtocolError):
             logger.exception("the log of response %s cannot be read", response_id)
@@ -203,6 +203,15 @@ class ResponsesById:
         if response is None:
             raise response_not_found(response_id)
         return response
+
+
+def _check_number(starting_after: int | None, last: int) -> None:
+    if starting_after is not None and starting_after > last:
+        raise invalid_request(
+            f"Invalid value for 'starting_after': the stream's last event so far is {last}.",
+            param="starting_after",
+            code="invalid_value",
+        )
 
 
 def stream_not_kept(response_id: str) -> ApiError:

@@ -24,8 +24,8 @@ from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.journal import Entry, EventJournal, JournalReader, Waiter
 from responses_app.runs.log import INTEREST_SECONDS
 from responses_app.runs.others import OtherWorkers
-from responses_app.runs.replay import as_begun, end_of_failure
-from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
+from responses_app.runs.replay import as_begun, end_of_failure, last_number
+from responses_app.stores.base import BaseResponseStore, LogNews, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
@@ -33,8 +33,11 @@ LOOK_SECONDS = 0.25  # between looks at a log of which nothing is heard
 BELL_SECONDS = 2.0  # between looks at one of which something is: a word may get lost
 RETRY_SECONDS = 1.0  # after the store has failed
 INPUTS_A_STEP = 200  # 1 ms of the loop
+LOOKS_AT_ONCE = 2  # of all followers: the store's other readers are for requests
 
 _TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
+
+_Place = tuple[str, str, int]  # project, response, and how much of its log is known
 
 
 class PacedJournal(EventJournal):
@@ -123,9 +126,15 @@ class Followers:
         self._follow_here = follow_here
         self._others = others
         self._followed: set[FollowedResponse] = set()
+        self._looks: dict[_Place, asyncio.Task[LogNews | None]] = {}  # that have not begun
+        self._at_once = asyncio.Semaphore(LOOKS_AT_ONCE)
+        self._away = False  # the store, and it was said
 
     def follow(self, project: str, stored: StoredLog, *, starting_after: int | None) -> FollowedResponse:
-        """Begin to follow a response of another worker; the caller attaches its reader before it awaits anything."""
+        """Begin to follow a response of another worker; the caller attaches its reader before it awaits anything.
+
+        One that has ended is read to the end of its log.
+        """
         response = stored.response
         first = 0 if starting_after is None else starting_after + 1
         followed = FollowedResponse(
@@ -138,6 +147,10 @@ class Followers:
         followed.task = asyncio.create_task(self._follow(project, followed, stored), name=f"follow {response['id']}")
         followed.task.add_done_callback(lambda _: self._ended(followed))
         return followed
+
+    def last_number(self, stored: StoredLog) -> int | None:
+        """Return the number of a log's last event, as `replay.last_number` does."""
+        return last_number(stored, self._machine(as_begun(stored.response)))
 
     def ring(self, response_ids: Collection[str]) -> None:
         """Look at the logs of these responses: their workers say that there is more."""
@@ -160,33 +173,56 @@ class Followers:
             followed.journal.end()
 
     async def _follow(self, project: str, followed: FollowedResponse, stored: StoredLog) -> None:
-        asking = asyncio.create_task(self._keep_asking(followed), name=f"ask for {followed.response_id}")
+        asking: asyncio.Task[None] | None = None
+        if stored.response["status"] not in _TERMINAL:
+            asking = asyncio.create_task(self._keep_asking(followed), name=f"ask for {followed.response_id}")
         try:
             await followed.take(decode(stored.data))
             await self._go_on(project, followed, len(stored.data))
         except Exception:  # whatever it is that a damaged log breaks
             logger.exception("the log of response %s cannot be read", followed.response_id)
         finally:
-            asking.cancel()
+            if asking is not None:
+                asking.cancel()
 
     async def _go_on(self, project: str, followed: FollowedResponse, position: int) -> None:
         """Look at the log until it ends."""
         while not followed.journal.closed:
             try:
-                news = await self._store.log_since(project, followed.response_id, position)
+                news = await self._look((project, followed.response_id, position))
                 if news is None:  # it was deleted
                     return
                 await followed.take(decode(news.data))
                 if news.status in _TERMINAL and not followed.journal.closed:
                     await self._end(project, followed)
                     return
-            except StoreError as problem:
-                logger.warning("response %s cannot be followed now: %s", followed.response_id, problem)
+            except StoreError:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             position += len(news.data)
             if not followed.journal.closed:
                 await followed.bell.wait(BELL_SECONDS if followed.hears else LOOK_SECONDS)
+
+    async def _look(self, place: _Place) -> LogNews | None:
+        """Return what a log has behind a place: one query for all who ask for the same before it begins."""
+        looking = self._looks.get(place)
+        if looking is None:
+            looking = self._looks[place] = asyncio.create_task(self._look_in_turn(place), name=f"look at {place[1]}")
+            looking.add_done_callback(_note_problem)
+        return await asyncio.shield(looking)
+
+    async def _look_in_turn(self, place: _Place) -> LogNews | None:
+        async with self._at_once:
+            del self._looks[place]  # what comes from now on may not be seen: whoever asks for it looks again
+            try:
+                news = await self._store.log_since(*place)
+            except StoreError as problem:
+                if not self._away:  # one line an outage, not one a reader and second
+                    logger.warning("the responses of other workers cannot be followed now: %s", problem)
+                self._away = True
+                raise
+            self._away = False
+            return news
 
     async def _keep_asking(self, followed: FollowedResponse) -> None:
         """Ask the owner again and again to keep the log while the response runs; a word may take long to go out.
@@ -204,3 +240,9 @@ class Followers:
         response = await self._store.response(project, followed.response_id)
         if response is not None:
             await followed.take(end_of_failure(response, has_begun=followed.has_begun))
+
+
+def _note_problem(looking: "asyncio.Task[LogNews | None]") -> None:
+    """Take notice of a look that failed: whoever asked for it may have left."""
+    if not looking.cancelled():
+        looking.exception()

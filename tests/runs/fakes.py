@@ -312,10 +312,10 @@ class Reading:
         """Read until an event of this type was taken, or to the end."""
         async with asyncio.timeout(5):
             while not self.reader.ended:
-                self.take()
-                if type is not None and any(event["type"] == type for event in self.events):
+                taken = self.take()
+                if type is not None and any(event["type"] == type for event in taken or self.events):
                     break
-                if not self.reader.ended and not self.reader.behind:
+                if not taken and not self.reader.ended:
                     await self.wake.wait()
         return self.events
 

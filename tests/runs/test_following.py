@@ -8,7 +8,7 @@ from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import Sampled
 from responses_app.protocol.resources import Status
 from responses_app.runs import following, log
-from responses_app.stores.base import StoreError
+from responses_app.stores.base import LogNews, StoreError
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Site
 from tests.waiting import eventually
@@ -232,6 +232,45 @@ async def test_a_word_that_does_not_go_out_delays_nothing(monkeypatch: pytest.Mo
     followed = await asked.follow(reading.reader.response_id)
     gate.set()
     assert await followed.to_the_end() == await reading.to_the_end()
+
+
+async def test_those_who_follow_one_response_look_at_its_log_together(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(following, "RETRY_SECONDS", 0.01)
+    gate = asyncio.Event()
+    owner, asked = workers(redis=True, engine=FakeEngine([[HALF, gate, ANSWER]]))
+    looks = at_once = most = 0
+    look, away = owner.store.log_since, False
+
+    async def counted(project: str, response_id: str, position: int) -> LogNews | None:
+        nonlocal looks, at_once, most
+        looks, at_once = looks + 1, at_once + 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.01)
+        at_once -= 1
+        if away:
+            raise StoreError("away")
+        return await look(project, response_id, position)
+
+    monkeypatch.setattr(owner.store, "log_since", counted)
+    readings = [await owner.begin(input="hi", background=True) for _ in range(5)]
+    await eventually(lambda: owner.engine.running == 5)
+    followed = [await asked.follow(reading.reader.response_id) for reading in readings for _ in range(20)]
+    for each in followed:
+        await each.until("response.output_text.delta")
+    assert looks <= 25, "not one for each of the 100 readers"
+    away = True
+    gate.set()
+    for reading in readings:
+        await reading.to_the_end()
+    await asyncio.sleep(0.1)
+    away = False
+    for each in followed:
+        assert (await each.to_the_end())[-1]["type"] == "response.completed"
+    assert most <= following.LOOKS_AT_ONCE
+    assert caplog.text.count("cannot be followed") == 1
+    assert asked.followers._looks == {}
 
 
 async def test_no_task_is_left_behind(redis: bool) -> None:

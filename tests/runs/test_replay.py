@@ -7,11 +7,13 @@ import pytest
 
 from engine.errors import EngineUnavailable
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.resources import Status
 from responses_app.runs.journal import Entry
 from responses_app.runs.registry import RunLimits
 from responses_app.runs.resumable import ResumableLimits
 from responses_app.stores.base import StoredLog
 from tests.runs.fakes import FakeEngine, Site
+from tests.waiting import eventually
 
 ANSWER = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>It is 2.<|return|>"
 CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
@@ -67,6 +69,27 @@ async def test_a_stream_whose_beginning_is_forgotten_here_is_read_from_its_log()
     reading = await site.begin(input="hi", transport="sse")
     events = await reading.to_the_end()
     assert len(await entries_of(site, reading.reader.response_id, 2)) == len(events) - 3
+
+
+async def test_a_huge_one_is_made_as_it_is_read() -> None:
+    answer = f"{ANSWER.removesuffix('It is 2.<|return|>')}{'word ' * 11_000}"
+    site = Site(FakeEngine([[*answer.split(" "), "<|return|>"]]), run_limits=NOT_KEPT, max_lag_bytes=100_000)
+    reading = await site.begin(input="hi", transport="json")
+    events = await reading.to_the_end()
+    for number in (None, len(events) - 2):
+        again = await site.follow(reading.reader.response_id, starting_after=number)
+        journal = again.reader._source.journal
+        await eventually(lambda: again.reader.behind)  # noqa: B023 - it is called here
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert journal.kept_bytes < 200_000 or number == len(events) - 2
+        assert await again.to_the_end() == events[0 if number is None else number + 1 :]
+        assert again.reader.status is Status.COMPLETED
+        again.leave()
+    with pytest.raises(ApiError) as refused:
+        await site.follow(reading.reader.response_id, starting_after=len(events))
+    assert refused.value.param == "starting_after"
+    await eventually(lambda: not site.followers._followed)
 
 
 async def test_one_that_its_worker_left_has_failed() -> None:
