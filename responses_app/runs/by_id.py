@@ -13,11 +13,11 @@ from responses_app.protocol.stream import LocalProtocolError
 from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import store_away
-from responses_app.runs.journal import EventsForgotten
 from responses_app.runs.others import OtherWorkers
 from responses_app.runs.reader import EventSource, ResponseReader
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.replay import Replay
+from responses_app.runs.run import ResponseRun
 from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -62,15 +62,15 @@ class ResponsesById:
 
     async def response(self, project: str, response_id: str) -> ResponseObject:
         """Return a response as it stands."""
-        run = self._registry.find(project, response_id)
-        if run is not None and run.plan.stored and not run.journal.closed:
+        run = self._run(project, response_id)
+        if run is not None and not run.journal.closed:
             return run.response()
         return await self._stored(project, response_id)
 
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject]:
         """Return what a response was asked, oldest first."""
-        run = self._registry.find(project, response_id)
-        if run is not None and run.plan.stored and not run.journal.closed:
+        run = self._run(project, response_id)
+        if run is not None and not run.journal.closed:
             return run.plan.input_items
         try:
             items = await self._store.input_items(project, response_id)
@@ -84,14 +84,15 @@ class ResponsesById:
         self, project: str, response_id: str, *, starting_after: int | None = None, dialect: Dialect = OPENAI
     ) -> ResponseReader:
         """Return a reader of a response's stream, from its first event on or behind the event `starting_after`."""
-        run = self._registry.find(project, response_id)
+        run = self._run(project, response_id)
+        if run is not None and run.journal.closed:
+            await self._stored(project, response_id)  # it may have been deleted elsewhere, or be past its time
         source: EventSource
+        # Asked last, since its events may be forgotten during a wait.
         if run is None or not run.journal.has_after(starting_after) or run.is_behind(starting_after):
             source = await self._logged(project, response_id, starting_after)
         else:
             source = run
-            if run.journal.closed:
-                await self._stored(project, response_id)  # it may have been deleted elsewhere, or be past its time
         last = source.journal.last_number
         if starting_after is not None and starting_after > last:
             raise invalid_request(
@@ -99,12 +100,9 @@ class ResponsesById:
                 param="starting_after",
                 code="invalid_value",
             )
-        try:
-            return self._registry.attach(
-                source, starting_after=-1 if starting_after is None else starting_after, dialect=dialect
-            )
-        except EventsForgotten:
-            raise stream_not_kept(response_id) from None
+        return self._registry.attach(
+            source, starting_after=-1 if starting_after is None else starting_after, dialect=dialect
+        )
 
     async def _logged(self, project: str, response_id: str, starting_after: int | None) -> EventSource:
         """Return a response's stream, made of its log: all of it, or what comes, where another worker runs it."""
@@ -128,7 +126,7 @@ class ResponsesById:
 
     async def cancel(self, project: str, response_id: str) -> ResponseObject:
         """Cancel a background response and return it; once more is not an error."""
-        run = self._registry.find(project, response_id)
+        run = self._run(project, response_id)
         if run is not None and run.plan.background and not run.journal.closed:
             self._registry.cancel(run, reason="its client cancelled it")
             await self._registry.wait_for_end(run)
@@ -186,14 +184,19 @@ class ResponsesById:
 
     async def delete(self, project: str, response_id: str) -> None:
         """Forget a response, everywhere; what it continues and what continues it stay. One that runs is cancelled."""
-        run = self._registry.find(project, response_id)
+        run = self._run(project, response_id)
         try:
             known = await self._store.delete(project, response_id)
         except StoreError as error:
             raise store_away() from error
-        if not known and (run is None or not run.plan.stored):
+        if not known and run is None:
             raise response_not_found(response_id)
         await self._forgetting.everywhere([response_id], reason="its client deleted it")
+
+    def _run(self, project: str, response_id: str) -> ResponseRun | None:
+        """Return the run of a response of this process; one that is not stored is not found by its id."""
+        run = self._registry.find(project, response_id)
+        return run if run is not None and run.plan.stored else None
 
     async def _stored(self, project: str, response_id: str) -> ResponseObject:
         try:
@@ -209,7 +212,7 @@ def stream_not_kept(response_id: str) -> ApiError:
     """The events that a reader asks for are not there (400)."""
     return invalid_request(
         f"The stream of response '{response_id[:80]}' cannot be picked up again: the version of this server that ran "
-        "it kept no log. Get the response without 'stream'.",
+        "it kept no log, or its log cannot be read. Get the response without 'stream'.",
         param="stream",
         code="stream_not_kept",
     )
