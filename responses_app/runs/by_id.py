@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
 from responses_app.protocol.input_codec import BrokenLog
-from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
+from responses_app.protocol.resources import RUNNING, ResponseObject, Status
 from responses_app.protocol.stream import LocalProtocolError
 from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
@@ -21,8 +21,6 @@ from responses_app.runs.run import ResponseRun
 from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
-
-_TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
 
 CANCEL_SECONDS = 5.0  # how long what was cancelled may take to end, here or on another worker
 LOOK_SECONDS = 0.1  # between looks at whether it did
@@ -112,7 +110,7 @@ class ResponsesById:
             raise store_away() from error
         if stored is None:
             raise response_not_found(response_id)
-        if stored.response["status"] not in _TERMINAL:
+        if stored.response["status"] in RUNNING:
             return self._followers.follow(project, stored, starting_after=starting_after)
         is_long = len(stored.data) > LONG_LOG
         try:
@@ -137,7 +135,7 @@ class ResponsesById:
             raise invalid_request("Cannot cancel a synchronous response: only background ones.", param="response_id")
         if response["status"] == Status.CANCELLED.value:
             return response
-        if response["status"] in _TERMINAL:
+        if response["status"] not in RUNNING:
             raise invalid_request(f"Cannot cancel a {response['status']} response.", param="response_id")
         return await self._cancel_elsewhere(project, response_id)
 
@@ -177,7 +175,7 @@ class ResponsesById:
         if await self._others.ask_to_cancel(response_id):
             for _ in range(round(CANCEL_SECONDS / LOOK_SECONDS)):
                 response = await self._stored(project, response_id)
-                if response["status"] in _TERMINAL:
+                if response["status"] not in RUNNING:
                     return response
                 await asyncio.sleep(LOOK_SECONDS)
         raise overloaded("The worker that runs this response did not answer. Try again.", retry_after=5)

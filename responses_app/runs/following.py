@@ -19,7 +19,7 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import Input
-from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
+from responses_app.protocol.resources import RUNNING, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.journal import Entry, EventJournal, JournalReader, Waiter
 from responses_app.runs.log import INTEREST_SECONDS
@@ -33,8 +33,6 @@ LOOK_SECONDS = 0.25  # between looks at a log of which nothing is heard
 BELL_SECONDS = 2.0  # between looks at one of which something is: a word may get lost
 RETRY_SECONDS = 1.0  # after the store has failed
 INPUTS_A_STEP = 200  # 1 ms of the loop
-
-_TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
 
 
 class PacedJournal(EventJournal):
@@ -177,7 +175,7 @@ class Followers:
                 if news is None:  # it was deleted
                     return
                 await followed.take(decode(news.data))
-                if news.status in _TERMINAL and not followed.journal.closed:
+                if news.status not in RUNNING and not followed.journal.closed:
                     await self._end(project, followed)
                     return
             except StoreError as problem:

@@ -11,7 +11,7 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.input_codec import decode, encode
 from responses_app.protocol.inputs import Ended, Enqueued, Failed, Input, Started
-from responses_app.protocol.resources import ResponseObject, Status
+from responses_app.protocol.resources import ResponseObject, Status, as_failed
 from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.journal import EventJournal
 from responses_app.stores.base import StoredLog
@@ -93,8 +93,7 @@ def failed(stored: StoredLog, machine: ResponseMachine, error: JsonObject) -> St
     """
     for given in decode(stored.data):
         machine.receive(given)
-    response: ResponseObject = {**stored.response, "status": Status.FAILED.value, "error": error}
-    *before, end = end_of_failure(response, has_begun=machine.stream.has_begun)
+    *before, end = end_of_failure(as_failed(stored.response, error), has_begun=machine.stream.has_begun)
     for given in before:
         machine.receive(given)
     return StoredLog(machine.outcome(0, error), stored.data + encode([*before, end]))

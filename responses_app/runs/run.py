@@ -32,7 +32,7 @@ from responses_app.protocol.inputs import (
     StopReason,
     TurnBegan,
 )
-from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
+from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status, as_failed
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.stream import Ending
 from responses_app.runs.background import BackgroundQueue
@@ -149,7 +149,7 @@ class ResponseRun:
         except StoreError:
             if not again:
                 error = failure(None, self.plan.origin.request_id)
-                self._persistence.refuse({**self.response(), "status": Status.FAILED.value, "error": error})
+                self._persistence.refuse(as_failed(self.response(), error))
             raise
 
     def follow(self) -> None:
