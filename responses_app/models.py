@@ -59,8 +59,8 @@ class Response(models.Model):
     """A response, from the moment it was accepted; `body` is the object as clients read it.
 
     `worker` is the process that runs it, empty once it has ended; `epoch` counts those that have claimed it. `request`
-    is what a background response was asked, kept until it begins to answer, so that another start can run it. `size` is
-    in bytes, times are in milliseconds.
+    is what a background response was asked, kept until it has ended, so that another worker can go on with it. `size`
+    is in bytes, times are in milliseconds.
     """
 
     id = models.CharField(primary_key=True, max_length=ID_LENGTH)

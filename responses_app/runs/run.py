@@ -269,7 +269,7 @@ class ResponseRun:
         return longer
 
     async def _begin(self) -> None:
-        """Before the first thing is said: from here on this response is never run again."""
+        """Before the first thing is said: note that it begins. Raises `ClaimLost` where another worker has it."""
         self._clock.note_first_token()
         await self._persistence.begin()
 
