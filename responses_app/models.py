@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 import orjson
 from django.db import models
 
+from responses_app.protocol.resources import RUNNING
+
 ID_LENGTH = 64
 LISTED = (
     "status project model background transport input_tokens cached_tokens output_tokens first_token_ms duration_ms"
@@ -57,8 +59,8 @@ class Response(models.Model):
     """A response, from the moment it was accepted; `body` is the object as clients read it.
 
     `worker` is the process that runs it, empty once it has ended; `epoch` counts those that have claimed it. `request`
-    is what a background response was asked, kept until it begins to answer, so that another start can run it. `size` is
-    in bytes, times are in milliseconds.
+    is what a background response was asked, kept until it has ended, so that another worker can go on with it. `size`
+    is in bytes, times are in milliseconds.
     """
 
     id = models.CharField(primary_key=True, max_length=ID_LENGTH)
@@ -87,9 +89,7 @@ class Response(models.Model):
             models.Index(fields=["project", "created_at", "size"], name="response_project_created"),
             # What the admin lists, filters and counts, without reading the bodies: they make a table's scan slow.
             models.Index(fields=["created_at", *LISTED], name="response_listed"),
-            models.Index(
-                fields=["worker"], name="response_running", condition=models.Q(status__in=("queued", "in_progress"))
-            ),
+            models.Index(fields=["worker"], name="response_running", condition=models.Q(status__in=RUNNING)),
         ]
 
     def __str__(self) -> str:

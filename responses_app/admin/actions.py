@@ -12,8 +12,8 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from responses_app.admin.cancelling import cancel_responses, forget_runs
-from responses_app.admin.formats import RUNNING
 from responses_app.models import Response
+from responses_app.protocol.resources import RUNNING
 from responses_app.stores.database.removal import remove
 
 MAX_CHANGED = 500  # responses that one action deletes or cancels

@@ -11,7 +11,6 @@ from responses_app.models import Conversation, Response
 from responses_app.protocol.resources import Status
 
 STATUSES = tuple(status.value for status in Status)
-RUNNING = (Status.QUEUED.value, Status.IN_PROGRESS.value)
 NONE = "–"
 
 

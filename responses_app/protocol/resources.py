@@ -27,6 +27,7 @@ NEXT: dict[Status, frozenset[Status]] = {  # anything else is a bug and raises; 
     Status.CANCELLED: frozenset(),
 }
 TERMINAL_STATUSES = frozenset(status for status, following in NEXT.items() if not following)
+RUNNING = tuple(status.value for status, following in NEXT.items() if following)  # as response objects have them
 CONTINUABLE = frozenset((Status.COMPLETED, Status.INCOMPLETE))
 
 
@@ -71,6 +72,11 @@ class ResponseObject(TypedDict):
     truncation: str
     usage: JsonObject | None
     user: str | None
+
+
+def as_failed(response: ResponseObject, error: JsonObject) -> ResponseObject:
+    """Return the object of a running response as it is once it has failed; `error` is its `{code, message}`."""
+    return {**response, "status": Status.FAILED.value, "completed_at": None, "error": error}
 
 
 def new_response(

@@ -8,21 +8,19 @@ from dataclasses import dataclass
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
 from responses_app.protocol.input_codec import BrokenLog
-from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
+from responses_app.protocol.resources import RUNNING, ResponseObject, Status
 from responses_app.protocol.stream import LocalProtocolError
 from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import store_away
-from responses_app.runs.journal import EventsForgotten
 from responses_app.runs.others import OtherWorkers
 from responses_app.runs.reader import EventSource, ResponseReader
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.replay import Replay
+from responses_app.runs.run import ResponseRun
 from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
-
-_TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
 
 CANCEL_SECONDS = 5.0  # how long what was cancelled may take to end, here or on another worker
 LOOK_SECONDS = 0.1  # between looks at whether it did
@@ -63,15 +61,15 @@ class ResponsesById:
 
     async def response(self, project: str, response_id: str) -> ResponseObject:
         """Return a response as it stands."""
-        run = self._registry.find(project, response_id)
-        if run is not None and run.plan.stored and not run.journal.closed:
+        run = self._run(project, response_id)
+        if run is not None and not run.journal.closed:
             return run.response()
         return await self._stored(project, response_id)
 
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject]:
         """Return what a response was asked, oldest first."""
-        run = self._registry.find(project, response_id)
-        if run is not None and run.plan.stored and not run.journal.closed:
+        run = self._run(project, response_id)
+        if run is not None and not run.journal.closed:
             return run.plan.input_items
         try:
             items = await self._store.input_items(project, response_id)
@@ -85,21 +83,19 @@ class ResponsesById:
         self, project: str, response_id: str, *, starting_after: int | None = None, dialect: Dialect = OPENAI
     ) -> ResponseReader:
         """Return a reader of a response's stream, from its first event on or behind the event `starting_after`."""
-        run = self._registry.find(project, response_id)
+        run = self._run(project, response_id)
+        if run is not None and run.journal.closed:
+            await self._stored(project, response_id)  # it may have been deleted elsewhere, or be past its time
         source: EventSource
+        # Asked last, since its events may be forgotten during a wait.
         if run is None or not run.journal.has_after(starting_after) or run.is_behind(starting_after):
             source = await self._logged(project, response_id, starting_after)
         else:
             source = run
-            if run.journal.closed:
-                await self._stored(project, response_id)  # it may have been deleted elsewhere, or be past its time
         _check_number(starting_after, source.journal.last_number)
-        try:
-            return self._registry.attach(
-                source, starting_after=-1 if starting_after is None else starting_after, dialect=dialect
-            )
-        except EventsForgotten:
-            raise stream_not_kept(response_id) from None
+        return self._registry.attach(
+            source, starting_after=-1 if starting_after is None else starting_after, dialect=dialect
+        )
 
     async def _logged(self, project: str, response_id: str, starting_after: int | None) -> EventSource:
         """Return a response's stream, made of its log: all of it, or what comes, where another worker runs it."""
@@ -109,7 +105,7 @@ class ResponsesById:
             raise store_away() from error
         if stored is None:
             raise response_not_found(response_id)
-        if stored.response["status"] not in _TERMINAL:
+        if stored.response["status"] in RUNNING:
             return self._followers.follow(project, stored, starting_after=starting_after)
         is_long = len(stored.data) > LONG_LOG
         try:
@@ -128,7 +124,7 @@ class ResponsesById:
 
     async def cancel(self, project: str, response_id: str) -> ResponseObject:
         """Cancel a background response and return it; once more is not an error."""
-        run = self._registry.find(project, response_id)
+        run = self._run(project, response_id)
         if run is not None and run.plan.background and not run.journal.closed:
             self._registry.cancel(run, reason="its client cancelled it")
             await self._registry.wait_for_end(run)
@@ -139,7 +135,7 @@ class ResponsesById:
             raise invalid_request("Cannot cancel a synchronous response: only background ones.", param="response_id")
         if response["status"] == Status.CANCELLED.value:
             return response
-        if response["status"] in _TERMINAL:
+        if response["status"] not in RUNNING:
             raise invalid_request(f"Cannot cancel a {response['status']} response.", param="response_id")
         return await self._cancel_elsewhere(project, response_id)
 
@@ -179,21 +175,26 @@ class ResponsesById:
         if await self._others.ask_to_cancel(response_id):
             for _ in range(round(CANCEL_SECONDS / LOOK_SECONDS)):
                 response = await self._stored(project, response_id)
-                if response["status"] in _TERMINAL:
+                if response["status"] not in RUNNING:
                     return response
                 await asyncio.sleep(LOOK_SECONDS)
         raise overloaded("The worker that runs this response did not answer. Try again.", retry_after=5)
 
     async def delete(self, project: str, response_id: str) -> None:
         """Forget a response, everywhere; what it continues and what continues it stay. One that runs is cancelled."""
-        run = self._registry.find(project, response_id)
+        run = self._run(project, response_id)
         try:
             known = await self._store.delete(project, response_id)
         except StoreError as error:
             raise store_away() from error
-        if not known and (run is None or not run.plan.stored):
+        if not known and run is None:
             raise response_not_found(response_id)
         await self._forgetting.everywhere([response_id], reason="its client deleted it")
+
+    def _run(self, project: str, response_id: str) -> ResponseRun | None:
+        """Return the run of a response of this process; one that is not stored is not found by its id."""
+        run = self._registry.find(project, response_id)
+        return run if run is not None and run.plan.stored else None
 
     async def _stored(self, project: str, response_id: str) -> ResponseObject:
         try:
@@ -218,7 +219,7 @@ def stream_not_kept(response_id: str) -> ApiError:
     """The events that a reader asks for are not there (400)."""
     return invalid_request(
         f"The stream of response '{response_id[:80]}' cannot be picked up again: the version of this server that ran "
-        "it kept no log. Get the response without 'stream'.",
+        "it kept no log, or its log cannot be read. Get the response without 'stream'.",
         param="stream",
         code="stream_not_kept",
     )

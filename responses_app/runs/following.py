@@ -19,7 +19,7 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import Input
-from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
+from responses_app.protocol.resources import RUNNING, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.journal import Entry, EventJournal, JournalReader, Waiter
 from responses_app.runs.log import INTEREST_SECONDS
@@ -34,8 +34,6 @@ BELL_SECONDS = 2.0  # between looks at one of which something is: a word may get
 RETRY_SECONDS = 1.0  # after the store has failed
 INPUTS_A_STEP = 200  # 1 ms of the loop
 LOOKS_AT_ONCE = 2  # of all followers: the store's other readers are for requests
-
-_TERMINAL = frozenset(status.value for status in TERMINAL_STATUSES)
 
 _Place = tuple[str, str, int]  # project, response, and how much of its log is known
 
@@ -174,7 +172,7 @@ class Followers:
 
     async def _follow(self, project: str, followed: FollowedResponse, stored: StoredLog) -> None:
         asking: asyncio.Task[None] | None = None
-        if stored.response["status"] not in _TERMINAL:
+        if stored.response["status"] in RUNNING:
             asking = asyncio.create_task(self._keep_asking(followed), name=f"ask for {followed.response_id}")
         try:
             await followed.take(decode(stored.data))
@@ -193,13 +191,13 @@ class Followers:
                 if news is None:  # it was deleted
                     return
                 await followed.take(decode(news.data))
-                if news.status in _TERMINAL and not followed.journal.closed:
+                position += len(news.data)
+                if news.status not in RUNNING and not followed.journal.closed:
                     await self._end(project, followed)
                     return
             except StoreError:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            position += len(news.data)
             if not followed.journal.closed:
                 await followed.bell.wait(BELL_SECONDS if followed.hears else LOOK_SECONDS)
 

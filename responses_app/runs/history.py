@@ -29,7 +29,7 @@ from responses_app.protocol.items import (
 )
 from responses_app.protocol.prompt import Items, is_of_user, places_replaced, text_of
 from responses_app.protocol.requests import CreateRequest
-from responses_app.protocol.resources import TERMINAL_STATUSES, Status
+from responses_app.protocol.resources import RUNNING
 from responses_app.protocol.sealing import SealBroken, Sealer
 from responses_app.runs.registry import RunRegistry
 from responses_app.stores.base import ConversationRecord, StoreError, Stores
@@ -141,7 +141,7 @@ class History:
         link = await self._store.chain(project, response_id)
         if link is None:
             kept = await self._store.response(project, response_id)
-            if kept is not None and Status(kept["status"]) not in TERMINAL_STATUSES:  # another worker runs it
+            if kept is not None and kept["status"] in RUNNING:  # another worker runs it
                 raise previous_response_in_progress(response_id)
             raise previous_response_not_found(response_id)
         return link

@@ -13,6 +13,7 @@ from collections import deque
 from contextlib import suppress
 
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.resources import as_failed
 from responses_app.runs.failures import server_stopped
 from responses_app.runs.heartbeat import WorkerHeartbeat
 from responses_app.runs.service import ResponseService
@@ -89,7 +90,7 @@ class OrphanReclaimer:
             failed = self._service.failed(accepted, server_stopped())
         except Exception:  # damaged, or of a tool or a model that is gone: whatever it is, others wait behind it
             logger.exception("the log of response %s cannot be read", accepted.response["id"])
-            failed = StoredLog({**accepted.response, "status": "failed", "error": server_stopped()}, b"")
+            failed = StoredLog(as_failed(accepted.response, server_stopped()), b"")
         stored = StoredResponse(
             project=accepted.project,
             response=failed.response,

@@ -11,7 +11,7 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.input_codec import decode, encode
 from responses_app.protocol.inputs import Ended, Enqueued, Failed, Input, Started
-from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
+from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status, as_failed
 from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.journal import EventJournal
 from responses_app.stores.base import StoredLog
@@ -82,11 +82,14 @@ def end_of_failure(response: ResponseObject, *, has_begun: bool) -> Sequence[Inp
     """Return the last inputs of a response that its worker left behind, behind those its log has; none if it ended.
 
     None either for one that has usage and no log: an older version ran it, which kept none. So nobody knows its events.
+
+    `Failed` is ignored where the log decides how it ends (the model had ended, and its worker died before that was
+    kept), so `Ended` has the error, too: what continues such a response was not kept, so it is not completed.
     """
     error = response["error"]
     if response["status"] != Status.FAILED.value or error is None:
         return ()
-    end: list[Input] = [Failed(error), Ended(0)]
+    end: list[Input] = [Failed(error), Ended(0, error)]
     if has_begun:
         return end
     if response["usage"] is not None:
@@ -102,8 +105,7 @@ def failed(stored: StoredLog, machine: ResponseMachine, error: JsonObject) -> St
     """
     for given in decode(stored.data):
         machine.receive(given)
-    response: ResponseObject = {**stored.response, "status": Status.FAILED.value, "error": error}
-    *before, _ = end_of_failure(response, has_begun=machine.stream.has_begun)
+    *before, end = end_of_failure(as_failed(stored.response, error), has_begun=machine.stream.has_begun)
     for given in before:
         machine.receive(given)
-    return StoredLog(machine.outcome(0, error), stored.data + encode([*before, Ended(0, error)]))
+    return StoredLog(machine.outcome(0, error), stored.data + encode([*before, end]))

@@ -32,7 +32,7 @@ from responses_app.protocol.inputs import (
     StopReason,
     TurnBegan,
 )
-from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
+from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status, as_failed
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.stream import Ending
 from responses_app.runs.background import BackgroundQueue
@@ -149,7 +149,7 @@ class ResponseRun:
         except StoreError:
             if not again:
                 error = failure(None, self.plan.origin.request_id)
-                self._persistence.refuse({**self.response(), "status": Status.FAILED.value, "error": error})
+                self._persistence.refuse(as_failed(self.response(), error))
             raise
 
     def follow(self) -> None:
@@ -269,7 +269,7 @@ class ResponseRun:
         return longer
 
     async def _begin(self) -> None:
-        """Before the first thing is said: from here on this response is never run again."""
+        """Before the first thing is said: note that it begins. Raises `ClaimLost` where another worker has it."""
         self._clock.note_first_token()
         await self._persistence.begin()
 

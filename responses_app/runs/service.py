@@ -161,13 +161,14 @@ class ResponseService:
         try:
             if accepted.log:
                 await asyncio.to_thread(run.go_on_behind, accepted.log)
-            await run.accept(again=True)
+            with self.registry.admission():  # a stop waits for it, and then gives it back
+                await run.accept(again=True)
+                self.registry.queue.enter()
+                self.registry.start(run)
         except ClaimLost:
             raise
         except StoreError as error:
             raise store_away() from error
-        self.registry.queue.enter()
-        self.registry.start(run)
 
     async def _enqueue(self, run: ResponseRun) -> None:
         """Accept a background response and start it, even if the client leaves meanwhile: then it is kept already."""

@@ -9,7 +9,7 @@ from itertools import islice
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.items import SampledItem
-from responses_app.protocol.resources import ResponseObject, Status
+from responses_app.protocol.resources import RUNNING, ResponseObject, Status, as_failed
 from responses_app.stores.base import (
     AcceptedResponse,
     Appended,
@@ -26,8 +26,6 @@ from responses_app.stores.base import (
     StoreLimits,
     WorkerState,
 )
-
-RUNNING = (Status.QUEUED.value, Status.IN_PROGRESS.value)
 
 
 @dataclass(slots=True)
@@ -180,7 +178,7 @@ class MemoryResponseStore(BaseResponseStore):
             if kept.claim.worker not in alive:
                 kept.claim = Claim(worker_id, kept.claim.epoch + 1)
                 if not can_run:
-                    kept.response = {**kept.response, "status": Status.FAILED.value, "error": SERVER_STOPPED}
+                    kept.response = as_failed(kept.response, SERVER_STOPPED)
                     failed += 1
                     continue
             elif not (is_mine and can_run):

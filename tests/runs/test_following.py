@@ -6,7 +6,7 @@ import pytest
 
 from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import Sampled
-from responses_app.protocol.resources import Status
+from responses_app.protocol.resources import ResponseObject, Status
 from responses_app.runs import following, log
 from responses_app.stores.base import LogNews, StoreError
 from tests.protocol.laws import assert_laws
@@ -289,3 +289,29 @@ async def test_no_task_is_left_behind(redis: bool) -> None:
         await eventually(lambda: len(asked.followers._followed) == 0)
     await owner.registry.aclose()
     await owner.live.aclose()
+
+
+async def test_a_store_that_is_away_at_the_end_of_a_cut_response_tells_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(following, "BELL_SECONDS", 0.01)
+    owner, asked = workers(redis=True, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
+    reading = await owner.begin(input="hi", transport="sse")
+    followed = await asked.follow(reading.reader.response_id)
+    await followed.until("response.output_text.delta")
+    look, failures = owner.store.response, 2
+
+    async def away(project: str, response_id: str) -> ResponseObject | None:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise StoreError("away")
+        return await look(project, response_id)
+
+    monkeypatch.setattr(owner.store, "response", away)
+    kept = owner.store._responses["default", reading.reader.response_id]
+    kept.response = {**kept.response, "status": "failed", "error": {"code": "server_error", "message": "It stopped."}}
+    events = await followed.to_the_end()
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-1]["type"] == "response.failed"

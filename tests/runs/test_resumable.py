@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.resources import Status
+from responses_app.protocol.resources import ResponseObject, Status
 from responses_app.runs.journal import EventsForgotten
 from responses_app.runs.registry import RunLimits
 from responses_app.runs.resumable import ResumableLimits
@@ -179,6 +179,34 @@ async def test_a_response_deleted_while_it_runs_is_not_stored() -> None:
     assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.incomplete", "cancelled")
     assert site.engine.running == 0
     assert await site.store.response("default", reading.run.response_id) is None
+
+
+async def test_what_is_not_stored_is_not_found_by_its_id_while_it_runs() -> None:
+    site = site_of(engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
+    reading = await site.begin(input="hi", transport="sse", store=False)
+    await site.engine.waits.wait()
+    with pytest.raises(ApiError) as refused:
+        await site.follow(reading.run.response_id)
+    assert refused.value.status == 404
+
+
+async def test_a_stream_that_is_forgotten_while_the_store_is_asked_is_read_from_its_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = site_of()
+    reading = await site.begin(input="hi", transport="sse")
+    events = await reading.to_the_end()
+    reading.leave()
+    ask = site.store.response
+
+    async def response(project: str, response_id: str) -> ResponseObject | None:
+        site.registry.resumable.drop(response_id)
+        reading.run.journal.keep_no_longer()
+        return await ask(project, response_id)
+
+    monkeypatch.setattr(site.store, "response", response)
+    again = await site.follow(reading.reader.response_id, starting_after=0)
+    assert await again.to_the_end() == events[1:]
 
 
 async def test_events_that_are_forgotten_cannot_be_read() -> None:

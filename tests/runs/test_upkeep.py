@@ -87,6 +87,35 @@ async def test_what_cannot_run_now_is_given_back_at_the_end() -> None:
     assert [accepted.response["status"] for accepted in orphans.claimed] == [LEFT], "nobody has to be dead first"
 
 
+async def test_what_is_about_to_run_when_the_server_stops_is_given_back() -> None:
+    site = Site(FakeEngine([[asyncio.Event()]]), SlowToAccept(await left_behind()))
+    assert isinstance(site.store, SlowToAccept)
+    async with looked_after(site):
+        await site.store.accepting.wait()
+        closing = asyncio.create_task(site.registry.aclose())
+        await asyncio.sleep(0)
+        assert site.registry.draining
+        site.store.go_on.set()
+        await closing
+        assert site.registry.running == []
+        assert [each.claim.worker for each in site.store._responses.values()] == [""]
+
+
+class SlowToAccept(FakeStore):
+    """A store that takes long to accept; it has what another one has."""
+
+    def __init__(self, other: FakeStore) -> None:
+        super().__init__()
+        self._responses = other._responses
+        self.accepting = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def accept(self, accepted: AcceptedResponse) -> None:
+        self.accepting.set()
+        await self.go_on.wait()
+        await super().accept(accepted)
+
+
 async def test_what_can_never_run_has_failed_and_stops_nothing_else() -> None:
     store = await left_behind(2)
     first = next(iter(store._responses.values()))

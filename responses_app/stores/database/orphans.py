@@ -8,14 +8,13 @@ nobody look dead.
 import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from responses_app.models import json_text
 from responses_app.protocol.errors import SERVER_STOPPED
-from responses_app.protocol.resources import Status
+from responses_app.protocol.resources import ResponseObject, as_failed
 from responses_app.stores.base import AcceptedResponse, Claim, Orphans, WorkerState
 from responses_app.stores.database.response_sql import (
     CLAIM_RESPONSE,
@@ -119,7 +118,7 @@ def lost(connection: BaseDatabaseWrapper, claims: Mapping[str, Claim]) -> Collec
 
 def _left(
     connection: BaseDatabaseWrapper, worker_id: str, dead_before: float
-) -> tuple[Sequence[str], Sequence[tuple[str, dict[str, Any]]]]:
+) -> tuple[Sequence[str], Sequence[tuple[str, ResponseObject]]]:
     """Return the responses nobody runs: the ids of those to be claimed, the others with their bodies."""
     sql = _LEFT.format(lock=for_update(connection, "FOR UPDATE SKIP LOCKED"))
     with connection.cursor() as cursor:
@@ -129,13 +128,9 @@ def _left(
     return claimable, [(row[0], json.loads(row[1])) for row in rows if not row[2]]
 
 
-def _failed(response_id: str, body: dict[str, Any]) -> Row:
-    status = Status.FAILED.value
-    return {
-        "id": response_id,
-        "status": status,
-        "body": json_text({**body, "status": status, "completed_at": None, "error": SERVER_STOPPED}),
-    }
+def _failed(response_id: str, body: ResponseObject) -> Row:
+    failed = as_failed(body, SERVER_STOPPED)
+    return {"id": response_id, "status": failed["status"], "body": json_text(failed)}
 
 
 def _claimed(connection: BaseDatabaseWrapper, worker_id: str, ids: Sequence[str]) -> Iterable[AcceptedResponse]:

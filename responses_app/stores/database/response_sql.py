@@ -11,11 +11,13 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
 from responses_app.models import ChainPart, LogPart, Response, SampledItem, Worker
+from responses_app.protocol import resources
 from responses_app.stores.base import Claim
 
 Row = Mapping[str, object]  # column → value, as the driver takes it
 
-RUNNING = "('queued', 'in_progress')"  # literally, as in the condition of the index `response_running`
+# Literally as in the condition of the index `response_running`, else SQLite would not use it.
+RUNNING = f"({', '.join(repr(status) for status in resources.RUNNING)})"
 IDS_A_QUERY = 500  # SQLite may be built for 999 parameters at most
 
 
