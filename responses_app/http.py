@@ -110,7 +110,7 @@ async def _server_sent(reader: ResponseReader, ping_seconds: float, dialect: Dia
                 await gather(lambda: reader.has_little)
             elif not await news.wait(ping_seconds or None):
                 yield _heartbeat(reader.last_number, dialect)
-        if reader.status in TERMINAL_STATUSES:  # else the server stops, and another start goes on
+        if reader.status in TERMINAL_STATUSES:  # else this worker stops, and another one goes on
             yield b"data: [DONE]\n\n"
     except ReaderTooSlow:
         return  # the registry has logged it; a stream cut short tells the client

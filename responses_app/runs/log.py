@@ -37,7 +37,7 @@ RETRY_SECONDS = 1.0  # after the store has failed
 
 
 class RunLog:
-    """What came to one response; `journal` has its readers. `hold`: they hear only what is kept."""
+    """What came to one response; `journal` has its readers. `only_kept`: they hear only what is kept."""
 
     def __init__(
         self,
@@ -46,31 +46,32 @@ class RunLog:
         *,
         live: "LiveLogs",
         journal: EventJournal,
-        hold: bool,
+        only_kept: bool,
     ) -> None:
         self.response_id = response_id
         self.claim = claim
         self._live = live
         self._journal = journal
-        self._hold = hold
+        self._only_kept = only_kept
         self._data = bytearray()
         self._kept = 0  # bytes of it that are in the store for sure
-        self._held: deque[tuple[int, Sequence[Event]]] = deque()  # events, and where the log ends that they come of
+        # Events that wait until they are kept, and where the log ends that they come of.
+        self._unpublished: deque[tuple[int, Sequence[Event]]] = deque()
         self._followed_until = 0.0  # by the loop's clock
         self.closed = False
 
     def take(self, given: Input, events: Sequence[Event]) -> None:
         """Note an input and what came of it."""
         self._data += encode_one(given)
-        if self.closed or not self._hold:
+        if self.closed or not self._only_kept:
             self._journal.extend(events)
             if self._followed_until and self.is_followed and not self.closed:
                 self._live.note(self)
-        elif isinstance(given, Enqueued | Started) and not self._held:
+        elif isinstance(given, Enqueued | Started) and not self._unpublished:
             self._journal.extend(events)
         else:
             if events:
-                self._held.append((len(self._data), events))
+                self._unpublished.append((len(self._data), events))
             self._live.note(self)
 
     def go_on_behind(self, data: bytes) -> None:
@@ -83,9 +84,9 @@ class RunLog:
         return bytes(self._data) + encode_one(last)
 
     def end(self) -> None:
-        """Tell what is held back still: the response's end is kept, or it will be kept later."""
+        """Publish what still waits: the response's end is kept, or it will be kept later."""
         self.closed = True
-        self._tell_up_to(len(self._data))
+        self._publish_up_to(len(self._data))
         if self.is_followed:
             self._live.ring(self.response_id)
 
@@ -107,7 +108,7 @@ class RunLog:
     @property
     def is_awaited(self) -> bool:
         """Whether anybody, here or elsewhere, waits for what is kept."""
-        return self.is_followed or (self._hold and self._journal.readers > 0)
+        return self.is_followed or (self._only_kept and self._journal.readers > 0)
 
     def follow(self) -> None:
         """Keep it while it runs: somebody follows it, for the next `INTEREST_SECONDS`."""
@@ -121,15 +122,15 @@ class RunLog:
         return LogAppend(response_id=self.response_id, claim=self.claim, position=self._kept, data=data)
 
     def has_kept(self, append: LogAppend) -> None:
-        """Go on behind what is kept now, and tell what waited for that."""
+        """Go on behind what is kept now, and publish what waited for that."""
         self._kept = max(self._kept, append.position + len(append.data))
-        self._tell_up_to(self._kept)
+        self._publish_up_to(self._kept)
 
-    def _tell_up_to(self, position: int) -> None:
-        """Tell what comes of the log up to a position, as one lot: its readers had no chance to take it before."""
+    def _publish_up_to(self, position: int) -> None:
+        """Publish what comes of the log up to a position, as one lot: its readers had no chance to take it before."""
         lot: list[Event] = []
-        while self._held and self._held[0][0] <= position:
-            lot += self._held.popleft()[1]
+        while self._unpublished and self._unpublished[0][0] <= position:
+            lot += self._unpublished.popleft()[1]
         self._journal.extend(lot)
 
 
@@ -243,6 +244,6 @@ class LiveLogs:
             return False
         self._failed = False
         for log, append in zip(logs, appends, strict=True):
-            if not log.closed and log.response_id not in not_ours:
+            if not log.closed and log.response_id not in not_ours:  # one that ended meanwhile has published all
                 log.has_kept(append)
         return True

@@ -74,7 +74,7 @@ class RunPersistence:
         self.accepted = False
 
     async def accept(self, response: ResponseObject, *, again: bool = False) -> None:
-        """Keep the response before it runs; `again`: another start has kept it already.
+        """Keep the response before it runs; `again`: another worker has kept it already.
 
         Raises `StoreError`; `ParentGone` where the stored response that it continues is gone, kept or not.
         """
@@ -98,7 +98,7 @@ class RunPersistence:
         """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run."""
         self._defer(replace(self._stored(RunEnd(response=response, measured=NOT_MEASURED)), accepted=True))
 
-    def go_on(self, plan: RunPlan) -> None:
+    def replan(self, plan: RunPlan) -> None:
         """Keep what another plan makes of the same response: its chain begins anew."""
         self._plan = plan
 

@@ -21,8 +21,7 @@ from responses_app.stores.base import AcceptedResponse, BaseResponseStore, Claim
 
 logger = logging.getLogger("respsite.runs")
 
-
-LOOK_SECONDS = 60.0  # between looks where nothing seems to be left: they also forget the workers of long ago
+CLAIM_SECONDS = 60.0  # between claims where nothing seems to be left: they also forget the workers of long ago
 
 
 class OrphanReclaimer:
@@ -42,7 +41,7 @@ class OrphanReclaimer:
             self._look_at = -math.inf  # if this fails: it may have been committed, and the answer lost
             await self._heartbeat.beat()  # who is dead is told by a beat of our own: see `Pulse`
             await self._claim(worker)
-            self._look_at = time.monotonic() + LOOK_SECONDS
+            self._look_at = time.monotonic() + CLAIM_SECONDS
         while self._claimed and await self._run(self._claimed[0]):
             self._claimed.popleft()
 
@@ -56,6 +55,7 @@ class OrphanReclaimer:
             self._claimed.popleft()
 
     async def _claim(self, worker: str) -> None:
+        # What is this worker's and not known here was claimed by a call whose answer got lost: it is given again.
         known = {run.response_id for run in self._service.registry.running}
         known |= {accepted.response["id"] for accepted in self._claimed}
         known |= {stored.response["id"] for stored in self._service.unsaved}

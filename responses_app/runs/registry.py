@@ -189,7 +189,7 @@ class RunRegistry:
         """Stop a run whose response another worker has taken over."""
         known = self._runs.get(response_id)
         if known is not None:
-            known[0].lost = True
+            known[0].lost = True  # where its end is decided already, the store refuses to keep it, with the same effect
             self.cancel(known[0], reason="another worker took it over")
 
     def follow(self, response_ids: Collection[str]) -> None:

@@ -135,7 +135,7 @@ class ResponseRun:
             await self._fail(None)
 
     async def accept(self, *, again: bool = False) -> None:
-        """Keep the response before it runs; `again`: another start has kept it already.
+        """Keep the response before it runs; `again`: another worker has kept it already.
 
         Raises `StoreError`; `ParentGone` where what it continues is gone. Else nobody knows whether one that raised is
         kept or will be: if so, it ends as failed, unless it is for another try.
@@ -172,7 +172,7 @@ class ResponseRun:
             seal = self._machine.due
             self.journal.extend(self._machine.receive(given).events)
             if isinstance(given, Sealed) and isinstance(seal, Seal):
-                self._go_on_with(go_on(self.plan, self._compaction, compacted(self._compaction, seal.summary)))
+                self._replan(go_on(self.plan, self._compaction, compacted(self._compaction, seal.summary)))
         self._log.go_on_behind(log)
 
     async def _answer(self) -> None:
@@ -235,6 +235,7 @@ class ResponseRun:
         prompt = self._prompt(wanted)
         if not wanted.has_begun:
             self._tell(TurnBegan(len(prompt)))
+        # It has begun on another worker, which may have logged its last token without the engine's reason for the end.
         elif wanted.budget == 0:
             return self._tell(Sampled((), FinishReason.LENGTH))
         elif wanted.sampled and wanted.sampled[-1] in generation.sampling.stop_token_ids:
@@ -311,7 +312,7 @@ class ResponseRun:
         plan = await asyncio.to_thread(go_on, self.plan, compaction, now)  # a summary may be long
         sealed = Sealed(compaction.seal(now.as_bytes()), plan.generation.sampling.max_output_tokens)
         command = self._tell(sealed)
-        self._go_on_with(plan)
+        self._replan(plan)
         return command
 
     @property
@@ -319,10 +320,10 @@ class ResponseRun:
         assert self.plan.compaction is not None, "only a plan with a compaction asks for a seal"
         return self.plan.compaction
 
-    def _go_on_with(self, plan: RunPlan) -> None:
+    def _replan(self, plan: RunPlan) -> None:
         """Go on with a plan whose chain begins with the summary that was just sealed."""
         self.plan = plan
-        self._persistence.go_on(plan)
+        self._persistence.replan(plan)
         self._machine.stream.note_sampled(plan.input_messages[0])
 
     async def _stop(self) -> None:

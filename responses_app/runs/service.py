@@ -277,7 +277,7 @@ class ResponseService:
         journal = EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable)
         log = None
         if plan.stored:
-            log = RunLog(plan.response_id, claim, live=self.live, journal=journal, hold=plan.background)
+            log = RunLog(plan.response_id, claim, live=self.live, journal=journal, only_kept=plan.background)
         return ResponseRun(
             replace(plan, tools=wanted_tools(response, self.tools), delta_seconds=self.limits.delta_seconds),
             engine=model.engine,

@@ -69,11 +69,11 @@ class House:
         self.told.append(set(response_ids))
         await self.bell.wait()
 
-    def log(self, response_id: str = "resp_1", *, hold: bool = True) -> RunLog:
+    def log(self, response_id: str = "resp_1", *, only_kept: bool = True) -> RunLog:
         heard = self.heard.setdefault(response_id, [])
 
         journal = Journal(heard)
-        return RunLog(response_id, Claim("a"), live=self.live, journal=journal, hold=hold)  # type: ignore[arg-type]
+        return RunLog(response_id, Claim("a"), live=self.live, journal=journal, only_kept=only_kept)  # type: ignore[arg-type]
 
     @property
     def idle(self) -> bool:
@@ -98,7 +98,7 @@ BEGUN: list[Input] = [Enqueued(), Started()]
 class TestReaders:
     async def test_of_a_foreground_response_everything_is_heard_at_once_and_nothing_is_kept(self) -> None:
         house = House()
-        log = house.log(hold=False)
+        log = house.log(only_kept=False)
         for number, given in enumerate([Started(), TurnBegan(9), Sampled([1])]):
             log.take(given, [event(number)])
         assert house.heard["resp_1"] == [0, 1, 2]
@@ -147,7 +147,7 @@ class TestReaders:
 
 class TestBytes:
     async def test_what_is_kept_is_not_sent_again(self) -> None:
-        log = House().log(hold=False)
+        log = House().log(only_kept=False)
         log.take(Sampled([1]), [])
         first = log.news()
         assert (first.position, first.data, first.claim) == (0, encode([Sampled([1])]), Claim("a"))
@@ -172,7 +172,7 @@ class TestBytes:
         await house.live.aclose()
 
     async def test_it_goes_on_behind_what_another_worker_kept(self) -> None:
-        log = House().log(hold=False)
+        log = House().log(only_kept=False)
         before = encode([Started(), TurnBegan(9)])
         log.go_on_behind(before)
         assert (log.news().position, log.news().data) == (len(before), b"")
@@ -290,7 +290,7 @@ class TestKeeping:
 class TestFollowers:
     async def test_while_somebody_follows_a_foreground_response_it_is_kept_and_the_bell_is_rung(self) -> None:
         house = House()
-        log = house.log(hold=False)
+        log = house.log(only_kept=False)
         log.take(Sampled([1]), [event(0)])
         assert not log.is_followed
         log.follow()
@@ -307,7 +307,7 @@ class TestFollowers:
     async def test_a_follower_that_asks_no_more_is_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(logs, "INTEREST_SECONDS", 0.0)
         house = House()
-        log = house.log(hold=False)
+        log = house.log(only_kept=False)
         log.follow()
         await eventually(lambda: house.idle)
         log.take(Sampled([1]), [event(0)])
@@ -324,7 +324,7 @@ class TestFollowers:
     async def test_the_end_is_told_to_followers_and_keeps_nothing(self) -> None:
         for followed in (True, False):
             house = House()
-            log = house.log(hold=False)
+            log = house.log(only_kept=False)
             if followed:
                 log.follow()
                 await eventually(lambda: house.idle)  # noqa: B023

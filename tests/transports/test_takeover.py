@@ -31,6 +31,7 @@ RUNNING = 6  # responses at once
 LEASE = 1.0  # WORKER_LEASE_SECONDS
 NUMBERS = " ".join(str(number) for number in range(400))
 LONG = f"<|channel|>analysis<|message|>Let me count: ümläute 🙂.<|end|><|start|>assistant{BEGIN}{NUMBERS}<|return|>"
+TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 REDIS = ("with Redis", "without Redis", "Redis is away")
 
 
@@ -99,7 +100,7 @@ class Reader:
 
     async def read(self) -> None:
         """Come back as often as it is cut, to any worker that lives."""
-        while not self.events or "output" not in self.events[-1].get("response", {}) or not self._has_ended():
+        while not self._has_ended():
             if not self.pair.alive:
                 await asyncio.sleep(0.05)
                 continue
@@ -115,7 +116,7 @@ class Reader:
             await asyncio.sleep(0.02)
 
     def _has_ended(self) -> bool:
-        return self.events[-1]["type"] in ("response.completed", "response.incomplete", "response.failed")
+        return bool(self.events) and self.events[-1]["type"] in TERMINAL
 
 
 async def hold_to_the_laws(pair: Pair, readers: list[Reader]) -> None:

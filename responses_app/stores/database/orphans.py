@@ -45,6 +45,7 @@ _HAS_LOG = f"EXISTS (SELECT 1 FROM {LOGS} AS part WHERE part.response_id = {RESP
 # Unordered: SQLite would scan the whole table to have them in order.
 _LEFT = f"SELECT id, body, request IS NOT NULL OR {_HAS_LOG} {_OF_THE_DEAD} {{lock}}"
 _ANY_LEFT = f"SELECT 1 {_OF_THE_DEAD} LIMIT 1"
+# What a worker has claimed and not accepted itself: a call of `reclaim` whose answer got lost may have claimed it.
 _OWN = f"SELECT id FROM {RESPONSES} WHERE status IN {RUNNING} AND worker = %s AND epoch > 1"
 _CLAIMED = f"""
 SELECT id, project, body, status, input_items, transport, request, epoch FROM {RESPONSES}

@@ -182,6 +182,12 @@ def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: floa
 
 
 def _append_logs(cursor: CursorWrapper, write: LogAppends) -> None:
+    """Append to the logs of responses as far as their claims hold.
+
+    Where fewer rows were written, the responses tell why, as with `_write`: one that is not there is gone, another
+    epoch is another's claim. With this very epoch the append is there already, by an attempt whose answer got lost, or
+    the response has ended, and its whole log is kept with its end.
+    """
     appends = sorted(write.appends, key=lambda each: each.response_id)  # the order in which all lock responses
     rows = [
         {"id": each.response_id, "position": each.position, "data": each.data, **claim_row(each.claim)}
