@@ -53,11 +53,12 @@ class Upkeep:
         return await self._heartbeat.check()
 
     async def aclose(self) -> None:
-        """Stop; what was taken over and does not run yet is for others."""
+        """Stop; what was taken over and does not run yet is for others, and ends that wait are tried once more."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self._look_after(self._keep_deferred)
         await self._look_after(self._reclaimer.give_back)
 
     async def _keep_beating(self) -> None:
@@ -85,14 +86,12 @@ class Upkeep:
         """Keep the ends that could not be kept when they came."""
         unsaved = self._service.unsaved
         while unsaved:
-            stored = unsaved.popleft()
+            stored = unsaved[0]
             try:
                 await self._store.save(stored)
             except ClaimLost:
                 logger.warning("response %s ended here and runs elsewhere", stored.response["id"])
-            except StoreError:
-                unsaved.appendleft(stored)
-                raise
+            unsaved.popleft()  # only now: a stop may come while it is saved
 
     async def _purge(self) -> None:
         if time.monotonic() - self._purged_at < PURGE_SECONDS:

@@ -209,6 +209,29 @@ async def test_an_end_that_could_not_be_kept_is_kept_when_the_store_is_back(back
         assert len(site.service.unsaved) == 0
 
 
+async def test_an_end_that_could_not_be_kept_is_kept_when_the_server_stops() -> None:
+    site = Site()
+    async with looked_after(site):
+        site.store.failure = StoreError("away")
+        with pytest.raises(ApiError):
+            await site.begin(input="hi", background=True)
+        site.store.failure, site.store.gate = None, asyncio.Event()
+        await site.store.saving.wait()
+        site.store.saving.clear()
+        opening = asyncio.create_task(open_again(site.store))  # the stop comes while it is saved
+    async with asyncio.timeout(5):
+        await opening
+    assert list(site.service.unsaved) == []
+    assert len(site.store.saved) == 1
+
+
+async def open_again(store: FakeStore) -> None:
+    """Let a store save once it is asked another time."""
+    assert store.gate is not None
+    await store.saving.wait()
+    store.gate.set()
+
+
 async def test_one_that_was_deleted_before_its_end_could_be_kept_stays_deleted() -> None:
     site = Site()
     async with looked_after(site, worker=""):
