@@ -130,7 +130,8 @@ class RunLog:
         lot: list[Event] = []
         while self._held and self._held[0][0] <= position:
             lot += self._held.popleft()[1]
-        self._journal.extend(lot)
+        if not self._journal.closed:  # as it is where another worker goes on
+            self._journal.extend(lot)
 
 
 class LiveLogs:
@@ -245,4 +246,5 @@ class LiveLogs:
         for log, append in zip(logs, appends, strict=True):
             if not log.closed and log.response_id not in not_ours:
                 log.has_kept(append)
+                await asyncio.sleep(0)  # after an outage each has much to tell: beats and requests are not to wait
         return True

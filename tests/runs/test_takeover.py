@@ -12,8 +12,10 @@ from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.input_codec import BrokenLog, decode, encode
 from responses_app.protocol.inputs import Ended, Enqueued, Input, Sampled, Started, ToolReturned, TurnBegan
+from responses_app.runs import log
 from responses_app.runs.registry import RunLimits
-from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend
+from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend, StoreError
+from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.base import BaseTool
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import CALL_F, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site
@@ -145,6 +147,28 @@ async def test_what_was_sampled_and_not_kept_was_heard_by_nobody() -> None:
     await reading.until("response.output_text.delta")
     log = site.store._responses["default", reading.reader.response_id].log
     assert [type(given) for given in decode(log)][:3] == [Enqueued, Started, TurnBegan]
+    await site.registry.aclose()
+
+
+async def test_what_was_held_back_while_the_store_was_away_is_not_all_told_in_one_turn_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log, "RETRY_SECONDS", 0.01)
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half", asyncio.Event(), ANSWER]]))
+    site.store.failure = StoreError("away")
+    accept = site.store.accept
+    monkeypatch.setattr(site.store, "accept", lambda accepted: MemoryResponseStore.accept(site.store, accepted))
+    readings = [await site.begin(input="hi", background=True) for _ in range(8)]
+    monkeypatch.setattr(site.store, "accept", accept)
+    await eventually(lambda: site.engine.running == 8)
+    told = [sum(reading.reader.behind for reading in readings)]
+    for reading in readings:
+        reading.take()
+    site.store.failure = None
+    while (now := sum(reading.reader.behind for reading in readings)) < len(readings):
+        told.append(now)
+        await asyncio.sleep(0)
+    assert len(set(told)) > len(readings) // 2, "one after the other"
     await site.registry.aclose()
 
 
