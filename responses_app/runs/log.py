@@ -131,7 +131,8 @@ class RunLog:
         lot: list[Event] = []
         while self._unpublished and self._unpublished[0][0] <= position:
             lot += self._unpublished.popleft()[1]
-        self._journal.extend(lot)
+        if not self._journal.closed:  # as it is where another worker goes on
+            self._journal.extend(lot)
 
 
 class LiveLogs:
@@ -207,8 +208,13 @@ class LiveLogs:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._keeping = None
-        if not task.cancelled():
-            self._schedule()
+        if task.cancelled():
+            return
+        problem = task.exception()
+        if problem is not None:
+            logger.error("the logs of running responses cannot be kept", exc_info=problem)
+            self._due = asyncio.get_running_loop().time() + RETRY_SECONDS
+        self._schedule()
 
     async def _keep_all(self) -> None:
         """Keep what has news, all of it at once."""
@@ -246,4 +252,5 @@ class LiveLogs:
         for log, append in zip(logs, appends, strict=True):
             if not log.closed and log.response_id not in not_ours:  # one that ended meanwhile has published all
                 log.has_kept(append)
+                await asyncio.sleep(0)  # after an outage each has much to tell: beats and requests are not to wait
         return True

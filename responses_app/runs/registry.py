@@ -161,8 +161,10 @@ class RunRegistry:
             grace.cancel()
 
     def _ended(self, run: ResponseRun) -> None:
-        self._runs.pop(run.response_id, None)
-        if run.lost:
+        known = self._runs.get(run.response_id)
+        if known is not None and known[0] is run:  # not a later one that goes on with the response here
+            del self._runs[run.response_id]
+        if run.lost and self.resumable.get(run.response_id) is run:
             self.resumable.drop(run.response_id)  # what became of it stands in the store
         if run.plan.background:
             self.queue.leave()

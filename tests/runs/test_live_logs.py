@@ -42,6 +42,7 @@ class Journal:
 
     heard: list[int]
     readers: int = 0
+    closed: bool = False
 
     def extend(self, events: Sequence[Event]) -> None:
         self.heard += [event.sequence_number for event in events]

@@ -8,6 +8,7 @@ import pytest
 from engine.errors import EngineUnavailable
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status
+from responses_app.runs import by_id
 from responses_app.runs.journal import Entry
 from responses_app.runs.registry import RunLimits
 from responses_app.runs.resumable import ResumableLimits
@@ -71,8 +72,9 @@ async def test_a_stream_whose_beginning_is_forgotten_here_is_read_from_its_log()
     assert len(await entries_of(site, reading.reader.response_id, 2)) == len(events) - 3
 
 
-async def test_a_huge_one_is_made_as_it_is_read() -> None:
-    answer = f"{ANSWER.removesuffix('It is 2.<|return|>')}{'word ' * 11_000}"
+async def test_a_huge_one_is_made_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_id, "HUGE_LOG", 4_000)
+    answer = f"{ANSWER.removesuffix('It is 2.<|return|>')}{'word ' * 1_100}"
     site = Site(FakeEngine([[*answer.split(" "), "<|return|>"]]), run_limits=NOT_KEPT, max_lag_bytes=100_000)
     reading = await site.begin(input="hi", transport="json")
     events = await reading.to_the_end()

@@ -9,11 +9,13 @@ import pytest
 
 from engine.formats.harmony.encoding import RETURN
 from engine.types import FinishReason, GenerationRequest, TokenChunk
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.input_codec import BrokenLog, decode, encode
 from responses_app.protocol.inputs import Ended, Enqueued, Input, Sampled, Started, ToolReturned, TurnBegan
+from responses_app.runs import log
 from responses_app.runs.registry import RunLimits
-from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend
+from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend, StoreError
+from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.base import BaseTool
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import CALL_F, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site
@@ -148,6 +150,28 @@ async def test_what_was_sampled_and_not_kept_was_heard_by_nobody() -> None:
     await site.registry.aclose()
 
 
+async def test_what_was_held_back_while_the_store_was_away_is_not_all_told_in_one_turn_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log, "RETRY_SECONDS", 0.01)
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half", asyncio.Event(), ANSWER]]))
+    site.store.failure = StoreError("away")
+    accept = site.store.accept
+    monkeypatch.setattr(site.store, "accept", lambda accepted: MemoryResponseStore.accept(site.store, accepted))
+    readings = [await site.begin(input="hi", background=True) for _ in range(8)]
+    monkeypatch.setattr(site.store, "accept", accept)
+    await eventually(lambda: site.engine.running == 8)
+    told = [sum(reading.reader.behind for reading in readings)]
+    for reading in readings:
+        reading.take()
+    site.store.failure = None
+    while (now := sum(reading.reader.behind for reading in readings)) < len(readings):
+        told.append(now)
+        await asyncio.sleep(0)
+    assert len(set(told)) > len(readings) // 2, "one after the other"
+    await site.registry.aclose()
+
+
 class HangingStore(FakeStore):
     """A store that takes long to append to a log."""
 
@@ -222,6 +246,79 @@ async def test_what_is_kept_and_told_elsewhere_may_be_asked_for_before_its_own_w
     gate.set()
     events = await reading.to_the_end()
     assert await back.to_the_end() == events[len(told) :]
+
+
+async def test_what_is_given_to_another_worker_is_not_said_to_be_cancelled() -> None:
+    store = SlowToGiveBack()
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half", asyncio.Event(), ANSWER]]), store)
+    reading = await site.begin(input="hi", background=True)
+    await site.engine.waits.wait()
+    closing = asyncio.create_task(site.registry.aclose())
+    await store.giving.wait()
+    cancelling = asyncio.create_task(site.responses.cancel("default", reading.reader.response_id))
+    await asyncio.sleep(0)
+    store.go_on.set()
+    with pytest.raises(ApiError) as refused:
+        await cancelling
+    assert refused.value.status == 503, "its client asks again, and finds who runs it then"
+    await closing
+
+
+class SlowToGiveBack(FakeStore):
+    """A store that takes long to give a response back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.giving = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def give_back(self, accepted: AcceptedResponse) -> None:
+        self.giving.set()
+        await self.go_on.wait()
+        await super().give_back(accepted)
+
+
+async def test_one_that_comes_back_while_its_lost_run_still_ends_is_not_forgotten_with_that() -> None:
+    engine = SlowToAbort([["<|channel|>final<|message|>Half", asyncio.Event(), ANSWER]])
+    site = Site(engine, worker="a")
+    lost = await site.begin(input="hi", background=True)
+    await lost.until("response.output_text.delta")
+    await site.store.reclaim("b", dead_before=float("inf"))
+    (claimed,) = (await site.store.reclaim("a", dead_before=float("inf"))).claimed
+    site.registry.lose(lost.reader.response_id)
+    await engine.aborting.wait()
+    await site.service.run_again(claimed)
+    await eventually(lambda: len(engine.requests) == 2)
+    engine.go_on.set()
+    while not lost.reader.ended:
+        lost.take()
+        await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    again = site.registry.get(lost.reader.response_id)
+    assert again is not None
+    assert again is site.registry.resumable.get(lost.reader.response_id)
+    await site.registry.aclose()
+    assert engine.running == 0
+
+
+class SlowToAbort(FakeEngine):
+    """An engine whose first generation takes long to abort."""
+
+    def __init__(self, turns: Sequence[Sequence[str | asyncio.Event]]) -> None:
+        super().__init__(turns)
+        self.aborting = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        is_first = not self.requests
+        try:
+            async for chunk in super().generate(request):
+                yield chunk
+        finally:
+            if is_first:
+                self.aborting.set()
+                await self.go_on.wait()
 
 
 class SlowToAnswer(FakeStore):
