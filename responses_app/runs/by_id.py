@@ -128,7 +128,7 @@ class ResponsesById:
         if run is not None and run.plan.background and not run.journal.closed:
             self._registry.cancel(run, reason="its client cancelled it")
             await self._registry.wait_for_end(run)
-            if run.status in TERMINAL_STATUSES:  # else it has gone to another worker
+            if run.status.value not in RUNNING:  # else it has gone to another worker
                 return run.response()
         response = await self.response(project, response_id)
         if not response.get("background"):
