@@ -8,6 +8,7 @@ comes back by itself.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 from channels.layers import InMemoryChannelLayer, get_channel_layer
@@ -133,4 +134,5 @@ class Relay:
                 if act is not None:  # a word of another version, or the one that tries whether Redis is back
                     act([str(response_id) for response_id in message["response_ids"]])
         finally:
-            await self._layer.group_discard(GROUP, channel)
+            with suppress(*self._outages):  # it would take the place of the cancellation that ends this
+                await self._layer.group_discard(GROUP, channel)

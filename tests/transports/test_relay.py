@@ -1,5 +1,6 @@
 """A response that one worker runs is cancelled through another: Redis carries the word."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from responses_app.relay import Relay
 from tests.clients import Socket, http_client
 from tests.redis_server import RedisServer
 from tests.server import Server
@@ -113,5 +115,45 @@ def test_redis_away_delays_only_the_word(folder: Path) -> None:
                 eventually_logged(server, "the channel layer is back")
                 assert server.output.count("the channel layer is away") == 1
                 assert "Traceback" not in server.output
+    finally:
+        redis.close()
+
+
+class DeadLayer:
+    """A channel layer whose Redis died while somebody listened."""
+
+    def __init__(self) -> None:
+        self.listening = asyncio.Event()
+
+    async def new_channel(self, prefix: str) -> str:
+        return prefix
+
+    async def group_add(self, group: str, channel: str) -> None: ...
+
+    async def receive(self, channel: str) -> None:
+        self.listening.set()
+        await asyncio.Event().wait()
+
+    async def group_discard(self, group: str, channel: str) -> None:
+        raise ConnectionRefusedError("Redis is away")
+
+
+async def test_listening_stops_while_redis_is_away() -> None:
+    layer = DeadLayer()
+    relay = Relay(layer=layer)
+    relay.start({})
+    await layer.listening.wait()
+    async with asyncio.timeout(1):
+        await relay.aclose()
+
+
+def test_a_server_stops_while_redis_is_away(folder: Path) -> None:
+    redis = RedisServer()
+    redis.start()
+    try:
+        with Server(folder, script=SLOW, redis_url=redis.url) as server:
+            redis.kill()
+            eventually_logged(server, "the channel layer is away")
+            assert server.stop() == 0
     finally:
         redis.close()
