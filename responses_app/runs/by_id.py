@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
 from responses_app.protocol.input_codec import BrokenLog
-from responses_app.protocol.resources import RUNNING, TERMINAL_STATUSES, ResponseObject, Status
+from responses_app.protocol.resources import RUNNING, ResponseObject, Status
 from responses_app.protocol.stream import LocalProtocolError
 from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
