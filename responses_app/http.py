@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
 
 import orjson
@@ -19,6 +19,7 @@ from responses_app.runs.journal import ReaderTooSlow, Waiter, gather
 from responses_app.runs.reader import ResponseReader
 
 Parsed = TypeVar("Parsed")
+Cut = Callable[[], Awaitable[None]]
 _PRINTABLE = re.compile(r"[\x20-\x7e]{1,128}")
 
 
@@ -87,9 +88,14 @@ async def read_to_end(reader: ResponseReader) -> ResponseObject:
     return reader.response()
 
 
-async def event_stream(reader: ResponseReader, *, ping_seconds: float, dialect: Dialect = OPENAI) -> HttpResponse:
-    """Return a response as server-sent events, with a heartbeat after each `ping_seconds` of silence (0: never)."""
-    events = _server_sent(reader, ping_seconds, dialect)
+async def event_stream(
+    reader: ResponseReader, *, ping_seconds: float, dialect: Dialect = OPENAI, cut: Cut | None = None
+) -> HttpResponse:
+    """Return a response as server-sent events, with a heartbeat after each `ping_seconds` of silence (0: never).
+
+    A stream that stops before the response has ended is `cut` off: clients take the clean end of one for its whole.
+    """
+    events = _server_sent(reader, ping_seconds, dialect, cut)
     await anext(events)  # only a generator that has begun is closed, and so lets go of its reader, in any case
     response = StreamingHttpResponse(events, content_type="text/event-stream")
     response["cache-control"] = "no-cache"
@@ -97,7 +103,9 @@ async def event_stream(reader: ResponseReader, *, ping_seconds: float, dialect: 
     return response
 
 
-async def _server_sent(reader: ResponseReader, ping_seconds: float, dialect: Dialect) -> AsyncGenerator[bytes, None]:
+async def _server_sent(
+    reader: ResponseReader, ping_seconds: float, dialect: Dialect, cut: Cut | None
+) -> AsyncGenerator[bytes, None]:
     news = Waiter()
     reader.listen(news)
     try:
@@ -110,12 +118,16 @@ async def _server_sent(reader: ResponseReader, ping_seconds: float, dialect: Dia
                 await gather(lambda: reader.has_little)
             elif not await news.wait(ping_seconds or None):
                 yield _heartbeat(reader.last_number, dialect)
-        if reader.status in TERMINAL_STATUSES:  # else this worker stops, and another one goes on
+        if reader.status in TERMINAL_STATUSES:
             yield b"data: [DONE]\n\n"
+            return
     except ReaderTooSlow:
-        return  # the registry has logged it; a stream cut short tells the client
+        pass  # the registry has logged it
     finally:
         reader.leave("its client disconnected")
+    # It goes on at another worker, at the next start, or for a faster reader; or it was deleted.
+    if cut is not None:
+        await cut()
 
 
 def _heartbeat(last_number: int, dialect: Dialect) -> bytes:

@@ -21,6 +21,7 @@ Receive = Callable[[], Awaitable[Message]]
 SendMessage = Callable[[Message], Awaitable[None]]
 SWEEPS_PER_STALL = 10
 FRAMES = "respsite.frames"  # of the scope: what writes many frames at once, where the server can
+CUT = "respsite.cut"  # of a request's scope: what breaks its answer off
 
 
 class Backpressure:
@@ -43,6 +44,8 @@ class Backpressure:
         guard = _Guard(self, send, daphne, is_websocket=is_websocket)
         if is_websocket:
             scope = {**scope, PING: ping_of(send, daphne), FRAMES: guard.write_frames}
+        else:
+            scope = {**scope, CUT: guard.cut}
         if daphne is not None:
             receive = daphne.receive_from(receive)
         try:
@@ -119,6 +122,20 @@ class _Guard:
             await self._watched(self._daphne.drain())
         return True
 
+    async def cut(self) -> None:
+        """Close a request's connection behind what was sent of its answer, which its client then knows not to be whole.
+
+        Does not return: the server tells the application that its client is gone. Where the connection cannot be
+        reached it returns at once.
+        """
+        if self._daphne is not None:
+            self._daphne.cut()
+        elif (transport := _transport_of(self._send)) is not None:
+            transport.close()
+        else:
+            return
+        await self._watched(asyncio.get_running_loop().create_future())
+
     async def _watched(self, waiting: Awaitable[None]) -> None:
         self.since = asyncio.get_running_loop().time()
         self._sender = asyncio.current_task()
@@ -149,11 +166,17 @@ def _abort_transport(send: SendMessage) -> bool:
 
     Closing it would wait until the peer has taken everything.
     """
-    transport = getattr(getattr(send, "__self__", None), "transport", None)
-    if not isinstance(transport, asyncio.WriteTransport):
+    transport = _transport_of(send)
+    if transport is None:
         return False
     connection = transport.get_extra_info("socket")
     if connection is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
     return True
+
+
+def _transport_of(send: SendMessage) -> asyncio.WriteTransport | None:
+    """Return the transport behind uvicorn's `send`, None for other servers."""
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    return transport if isinstance(transport, asyncio.WriteTransport) else None

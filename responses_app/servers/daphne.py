@@ -128,6 +128,17 @@ class DaphneConnection:
                 self._waiter = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._waiter)
 
+    def cut(self) -> None:
+        """Close an HTTP connection behind what is buffered, in the middle of its answer."""
+        from twisted.web.http import HTTPChannel
+
+        self.release()
+        channel = getattr(self._protocol, "channel", None)
+        if isinstance(channel, HTTPChannel):
+            channel.loseConnection()
+        elif channel is not None:  # HTTP/2, where that would end the answer as if it were whole
+            channel.abortConnection()
+
     def abort(self) -> None:
         """Cut the connection without sending what is buffered."""
         transport = self._protocol.transport if self._is_websocket else getattr(self._protocol, "transport", None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
@@ -21,6 +22,7 @@ from responses_app.protocol.pages import Query, check_include_query, list_page, 
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.runs.plan import PROJECT, Origin
 from responses_app.runs.reader import ResponseReader
+from responses_app.servers.backpressure import CUT
 from responses_app.views.queries import query_of
 from responses_app.wiring import Site, get_site
 
@@ -34,7 +36,7 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     wanted = await read_json(request, parse_create, site.reader)
     reader = await site.service.create(wanted, _origin(request, wanted), dialect=dialect)
     if wanted.stream:
-        return await _stream(site, reader, dialect)
+        return await _stream(site, request, reader, dialect)
     if wanted.background:
         reader.leave()
         return _answer(dialect, reader.response())
@@ -55,7 +57,7 @@ async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
     starting_after = _starting_after(query)
     if _flag(query, "stream"):
         reader = await site.responses.follow(PROJECT, response_id, starting_after=starting_after, dialect=dialect)
-        return await _stream(site, reader, dialect)
+        return await _stream(site, request, reader, dialect)
     return _answer(dialect, await site.responses.response(PROJECT, response_id))
 
 
@@ -121,8 +123,10 @@ def _origin(request: HttpRequest, wanted: CreateRequest) -> Origin:
     return Origin(transport=transport, project=PROJECT, request_id=request_id_of(request))
 
 
-async def _stream(site: Site, reader: ResponseReader, dialect: Dialect) -> HttpResponseBase:
-    return await event_stream(reader, ping_seconds=site.settings.responses_ping_interval_seconds, dialect=dialect)
+async def _stream(site: Site, request: HttpRequest, reader: ResponseReader, dialect: Dialect) -> HttpResponseBase:
+    ping_seconds = site.settings.responses_ping_interval_seconds
+    cut = request.scope.get(CUT) if isinstance(request, ASGIRequest) else None
+    return await event_stream(reader, ping_seconds=ping_seconds, dialect=dialect, cut=cut)
 
 
 def _only(request: HttpRequest, method: str) -> None:

@@ -43,8 +43,8 @@ class Wiretap:
 
     @property
     def requests(self) -> list[str]:
-        """The first request line of each connection."""
-        return [sent.partition(b"\r\n")[0].decode() for sent in self._sent]
+        """The first request line of each connection that was used: Node.js opens some that it needs no more then."""
+        return [sent.partition(b"\r\n")[0].decode() for sent in self._sent if sent]
 
     def frames(self) -> list[JsonObject]:
         """Return the frames that the clients of WebSockets sent."""

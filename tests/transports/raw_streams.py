@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from tests.clients import WAIT_SECONDS, Frame
@@ -74,6 +75,16 @@ class RawStream:
         """Return all events that are left; the stream ends as it should."""
         events = await self.take(10**9)
         assert self.done
+        return events
+
+    async def rest_until_cut(self) -> list[Frame]:
+        """Return all events that come before the server cuts the stream, whose end is elsewhere or unknown."""
+        events: list[Frame] = []
+        with suppress(*CUT):
+            while (event := await self.next()) is not None:
+                events.append(event)
+            raise AssertionError("the stream ended as if it were whole")
+        self.kill()
         return events
 
     async def _chunk_size(self) -> int:
