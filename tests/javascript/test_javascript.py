@@ -1,5 +1,6 @@
 """OpenAI's own JavaScript clients, as they are, against daphne: each turn slow, and under heartbeats."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ from tests.codex.wiretap import Wiretap
 from tests.javascript.node import installed, run, run_script
 from tests.server import Server
 from tests.test_readme import ADDRESS, blocks
+from tests.transports.balancer import Balancer
 from tests.transports.scripts import Entry, as_history, journal
+from tests.waiting import eventually
 
 MODEL = "test-model"
 BEGIN = "<|channel|>final<|message|>"
@@ -23,6 +26,7 @@ SPELLED_OUT = [token for letter in ARGUMENTS for token in encode_harmony(letter)
 WEATHER = [*encode_harmony(CALL.format("get_weather") + JSON_FOLLOWS), *SPELLED_OUT, *encode_harmony("<|call|>")]
 SLOWLY = {"chunk_tokens": 6, "delay": 0.05}  # seconds before each chunk
 PING_SECONDS = 0.02
+ENOUGH_BYTES = 8000  # of a stream: some 20 deltas
 SCRIPT: list[Entry] = [
     {"when": "[weather]", "tokens": WEATHER, **SLOWLY},
     {"when": "18 °C in Paris", "say": f"{BEGIN}It is 18 °C there.<|return|>", **SLOWLY, "chunk_tokens": 2},
@@ -108,3 +112,28 @@ async def test_the_readmes_examples_print_what_they_say(
     promised = [line.removeprefix("// -> ") for line in code.splitlines() if line.startswith("// -> ")]
     assert promised
     assert [line for line in done.printed.splitlines() if line.strip()] == promised
+
+
+@pytest.fixture
+def dying(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
+    """Two workers on one database, which count slowly; the first is to die."""
+    options = json.dumps({"tokens_per_second": 40, "chunk_tokens": 1})
+    workers = [Server(tmp_path / "pair", engine_options=options, worker_lease_seconds=1) for _ in range(2)]
+    workers[1].log = tmp_path / "other.log"
+    with workers[0] as first, workers[1] as second:
+        yield first, second
+
+
+async def test_the_readmes_loop_goes_on_where_its_worker_dies(
+    dying: tuple[Server, Server], packages: Path, tmp_path: Path
+) -> None:
+    loop = next(code for code in blocks("js") if "starting_after" in code)
+    script = tmp_path / "loop.mjs"
+    async with Balancer(dying) as balancer:
+        script.write_text(loop.replace(ADDRESS, f"127.0.0.1:{balancer.port}").replace("count to 5", "count to 60"))
+        running = asyncio.create_task(run_script(script, packages=packages, folder=tmp_path / "run"))
+        await eventually(lambda: balancer.answered > ENOUGH_BYTES, timeout=30)
+        await asyncio.to_thread(dying[0].kill)
+        done = await running
+    assert done.exit_code == 0, done.complaints
+    assert done.printed.split() == [str(number) for number in range(1, 61)]
