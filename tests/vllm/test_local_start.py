@@ -49,7 +49,7 @@ class TestOptions:
         assert [name for name in named if name not in sentence] == [], sentence
 
     async def test_folders_that_hold_no_gpt_oss(self, tmp_path: Path) -> None:
-        assert "no folder on this machine" in await self.refusal(tmp_path / "missing")
+        assert "is not a folder on this machine" in await self.refusal(tmp_path / "missing")
         assert "a folder without a model" in await self.refusal(tmp_path)
         config = tmp_path / "config.json"
         config.write_text("{")
