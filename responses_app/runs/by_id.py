@@ -25,7 +25,7 @@ logger = logging.getLogger("respsite.runs")
 CANCEL_SECONDS = 5.0  # how long what was cancelled may take to end, here or on another worker
 LOOK_SECONDS = 0.1  # between looks at whether it did
 LONG_LOG = 4_000  # bytes: some 1,000 tokens, 5 ms of the loop
-HUGE_LOG = 40_000  # some 10,000 tokens, 4 MiB of events: they are made as they are read, not all before
+HUGE_LOG = 64_000  # some 16,000 tokens, 6 MiB of events: they are made as they are read, not all before
 
 
 @dataclass(frozen=True, slots=True)
