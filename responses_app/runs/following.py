@@ -25,6 +25,7 @@ from responses_app.runs.journal import Entry, EventJournal, JournalReader, Waite
 from responses_app.runs.log import INTEREST_SECONDS
 from responses_app.runs.others import OtherWorkers
 from responses_app.runs.replay import as_begun, end_of_failure, last_number
+from responses_app.runs.tasks import end_tasks
 from responses_app.stores.base import BaseResponseStore, LogNews, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -159,11 +160,7 @@ class Followers:
 
     async def aclose(self) -> None:
         """Stop all; their readers' streams end."""
-        tasks = [followed.task for followed in self._followed if followed.task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks([followed.task for followed in self._followed])
 
     def _ended(self, followed: FollowedResponse) -> None:
         self._followed.discard(followed)

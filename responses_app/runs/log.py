@@ -26,6 +26,7 @@ from responses_app.protocol.events import Event
 from responses_app.protocol.input_codec import encode_one
 from responses_app.protocol.inputs import Enqueued, Input, Started
 from responses_app.runs.journal import EventJournal
+from responses_app.runs.tasks import end_tasks
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -186,11 +187,7 @@ class LiveLogs:
         self._rung.clear()
         if self._timer is not None:
             self._timer.cancel()
-        tasks = [task for task in (self._keeping, self._telling) if task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks((self._keeping, self._telling))
 
     def _schedule(self) -> None:
         """See to it that what is to be done is done: at once, or once it is due; one thing at a time."""

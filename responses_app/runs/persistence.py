@@ -91,7 +91,7 @@ class RunPersistence:
             await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
 
     async def give_back(self, response: ResponseObject) -> None:
-        """Put it back into the queue, nobody's. Raises `StoreError`."""
+        """Leave it to whichever worker looks first. Raises `StoreError`."""
         await self._store.give_back(self._as_accepted(response, again=True))
 
     def refuse(self, response: ResponseObject) -> None:

@@ -51,7 +51,7 @@ class ResumableStreams:
         return sum(stream.run.journal.kept_bytes for stream in self._streams.values())
 
     def keep(self, run: ResponseRun) -> None:
-        """Begin a stream; where there is no room for it, its stream cannot be picked up again."""
+        """Keep the stream of a run that begins; without room for it, it cannot be picked up again."""
         self._streams[run.response_id] = _Stream(run, asyncio.get_running_loop().time())
         excess = len(self._streams) - self._limits.max_streams
         if excess > 0 and not self._make_room(excess, beside=run):

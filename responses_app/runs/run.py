@@ -66,7 +66,7 @@ class ResponseRun:
         self.journal = journal
         self.link: ChainLink | None = None
         self.problem: ApiError | None = None
-        self._given_back = False  # to the queue
+        self._given_back = False  # to whichever worker looks first
         self._log = persistence.log  # None for one that is not stored
         self.stopping = False  # a cancellation means that the server stops
         self.deleted = False  # a client has deleted the response while it ran

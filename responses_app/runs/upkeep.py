@@ -9,6 +9,7 @@ from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.heartbeat import BEATS_PER_LEASE, WorkerHeartbeat
 from responses_app.runs.reclaimer import OrphanReclaimer
 from responses_app.runs.service import ResponseService
+from responses_app.runs.tasks import end_tasks
 from responses_app.stores.base import BaseResponseStore, ClaimLost, StoreError, WorkerState
 
 logger = logging.getLogger("respsite.runs")
@@ -54,10 +55,7 @@ class Upkeep:
 
     async def aclose(self) -> None:
         """Stop; what was taken over and does not run yet is for others, and ends that wait are tried once more."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await end_tasks(self._tasks)
         await self._look_after(self._keep_deferred)
         await self._look_after(self._reclaimer.give_back)
 

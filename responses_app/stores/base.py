@@ -234,7 +234,7 @@ class BaseResponseStore(ABC):
 
     @abstractmethod
     async def give_back(self, accepted: AcceptedResponse) -> None:
-        """Put a response into the queue, nobody's: whoever looks first takes it over.
+        """Leave a response that waits or runs to nobody: whichever worker looks first takes it over.
 
         Raises `StoreError`, and `ClaimLost`.
         """

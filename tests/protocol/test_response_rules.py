@@ -81,7 +81,7 @@ class TestLogprobs:
         line = b"Hi you\n"
         driver.tell(Sampled(line, STOP, None, [TokenLogprob(token, -1.0) for token in line]))
         [entries] = [event["logprobs"] for event in driver.seen if event["type"] == "response.output_text.done"]
-        assert [entry["token"] for entry in entries] == list("Hi you"), "the end of the line is no part of it"
+        assert [entry["token"] for entry in entries] == list("Hi you"), "the end of the line is not a part of it"
 
 
 class TestBudget:

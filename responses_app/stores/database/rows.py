@@ -49,7 +49,7 @@ def accepted_row(connection: BaseDatabaseWrapper, accepted: AcceptedResponse) ->
 
 
 def returned_row(connection: BaseDatabaseWrapper, accepted: AcceptedResponse) -> Row:
-    """Return the row of a response that goes back to the queue, nobody's."""
+    """Return the row of a response that is nobody's now."""
     return {**accepted_row(connection, accepted), "worker": ""}
 
 

@@ -104,7 +104,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """A response goes back to the queue."""
+    """A response is given back: it is nobody's, until another worker claims it."""
 
     accepted: AcceptedResponse
 
