@@ -126,6 +126,7 @@ class Followers:
         self._others = others
         self._followed: set[FollowedResponse] = set()
         self._looks: dict[_Place, asyncio.Task[LogNews | None]] = {}  # that have not begun
+        self._looking: set[asyncio.Task[LogNews | None]] = set()  # all that have not ended
         self._at_once = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._away = False  # the store, and it was said
 
@@ -160,7 +161,7 @@ class Followers:
 
     async def aclose(self) -> None:
         """Stop all; their readers' streams end."""
-        await end_tasks([followed.task for followed in self._followed])
+        await end_tasks([*(followed.task for followed in self._followed), *self._looking])
 
     def _ended(self, followed: FollowedResponse) -> None:
         self._followed.discard(followed)
@@ -203,8 +204,15 @@ class Followers:
         looking = self._looks.get(place)
         if looking is None:
             looking = self._looks[place] = asyncio.create_task(self._look_in_turn(place), name=f"look at {place[1]}")
-            looking.add_done_callback(_note_problem)
+            self._looking.add(looking)
+            looking.add_done_callback(self._looked)
         return await asyncio.shield(looking)
+
+    def _looked(self, looking: "asyncio.Task[LogNews | None]") -> None:
+        """Forget a look, and take notice of one that failed: whoever asked for it may have left."""
+        self._looking.discard(looking)
+        if not looking.cancelled():
+            looking.exception()
 
     async def _look_in_turn(self, place: _Place) -> LogNews | None:
         async with self._at_once:
@@ -235,9 +243,3 @@ class Followers:
         response = await self._store.response(project, followed.response_id)
         if response is not None:
             await followed.take(end_of_failure(response, has_begun=followed.has_begun))
-
-
-def _note_problem(looking: "asyncio.Task[LogNews | None]") -> None:
-    """Take notice of a look that failed: whoever asked for it may have left."""
-    if not looking.cancelled():
-        looking.exception()

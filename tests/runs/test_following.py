@@ -315,3 +315,21 @@ async def test_a_store_that_is_away_at_the_end_of_a_cut_response_tells_nothing_t
     events = await followed.to_the_end()
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert events[-1]["type"] == "response.failed"
+
+
+async def test_a_look_at_a_store_that_hangs_ends_with_the_followers(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, asked = workers(redis=False, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
+    reading = await owner.begin(input="hi", background=True)
+    await reading.until("response.output_text.delta")
+    hangs = asyncio.Event()
+
+    async def hang(project: str, response_id: str, position: int) -> None:
+        hangs.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(owner.store, "log_since", hang)
+    await asked.follow(reading.reader.response_id)
+    await hangs.wait()
+    await asked.followers.aclose()
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("look at")] == []
+    await owner.registry.aclose()
