@@ -87,6 +87,8 @@ class _Guard:
         self._send = send
         self._daphne = daphne
         self._is_websocket = is_websocket
+        writable = getattr(getattr(send, "__self__", None), "writable", None)
+        self._writable = writable if isinstance(writable, asyncio.Event) else None  # of uvicorn's WebSockets
         self._sender: asyncio.Task[Any] | None = None
         self._stalled = False
         self._is_open = False  # a WebSocket, accepted and not closed by the application
@@ -112,7 +114,17 @@ class _Guard:
             if self._daphne.paused:
                 await self._watched(self._daphne.drain())
         else:
-            await self._watched(self._send(message))
+            await self._watched(self._send_to_the_end(message))
+
+    async def _send_to_the_end(self, message: Message) -> None:
+        """Send, and wait until the peer takes more.
+
+        uvicorn's WebSocket waits before it writes only. As the last message of all it would lie there unwatched, and
+        the server, which reads from no peer that takes nothing, would never have another one to send.
+        """
+        await self._send(message)
+        if self._writable is not None:
+            await self._writable.wait()
 
     async def write_frames(self, payloads: Sequence[bytes]) -> bool:
         """Write text messages at once, and wait until the peer takes more; False where `send` has to do it."""

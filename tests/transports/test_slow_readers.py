@@ -96,8 +96,12 @@ async def test_a_reader_that_never_reads_is_dropped(
     assert "Traceback" not in server.output
 
 
-async def test_a_client_that_reads_no_errors_is_dropped(strict_server: Server) -> None:
-    """It is not read from either, so its answers cannot pile up; then it takes no byte for too long."""
+@pytest.mark.parametrize("pause", [0.0, 0.02], ids=["all at once", "one by one"])
+async def test_a_client_that_reads_no_errors_is_dropped(strict_server: Server, pause: float) -> None:
+    """It is not read from either, so its answers cannot pile up; then it takes no byte for too long.
+
+    One by one: then nothing waits to be answered behind the answer that fills the buffers.
+    """
     server = strict_server
     await eventually(lambda: idle(server))
     before = server.output.count("(STREAM_STALL_SECONDS) and was dropped")
@@ -108,6 +112,7 @@ async def test_a_client_that_reads_no_errors_is_dropped(strict_server: Server) -
         with suppress(OSError):
             for _ in range(100):
                 await asyncio.to_thread(raw.sendall, echoed)
+                await asyncio.sleep(pause)
         await eventually(lambda: server.output.count("(STREAM_STALL_SECONDS) and was dropped") > before)
         await eventually(lambda: is_cut(raw))
     await eventually(lambda: idle(server))
