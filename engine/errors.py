@@ -5,6 +5,7 @@ EngineError                    anything an engine raises on purpose
 ├── EngineUnavailable          not started yet, stopped, died, or out of reach; try again after `retry_after` seconds
 ├── EngineOverloaded           no room for this request now; try again after `retry_after` seconds
 ├── PromptTooLong              prompt and reserved output do not fit `max_model_len`
+├── GrammarRefused             the engine cannot hold a model to this grammar: a schema or grammar of the request's
 └── GenerationFailed           this one generation broke; others go on
 """
 
@@ -40,6 +41,14 @@ class PromptTooLong(EngineError):
         super().__init__(f"The prompt has {prompt_tokens} tokens; the model takes {max_model_len}.")
         self.prompt_tokens = prompt_tokens
         self.max_model_len = max_model_len
+
+
+class GrammarRefused(EngineError):
+    """The engine cannot hold a model to this grammar; `reason` is one sentence that the client may read."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class GenerationFailed(EngineError):

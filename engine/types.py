@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from engine.grammar import TurnGrammar
+
 
 class FinishReason(Enum):
     """Why a generation ended."""
@@ -35,7 +37,8 @@ class GenerationRequest:
 
     `request_id` is unique among the running generations of an engine. `priority` is vLLM's: lower runs first.
     `cache_salt` separates prefix caches: two salts never share a cached block. Requests with the same `affinity` go to
-    the same replica, where an engine has several: their prompts share a beginning.
+    the same replica, where an engine has several: their prompts share a beginning. `grammar` is what the model is held
+    to; an engine that cannot do that is never given one.
     """
 
     request_id: str
@@ -44,6 +47,7 @@ class GenerationRequest:
     priority: int = 0
     cache_salt: str | None = None
     affinity: str = ""
+    grammar: TurnGrammar | None = None
 
 
 @dataclass(frozen=True, slots=True)

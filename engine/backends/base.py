@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 
+from engine.grammar import TurnGrammar
 from engine.types import EngineInfo, GenerationRequest, TokenChunk
 
 
@@ -17,6 +18,7 @@ class BaseEngine(ABC):
     supports_priority: bool = False
     supports_cache_salt: bool = False
     supports_logprobs: bool = False
+    supports_grammar: bool = False  # can hold the model to a `TurnGrammar`
     supports_prefill: bool = False  # a one-token generation leaves the prompt in a prefix cache
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
@@ -34,12 +36,15 @@ class BaseEngine(ABC):
         Raises `EngineConfigurationError` where trying again cannot help, `EngineUnavailable` where it can.
         """
 
+    async def check_grammar(self, grammar: TurnGrammar) -> None:  # noqa: B027 - some find out only while they generate
+        """Return if this engine can hold a model to a grammar, which then costs little; else raise `GrammarRefused`."""
+
     @abstractmethod
     def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Yield what the model samples, chunk by chunk; the last chunk has a finish reason.
 
         Closing the generator (or cancelling the task inside it) aborts the generation in the engine.
-        Raises `EngineUnavailable`, `EngineOverloaded`, `PromptTooLong` before the first chunk, and
+        Raises `EngineUnavailable`, `EngineOverloaded`, `PromptTooLong`, `GrammarRefused` before the first chunk, and
         `EngineUnavailable` or `GenerationFailed` between chunks.
         """
 
