@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from engine.grammar import TurnGrammar, TurnRules
 from engine.types import TokenLogprob
 
 Tokens = array  # of unsigned 32-bit token ids: 4 bytes each, concatenated by memcpy
@@ -133,6 +134,15 @@ class ModelFormat(ABC):
         """Return what reads one generation, whose prompt ended with `generation_start`.
 
         `functions` are the names that the request declared; None where it forbids calls.
+        """
+
+    @abstractmethod
+    def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
+        """Return what holds an engine to some rules, `behind` tokens of the turn that were sampled already.
+
+        Behind the middle of a content that has a rule, that one content goes on as any text. None where the format has
+        no grammar, and where the tokens have broken the rules. Raises `GrammarRefused` for a grammar of the request's
+        that cannot be used.
         """
 
     @abstractmethod

@@ -23,6 +23,7 @@ from engine.formats.base import (
     TurnParser,
     as_tokens,
 )
+from engine.grammar import TurnGrammar, TurnRules
 
 END = ord("\n")
 STOP = 0  # what the model samples when it is done
@@ -90,6 +91,9 @@ class PlainFormat(ModelFormat):
 
     def parser(self, functions: Collection[str] | None = ()) -> PlainParser:
         return PlainParser()
+
+    def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
+        return None
 
     def frame(
         self, *, instructions: str | None, functions: Sequence[FunctionTool], effort: str, date: str

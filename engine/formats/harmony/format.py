@@ -16,7 +16,8 @@ from engine.formats.base import (
     TurnParser,
     as_tokens,
 )
-from engine.formats.harmony.encoding import CALL, END_TOKENS, STOP_TOKENS, token_bytes
+from engine.formats.harmony.encoding import END_TOKENS, ENDOFTEXT, STOP_TOKENS, token_bytes
+from engine.formats.harmony.grammar import FUNCTIONS, turn_grammar
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.formats.harmony.parser import HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
 from engine.formats.harmony.prompt import (
@@ -31,8 +32,9 @@ from engine.formats.harmony.prompt import (
     sampled_message,
     text_of_message,
 )
+from engine.grammar import TurnGrammar, TurnRules
 
-FUNCTIONS = "functions."  # the namespace of a request's own functions
+_TURN_ENDS = frozenset((*STOP_TOKENS, ENDOFTEXT))  # a grammar lets any of them end a call
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 _CHANNELS = {ItemKind.REASONING: ANALYSIS, ItemKind.PREAMBLE: COMMENTARY, ItemKind.ANSWER: FINAL}
 
@@ -83,7 +85,7 @@ class HarmonyParser(TurnParser):
             message,
             reasoning_tokens=event.content_tokens if channel in (ANALYSIS, COMMENTARY) else 0,
             truncated=event.truncated,
-            called=bool(event.tokens) and event.tokens[-1] == CALL,
+            called=recipient is not None and bool(event.tokens) and event.tokens[-1] in _TURN_ENDS,
         )
 
     def _item_of(self, channel: str | None, recipient: str | None) -> ItemStarted:
@@ -114,6 +116,9 @@ class HarmonyFormat(ModelFormat):
 
     def parser(self, functions: Collection[str] | None = ()) -> HarmonyParser:
         return HarmonyParser(functions)
+
+    def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
+        return turn_grammar(rules, behind)
 
     def frame(
         self, *, instructions: str | None, functions: Sequence[FunctionTool], effort: str, date: str
