@@ -32,9 +32,11 @@ from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
 from responses_app.runs.log import LiveLogs
+from responses_app.runs.rebuilding import Machines
 from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.resumable import ResumableLimits
-from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
+from responses_app.runs.served import ServedModel
+from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.runs.upkeep import Upkeep
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, Stores, WorkerState
 from responses_app.stores.memory import MemoryResponseStore
@@ -131,14 +133,14 @@ def build_site(settings: Settings) -> Site:
         gone=lambda response_id: forgetting.here([response_id]),
         tell=relay.tell_followers,
     )
+    machines = Machines({name: model}, id_key)
     service = ResponseService(
-        models={name: model},
+        machines=machines,
         stores=stores,
         history=History(stores, registry, sealer=sealer),
         registry=registry,
         sealer=sealer,
         new_id=new_id,
-        id_key=id_key,
         now=time.time,
         limits=ServiceLimits(
             max_lag_bytes=settings.stream_max_lag_bytes,
@@ -153,7 +155,7 @@ def build_site(settings: Settings) -> Site:
     )
     followers = Followers(
         stores.responses,
-        machine=service.machine,
+        machine=machines.of,
         max_lag_bytes=settings.stream_max_lag_bytes,
         follow_here=registry.follow,
         others=relay,
@@ -183,7 +185,7 @@ def build_site(settings: Settings) -> Site:
             stores.responses,
             registry,
             forgetting,
-            replay=service.replay,
+            replay=machines.replay,
             followers=followers,
             others=relay,
         ),

@@ -4,7 +4,7 @@ from django.http import HttpRequest, HttpResponse
 
 from responses_app.http import MethodNotAllowed, json_response
 from responses_app.protocol.errors import JsonObject, model_not_found
-from responses_app.runs.service import ServedModel
+from responses_app.runs.served import ServedModel
 from responses_app.wiring import get_site
 
 

@@ -110,7 +110,7 @@ async def test_one_whose_worker_dies_ends_as_its_body_says(redis: bool) -> None:
         await eventually(lambda: kept_chunks(owner.store) == 1)
     orphans = await owner.store.reclaim("b", dead_before=0.0)
     for accepted in orphans.claimed:
-        failed = asked.service.failed(accepted, {"code": "server_error", "message": "It stopped."})
+        failed = asked.service.machines.failed(accepted, {"code": "server_error", "message": "It stopped."})
         assert failed.response["status"] == "failed"
     assert len(orphans.claimed) + orphans.failed == 1
     if not redis:
