@@ -46,11 +46,15 @@ class RenderedMessage:
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A function the model may call. `schema` is the JSON schema of its parameters, as JSON text; "" for none."""
+    """A function the model may call. `schema` is the JSON schema of its parameters, as JSON text; "" for none.
+
+    `freeform`: it is called with text as it is, which is not JSON.
+    """
 
     name: str
     description: str
     schema: str
+    freeform: bool = False
 
 
 class ItemKind(Enum):
@@ -175,8 +179,11 @@ class ModelFormat(ABC):
         """Render reasoning, a preamble or an answer of the model that was not sampled here."""
 
     @abstractmethod
-    def call(self, name: str, arguments: str, *, hosted: bool = False) -> RenderedMessage:
-        """Render a call that was not sampled here. `hosted`: of a tool of a server's, else of the client's function."""
+    def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
+        """Render a call that was not sampled here. `hosted`: of a tool of a server's, else of the client's function.
+
+        `freeform`: what it is called with is text as it is, which is not JSON.
+        """
 
     @abstractmethod
     def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:

@@ -7,16 +7,19 @@ refused when its value asks for the feature, with 400 `unsupported_parameter`.
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SkipValidation
+from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation
 
 from engine.formats.base import FunctionTool
+from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.compaction import MIN_THRESHOLD
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel, CompactionTrigger, ParsedItem, parse_input
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.metadata import Metadata, check_metadata
+from responses_app.protocol.text_format import TextFormat, parse_text_format
 from responses_app.protocol.tiers import ServiceTier
-from responses_app.protocol.tools import parse_tools, server_tool_missing
+from responses_app.protocol.tool_choice import ToolChoice, parse_tool_choice
+from responses_app.protocol.tools import callable_tools, parse_tools
 from responses_app.protocol.validation import validate
 
 KNOWN_INCLUDES = frozenset(
@@ -47,16 +50,10 @@ class ReasoningOptions(ClientModel):
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class TextFormat(ClientModel):
-    """The shape of the answer."""
-
-    type: Literal["text", "json_object", "json_schema"] = "text"
-
-
 class TextOptions(ClientModel):
-    """Options of the answer's text."""
+    """Options of the answer's text; `format` is what `parse_text_format` reads."""
 
-    format: TextFormat = TextFormat()
+    format: SkipValidation[object] = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
@@ -122,12 +119,15 @@ class Fields(ClientModel):
 class CreateRequest(Fields):
     """A whole request: its fields, its input and its tools. `input_json` and `tools_json` are kept and echoed."""
 
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
     input: SkipValidation[list[ParsedItem]]  # these are validated already, by `parse_input` and `parse_tools`
     input_json: SkipValidation[list[JsonObject]]
-    functions: SkipValidation[list[FunctionTool]]
+    tools: SkipValidation[ClientTools]  # that the model can call
     tools_json: SkipValidation[list[JsonObject]]
+    tool_choice: SkipValidation[ToolChoice]
+    text_format: SkipValidation[TextFormat]
     size: SkipValidation[int]  # of what is read of the request, as JSON, in bytes
-    tool_choice: Literal["auto", "none"] = "auto"
 
     @property
     def warm_up(self) -> bool:
@@ -154,12 +154,12 @@ class CreateRequest(Fields):
     def as_json(self) -> JsonObject:
         """Return a request that `parse_create` reads as this one."""
         fields = self.model_dump(mode="json", include=set(Fields.model_fields), exclude_none=True)
-        return {**fields, "input": self.input_json, "tools": self.tools_json, "tool_choice": self.tool_choice}
+        return {**fields, "input": self.input_json, "tools": self.tools_json, "tool_choice": self.tool_choice.echo}
 
     @property
     def offered_functions(self) -> list[FunctionTool]:
         """The functions the model may call now: none where the request forbids calls."""
-        return [] if self.tool_choice == "none" else self.functions
+        return [] if self.tool_choice.forbids else [tool.declaration() for tool in self.tools.shown()]
 
     @property
     def logprobs(self) -> int | None:
@@ -191,14 +191,17 @@ def parse_create(data: Mapping[str, object]) -> CreateRequest:
     _refuse_unbuilt(data)
     size = _written_size(data)
     items, input_json = parse_input(data.get("input"))
-    functions, tools_json = parse_tools(data.get("tools"))
+    tools_json = parse_tools(data.get("tools"))
+    tools = callable_tools(tools_json)
+    text = data.get("text")
     parsed = {
         "input": items,
         "input_json": input_json,
-        "functions": functions,
+        "tools": tools,
         "tools_json": tools_json,
+        "tool_choice": parse_tool_choice(data.get("tool_choice"), tools),
+        "text_format": parse_text_format(text.get("format") if isinstance(text, dict) else None),
         "size": size,
-        "tool_choice": data.get("tool_choice") or "auto",
     }
     request = validate(CreateRequest, {**data, **parsed})
     _check_together(request)
@@ -236,17 +239,6 @@ def _refuse_unbuilt(data: Mapping[str, object]) -> None:
     for name, hint in _UNBUILT.items():
         if data.get(name):
             raise unsupported_parameter(name, hint)
-    choice = data.get("tool_choice")
-    if choice not in (None, "auto", "none"):
-        kind = choice.get("type") if isinstance(choice, dict) else None
-        cannot = server_tool_missing(kind) if isinstance(kind, str) else None
-        raise unsupported_parameter(
-            "tool_choice", cannot or "This server takes 'auto' and 'none'; it cannot force a call yet."
-        )
-    text = data.get("text")
-    form = text.get("format") if isinstance(text, dict) else None
-    if isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"):
-        raise unsupported_parameter("text.format", "This server cannot enforce a JSON format yet; ask for 'text'.")
 
 
 _UNBUILT = {

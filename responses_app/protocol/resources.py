@@ -125,10 +125,10 @@ def new_response(
         "store": store,
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {
-            "format": {"type": text.format.type if text else "text"},
+            "format": request.text_format.echoed(),
             "verbosity": (text.verbosity if text else None) or "medium",
         },
-        "tool_choice": request.tool_choice,
+        "tool_choice": request.tool_choice.echo,
         "tools": request.tools_json,
         "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,

@@ -142,8 +142,8 @@ class HarmonyFormat(ModelFormat):
     def said(self, kind: ItemKind, text: str) -> RenderedMessage:
         return render_assistant(_CHANNELS[kind], text)
 
-    def call(self, name: str, arguments: str, *, hosted: bool = False) -> RenderedMessage:
-        return render_call(name if hosted else FUNCTIONS + name, arguments)
+    def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
+        return render_call(name if hosted else FUNCTIONS + name, arguments, freeform=freeform)
 
     def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
         return render_tool_output(name if hosted else FUNCTIONS + name, text)
