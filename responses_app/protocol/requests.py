@@ -5,7 +5,7 @@ refused when its value asks for the feature, with 400 `unsupported_parameter`.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation
 
@@ -27,7 +27,7 @@ KNOWN_INCLUDES = frozenset(
     "message.input_image.image_url message.output_text.logprobs reasoning.encrypted_content "
     "web_search_call.action.sources web_search_call.results".split()
 )
-ENGINE_FIELDS = (  # known to some forks of vLLM only
+ENGINE_FIELDS = (  # known to vLLM or some forks of it only, and taken where RESPONSES_COMPATIBILITY_MODE is off
     "request_id",
     "mm_processor_kwargs",
     "priority",
@@ -114,6 +114,10 @@ class Fields(ClientModel):
     prompt_cache_retention: str | None = Field(default=None, max_length=64)
     prompt_cache_options: CacheOptions | None = None
     context_management: Annotated[list[ContextManagement], Field(fail_fast=True)] | None = None
+    priority: int | None = Field(default=None, ge=-(2**31), lt=2**31)
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
+    enable_response_messages: bool | None = None
+    previous_input_messages: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
 
 
 class CreateRequest(Fields):
@@ -186,9 +190,12 @@ def only_known(frame: object) -> object:
     return {name: value for name, value in frame.items() if name in _KNOWN}
 
 
-def parse_create(data: Mapping[str, object]) -> CreateRequest:
-    """Validate a request. Raises `ApiError` that names the field and says what it takes."""
-    _refuse_unbuilt(data)
+def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> CreateRequest:
+    """Validate a request; `engine_fields`: with the fields that are the engine's, not OpenAI's.
+
+    Raises `ApiError` that names the field and says what it takes.
+    """
+    _refuse_unbuilt(data, engine_fields=engine_fields)
     size = _written_size(data)
     items, input_json = parse_input(data.get("input"))
     tools_json = parse_tools(data.get("tools"))
@@ -230,11 +237,18 @@ def _check_together(request: CreateRequest) -> None:
             param="conversation",
             code="mutually_exclusive_parameters",
         )
+    if request.previous_input_messages and (request.previous_response_id or request.conversation):
+        raise invalid_request(
+            "Send either 'previous_input_messages' or what continues a response or a conversation: each says what "
+            "comes before.",
+            param="previous_input_messages",
+            code="mutually_exclusive_parameters",
+        )
 
 
-def _refuse_unbuilt(data: Mapping[str, object]) -> None:
+def _refuse_unbuilt(data: Mapping[str, object], *, engine_fields: bool) -> None:
     for name in ENGINE_FIELDS:
-        if data.get(name) is not None:
+        if data.get(name) is not None and (not engine_fields or name == "request_id"):
             raise unsupported_parameter(name, "It is not part of the OpenAI API. Leave it out.")
     for name, hint in _UNBUILT.items():
         if data.get(name):
@@ -246,6 +260,7 @@ _UNBUILT = {
     "moderation": "This server does not moderate; leave it out.",
     "image": "This server does not make images; leave it out.",
     "access_programs": "This server has no access programs; leave it out.",
+    "mm_processor_kwargs": "The model here reads text only; leave it out.",
 }
 _KNOWN = frozenset(
     ("type", "stream_id", "input", "tools", "tool_choice", *Fields.model_fields, *ENGINE_FIELDS, *_UNBUILT)

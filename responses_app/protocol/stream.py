@@ -42,7 +42,7 @@ class Ending:
     """How a response ends.
 
     `completed_at` is in Unix seconds, `error` the `{code, message}` of a failed response, `reason` why an incomplete
-    one is.
+    one is. `messages` are what the model said in its own words, None where nobody asked for them.
     """
 
     status: Status
@@ -50,6 +50,7 @@ class Ending:
     usage: JsonObject | None = None
     error: JsonObject | None = None
     reason: str | None = None
+    messages: list[JsonObject] | None = None
 
 
 class LocalProtocolError(Exception):
@@ -101,6 +102,11 @@ class ResponseStream:
     def has_begun(self) -> bool:
         """Whether `created` was said."""
         return self._next_number > 0
+
+    @property
+    def shows_messages(self) -> bool:
+        """Whether the request asks for what the model says in its own words."""
+        return "output_messages" in self._response
 
     @property
     def is_open(self) -> bool:
@@ -195,7 +201,7 @@ class ResponseStream:
 
     def outcome(self, ending: "Ending") -> ResponseObject:
         """Return the response object as it will be after this ending: what a store commits before clients see it."""
-        return {
+        outcome: ResponseObject = {
             **self._response,
             "status": ending.status.value,
             "output": list(self.output),
@@ -204,6 +210,9 @@ class ResponseStream:
             "error": ending.error,
             "incomplete_details": {"reason": ending.reason} if ending.reason else None,
         }
+        if ending.messages is not None:
+            outcome["output_messages"] = ending.messages
+        return outcome
 
     def finish(self, ending: "Ending") -> list[Event]:
         """End: the terminal event, after the events of an item that was still open.
