@@ -32,6 +32,7 @@ from responses_app.protocol.commands import CallTool, Command, Finish, Generate,
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.events import Event
 from responses_app.protocol.inputs import (
+    Declared,
     Ended,
     Enqueued,
     Failed,
@@ -155,6 +156,10 @@ class ResponseMachine:
 
     def _begin(self, given: Input) -> Step:
         match given:
+            case Declared() if not self._stream.has_begun:
+                names = self._stream.declare(given.tools)
+                self._functions = None if self._functions is None else names
+                return Step([])
             case Enqueued():
                 return Step(self._stream.enqueue())
             case Started():
@@ -288,7 +293,8 @@ class ResponseMachine:
 
     def _generate(self) -> Command:
         said = tuple(self._stream.messages)
-        return self._now(Generate(len(self.turns), said, budget=self._left(), summary=self._summary is not None))
+        summary, after_call = self._summary is not None, self._stream.has_called
+        return self._now(Generate(len(self.turns), said, budget=self._left(), summary=summary, after_call=after_call))
 
     def _left(self) -> int | None:
         """How many tokens may still be sampled."""

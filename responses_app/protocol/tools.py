@@ -10,6 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from engine.contents.schemas import check_schema
+from engine.errors import GrammarRefused
 from responses_app.protocol.client_tools import ClientTool, ClientTools, read_tools
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import MAX_NAME, NAME, ClientModel
@@ -61,7 +63,7 @@ class Function(_Callable):
             "name": self.name,
             "description": self.description,
             "parameters": self.parameters,
-            "strict": True if self.strict is None else self.strict,
+            "strict": _can_be_enforced(self.parameters) if self.strict is None else self.strict,
             **output_schema,
             **self.further(),
         }
@@ -213,6 +215,15 @@ def _refuse_doubles(tools: Iterable[ClientTool]) -> None:
                 code="invalid_value",
             )
         known[tool.called] = tool
+
+
+def _can_be_enforced(parameters: JsonObject | None) -> bool:
+    """Whether a model can be held to a schema: where a request does not say `strict`, those that can be are."""
+    try:
+        check_schema(parameters or {})
+    except GrammarRefused:
+        return False
+    return True
 
 
 def _unknown_kind(kind: str, kinds: Iterable[str], at: str) -> ApiError:

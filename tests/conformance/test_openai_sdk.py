@@ -254,7 +254,7 @@ REFUSALS = {
         {"input": [{"type": "function_call_output", "call_id": "call_0", "output": "x"}]},
         openai.BadRequestError,
         None,
-        "input[0].call_id",
+        "input",
     ),
     "a wrong part": (
         {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
