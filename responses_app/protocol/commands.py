@@ -13,7 +13,8 @@ class Generate:
 
     The prompt is the response's first one with `said` behind it, and `sampled`, which this turn has given already.
     `has_begun`: it has begun on another worker, and `TurnBegan` is left out. `budget` is how many tokens it may give.
-    `summary`: it sums up.
+    `summary`: it sums up. `aside`: it sums up a thought, and nothing is lost where it fails: then answer with a
+    `Sampled` that only has a finish reason. Its turn begins with `sampled`, with which an answer begins.
     """
 
     turn: int
@@ -22,6 +23,7 @@ class Generate:
     budget: int | None = None
     summary: bool = False
     has_begun: bool = False
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

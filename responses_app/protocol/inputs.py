@@ -11,6 +11,7 @@ from enum import Enum
 
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.summaries import Summaries
 
 
 class Mode(Enum):
@@ -34,6 +35,17 @@ class StopReason(Enum):
 @dataclass(frozen=True, slots=True)
 class Enqueued:
     """It waits for its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What its request wants of reasoning items, where it wants anything; comes before it starts.
+
+    `sealed`: they carry their tokens. `summaries`: who writes summaries of them; None: there are none.
+    """
+
+    sealed: bool = False
+    summaries: Summaries | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,5 +117,5 @@ class Ended:
 
 
 Input = (
-    Enqueued | Started | TurnBegan | Sampled | Prefilled | Sealed | ToolReturned | Failed | Stopped | Ended
+    Enqueued | Asked | Started | TurnBegan | Sampled | Prefilled | Sealed | ToolReturned | Failed | Stopped | Ended
 )  # in the order of a response's life

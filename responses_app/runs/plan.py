@@ -7,6 +7,7 @@ from engine.formats.base import ModelFormat, RenderedMessage
 from engine.types import GenerationRequest, SamplingOptions
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.inputs import Asked
 from responses_app.protocol.prompt import PromptWriter
 from responses_app.protocol.requests import CreateRequest
 from responses_app.stores.base import ConversationRecord
@@ -49,7 +50,7 @@ class RunPlan:
     conversation that the chain does not hold yet, and the request's own, which are `input_items` (each with an id).
     `generation` is the first turn's. `created_at` is in Unix seconds. `omitted` counts what the model cannot read of
     the request. Text is held back for up to `delta_seconds`, to make fewer deltas. `shown` are the messages that the
-    model reads in its own words, where the request asks to see them.
+    model reads in its own words, where the request asks to see them. `asked` is what is wanted of reasoning items.
     """
 
     response_id: str
@@ -70,6 +71,7 @@ class RunPlan:
     compaction: CompactionPlan | None = None
     delta_seconds: float = 0.0
     shown: list[JsonObject] | None = None
+    asked: Asked = field(default_factory=Asked)
 
     @property
     def background(self) -> bool:

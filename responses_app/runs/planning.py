@@ -19,10 +19,9 @@ from responses_app.protocol.prompt import PromptWriter, count_omitted, is_of_use
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.compaction import bounded, plan_compaction, summary_sampling
-from responses_app.runs.history import Context
+from responses_app.runs.history import LONG_INPUT, Context
 from responses_app.runs.plan import Origin, RunPlan
 
-LONG_INPUT = 20_000  # bytes of JSON; so much is rendered in 5 ms at most
 _USER = MessageKind.USER.value
 
 
