@@ -108,9 +108,9 @@ class ItemSeals:
             described.append([seen, "".join(each.kind.value for each in said), [len(each.tokens) for each in said]])
             for each in said:
                 tokens.extend(each.tokens)
-        planes = _PLANES if max(tokens, default=0) < 1 << 8 * _PLANES else tokens.itemsize
-        head = orjson.dumps({"format": self._format.name, "own": own, "planes": planes, "parts": described})
-        return len(head).to_bytes(_LENGTH, "big") + head + _in_planes(tokens, planes)
+        planes = _in_planes(tokens)
+        head = orjson.dumps({"format": self._format.name, "own": own, "planes": len(planes), "parts": described})
+        return b"".join((len(head).to_bytes(_LENGTH, "big"), head, *planes))
 
 
 def read_seal(data: bytes) -> SealedReasoning | SealedOthers:
@@ -187,10 +187,13 @@ def _digest(seen: object) -> str:
     return blake2b(repr(seen).encode(), digest_size=12).hexdigest()
 
 
-def _in_planes(tokens: "Tokens[int]", planes: int) -> bytes:
+def _in_planes(tokens: "Tokens[int]") -> list[bytes]:
     """Return tokens byte by byte of their values: slices do in microseconds what a loop over tokens does not."""
     data = _little_endian(tokens).tobytes()
-    return b"".join(data[plane :: tokens.itemsize] for plane in range(planes))
+    planes = [data[plane :: tokens.itemsize] for plane in range(tokens.itemsize)]
+    while len(planes) > _PLANES and not planes[-1].strip(b"\0"):
+        planes.pop()
+    return planes
 
 
 def _from_planes(data: bytes, planes: int) -> "Tokens[int]":
