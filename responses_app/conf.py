@@ -279,9 +279,12 @@ class Settings:
     )
     conversations_max_entries: int = _setting(0, _whole(), "conversations of a project; 0 = any number")
     reasoning_encryption_keys: tuple[str, ...] = _setting(
-        (), _secrets, "secrets, separated by commas: the first seals compactions, all open them",
+        (), _secrets, "secrets, separated by commas: the first seals what clients carry, all open it",
         default_text="made from SECRET_KEY",
     )  # fmt: skip
+    reasoning_summaries: str = _setting(
+        "model", _choice("model", "text", "off"), "who writes `reasoning.summary`: the model, or its first sentences do"
+    )
 
     responses_default_service_tier: str = _setting(
         "auto", _choice(*TIERS), "the tier of requests that ask for none or for `auto`; `auto` means `default`"

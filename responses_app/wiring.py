@@ -26,6 +26,7 @@ from responses_app.protocol.ids import IdFactory
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session import SessionLimits
+from responses_app.protocol.summaries import Summaries
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.reading import JsonReader
 from responses_app.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
@@ -46,6 +47,7 @@ from responses_app.stores.memory import MemoryResponseStore
 logger = logging.getLogger("respsite")
 
 FORMATS: dict[str, type[ModelFormat]] = {"harmony": HarmonyFormat}  # by MODEL_FORMAT; `conf` refuses any other
+_SUMMARIES = {"model": Summaries.MODEL, "text": Summaries.TEXT, "off": None}  # by REASONING_SUMMARIES
 LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
 
 
@@ -139,7 +141,7 @@ def build_site(settings: Settings) -> Site:
         gone=lambda response_id: forgetting.here([response_id]),
         tell=relay.tell_followers,
     )
-    machines = Machines({name: model}, id_key)
+    machines = Machines({name: model}, id_key, sealer)
     service = ResponseService(
         machines=machines,
         stores=stores,
@@ -156,6 +158,7 @@ def build_site(settings: Settings) -> Site:
                 default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers
             ),
             worker=worker,
+            summaries=_SUMMARIES[settings.reasoning_summaries],
         ),
         live=live,
     )

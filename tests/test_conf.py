@@ -73,6 +73,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "WORKER_LEASE_SECONDS": ("2", 2.0),
     "CONVERSATIONS_MAX_ENTRIES": ("5", 5),
     "REASONING_ENCRYPTION_KEYS": ("a" * 16 + ", " + "b" * 16, ("a" * 16, "b" * 16)),
+    "REASONING_SUMMARIES": ("TEXT", "text"),
     "RESPONSES_DEFAULT_SERVICE_TIER": ("flex", "flex"),
     "RESPONSES_ALLOWED_SERVICE_TIERS": ("default, FLEX,default", ("default", "flex")),
 }
@@ -124,6 +125,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "WORKER_LEASE_SECONDS": (["0.5"], "a number of seconds of at least 1"),
     "CONVERSATIONS_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
     "REASONING_ENCRYPTION_KEYS": (["short", ","], "secrets of at least 16 characters"),
+    "REASONING_SUMMARIES": (["on", "detailed"], "one of model, text, off"),
     "RESPONSES_DEFAULT_SERVICE_TIER": (["cheap"], "one of auto, default"),
     "RESPONSES_ALLOWED_SERVICE_TIERS": (["cheap", ","], "some of auto,default"),
 }

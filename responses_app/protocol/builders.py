@@ -119,29 +119,6 @@ class MessageBuilder(ItemBuilder):
         return part
 
 
-class ReasoningBuilder(ItemBuilder):
-    """What the model thinks; also a call to a tool that this request does not have."""
-
-    prefix = ids.REASONING
-    delta_type = EventType.REASONING_DELTA
-    delta_before: ClassVar[JsonObject] = {"content_index": 0}
-
-    def opened(self) -> PendingEvents:
-        return [(EventType.PART_ADDED, {"content_index": 0, "part": _reasoning_text("")})]
-
-    def closed(self) -> PendingEvents:
-        return [
-            (EventType.REASONING_DONE, {"content_index": 0, "text": self.text}),
-            (EventType.PART_DONE, {"content_index": 0, "part": _reasoning_text(self.text)}),
-        ]
-
-    def item(self, status: ItemStatus) -> JsonObject:
-        item: JsonObject = {"id": self.id, "type": "reasoning", "status": status, "summary": []}
-        if status != "in_progress":
-            item["content"] = [_reasoning_text(self.text)]
-        return item
-
-
 class CompactionBuilder(ItemBuilder):
     """A summary that this server has made; clients see it when it is sealed."""
 
@@ -163,10 +140,6 @@ class CompactionBuilder(ItemBuilder):
 
 def _output_text(text: str) -> JsonObject:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _reasoning_text(text: str) -> JsonObject:
-    return {"type": "reasoning_text", "text": text}
 
 
 class HostedBuilder(ItemBuilder):

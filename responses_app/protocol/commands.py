@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.formats.base import RenderedMessage, Tokens, as_tokens
-from responses_app.protocol.stream import Ending
+from responses_app.protocol.endings import Ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,9 @@ class Generate:
 
     The prompt is the response's first one with `said` behind it, and `sampled`, which this turn has given already.
     `has_begun`: it has begun on another worker, and `TurnBegan` is left out. `budget` is how many tokens it may give.
-    `summary`: it sums up. `after_call`: the model has called something in this response already.
+    `summary`: it sums up. `after_call`: the model has called something in this response already. `aside`: it sums up a
+    thought, and nothing is lost where it fails: then answer with a `Sampled` that only has a finish reason. Its turn
+    begins with `sampled`, with which an answer begins.
     """
 
     turn: int
@@ -23,6 +25,7 @@ class Generate:
     summary: bool = False
     after_call: bool = False
     has_begun: bool = False
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,12 +109,15 @@ def context_length_exceeded(prompt_tokens: int, max_model_len: int, *, truncated
     return ApiError(message, code="context_length_exceeded", param="input")
 
 
-def invalid_encrypted_content(content: str, param: str) -> ApiError:
-    """A sealed item was changed, or sealed elsewhere: by another server, for another project, with a lost key (400)."""
+def invalid_encrypted_content(content: str, param: str, *, instead: str) -> ApiError:
+    """A sealed item was changed, or sealed elsewhere: by another server, for another project, with a lost key (400).
+
+    `instead` says what its client can do but to send it as it was.
+    """
     shown = content if len(content) <= 12 else f"{content[:4]}...{content[-4:]}"
     message = (
-        f"The encrypted content {shown!r} could not be verified ('{param}'). Send the item as this server gave it, "
-        "or leave it out."
+        f"The encrypted content {shown!r} could not be verified ('{param}'): it was changed, or another server, "
+        f"project or key sealed it. Send the item as this server gave it, or {instead}."
     )
     return invalid_request(message, param=param, code="invalid_encrypted_content")
 

@@ -16,6 +16,7 @@ import orjson
 
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.inputs import (
+    Asked,
     Declared,
     Ended,
     Enqueued,
@@ -31,6 +32,7 @@ from responses_app.protocol.inputs import (
     ToolReturned,
     TurnBegan,
 )
+from responses_app.protocol.summaries import Summaries
 
 _SHORT = 0x80  # the bit of a record of tokens alone
 _LONG = 0x01
@@ -131,6 +133,7 @@ _Writer = tuple[str, Callable[[Any], tuple[object, ...]]]
 _WRITERS: Mapping[type[Any], _Writer] = {
     Enqueued: ("enqueued", lambda _: ()),
     Declared: ("declared", lambda given: (list(given.tools),)),
+    Asked: ("asked", lambda given: (given.sealed, given.summaries.value if given.summaries else None)),
     Started: ("started", lambda given: (given.mode.value, given.budget)),
     TurnBegan: ("turn", lambda given: (given.prompt_tokens,)),
     Sampled: ("sampled", _write_sampled),
@@ -144,6 +147,7 @@ _WRITERS: Mapping[type[Any], _Writer] = {
 _READERS: Mapping[str, Callable[..., Input]] = {
     "enqueued": Enqueued,
     "declared": Declared,
+    "asked": lambda sealed, summaries: Asked(sealed, Summaries(summaries) if summaries else None),
     "started": lambda mode, budget: Started(Mode(mode), budget),
     "turn": TurnBegan,
     "sampled": _read_sampled,

@@ -11,6 +11,7 @@ from enum import Enum
 
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.summaries import Summaries
 
 
 class Mode(Enum):
@@ -41,6 +42,17 @@ class Declared:
     """The conversation declares tools of the client's, beside those of the request; before all other inputs."""
 
     tools: Sequence[JsonObject]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What its request wants of reasoning items, where it wants anything; comes before it starts.
+
+    `sealed`: they carry their tokens. `summaries`: who writes summaries of them; None: there are none.
+    """
+
+    sealed: bool = False
+    summaries: Summaries | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,5 +124,16 @@ class Ended:
 
 
 Input = (
-    Declared | Enqueued | Started | TurnBegan | Sampled | Prefilled | Sealed | ToolReturned | Failed | Stopped | Ended
+    Declared
+    | Enqueued
+    | Asked
+    | Started
+    | TurnBegan
+    | Sampled
+    | Prefilled
+    | Sealed
+    | ToolReturned
+    | Failed
+    | Stopped
+    | Ended
 )  # in the order of a response's life

@@ -6,11 +6,11 @@ Ids are kept, and need not be known here, since clients make their own.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 from pydantic_core import PydanticCustomError
 
 from engine.formats.base import RenderedMessage
@@ -79,7 +79,32 @@ Parts = Annotated[list[Part], Field(fail_fast=True)]  # else pydantic would desc
 Content = Annotated[Parts, BeforeValidator(_as_parts)]
 
 
-class Message(ClientModel):
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """What an item was sampled as, in the model format of this name; an item with no messages is not read at all."""
+
+    format: str
+    messages: Sequence[RenderedMessage]
+
+
+class SampledInput(ClientModel):
+    """An item that the model may have sampled. `exact` is what it sampled, where a seal tells that."""
+
+    _exact: Exact | None = PrivateAttr(default=None)  # private: no client can set it
+
+    def with_exact(self, exact: Exact) -> Self:
+        """Return the item with what it was sampled as."""
+        copy = self.model_copy()
+        copy._exact = exact
+        return copy
+
+    @property
+    def exact(self) -> Exact | None:
+        """What it was sampled as, where that is known of a seal."""
+        return self._exact
+
+
+class Message(SampledInput):
     """Something a user, developer, system or assistant said."""
 
     type: Literal["message"] = "message"
@@ -89,16 +114,17 @@ class Message(ClientModel):
     phase: Literal["commentary", "final_answer"] | None = None
 
 
-class Reasoning(ClientModel):
+class Reasoning(SampledInput):
     """What the model thought in an earlier turn."""
 
     type: Literal["reasoning"]
     id: str | None = None
     content: Parts | None = None
     summary: Parts = Field(default_factory=list)
+    encrypted_content: str | None = None
 
 
-class FunctionCall(ClientModel):
+class FunctionCall(SampledInput):
     """A call the model made in an earlier turn, perhaps with what came of it."""
 
     type: Literal["function_call"]
@@ -156,7 +182,7 @@ class CompactionTrigger(ClientModel):
     id: str | None = None
 
 
-class PassedThrough(ClientModel):
+class PassedThrough(SampledInput):
     """An item of another tool than a function: its JSON is kept, and `tool_items` reads it."""
 
     type: str

@@ -25,6 +25,7 @@ from responses_app.protocol.items import (
     PassedThrough,
     Reasoning,
     RefusalPart,
+    SampledInput,
     SampledItem,
 )
 from responses_app.protocol.requests import CreateRequest
@@ -105,8 +106,7 @@ class _ItemRenderer:
 
         Raises `ApiError` for the output of an unknown call in the request.
         """
-        known = self._sampled.get(item.id) if item.id else None
-        replayed = [known.message] if known is not None and known.is_replayed_by(raw) else None
+        replayed = self._replayed(item, raw)
         match item:
             case FunctionCall():
                 return self._call(item, replayed)
@@ -115,13 +115,21 @@ class _ItemRenderer:
                 if tool is None and index is not None:
                     raise unknown_call(raw, index)
                 return [self._output(tool or Tool(UNKNOWN), text_of(item.output))]
-            case PassedThrough() if replayed or self._was_made(raw):
-                return replayed or []
+            case PassedThrough() if replayed is not None or self._was_made(raw):
+                return [] if self._was_made(raw) else replayed or []
             case PassedThrough():
                 if index is not None and needs_its_call(raw) and self._tool_of(str(raw["call_id"])) is None:
                     raise unknown_call(raw, index)
                 return [self._tool_item(read) for read in read_tool_item(raw, self._tool_of)]
-        return replayed or self._said(item)
+        return self._said(item) if replayed is None else replayed
+
+    def _replayed(self, item: InputItem, raw: JsonObject) -> list[RenderedMessage] | None:
+        """Return what an item was sampled as, where that is known: of a seal, or by its id."""
+        exact = item.exact if isinstance(item, SampledInput) else None
+        if exact is not None and exact.format == self._format.name:
+            return list(exact.messages)
+        known = self._sampled.get(item.id) if item.id else None
+        return [known.message] if known is not None and known.is_replayed_by(raw) else None
 
     def _call(self, item: FunctionCall, replayed: list[RenderedMessage] | None) -> list[RenderedMessage]:
         """Render a call that the chain does not hold yet, and the output that some clients put into the call itself.
@@ -129,7 +137,8 @@ class _ItemRenderer:
         A call of the chain that comes back completed, and without any output, gave back nothing.
         """
         made = self._parent is not None and self._parent.call_name(item.call_id) == item.called
-        messages = [] if made else replayed or [self._format.call(item.called, item.arguments)]
+        called = [self._format.call(item.called, item.arguments)] if replayed is None else replayed
+        messages = [] if made else called
         has_output = item.output is not None or (made and item.status == "completed")
         if has_output and item.call_id not in self._answered:
             messages = [*messages, self._format.output(item.called, text_and_omissions(item.output)[0])]

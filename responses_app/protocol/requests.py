@@ -36,6 +36,7 @@ ENGINE_FIELDS = (  # known to vLLM or some forks of it only, and taken where RES
     "previous_input_messages",
 )
 LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
 def _as_reference(value: object) -> object:

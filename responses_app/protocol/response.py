@@ -5,7 +5,8 @@
                                   └─────────────────┘            (Generate, CallTool, Seal, …)
 
 It is the only home of what happens between a response's first event and its last: turns, the budget of tokens, the
-correction of a model that calls a tool which does not exist, compaction, tools that the server runs, and endings.
+correction of a model that calls a tool which does not exist, compaction, tools that the server runs, summaries of what
+the model thinks (see `summaries`), and endings.
 
     ENQUEUED ─> STARTED ┬─> Prefill ──────────────────────────────────────────┐
                         ├─> Generate (a summary) ─> Seal ─┬───────────────────┤
@@ -29,9 +30,11 @@ from typing import NamedTuple
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, ModelFormat, RenderedMessage, TurnEvent
 from engine.types import FinishReason
 from responses_app.protocol.commands import CallTool, Command, Finish, Generate, Prefill, Seal
+from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.events import Event
 from responses_app.protocol.inputs import (
+    Asked,
     Declared,
     Ended,
     Enqueued,
@@ -47,8 +50,9 @@ from responses_app.protocol.inputs import (
     ToolReturned,
     TurnBegan,
 )
-from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
-from responses_app.protocol.stream import Ending, LocalProtocolError, ResponseStream
+from responses_app.protocol.resources import CONTINUABLE, TERMINAL_STATUSES, ResponseObject, Status
+from responses_app.protocol.stream import LocalProtocolError, ResponseStream
+from responses_app.protocol.summaries import Summaries, SummaryTurns
 from responses_app.protocol.turns import Summary, Turn, merged
 from responses_app.protocol.usage import TurnUsage, usage
 
@@ -66,7 +70,7 @@ class ResponseMachine:
     """One response. `stream` is its own, and has said nothing yet.
 
     `functions` are the names that the request declared, None where it forbids calls; `one_call`: a turn ends with its
-    first call.
+    first call. `summary_style` is its `reasoning.summary`.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class ResponseMachine:
         *,
         functions: Collection[str] | None = (),
         one_call: bool = False,
+        summary_style: str = "auto",
     ) -> None:
         self._stream = stream
         self._format = model_format
@@ -83,12 +88,14 @@ class ResponseMachine:
         self._one_call = one_call
         self._turn: Turn | None = None
         self._summary: Summary | None = None
+        self._asides = SummaryTurns(model_format, summary_style)
         self._budget: int | None = None
         self._mode = Mode.ANSWER
         self._answering_since = 0  # number of the first turn that is not a summary
         self._corrections = 0
         self._stop_at_boundary: StopReason | None = None
         self._due: Command | None = None
+        self.asked = Asked()
         self.turns: list[TurnUsage] = []
         self.repairs = 0  # how many items of all turns were malformed
 
@@ -113,7 +120,9 @@ class ResponseMachine:
     def due(self) -> Command | None:
         """What is to be done now, for a driver that has only read the inputs so far; None before the start."""
         if isinstance(self._due, Generate) and self._turn is not None:
-            return replace(self._due, sampled=self._turn.tokens, budget=self._left(), has_begun=True)
+            spent = self._turn.usage.output_tokens
+            left = None if self._due.budget is None else max(0, self._due.budget - spent)
+            return replace(self._due, sampled=self._turn.tokens, budget=left, has_begun=True)
         return self._due
 
     def only_adds(self, token_ids: Sequence[int]) -> bool:
@@ -162,6 +171,11 @@ class ResponseMachine:
                 return Step([])
             case Enqueued():
                 return Step(self._stream.enqueue())
+            case Asked():
+                self.asked = given
+                self._asides.by_model = given.summaries is Summaries.MODEL
+                self._stream.wants(sealed=given.sealed, summarised=given.summaries is not None)
+                return Step([])
             case Started():
                 return self._started(given)
             case Prefilled() if isinstance(self._due, Prefill):
@@ -188,8 +202,11 @@ class ResponseMachine:
     def _began(self, given: TurnBegan) -> Step:
         if not isinstance(self._due, Generate) or self._turn is not None:
             raise LocalProtocolError("a turn began that was not asked for")
-        self._turn = Turn(self._format.parser(self._functions), TurnUsage(input_tokens=given.prompt_tokens))
-        self.turns.append(self._turn.usage)
+        usage = TurnUsage(input_tokens=given.prompt_tokens, after_tools=self._asides.begins_turn())
+        self._turn = Turn(self._format.parser(self._functions), usage)
+        self.turns.append(usage)
+        if self._due.aside:
+            self._asides.take(self._turn.begin_with(self._due.sampled))
         return Step([])
 
     def _sampled(self, chunk: Sampled) -> Step:
@@ -208,15 +225,23 @@ class ResponseMachine:
             if isinstance(each, ItemEnded):
                 turn.usage.reasoning_tokens += each.reasoning_tokens
                 turn.called = each.called
-        said = merged(said)
-        summary = self._summary
-        events = self._stream.receive_all(said) if summary is None else self._sum_up(summary, said)
+        events = self._tell(turn, merged(said))
         return Step(events) if finish is None else self._then(events, self._turn_ended(turn, finish))
+
+    def _tell(self, turn: Turn, said: list[TurnEvent]) -> list[Event]:
+        """Return what clients hear of what was read."""
+        if self._summary is not None:
+            return self._sum_up(self._summary, said)
+        if self._asides.running:
+            return self._stream.sum_up(self._asides.take(said))
+        if turn.sums_up and isinstance(said[-1], ItemEnded):
+            return [*self._stream.receive_all(said[:-1]), *self._stream.hold_reasoning(said[-1])]
+        return self._stream.receive_all(said)
 
     @property
     def _may_cut(self) -> bool:
         """Whether a turn may have to end before the model ends it."""
-        return self._one_call or self._stream.hosts or self._stop_at_boundary is not None
+        return self._one_call or self._stream.hosts or self._asides.by_model or self._stop_at_boundary is not None
 
     def _ends_turn(self, started: ItemStarted, ended: ItemEnded) -> bool:
         """Whether nothing is to follow an item, whatever the model says: but a turn that waits for a call ends by
@@ -225,10 +250,26 @@ class ResponseMachine:
             return False
         one_call = self._one_call and started.kind is ItemKind.CALL
         hosted = started.kind is ItemKind.HOSTED_CALL and self._stream.can_call(started.name or "")
-        return one_call or (hosted and not ended.truncated) or self._stop_at_boundary is not None
+        if one_call or (hosted and not ended.truncated) or self._stop_at_boundary is not None:
+            return True
+        return self._is_summed_up(started, ended)
+
+    def _is_summed_up(self, started: ItemStarted, ended: ItemEnded) -> bool:
+        """Whether the model is to sum up what it has just said, and goes on then."""
+        turn = self._turn
+        if turn is None or self._summary is not None or self._asides.running:
+            return False
+        ends = turn.tokens[-1] in self._format.stop_tokens
+        turn.sums_up = not ends and self._asides.is_due(started.kind, ended, left=self._left())
+        return turn.sums_up
 
     def _turn_ended(self, turn: Turn, finish: FinishReason) -> Step:
         self._turn = None
+        if self._asides.running:
+            self._asides.end()
+            return self._then(self._stream.end_reasoning(), self._go_on())
+        if turn.sums_up:
+            return Step([], self._now(self._asides.begin(len(self.turns), self._stream.messages)))
         if self._stop_at_boundary is not None:
             return self._finish(Status.INCOMPLETE, reason=self._stop_at_boundary.value)
         if finish is FinishReason.ABORT:
@@ -247,6 +288,12 @@ class ResponseMachine:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
         answered = len(self._stream.output) > self.compacted
         return self._finish(Status.COMPLETED if answered else Status.INCOMPLETE)
+
+    def _go_on(self) -> Step:
+        """Begin the next turn behind an aside, unless somebody has ended the response meanwhile."""
+        if self._stop_at_boundary is not None:
+            return self._finish(Status.INCOMPLETE, reason=self._stop_at_boundary.value)
+        return Step([], self._generate())
 
     def _correction(self, turn: Turn) -> RenderedMessage | None:
         """Return what to tell a model that has just called a tool which does not exist, if it is to be told."""
@@ -315,6 +362,8 @@ class ResponseMachine:
     def _finish(self, status: Status, *, error: JsonObject | None = None, reason: str | None = None) -> Step:
         """Decide the end. What is open is closed now, but for a failure: clients act on calls that are done."""
         events = [] if status is Status.FAILED else self._stream.close()
+        if status in CONTINUABLE:
+            events += self._stream.seal_others()
         self._turn = None
         return Step(events, self._now(Finish(Ending(status=status, error=error, reason=reason))))
 

@@ -1,13 +1,30 @@
 """`Sealer`: what a client carries for this server and may neither read nor change, such as a compaction's summary.
 
-An envelope is base64url of: version, key id (4 bytes), nonce (12 bytes), and the compressed content under AES-256-GCM.
-Purpose and project are authenticated with it, so what one project was given opens in no other, and for nothing else.
-Keys are made of secrets with HKDF-SHA256; the first secret seals, all of them open, so a new one can be put in front.
+An envelope is base64url of: version, key id (4 bytes), nonce (12 bytes), and the content under AES-256-GCM. Purpose and
+project are authenticated with it, so what one project was given opens in no other, and for nothing else. Keys are made
+of secrets with HKDF-SHA256; the first secret seals, all of them open, so a new one can be put in front.
+
+There are two ways to seal, and an envelope's version says which one made it:
+
+1  `seal`: a random nonce, the content compressed. Each envelope is another one.
+2  `seal_again`: the nonce is a keyed digest of all that is sealed and of where it belongs (a response, an item), and
+   the content stays as it is. So every worker that makes a response again of its log makes the same envelopes.
+
+Why the second is safe. GCM breaks where one key seals two contents under one nonce. The nonce here is 96 bits of
+BLAKE2b under a key that is used for nothing else, over purpose, project, place and content, each behind its length. Two
+different contents have different digests, but for a collision, which is as likely as one of two random nonces: so the
+rule "at most 2^32 envelopes a key" holds for both ways, and for both together. What is the same gives the same
+envelope, which says only that it is the same, and the place in the digest leaves that to what one item of one response
+holds. Nothing is compressed, since another build of zlib would give other bytes.
+
+With another first secret the same content gives another envelope. So a stream that is read again after a rotation has
+the numbers, ids and texts that it had, and envelopes of the new key; both open as long as the old secret is kept.
 """
 
 import base64
 import zlib
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -16,9 +33,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 MAX_BYTES = 4 * 1024 * 1024  # of content, before it is compressed
 
-_VERSION = b"\x01"
+_COMPRESSED, _PLAIN = b"\x01", b"\x02"  # versions
 _ID, _NONCE, _KEY = 4, 12, 32
-_HEADER = len(_VERSION) + _ID + _NONCE
+_HEADER = 1 + _ID + _NONCE
 _MAX_ENVELOPE = 6 * 1024 * 1024  # characters; incompressible content of MAX_BYTES takes less
 
 
@@ -33,18 +50,28 @@ class Sealer:
         if not secrets:
             raise ValueError("a sealer needs a secret")
         made = [_key(secret) for secret in secrets]
-        self._first_id = made[0][0]
-        self._keys = dict(reversed(made))
+        self._first_id, _, self._nonce_key = made[0]
+        self._keys = {key_id: key for key_id, key, _ in reversed(made)}
         self._random_bytes = random_bytes
 
     def seal(self, purpose: str, project: str, data: bytes) -> str:
         """Return an envelope. Raises `ValueError` for content over `MAX_BYTES`."""
-        if len(data) > MAX_BYTES:
-            raise ValueError(f"{len(data)} bytes are too much to be sealed")
-        header = _VERSION + self._first_id + self._random_bytes(_NONCE)
-        sealed = self._keys[self._first_id].encrypt(
-            header[-_NONCE:], zlib.compress(data), _bound_to(header, purpose, project)
-        )
+        _check_size(data)
+        return self._sealed(_COMPRESSED, self._random_bytes(_NONCE), (purpose, project), zlib.compress(data))
+
+    def seal_again(self, purpose: str, project: str, data: bytes, *, place: str) -> str:
+        """Return an envelope, always the same one for the same content in the same `place`, such as an item's id.
+
+        Raises `ValueError` for content over `MAX_BYTES`.
+        """
+        _check_size(data)
+        told_apart = _apart(purpose.encode(), project.encode(), place.encode(), data)
+        nonce = blake2b(told_apart, key=self._nonce_key, digest_size=_NONCE).digest()
+        return self._sealed(_PLAIN, nonce, (purpose, project), data)
+
+    def _sealed(self, version: bytes, nonce: bytes, bound_to: tuple[str, str], data: bytes) -> str:
+        header = version + self._first_id + nonce
+        sealed = self._keys[self._first_id].encrypt(nonce, data, _bound_to(header, *bound_to))
         return base64.urlsafe_b64encode(header + sealed).decode().rstrip("=")
 
     def open(self, purpose: str, project: str, envelope: str) -> bytes:
@@ -52,23 +79,36 @@ class Sealer:
         raw = _decoded(envelope)
         header, sealed = raw[:_HEADER], raw[_HEADER:]
         key = self._keys.get(header[1 : 1 + _ID])
-        if header[:1] != _VERSION or key is None:
+        if header[:1] not in (_COMPRESSED, _PLAIN) or key is None:
             raise SealBroken("it has another version, or an unknown key")
         try:
-            compressed = key.decrypt(header[-_NONCE:], sealed, _bound_to(header, purpose, project))
+            opened = key.decrypt(header[-_NONCE:], sealed, _bound_to(header, purpose, project))
         except (InvalidTag, ValueError) as error:
             raise SealBroken("it is changed, or meant for another project") from error
-        return _decompressed(compressed)
+        return opened if header[:1] == _PLAIN else _decompressed(opened)
 
 
-def _key(secret: str) -> tuple[bytes, AESGCM]:
-    derived = HKDF(algorithm=SHA256(), length=_ID + _KEY, salt=None, info=b"respsite sealing 1").derive(secret.encode())
-    return derived[:_ID], AESGCM(derived[_ID:])
+def _key(secret: str) -> tuple[bytes, AESGCM, bytes]:
+    """Return a secret's key id, its key, and the key of the nonces that are made of content."""
+    made = [
+        HKDF(algorithm=SHA256(), length=length, salt=None, info=info).derive(secret.encode())
+        for length, info in ((_ID + _KEY, b"respsite sealing 1"), (_KEY, b"respsite sealing 2: nonces"))
+    ]
+    return made[0][:_ID], AESGCM(made[0][_ID:]), made[1]
+
+
+def _check_size(data: bytes) -> None:
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{len(data)} bytes are too much to be sealed")
 
 
 def _bound_to(header: bytes, purpose: str, project: str) -> bytes:
-    """Return what is authenticated beside the content; lengths keep the parts apart."""
-    parts = (header, purpose.encode(), project.encode())
+    """Return what is authenticated beside the content."""
+    return _apart(header, purpose.encode(), project.encode())
+
+
+def _apart(*parts: bytes) -> bytes:
+    """Join parts, each behind its length: other parts give other bytes."""
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 

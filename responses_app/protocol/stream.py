@@ -20,37 +20,16 @@ from responses_app.protocol.builders import (
     ItemStatus,
     MessageBuilder,
     PendingEvents,
-    ReasoningBuilder,
 )
 from responses_app.protocol.call_items import CallBuilder
 from responses_app.protocol.client_tools import ClientTools, read_tools
+from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Delta, DeltaTemplate, Event, EventType
 from responses_app.protocol.items import SampledItem, fingerprint
+from responses_app.protocol.reasoning import ReasoningBuilder, SilentReasoningBuilder
 from responses_app.protocol.resources import NEXT, ResponseObject, Status
-
-_TERMINAL_EVENT = {
-    Status.COMPLETED: EventType.COMPLETED,
-    Status.INCOMPLETE: EventType.INCOMPLETE,
-    Status.FAILED: EventType.FAILED,
-    Status.CANCELLED: EventType.INCOMPLETE,  # the spec has no response.cancelled; the status inside says it
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How a response ends.
-
-    `completed_at` is in Unix seconds, `error` the `{code, message}` of a failed response, `reason` why an incomplete
-    one is. `messages` are what the model said in its own words, None where nobody asked for them.
-    """
-
-    status: Status
-    completed_at: int | None = None
-    usage: JsonObject | None = None
-    error: JsonObject | None = None
-    reason: str | None = None
-    messages: list[JsonObject] | None = None
+from responses_app.protocol.sealed_items import ItemSeals
 
 
 class LocalProtocolError(Exception):
@@ -69,8 +48,9 @@ class ResponseStream:
     """One response from `created` to its terminal event.
 
     `response` is the object `resources.new_response` made; `new_id` makes an id from a prefix; `tools` make the items
-    of calls that clients answer, `hosted` those of the tools that the server runs, by their names. After `start()` and
-    until `finish()` feed it every event of every turn, in order.
+    of calls that clients answer, `hosted` those of the tools that the server runs, by their names; `seals` makes the
+    seals of items, where they are asked for. After `start()` and until `finish()` feed it every event of every turn, in
+    order.
     """
 
     def __init__(
@@ -80,6 +60,7 @@ class ResponseStream:
         new_id: Callable[[str], str],
         tools: ClientTools | None = None,
         hosted: Mapping[str, Callable[[Callable[[str], str]], "HostedBuilder"]] | None = None,
+        seals: ItemSeals | None = None,
     ) -> None:
         self.status = Status.QUEUED
         self.output: list[JsonObject] = []
@@ -94,6 +75,10 @@ class ResponseStream:
         self._new_id = new_id
         self._tools = tools or ClientTools()
         self._hosted = hosted or {}
+        self._offered_seals = seals
+        self._seals: ItemSeals | None = None
+        self._summarised = False  # what the model thinks has a summary
+        self._message: RenderedMessage | None = None  # what the model reads of the open item
         self._next_number = 0
         self._open: ItemBuilder | None = None
         self._template: DeltaTemplate | None = None  # of the open item, once it has a delta
@@ -127,6 +112,11 @@ class ResponseStream:
     def can_call(self, name: str) -> bool:
         """Whether the server runs the tool of this name."""
         return name in self._hosted
+
+    def wants(self, *, sealed: bool, summarised: bool) -> None:
+        """Note what the request wants of its reasoning items, before anything is said."""
+        self._seals = self._offered_seals if sealed else None
+        self._summarised = summarised
 
     @property
     def is_compacting(self) -> bool:
@@ -191,6 +181,43 @@ class ResponseStream:
         self._open.sealed = sealed
         return self._close_item("completed")
 
+    def hold_reasoning(self, event: ItemEnded) -> list[Event]:
+        """End what the model thinks, and leave its item open for a summary; `end_reasoning` follows."""
+        item = self._open
+        if not isinstance(item, ReasoningBuilder):
+            raise LocalProtocolError("no thought is open")
+        self._take_message(event.message)
+        return self._emit(item, item.said())
+
+    def sum_up(self, text: str) -> list[Event]:
+        """Add to the summary of what the model thought; no text is nothing."""
+        item = self._open
+        if not isinstance(item, ReasoningBuilder):
+            raise LocalProtocolError("a summary of no thought")
+        return self._emit(item, item.sum_up(text)) if text else []
+
+    def end_reasoning(self) -> list[Event]:
+        """Finish an item that was held open for its summary."""
+        message = self._message
+        if message is None:
+            raise LocalProtocolError("no thought was held open")
+        events = self._close_item("completed")
+        self.note_sampled(message)
+        return events
+
+    def seal_others(self) -> list[Event]:
+        """Add the item whose seal carries what no other item does, if there is anything: the last item of a response.
+
+        See `sealed_items`.
+        """
+        if self._seals is None or self._open is not None:
+            return []
+        item = SilentReasoningBuilder(self._new_id)
+        sealed = self._seals.of_others(item.id, self.output)
+        if sealed is None:
+            return []
+        return [*self._open_builder(item), *self._close_item("completed", sealed)]
+
     def end_call(self, text: str, *, failed: bool) -> list[Event]:
         """Finish the call of a tool that the server ran; `text` is what it gave back."""
         if self.hosted_call is None or not isinstance(self._open, HostedBuilder):
@@ -205,22 +232,11 @@ class ResponseStream:
             self._open = None
         return self._close_item("incomplete") if self._open else []
 
-    def outcome(self, ending: "Ending") -> ResponseObject:
+    def outcome(self, ending: Ending) -> ResponseObject:
         """Return the response object as it will be after this ending: what a store commits before clients see it."""
-        outcome: ResponseObject = {
-            **self._response,
-            "status": ending.status.value,
-            "output": list(self.output),
-            "completed_at": ending.completed_at if ending.status is Status.COMPLETED else None,
-            "usage": ending.usage,
-            "error": ending.error,
-            "incomplete_details": {"reason": ending.reason} if ending.reason else None,
-        }
-        if ending.messages is not None:
-            outcome["output_messages"] = ending.messages
-        return outcome
+        return ending.of(self._response, self.output)
 
-    def finish(self, ending: "Ending") -> list[Event]:
+    def finish(self, ending: Ending) -> list[Event]:
         """End: the terminal event, after the events of an item that was still open.
 
         A failure says nothing of an open item: clients act on a call that is done, and retry what failed (Codex ran a
@@ -230,11 +246,13 @@ class ResponseStream:
         self._open = None
         self._move(ending.status)
         self._response = self.outcome(ending)
-        return [*events, self._event(_TERMINAL_EVENT[ending.status], {"response": self.snapshot()})]
+        return [*events, self._event(ending.event, {"response": self.snapshot()})]
 
     def interject(self, message: RenderedMessage) -> None:
         """Put a message of this server between two turns: the model reads it, the client does not."""
         self.messages.append(message)
+        if self._seals is not None:
+            self._seals.note(len(self.output) - 1, message)
 
     def snapshot(self) -> ResponseObject:
         """Return the response object as it stands: the sum of what was emitted."""
@@ -255,7 +273,7 @@ class ResponseStream:
                 self.unknown_call = name
                 return ReasoningBuilder(self._new_id)
             case ItemKind.REASONING:
-                return ReasoningBuilder(self._new_id)
+                return ReasoningBuilder(self._new_id, summarised=self._summarised)
             case ItemKind.PREAMBLE:
                 return MessageBuilder(self._new_id, "commentary")
         return MessageBuilder(self._new_id, "final_answer")
@@ -268,7 +286,7 @@ class ResponseStream:
         return self._open_builder(self._builder_for(event))
 
     def _open_builder(self, item: ItemBuilder) -> list[Event]:
-        self._open, self._template = item, None
+        self._open, self._template, self._message = item, None, None
         return [] if item.at_once else self._added(item)
 
     def _added(self, item: ItemBuilder) -> list[Event]:
@@ -295,7 +313,7 @@ class ResponseStream:
         item = self._open
         if item is None:
             raise LocalProtocolError("an item ended that had not begun")
-        self.messages.append(event.message)
+        self._take_message(event.message)
         if isinstance(item, HostedBuilder) and not event.truncated:
             self.hosted_call = HostedCall(self._name, item.text)
             return self._emit(item, item.called())
@@ -303,12 +321,19 @@ class ResponseStream:
         self.note_sampled(event.message)
         return events
 
+    def _take_message(self, message: RenderedMessage) -> None:
+        """Keep how the model reads the open item in a later turn."""
+        self._message = message
+        self.messages.append(message)
+        if self._seals is not None:
+            self._seals.note(len(self.output), message)
+
     def note_sampled(self, message: RenderedMessage) -> None:
         """Remember what the model reads of the last item."""
         item = self.output[-1]
         self.sampled.append(SampledItem(str(item["id"]), fingerprint(item), message))
 
-    def _close_item(self, status: ItemStatus) -> list[Event]:
+    def _close_item(self, status: ItemStatus, sealed: str | None = None) -> list[Event]:
         item = self._open
         if item is None:
             raise LocalProtocolError("no item is open")
@@ -322,6 +347,10 @@ class ResponseStream:
             self.misfits += 1
         events += self._emit(item, item.closed())
         finished = item.item(status)
+        if self._seals is not None and self._message is not None and finished["type"] == "reasoning":
+            sealed = self._seals.of_reasoning(finished, self._message)
+        if sealed is not None:
+            finished["encrypted_content"] = sealed
         events.append(self._event(EventType.ITEM_DONE, {"output_index": len(self.output), "item": finished}))
         self.output.append(finished)
         self._open = None

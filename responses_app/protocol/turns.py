@@ -32,7 +32,13 @@ class Turn:
     _unsaid: list[TextLogprob] = field(default_factory=list)  # of tokens whose text has not come yet
     called: bool = False  # its last item waits for what a call gives back
     is_over: bool = False
+    sums_up: bool = False  # it ended with a thought that gets a summary now
     _started: ItemStarted = field(default_factory=lambda: ItemStarted(ItemKind.ANSWER))  # the last item
+
+    def begin_with(self, token_ids: "Tokens[int]") -> list[TurnEvent]:
+        """Read tokens that stand at the end of the prompt as if they had been sampled, and do not count them."""
+        self.tokens.extend(token_ids)
+        return self.parser.feed(token_ids)
 
     def read(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None, *, ends: Ends | None, spelled: Spelled

@@ -17,6 +17,7 @@ class TurnUsage:
     cached_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
+    after_tools: bool = True  # what its prompt has beside the turn before is what tools gave back, if it is anything
 
 
 def usage(turns: Sequence[TurnUsage]) -> JsonObject:
@@ -61,6 +62,8 @@ def _without_lists(value: object) -> object:
 
 def _tool_outputs(turns: Sequence[TurnUsage]) -> list[int]:
     """Of turn n: prompt(n) - prompt(n-1) - output(n-1), never below 0; of the first turn 0."""
-    between = pairwise(turns)
-    added = [max(0, later.input_tokens - earlier.input_tokens - earlier.output_tokens) for earlier, later in between]
-    return [0, *added] if turns else []
+    return [0, *(_added(earlier, later) for earlier, later in pairwise(turns))] if turns else []
+
+
+def _added(earlier: TurnUsage, later: TurnUsage) -> int:
+    return max(0, later.input_tokens - earlier.input_tokens - earlier.output_tokens) if later.after_tools else 0

@@ -48,7 +48,7 @@ class ResponsesById:
         registry: RunRegistry,
         forgetting: Forgetting,
         *,
-        replay: Callable[[StoredLog], Replay | None],
+        replay: Callable[[str, StoredLog], Replay | None],
         followers: Followers,
         others: OtherWorkers | None = None,
     ) -> None:
@@ -110,11 +110,13 @@ class ResponsesById:
         is_long = len(stored.data) > LONG_LOG
         try:
             if len(stored.data) > HUGE_LOG:
-                last = await asyncio.to_thread(self._followers.last_number, stored)
+                last = await asyncio.to_thread(self._followers.last_number, project, stored)
                 if last is not None:
                     _check_number(starting_after, last)
                     return self._followers.follow(project, stored, starting_after=starting_after)
-            replayed = await asyncio.to_thread(self._replay, stored) if is_long else self._replay(stored)
+            replayed = (
+                await asyncio.to_thread(self._replay, project, stored) if is_long else self._replay(project, stored)
+            )
         except (BrokenLog, LocalProtocolError):
             logger.exception("the log of response %s cannot be read", response_id)
             replayed = None

@@ -112,7 +112,7 @@ class FollowedResponse:
 
 
 class Followers:
-    """All of this process. `machine` makes a response's machine of its object as it began.
+    """All of this process. `machine` makes the machine of a project's response of its object as it began.
 
     `follow_here` asks this process itself to keep the logs of what it runs.
     """
@@ -121,7 +121,7 @@ class Followers:
         self,
         store: BaseResponseStore,
         *,
-        machine: Callable[[ResponseObject], ResponseMachine],
+        machine: Callable[[str, ResponseObject], ResponseMachine],
         max_lag_bytes: int,
         follow_here: Callable[[Collection[str]], None],
         others: OtherWorkers | None = None,
@@ -146,7 +146,7 @@ class Followers:
         first = 0 if starting_after is None else starting_after + 1
         followed = FollowedResponse(
             response["id"],
-            self._machine(as_begun(response)),
+            self._machine(project, as_begun(response)),
             PacedJournal(max_lag_bytes=self._max_lag_bytes, first=first),
             first=first,
         )
@@ -155,9 +155,9 @@ class Followers:
         followed.task.add_done_callback(lambda _: self._ended(followed))
         return followed
 
-    def last_number(self, stored: StoredLog) -> int | None:
+    def last_number(self, project: str, stored: StoredLog) -> int | None:
         """Return the number of a log's last event, as `replay.last_number` does."""
-        return last_number(stored, self._machine(as_begun(stored.response)))
+        return last_number(stored, self._machine(project, as_begun(stored.response)))
 
     def ring(self, response_ids: Collection[str]) -> None:
         """Look at the logs of these responses: their workers say that there is more."""

@@ -24,7 +24,7 @@ def request_for(plan: RunPlan, wanted: Generate) -> GenerationRequest:
         request_id=f"{plan.response_id}-{wanted.turn}",
         prompt_token_ids=_prompt(plan, wanted),
         sampling=replace(generation.sampling, max_output_tokens=wanted.budget),
-        grammar=_grammar(plan, wanted),
+        grammar=None if wanted.aside else _grammar(plan, wanted),
     )
 
 

@@ -1,19 +1,16 @@
 """What a request continues: a chain with its tokens, a conversation with its items, replayed and referenced items."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol import ids
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.client_kinds import CLIENT_KINDS
-from responses_app.protocol.compaction import PURPOSE, Compacted
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
     conversation_not_found,
-    invalid_encrypted_content,
     invalid_request,
     overloaded,
     previous_response_in_progress,
@@ -21,21 +18,20 @@ from responses_app.protocol.errors import (
 )
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.items import (
-    Compaction,
     InputItem,
     ItemReference,
-    OpenedCompaction,
     SampledItem,
     parse_input,
 )
 from responses_app.protocol.prompt import Items, is_of_user, places_replaced, text_of
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.resources import RUNNING
-from responses_app.protocol.sealing import SealBroken, Sealer
+from responses_app.protocol.sealing import Sealer
 from responses_app.runs.registry import RunRegistry
+from responses_app.runs.unsealing import Unsealing, is_sealed
 from responses_app.stores.base import ConversationRecord, StoreError, Stores
 
-logger = logging.getLogger("respsite.runs")
+LONG_INPUT = 20_000  # bytes of JSON; so much is opened and rendered in 5 ms at most
 
 Recall = Callable[[str], ChainLink | None]  # what a connection itself remembers, by response id
 
@@ -92,7 +88,7 @@ class History:
 
     def _replaced_of_user(self, project: str, kept: Sequence[JsonObject]) -> list[tuple[str, JsonObject]]:
         parsed, raw = parse_input(list(kept))
-        items = self._opened(project, Items(parsed, raw), named=False).parsed
+        items = Unsealing(self._sealer, project).opened(Items(parsed, raw), named=False).parsed
         replaced = [(items[place], raw[place]) for place in sorted(places_replaced(items))]
         return [(text_of(item.content), input_item_resource(each)) for item, each in replaced if is_of_user(item)]
 
@@ -104,33 +100,23 @@ class History:
             context = replace(context, parent=parent)
         elif request.conversation_id is not None:
             context = await self._in_conversation(project, request.conversation_id, context)
-        before, own = self._opened(project, context.before, named=False), self._opened(project, own, named=True)
+        before, own = await self._opened(project, request, context.before, own)
         sampled = await self._sampled(project, [*before.parsed, *own.parsed])
         return replace(context, before=before, own=own, sampled=sampled)
 
-    def _opened(self, project: str, items: Items, *, named: bool) -> Items:
-        """Open the seals of compactions.
+    async def _opened(self, project: str, request: CreateRequest, before: Items, own: Items) -> tuple[Items, Items]:
+        """Open the seals of a conversation's items and of the request's own. Raises `ApiError` for a broken one."""
+        if not (is_sealed(before) or is_sealed(own)):
+            return before, own
+        unsealing = Unsealing(self._sealer, project)
 
-        Raises `ApiError` for a broken one in a request, whose items are `named` in errors. A conversation keeps what it
-        was given: there a broken one stays as it is, and the model reads a note.
-        """
-        parsed = [
-            self._open(project, item, index if named else None) if isinstance(item, Compaction) else item
-            for index, item in enumerate(items.parsed)
-        ]
-        return Items(parsed, items.raw)
+        def opened() -> tuple[Items, Items]:
+            return unsealing.opened(before, named=False), unsealing.opened(own, named=True)
 
-    def _open(self, project: str, item: Compaction, index: int | None) -> InputItem:
-        try:
-            data = self._sealer.open(PURPOSE, project, item.encrypted_content)
-            return OpenedCompaction(Compacted.from_bytes(data), item.id)
-        except SealBroken as problem:
-            if index is not None:
-                raise invalid_encrypted_content(
-                    item.encrypted_content, f"input[{index}].encrypted_content"
-                ) from problem
-            logger.warning("compaction %s of a conversation cannot be read: %s", item.id, problem)
-            return item
+        # Items from the store or a conversation may be of any size.
+        if request.size > LONG_INPUT or before.parsed or own.raw is not request.input_json:
+            return await asyncio.to_thread(opened)
+        return opened()
 
     async def _parent(self, project: str, response_id: str, recall: Recall) -> ChainLink:
         known = recall(response_id)

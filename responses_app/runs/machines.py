@@ -1,6 +1,6 @@
 """The machine of a response, made of the response object as it began: the same one on every worker, at any time."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from engine.formats.base import ModelFormat
 from responses_app.protocol.client_tools import ClientTools, read_tools
@@ -8,6 +8,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import DerivedIds, milliseconds_of
 from responses_app.protocol.resources import ResponseObject
 from responses_app.protocol.response import ResponseMachine
+from responses_app.protocol.sealed_items import ItemSeals
 from responses_app.protocol.stream import ResponseStream
 from responses_app.tools.base import BaseTool
 
@@ -23,11 +24,17 @@ def wanted_tools(
 
 
 def machine_of(
-    response: ResponseObject, model_format: ModelFormat, *, key: bytes, tools: Mapping[str, BaseTool]
+    response: ResponseObject,
+    model_format: ModelFormat,
+    *,
+    key: bytes,
+    tools: Mapping[str, BaseTool],
+    seal: Callable[[str, bytes], str],
 ) -> ResponseMachine:
     """Return the machine of a response that has said nothing yet.
 
-    `key` makes its ids, and is the same on all workers; `tools` are those of this server that it may call.
+    `key` makes its ids, and is the same on all workers; `tools` are those of this server that it may call. `seal` seals
+    for its project what stands in a place, such as an item: the same for the same.
     """
     response_id = response["id"]
     client_tools = ClientTools(read_tools(response["tools"]))
@@ -37,10 +44,12 @@ def machine_of(
         new_id=DerivedIds(response_id, created_ms=created_ms, key=key),
         tools=client_tools,
         hosted={name: tool.builder for name, tool in tools.items()},
+        seals=ItemSeals(model_format, seal=seal),
     )
     return ResponseMachine(
         stream,
         model_format,
         functions=None if response["tool_choice"] == "none" else client_tools.names,
         one_call=response["parallel_tool_calls"] is False,
+        summary_style=str(response["reasoning"].get("summary") or "auto"),
     )

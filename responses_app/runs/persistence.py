@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol.chain import ChainLink, new_link
+from responses_app.protocol.endings import Ending
 from responses_app.protocol.inputs import Ended
 from responses_app.protocol.items import SampledItem
 from responses_app.protocol.resources import CONTINUABLE, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
-from responses_app.protocol.stream import Ending, ResponseStream
+from responses_app.protocol.stream import ResponseStream
 from responses_app.runs.failures import failure
 from responses_app.runs.log import RunLog
 from responses_app.runs.plan import RunPlan

@@ -8,6 +8,7 @@ from engine.grammar import TurnGrammar
 from engine.types import GenerationRequest, SamplingOptions
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.inputs import Asked
 from responses_app.protocol.prompt import PromptWriter
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.turn_rules import RulesOfTurns
@@ -52,7 +53,8 @@ class RunPlan:
     `generation` is the first turn's. `created_at` is in Unix seconds. `omitted` counts what the model cannot read of
     the request. `late_tools` were declared in the conversation, not in the request. The engine holds the model to
     `rules`, and `grammar` is that of its first turn. Text is held back for up to `delta_seconds`, to make fewer deltas.
-    `shown` are the messages that the model reads in its own words, where the request asks to see them.
+    `shown` are the messages that the model reads in its own words, where the request asks to see them. `asked` is what
+    is wanted of reasoning items.
     """
 
     response_id: str
@@ -76,6 +78,7 @@ class RunPlan:
     compaction: CompactionPlan | None = None
     delta_seconds: float = 0.0
     shown: list[JsonObject] | None = None
+    asked: Asked = field(default_factory=Asked)
 
     @property
     def background(self) -> bool:

@@ -22,11 +22,10 @@ from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.compaction import bounded, plan_compaction, summary_sampling
 from responses_app.runs.grammars import plan_rules
-from responses_app.runs.history import Context
+from responses_app.runs.history import LONG_INPUT, Context
 from responses_app.runs.plan import Origin, RunPlan
 from responses_app.tools.base import BaseTool
 
-LONG_INPUT = 20_000  # bytes of JSON; so much is rendered in 5 ms at most
 _USER = MessageKind.USER.value
 
 

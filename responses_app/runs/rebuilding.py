@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.resources import ResponseObject
 from responses_app.protocol.response import ResponseMachine
+from responses_app.protocol.sealed_items import PURPOSE
+from responses_app.protocol.sealing import Sealer
 from responses_app.runs.machines import machine_of, wanted_tools
 from responses_app.runs.replay import Replay, as_begun, failed, replay
 from responses_app.runs.served import ServedModel
@@ -17,26 +19,31 @@ from responses_app.tools.base import BaseTool
 class Machines:
     """Makes machines, the same ones on every worker: `models` and `tools` are those of this server.
 
-    `id_key` makes the ids inside responses; all workers have the same.
+    `id_key` makes the ids inside responses; all workers have the same, and the same secrets of the `sealer`.
     """
 
     models: Mapping[str, ServedModel]
     id_key: bytes
+    sealer: Sealer
     tools: Sequence[BaseTool] = ()
 
-    def of(self, response: ResponseObject) -> ResponseMachine:
-        """Return the machine of a response, which is as it began."""
-        tools = wanted_tools(response["tools"], response["tool_choice"], self.tools)
-        return machine_of(response, self._model_of(response).format, key=self.id_key, tools=tools)
+    def of(self, project: str, response: ResponseObject) -> ResponseMachine:
+        """Return the machine of a project's response, which is as it began."""
 
-    def replay(self, stored: StoredLog) -> Replay | None:
+        def seal(place: str, data: bytes) -> str:
+            return self.sealer.seal_again(PURPOSE, project, data, place=f"{response['id']} {place}")
+
+        tools = wanted_tools(response["tools"], response["tool_choice"], self.tools)
+        return machine_of(response, self._model_of(response).format, key=self.id_key, tools=tools, seal=seal)
+
+    def replay(self, project: str, stored: StoredLog) -> Replay | None:
         """Make a finished response's stream again, as a run here would have made it; see `runs.replay`."""
-        return replay(stored, self.of(as_begun(stored.response)))
+        return replay(stored, self.of(project, as_begun(stored.response)))
 
     def failed(self, accepted: AcceptedResponse, error: JsonObject) -> StoredLog:
         """Return a response that was taken over, and its log, as they are once it has failed. Raises `BrokenLog`."""
         stored = StoredLog(accepted.response, accepted.log)
-        return failed(stored, self.of(as_begun(accepted.response)), error)
+        return failed(stored, self.of(accepted.project, as_begun(accepted.response)), error)
 
     def _model_of(self, response: ResponseObject) -> ServedModel:
         name = response["model"]

@@ -10,9 +10,10 @@ from contextlib import aclosing
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
-from engine.types import FinishReason
+from engine.types import FinishReason, GenerationRequest
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.commands import CallTool, Command, Finish, Generate, Prefill, Seal
+from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import (
@@ -32,7 +33,6 @@ from responses_app.protocol.inputs import (
 )
 from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status, as_failed
 from responses_app.protocol.response import ResponseMachine
-from responses_app.protocol.stream import Ending
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.compaction import compacted, go_on
 from responses_app.runs.delays import delayed
@@ -114,7 +114,7 @@ class ResponseRun:
         """Say that it runs, if that is not said: so its reader, once it has one, has what to write at once."""
         if not self._machine.stream.has_begun:
             self._declare()
-            self._tell(self._started())
+            self._start()
 
     async def execute(self) -> None:
         """Run to the terminal event. Raises nothing; a cancellation becomes the status `cancelled`."""
@@ -185,7 +185,7 @@ class ResponseRun:
             self._tell(Enqueued())
         async with self._queue.turn():
             due = self._machine.due
-            await self._drive(self._resumed(due) if due is not None else self._tell(self._started()))
+            await self._drive(self._resumed(due) if due is not None else self._start())
 
     def _declare(self) -> None:
         if self.plan.late_tools:
@@ -197,6 +197,11 @@ class ResponseRun:
         if isinstance(due, CallTool) and not self._tools[due.name].idempotent:
             return self._tell(CUT_CALL)
         return due
+
+    def _start(self) -> Command | None:
+        if self.plan.asked != self._machine.asked:
+            self._tell(self.plan.asked)
+        return self._tell(self._started())
 
     def _started(self) -> Started:
         compaction, budget = self.plan.compaction, self.plan.generation.sampling.max_output_tokens
@@ -241,6 +246,15 @@ class ResponseRun:
             self._tell(TurnBegan(len(request.prompt_token_ids)))
         elif (finish := unlogged_finish(self.plan, wanted)) is not None:
             return self._tell(Sampled((), finish))
+        try:
+            return await self._sample(request)
+        except EngineError as error:
+            if not wanted.aside:
+                raise
+            logger.warning("response %s: no summary: %s: %s", self.response_id, type(error).__name__, error)
+            return self._tell(Sampled((), FinishReason.STOP))
+
+    async def _sample(self, request: GenerationRequest) -> Command | None:
         async with aclosing(self._engine.generate(request)) as chunks:
             with delayed(self._tell, self._machine.only_adds, seconds=self.plan.delta_seconds) as tell:
                 async for chunk in chunks:

@@ -10,8 +10,7 @@ from functools import partial
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.types import EngineInfo
-from responses_app.protocol import ids
-from responses_app.protocol.compaction import PURPOSE
+from responses_app.protocol import compaction, ids
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import (
     ApiError,
@@ -22,9 +21,11 @@ from responses_app.protocol.errors import (
     unsupported_parameter,
 )
 from responses_app.protocol.identified import identified
-from responses_app.protocol.requests import CreateRequest, parse_create
+from responses_app.protocol.inputs import Asked
+from responses_app.protocol.requests import ENCRYPTED_REASONING, CreateRequest, parse_create
 from responses_app.protocol.resources import ResponseObject, new_response
 from responses_app.protocol.sealing import Sealer
+from responses_app.protocol.summaries import Summaries
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.protocol.validation import missing
 from responses_app.runs.failures import refusal
@@ -59,13 +60,17 @@ MAX_UNSAVED = 10_000  # ends that wait for the store to come back
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLimits:
-    """Bounds of the service. `worker` is the id of this process; `delta_seconds` is STREAM_DELTA_MS."""
+    """Bounds of the service. `worker` is the id of this process; `delta_seconds` is STREAM_DELTA_MS.
+
+    `summaries` says who writes summaries of reasoning, where they are asked for; None: nobody.
+    """
 
     max_lag_bytes: int
     store_responses: bool
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
     worker: str = ""
     delta_seconds: float = 0.0
+    summaries: Summaries | None = Summaries.MODEL
 
 
 @dataclass(slots=True)
@@ -243,7 +248,7 @@ class ResponseService:
             tier=self.limits.tiers.choose(request.service_tier),
             stored=self.limits.store_responses and request.store is not False,
             tools=wanted_tools(request.tools_json, request.tool_choice.echo, self.machines.tools),
-            seal=partial(self.sealer.seal, PURPOSE, origin.project),
+            seal=partial(self.sealer.seal, compaction.PURPOSE, origin.project),
         )
         return model, draft, info
 
@@ -255,12 +260,18 @@ class ResponseService:
         if plan.stored:
             log = RunLog(plan.response_id, claim, live=self.live, journal=journal, only_kept=plan.background)
         return ResponseRun(
-            replace(plan, delta_seconds=self.limits.delta_seconds),
+            replace(plan, delta_seconds=self.limits.delta_seconds, asked=self._asked(plan.request)),
             engine=model.engine,
-            machine=self.machines.of(response),
+            machine=self.machines.of(plan.origin.project, response),
             journal=journal,
             persistence=RunPersistence(plan, self.stores, claim=claim, now=self.now, defer=self._defer, log=log),
             queue=self.registry.queue,
+        )
+
+    def _asked(self, request: CreateRequest) -> Asked:
+        wanted = request.reasoning is not None and request.reasoning.summary is not None
+        return Asked(
+            sealed=ENCRYPTED_REASONING in (request.include or ()), summaries=self.limits.summaries if wanted else None
         )
 
     def _new_response(self, plan: RunPlan, model: ServedModel) -> ResponseObject:

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from engine.formats.harmony.encoding import CALL, END, RETURN, encode_harmony, encode_text
 from engine.formats.harmony.format import HarmonyFormat
+from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import TERMINAL, Event
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.resources import Status, new_response
-from responses_app.protocol.stream import Ending, ResponseStream
+from responses_app.protocol.stream import ResponseStream
 from responses_app.protocol.usage import TurnUsage, usage
 
 FUNCTIONS = ("f", "get_weather", "mcp.files-read")
@@ -101,7 +102,7 @@ def text_of(item: JsonObject) -> str:
 
 _ORDER = {  # OpenAI's order inside an item, a letter an event
     "message": re.compile(r"AP(?:t)*TpD"),
-    "reasoning": re.compile(r"AP(?:r)*RpD"),
+    "reasoning": re.compile(r"AP(?:r)*Rp(?:S(?:s)+Zz)?D|AD"),  # with its summary; or with nothing but a seal
     "function_call": re.compile(r"A(?:f)*FD"),
     "compaction": re.compile(r"AcD"),
 }
@@ -117,6 +118,10 @@ _LETTERS = {
     "response.function_call_arguments.delta": "f",
     "response.function_call_arguments.done": "F",
     "response.compaction.compacting": "c",
+    "response.reasoning_summary_part.added": "S",
+    "response.reasoning_summary_text.delta": "s",
+    "response.reasoning_summary_text.done": "Z",
+    "response.reasoning_summary_part.done": "z",
 }
 
 
@@ -130,6 +135,8 @@ class _ItemStory:
     deltas: str = ""
     full_texts: list[str] = field(default_factory=list)
     parts: list[JsonObject] = field(default_factory=list)
+    summary: str = ""  # of deltas
+    summaries: list[object] = field(default_factory=list)
     ids: set[str] = field(default_factory=set)
 
 
@@ -144,7 +151,7 @@ def assert_laws(events: Sequence[JsonObject]) -> None:
     last = stories.get(len(stories) - 1, _ItemStory())
     if last.added and not last.done and (types[-1] == "response.failed" or last.added["type"] == "compaction"):
         cut = stories.pop(len(stories) - 1)  # what a failure cuts, or a cut compaction, is never announced as done
-        assert cut.letters.strip("Ptrfc") == "A"
+        assert cut.letters.strip("PtrfcRpSs") == "A"
     for story in stories.values():
         _assert_item_laws(story)
     all_ids = [story.done["id"] for story in stories.values()]
@@ -167,6 +174,7 @@ def _stories(events: Sequence[JsonObject]) -> dict[int, _ItemStory]:
         item = event.get("item")
         story.ids.add(str(item["id"] if isinstance(item, dict) else event["item_id"]))
         _tell(story, letter, event)
+        _tell_summary(story, letter, event)
     return dict(stories)
 
 
@@ -190,6 +198,19 @@ def _tell(story: _ItemStory, letter: str, event: JsonObject) -> None:
             story.full_texts.append(event["part"]["text"])  # type: ignore[index]
 
 
+def _tell_summary(story: _ItemStory, letter: str, event: JsonObject) -> None:
+    match letter:
+        case "s":
+            assert event["delta"], "no empty deltas"
+            story.summary += str(event["delta"])
+        case "S":
+            assert event["part"] == {"type": "summary_text", "text": ""}
+        case "Z":
+            story.summaries.append([{"type": "summary_text", "text": event["text"]}])
+        case "z":
+            story.summaries.append([event["part"]])
+
+
 def _assert_item_laws(story: _ItemStory) -> None:
     done = story.done
     assert _ORDER[str(done["type"])].fullmatch(story.letters), story.letters
@@ -203,7 +224,11 @@ def _assert_item_laws(story: _ItemStory) -> None:
     assert text_of(story.added) == ""
     for name in ("type", "call_id", "name", "role", "phase"):
         assert story.added.get(name) == done.get(name)
-    assert {story.deltas, *story.full_texts} == {text_of(done)}
+    assert {story.deltas, *story.full_texts} == {text_of(done)}, story
+    if done["type"] == "reasoning":
+        told = [{"type": "summary_text", "text": story.summary}] if story.summary else []
+        assert all(summary == done["summary"] for summary in (told, *story.summaries))
+        assert "encrypted_content" not in story.added
     for part in (*story.parts, *done.get("content", ())):  # type: ignore[misc]
         if part["type"] == "output_text":
             assert isinstance(part["annotations"], list)

@@ -1,5 +1,6 @@
 """What the tests of `ResponseMachine` share: one to feed, and a driver for turns that are known beforehand."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,12 +19,15 @@ from responses_app.protocol.inputs import Ended, Input, Sampled, Sealed, ToolRet
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.resources import new_response
 from responses_app.protocol.response import ResponseMachine
+from responses_app.protocol.sealed_items import PURPOSE, ItemSeals
+from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.stream import ResponseStream
 from tests.protocol.laws import chunked
 
 KEY = b"k" * 32
 RESPONSE_ID = "resp_019a0000000070008000000000000000"
 AT = 1_700_000_001
+SEALER = Sealer(["the secret of these tests"], random_bytes=os.urandom)
 
 
 class PythonBuilder(HostedBuilder):
@@ -40,17 +44,29 @@ class PythonBuilder(HostedBuilder):
         return {"type": "function_call", "id": self.id, "status": status, "arguments": arguments, "name": "python"}
 
 
-def machine(model_format: ModelFormat, *, hosted: bool = False, one_call: bool = False) -> ResponseMachine:
-    """Return the machine of a response that has said nothing yet."""
+def machine(
+    model_format: ModelFormat,
+    *,
+    hosted: bool = False,
+    one_call: bool = False,
+    summary: str = "auto",
+    response_id: str = RESPONSE_ID,
+) -> ResponseMachine:
+    """Return the machine of a response that has said nothing yet; `summary` is its request's `reasoning.summary`."""
     tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("f", "get_weather")]
-    request = parse_create({"model": "m", "input": "hi", "tools": tools})
-    response = new_response(request, response_id=RESPONSE_ID, created_at=1_700_000_000, model="m", store=True)
+    request = parse_create({"model": "m", "input": "hi", "tools": tools, "reasoning": {"summary": summary}})
+    response = new_response(request, response_id=response_id, created_at=1_700_000_000, model="m", store=True)
     stream = ResponseStream(
         response,
-        new_id=DerivedIds(RESPONSE_ID, created_ms=1_700_000_000_000, key=KEY),
+        new_id=DerivedIds(response_id, created_ms=1_700_000_000_000, key=KEY),
         hosted={"python": PythonBuilder} if hosted else {},
+        seals=ItemSeals(
+            model_format, seal=lambda place, data: SEALER.seal_again(PURPOSE, "default", data, place=place)
+        ),
     )
-    return ResponseMachine(stream, model_format, functions=("f", "get_weather"), one_call=one_call)
+    return ResponseMachine(
+        stream, model_format, functions=("f", "get_weather"), one_call=one_call, summary_style=summary
+    )
 
 
 @dataclass
@@ -83,6 +99,11 @@ class Driver:
                     command = self.tell(Ended(AT))
                 case Prefill():
                     raise AssertionError("no warm-up here")
+
+    def run_end(self) -> None:
+        """Keep the end that is decided."""
+        assert isinstance(self.machine.due, Finish)
+        self.tell(Ended(AT))
 
     def _generate(self, chunks: Sequence[Sampled]) -> Command | None:
         command = self.tell(TurnBegan(9))

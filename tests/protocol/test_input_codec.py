@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.input_codec import BrokenLog, decode, encode
 from responses_app.protocol.inputs import (
+    Asked,
     Declared,
     Ended,
     Enqueued,
@@ -24,6 +25,7 @@ from responses_app.protocol.inputs import (
     ToolReturned,
     TurnBegan,
 )
+from responses_app.protocol.summaries import Summaries
 
 ERROR = {"code": "server_error", "message": "It broke: é 👍"}
 
@@ -55,6 +57,9 @@ KEPT = [  # what has once been written, and must be read for as long as there ar
         long('["sampled",[7],null,null,[[7,-0.5,[[7,-0.5],[8,-1.25]]]]]'),
     ),
     (Declared([{"type": "function", "name": "f"}]), long('["declared",[{"type":"function","name":"f"}]]')),
+    (Asked(sealed=True), long('["asked",true,null]')),
+    (Asked(summaries=Summaries.MODEL), long('["asked",false,"model"]')),
+    (Asked(sealed=True, summaries=Summaries.TEXT), long('["asked",true,"text"]')),
     (Prefilled(), long('["prefilled"]')),
     (Sealed("gAAA", None), long('["sealed","gAAA",null]')),
     (Sealed("gAAA", 4), long('["sealed","gAAA",4]')),
@@ -94,6 +99,7 @@ inputs = st.one_of(
         st.none() | st.lists(token_logprobs, max_size=3),
     ),
     st.builds(Started, st.sampled_from(Mode), st.none() | st.integers(0, 2**53)),
+    st.builds(Asked, st.booleans(), st.none() | st.sampled_from(Summaries)),
     st.builds(Sealed, texts, st.none() | st.integers(0, 9)),
     st.builds(ToolReturned, texts, st.booleans()),
     st.builds(Failed, errors),

@@ -236,7 +236,7 @@ class Site:
         )
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format)
         stores = Stores(self.store, self.conversations)
-        machines = Machines({"fake": model}, b"key", self.tools)
+        machines = Machines({"fake": model}, b"key", self.sealer, self.tools)
         self.service = ResponseService(
             machines=machines,
             stores=stores,

@@ -5,18 +5,17 @@ from dataclasses import replace
 import pytest
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.requests import KNOWN_INCLUDES, LOGPROBS
+from responses_app.protocol.requests import ENCRYPTED_REASONING, KNOWN_INCLUDES, LOGPROBS
 from tests.runs.fakes import TOOL_F, Site
 from tests.server import ROOT
 
 WITHOUT_EFFECT: dict[str, JsonObject] = {
     "strict": {"tools": [{**TOOL_F, "strict": True}]},
-    "reasoning.summary": {"reasoning": {"summary": "detailed"}},
     "text.verbosity": {"text": {"verbosity": "high"}},
     "max_tool_calls": {"max_tool_calls": 1},
     "prompt_cache_retention": {"prompt_cache_retention": "24h"},
     "stream_options.include_obfuscation": {"stream_options": {"include_obfuscation": True}},
-    "include": {"include": sorted(KNOWN_INCLUDES - {LOGPROBS})},
+    "include": {"include": sorted(KNOWN_INCLUDES - {LOGPROBS, ENCRYPTED_REASONING})},
     "metadata": {"metadata": {"a": "b"}},
     "user": {"user": "somebody"},
     "safety_identifier": {"safety_identifier": "somebody"},

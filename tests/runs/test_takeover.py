@@ -9,6 +9,7 @@ import pytest
 
 from engine.formats.harmony.encoding import RETURN
 from engine.types import FinishReason, GenerationRequest, TokenChunk
+from responses_app.protocol import summaries
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.input_codec import BrokenLog, decode, encode
 from responses_app.protocol.inputs import Ended, Enqueued, Input, Sampled, Started, ToolReturned, TurnBegan
@@ -24,6 +25,7 @@ from tests.waiting import eventually
 
 ANSWER = f"{THOUGHT}<|channel|>final<|message|>Grüße 🙂, it is 2.<|return|>"
 UNKNOWN = "<|channel|>commentary to=browser.open code<|message|>1+1<|call|>"
+OTHER_ORDER = " to=functions.f<|channel|>commentary json<|message|>{}<|call|>"
 SUMMARY = "<|channel|>final<|message|>They said hi.<|return|>"
 
 
@@ -62,6 +64,10 @@ class TokenEngine(FakeEngine):
         )
 
 
+LONG = f"<|channel|>analysis<|message|>{'I look at it from every side. ' * 2}<|end|>"
+LONG_THOUGHT = f"{LONG}<|start|>assistant{OTHER_ORDER}"
+SUMMED_UP = "I looked.<|return|>"
+SEALED: dict[str, object] = {"include": ["reasoning.encrypted_content"], "tools": [TOOL_F]}
 TRIGGERED = [{"role": "user", "content": "hi " * 40}, {"type": "compaction_trigger"}]
 CASES: dict[str, tuple[list[str], dict[str, object]]] = {
     "an answer": ([ANSWER], {}),
@@ -69,6 +75,8 @@ CASES: dict[str, tuple[list[str], dict[str, object]]] = {
     "a tool that is not there": ([UNKNOWN, ANSWER], {}),
     "few tokens": ([ANSWER], {"max_output_tokens": 16}),
     "a compaction": ([SUMMARY], {"input": TRIGGERED}),
+    "seals": ([OTHER_ORDER], SEALED),
+    "a summary": ([LONG_THOUGHT, SUMMED_UP, OTHER_ORDER], {**SEALED, "reasoning": {"summary": "auto"}}),
 }
 
 
@@ -103,9 +111,13 @@ async def taken_over(site: Site, response_id: str) -> Reading:
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run(case: str) -> None:
+async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summaries, "MIN_TOKENS", 8)
     turns, fields = CASES[case]
     accepted, events = await undisturbed(turns, fields)
+    assert case != "a summary" or "I looked." in str(events)
     inputs = list(decode(accepted.log))
     assert isinstance(inputs[-1], Ended)
     for count in range(len(inputs)):
@@ -113,7 +125,8 @@ async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run(case: st
         site = Site(TokenEngine(turns), await left_at(accepted, cut), worker="heir")
         reading = await taken_over(site, str(accepted.response["id"]))
         again = await reading.to_the_end()
-        assert unsealed(again) == unsealed(events), f"cut behind {count} of {len(inputs)} inputs"
+        told = map(unsealed, (again, events)) if case == "a compaction" else map(str, (again, events))
+        assert len(set(told)) == 1, f"cut behind {count} of {len(inputs)} inputs"
         stored = site.store.saved[0]
         assert stored.response["output"] == again[-1]["response"]["output"]  # type: ignore[index]
         assert stored.claim == Claim("heir", 2)
@@ -121,9 +134,9 @@ async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run(case: st
         await eventually(lambda: site.engine.running == 0)  # noqa: B023
 
 
-def unsealed(events: Sequence[JsonObject]) -> list[str]:
-    """Return events without what is sealed, which is another text each time."""
-    return [re.sub(r"'encrypted_content': '[^']*'", "", str(event)) for event in events]
+def unsealed(events: Sequence[JsonObject]) -> str:
+    """Return events without what is sealed of a compaction, which is another text each time."""
+    return re.sub(r"'encrypted_content': '[^']*'", "", str(events))
 
 
 async def test_a_reader_goes_on_behind_the_last_event_it_had() -> None:
@@ -215,7 +228,7 @@ async def test_one_that_fails_behind_a_log_that_decides_another_end_fails_all_th
     failed = site.service.machines.failed(replace(accepted, log=encode(inputs)), error)
     assert (failed.response["status"], failed.response["error"]) == ("failed", error)
     assert failed.response["completed_at"] is None
-    replayed = site.service.machines.replay(failed)
+    replayed = site.service.machines.replay("default", failed)
     assert replayed is not None
     assert replayed.body == failed.response
 
