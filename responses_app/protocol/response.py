@@ -53,6 +53,11 @@ from responses_app.protocol.turns import Summary, Turn, merged
 from responses_app.protocol.usage import TurnUsage, usage
 
 MAX_CORRECTIONS = 1  # how often the model is told, in one response, that a tool does not exist
+MAX_TURNS_BEHIND_CALLS = 16  # that run in the background: a model that calls on and on ends its response
+RUNS_IN_BACKGROUND = (
+    "This runs in the background now, and has no output yet; that will come in a later message. Go on without it: "
+    "answer the user, or do something else."
+)
 
 
 class Step(NamedTuple):
@@ -87,6 +92,7 @@ class ResponseMachine:
         self._mode = Mode.ANSWER
         self._answering_since = 0  # number of the first turn that is not a summary
         self._corrections = 0
+        self._turns_behind_calls = 0
         self._stop_at_boundary: StopReason | None = None
         self._due: Command | None = None
         self.turns: list[TurnUsage] = []
@@ -243,10 +249,27 @@ class ResponseMachine:
             self._corrections += 1
             self._stream.interject(correction)
             return Step([], self._generate())
+        if self._goes_on(turn):
+            return Step([], self._generate())
         if finish is FinishReason.LENGTH:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
         answered = len(self._stream.output) > self.compacted
         return self._finish(Status.COMPLETED if answered else Status.INCOMPLETE)
+
+    def _goes_on(self, turn: Turn) -> bool:
+        """Whether the model goes on behind calls that run in the background; it is told so, and that they do.
+
+        Not where it has called something else, too: then the client's answer to that comes first.
+        """
+        called, stream = self._stream.background_calls, self._stream
+        may = turn.called and called and not stream.waits_for_client and not self._one_call and self._left() != 0
+        if not may or self._turns_behind_calls >= MAX_TURNS_BEHIND_CALLS:
+            return False
+        self._turns_behind_calls += 1
+        for name in called:
+            stream.interject(self._format.output(name, RUNS_IN_BACKGROUND))
+        called.clear()
+        return True
 
     def _correction(self, turn: Turn) -> RenderedMessage | None:
         """Return what to tell a model that has just called a tool which does not exist, if it is to be told."""
