@@ -27,7 +27,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from engine.formats.base import ItemEnded, ItemKind, ItemStarted, ModelFormat, RenderedMessage, TurnEvent
+from engine.formats.base import ItemEnded, ItemKind, ItemStarted, ModelFormat, TurnEvent
 from engine.types import FinishReason
 from responses_app.protocol.commands import CallTool, Command, Finish, Generate, Prefill, Seal
 from responses_app.protocol.endings import Ending
@@ -50,13 +50,12 @@ from responses_app.protocol.inputs import (
     ToolReturned,
     TurnBegan,
 )
+from responses_app.protocol.interjections import Interjections
 from responses_app.protocol.resources import CONTINUABLE, TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.stream import LocalProtocolError, ResponseStream
 from responses_app.protocol.summaries import Summaries, SummaryTurns
 from responses_app.protocol.turns import Summary, Turn, merged
 from responses_app.protocol.usage import TurnUsage, usage
-
-MAX_CORRECTIONS = 1  # how often the model is told, in one response, that a tool does not exist
 
 
 class Step(NamedTuple):
@@ -92,7 +91,7 @@ class ResponseMachine:
         self._budget: int | None = None
         self._mode = Mode.ANSWER
         self._answering_since = 0  # number of the first turn that is not a summary
-        self._corrections = 0
+        self._interjections = Interjections(stream, model_format, one_call=one_call)
         self._stop_at_boundary: StopReason | None = None
         self._due: Command | None = None
         self.asked = Asked()
@@ -279,10 +278,7 @@ class ResponseMachine:
         call = self._stream.hosted_call
         if call is not None:
             return Step([], self._now(CallTool(call.name, call.arguments)))
-        correction = self._correction(turn)
-        if correction is not None:
-            self._corrections += 1
-            self._stream.interject(correction)
+        if self._interjections.follow(turn, self._functions, left=self._left()):
             return Step([], self._generate())
         if finish is FinishReason.LENGTH:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
@@ -294,13 +290,6 @@ class ResponseMachine:
         if self._stop_at_boundary is not None:
             return self._finish(Status.INCOMPLETE, reason=self._stop_at_boundary.value)
         return Step([], self._generate())
-
-    def _correction(self, turn: Turn) -> RenderedMessage | None:
-        """Return what to tell a model that has just called a tool which does not exist, if it is to be told."""
-        unknown = self._stream.unknown_call
-        if not turn.called or unknown is None or self._corrections >= MAX_CORRECTIONS or self._left() == 0:
-            return None
-        return self._format.no_such_tool(unknown, self._functions or ())
 
     # Compaction.
 

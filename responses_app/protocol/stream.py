@@ -68,6 +68,8 @@ class ResponseStream:
         self.sampled: list[SampledItem] = []  # the output items with their messages
         self.unknown_tools: list[str] = []  # called, and not there
         self.has_called = False  # something that is there
+        self.background_calls: list[str] = []  # what the model has called, and goes on without
+        self.waits_for_client = False  # for the output of a call
         self.misfits = 0  # calls with arguments that are no JSON, or not what their tool takes
         self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
         self.unknown_call: str | None = None  # what the last item called, where that is not there
@@ -343,8 +345,8 @@ class ResponseStream:
             events += self._added(item)
         if rest := item.rest():
             events.append(self._grow(item, rest))
-        if isinstance(item, CallBuilder) and not item.fits:
-            self.misfits += 1
+        if isinstance(item, CallBuilder):
+            self._note_call(item, status)
         events += self._emit(item, item.closed())
         finished = item.item(status)
         if self._seals is not None and self._message is not None and finished["type"] == "reasoning":
@@ -355,6 +357,13 @@ class ResponseStream:
         self.output.append(finished)
         self._open = None
         return events
+
+    def _note_call(self, call: CallBuilder, status: ItemStatus) -> None:
+        self.misfits += not call.fits
+        if call.is_async:
+            self.background_calls.append(self._name)
+        elif status == "completed":
+            self.waits_for_client = True
 
     def _emit(self, item: ItemBuilder, said: PendingEvents) -> list[Event]:
         place = {"item_id": item.id, "output_index": len(self.output)}

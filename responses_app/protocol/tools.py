@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from engine.contents.patterns import check_regex
 from engine.contents.schemas import check_schema
 from engine.errors import GrammarRefused
 from responses_app.protocol.client_tools import ClientTool, ClientTools, read_tools
@@ -178,7 +179,18 @@ def _custom(tool: JsonObject, at: str) -> Custom:
         for name in ("syntax", "definition"):
             if getattr(custom.format, name) is None:
                 raise missing(f"{at}.format.{name}")
+        if custom.format.syntax == "regex":
+            _check_regex(custom.format.definition or "", f"{at}.format.definition")
     return custom
+
+
+def _check_regex(pattern: str, at: str) -> None:
+    try:
+        check_regex(pattern)
+    except GrammarRefused as refused:
+        raise invalid_request(
+            f"Invalid value for '{at}': {refused.reason}", param=at, code="invalid_value"
+        ) from refused
 
 
 def _namespace(tool: JsonObject, at: str) -> JsonObject:

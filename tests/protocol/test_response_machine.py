@@ -30,7 +30,7 @@ from responses_app.protocol.stream import LocalProtocolError
 from responses_app.protocol.summaries import Summaries, SummaryTurns
 from tests.formats.plain import FORMAT as PLAIN
 from tests.protocol.laws import assert_laws, cut_sizes, mangled, transcripts, unicode_texts
-from tests.protocol.machines import AT, Driver, machine, turn_of
+from tests.protocol.machines import AT, PYTHON, Driver, machine, sampled, told, turn_of
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -194,6 +194,11 @@ class TestTools:
         calls = [turn_of(list(b"server.python(1)\n"), [100])] * 3
         driver.run(Started(), calls)
         assert [item["type"] for item in driver.items] == ["reasoning", "reasoning"]
+
+    def test_a_call_that_ends_with_a_token_which_stops_no_engine_is_run(self) -> None:
+        said = PYTHON.replace("<|call|>", "<|endoftext|><|start|>assistant<|channel|>final<|message|>No.<|return|>")
+        _, command = told(Started(), TurnBegan(9), sampled(said), hosted=True)
+        assert command == CallTool("python", "1+1")
 
     def test_a_call_that_is_cut_runs_nothing(self) -> None:
         driver = Driver(machine(PLAIN, hosted=True))

@@ -17,7 +17,7 @@ from engine.formats.base import (
     TurnParser,
     as_tokens,
 )
-from engine.formats.harmony.encoding import END_TOKENS, ENDOFTEXT, STOP_TOKENS, token_bytes
+from engine.formats.harmony.encoding import END_TOKENS, STOP_TOKENS, token_bytes
 from engine.formats.harmony.grammar import FUNCTIONS, turn_grammar
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.formats.harmony.messages import messages_of, render_messages
@@ -36,7 +36,7 @@ from engine.formats.harmony.prompt import (
 )
 from engine.grammar import TurnGrammar, TurnRules
 
-_TURN_ENDS = frozenset((*STOP_TOKENS, ENDOFTEXT))  # a grammar lets any of them end a call
+_TURN_ENDS = frozenset(STOP_TOKENS)  # a grammar lets any of them end a call
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 _CHANNELS = {ItemKind.REASONING: ANALYSIS, ItemKind.PREAMBLE: COMMENTARY, ItemKind.ANSWER: FINAL}
 
