@@ -22,7 +22,7 @@ _CATEGORIES: dict[Any, tuple[bool, Ranges]] = {  # as xgrammar reads them: of AS
     _constants.CATEGORY_SPACE: (False, ((9, 13), (32, 32))),
     _constants.CATEGORY_NOT_SPACE: (True, ((9, 13), (32, 32))),
 }
-_LAST = 0x10FFFF
+LAST = 0x10FFFF  # the largest code point
 _SURROGATES = (0xD800, 0xDFFF)  # no text has them
 
 
@@ -119,7 +119,7 @@ class _Reader:
         if op is _constants.NOT_LITERAL:
             return self._one(((argument, argument),), negated=True)
         if op is _constants.ANY:
-            return OneCharacter(_complement(() if self._dot_is_all else ((10, 10),)))
+            return OneCharacter(complement(() if self._dot_is_all else ((10, 10),)))
         if op is _constants.IN:
             return self._class(argument)
         if op is _constants.BRANCH:
@@ -142,13 +142,13 @@ class _Reader:
                 ranges.append(argument)
             else:
                 inverse, category = _CATEGORIES[argument]
-                ranges += _complement(category) if inverse else category
+                ranges += complement(category) if inverse else category
         return self._one(tuple(ranges), negated=negated)
 
     def _one(self, ranges: Ranges, *, negated: bool = False) -> Tree:
         if self._any_case:
             ranges = _in_any_case(ranges)
-        found = _complement(ranges) if negated else _complement(_complement(ranges))
+        found = complement(ranges) if negated else complement(complement(ranges))
         if not found:
             raise GrammarRefused(f"The regular expression {self._pattern[:100]!r} has a class without a character.")
         return OneCharacter(found)
@@ -164,13 +164,13 @@ def _in_any_case(ranges: Ranges) -> Ranges:
     return (*ranges, *more)
 
 
-def _complement(ranges: Iterable[tuple[int, int]]) -> Ranges:
+def complement(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Return all other characters, in order."""
     found, begin = [], 0
     for first, last in sorted((*ranges, _SURROGATES)):
         if first > begin:
             found.append((begin, first - 1))
         begin = max(begin, last + 1)
-    if begin <= _LAST:
-        found.append((begin, _LAST))
+    if begin <= LAST:
+        found.append((begin, LAST))
     return tuple(found)
