@@ -22,7 +22,7 @@ from engine.errors import (
     GrammarRefused,
     PromptTooLong,
 )
-from engine.formats.harmony.encoding import CHANNEL
+from engine.formats.harmony.encoding import END
 from engine.formats.harmony.prompt import generation_start
 from engine.grammar import TurnGrammar, TurnRules
 from engine.types import GenerationRequest, SamplingOptions, TokenChunk
@@ -35,7 +35,7 @@ FLAGS = "start it with --tokens-only or --enable-scale-out"
 CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
 TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/input_processor.py, api_utils.py
 OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
-ONE_TOKEN = f'{{"type":"structural_tag","format":{{"type":"token","token":{CHANNEL}}}}}'  # a grammar
+ONE_TOKEN = f'{{"type":"structural_tag","format":{{"type":"token","token":{END}}}}}'  # no model begins with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class Replica:
         """Whether the server holds a token to a grammar that allows one only: it needs a tokenizer for that."""
         grammar = TurnGrammar(TurnRules(), ONE_TOKEN)
         try:
-            return await self.first_token(service, grammar=grammar) == [CHANNEL]
+            return await self.first_token(service, grammar=grammar) == [END]
         except (Refusal, GenerationFailed) as error:
             logger.info("%s enforces no grammars: %s", self, error)
             return False

@@ -114,7 +114,7 @@ class VllmServerEngine(BaseEngine):
         problem: EngineError = EngineUnavailable("Every vLLM server went away.")
         for replica in replicas:
             service, begun = replica.service, False
-            if service is None:  # lost since the candidates were chosen
+            if service is None or (request.grammar and not service.takes_grammars):  # it may be lost by now
                 continue
             replica.running += 1
             try:
@@ -265,4 +265,9 @@ def _described(replicas: tuple[Replica, ...]) -> str:
 
 
 def _way(service: Service) -> str:
-    return service.wire.path + ("" if service.takes_priorities else " (takes no priorities)")
+    missing = [
+        what
+        for what, there in (("takes no priorities", service.takes_priorities), ("no grammars", service.takes_grammars))
+        if not there
+    ]
+    return service.wire.path + (f" ({', '.join(missing)})" if missing else "")

@@ -4,7 +4,7 @@ xgrammar matches a pattern against the text between the quotes, so a `"` in it w
 `[^a]` would let control characters pass. Here each character is what JSON writes: itself, or an escape.
 """
 
-from engine.contents.regex_trees import LAST, OneCharacter, Ranges, Repeat, Sequence, Tree, parse
+from engine.contents.regex_trees import LAST, Choice, OneCharacter, Ranges, Repeat, Sequence, Tree, parse
 from engine.contents.regex_trees import complement as other_than
 
 _ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\\\"}
@@ -32,7 +32,9 @@ def written(tree: Tree) -> str:
         case Repeat(part, least, most):
             bounds = f"{{{least},{'' if most is None else most}}}"
             return f"(?:{written(part)}){bounds}"
-    return f"(?:{'|'.join(map(written, tree.options))})"
+        case Choice(options):
+            return f"(?:{'|'.join(map(written, options))})"
+    raise AssertionError(f"{tree.name} is no part of a regular expression")
 
 
 def _character(ranges: Ranges) -> str:

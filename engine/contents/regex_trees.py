@@ -56,7 +56,14 @@ class Repeat:
     most: int | None
 
 
-Tree = OneCharacter | Sequence | Choice | Repeat
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a rule of a grammar says; no regular expression has one."""
+
+    name: str
+
+
+Tree = OneCharacter | Sequence | Choice | Repeat | Rule
 
 
 def parse(pattern: str, flags: str = "") -> Tree:
@@ -76,8 +83,10 @@ def smallest_match(pattern: str) -> str:
 
 def _smallest(tree: Tree) -> str:
     match tree:
+        case Rule(name):
+            raise AssertionError(f"{name} is no part of a regular expression")
         case OneCharacter(ranges):
-            return _nice(ranges)
+            return nice_character(ranges)
         case Sequence(parts):
             found = "".join(map(_smallest, parts))
         case Choice(options):
@@ -92,7 +101,7 @@ def _smallest(tree: Tree) -> str:
     return found
 
 
-def _nice(ranges: Ranges) -> str:
+def nice_character(ranges: Ranges) -> str:
     """Return one of the characters, a readable one where there is one."""
     for each in "x1_ X-.":
         if any(first <= ord(each) <= last for first, last in ranges):
@@ -125,11 +134,21 @@ class _Reader:
         if op is _constants.BRANCH:
             return Choice(tuple(self.sequence(each) for each in argument[1]))
         if op is _constants.SUBPATTERN:
-            return self.sequence(argument[3])
+            return self._group(*argument[1:])
         if op in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
             least, most, part = argument
             return Repeat(self.sequence(part), least, None if most is _constants.MAXREPEAT else most)
         raise GrammarRefused(f"The regular expression {self._pattern[:100]!r} has {op}, which cannot be enforced.")
+
+    def _group(self, more: int, less: int, part: Iterable[Any]) -> Tree:
+        """Return a group, which may have flags of its own."""
+        before = self._any_case, self._dot_is_all
+        self._any_case = (self._any_case or bool(more & re.IGNORECASE)) and not less & re.IGNORECASE
+        self._dot_is_all = (self._dot_is_all or bool(more & re.DOTALL)) and not less & re.DOTALL
+        try:
+            return self.sequence(part)
+        finally:
+            self._any_case, self._dot_is_all = before
 
     def _class(self, items: Iterable[Any]) -> Tree:
         negated, ranges = False, []
