@@ -38,6 +38,8 @@ class Switches:
     scale_out: bool = True  # --enable-scale-out: `/inference/v1/generate` is there
     knows_token_ids: bool = True  # of completions: `return_token_ids`
     takes_priorities: bool = True
+    takes_grammars: bool = True  # it has a tokenizer
+    grammar_refusal: str = ""  # what it says of a grammar that is not the one it is tried with
     usage: bool = True
     is_well: bool = True
     answers: bool = True  # else every request waits for ever
@@ -196,6 +198,8 @@ class FakeVllm:
             raised = f"The decoder prompt (length {len(prompt)}) is longer than the maximum model length."
             await stream.say(error(raised, 400))
             return
+        if "structured_outputs" in sampling and not await self._takes(stream, sampling["structured_outputs"], event):
+            return
         cached, sampled = None, 0
         async with aclosing(self.engine.generate(_request(body, prompt, sampling))) as chunks:
             async for chunk in chunks:
@@ -208,6 +212,21 @@ class FakeVllm:
             details = None if cached is None else {"cached_tokens": cached}
             usage = {"prompt_tokens": len(prompt), "completion_tokens": sampled, "prompt_tokens_details": details}
             await stream.say({"choices": [], "usage": usage})
+
+    async def _takes(self, stream: "_Stream", grammar: JsonObject, event: "Event") -> bool:
+        """Whether the engine behind is to answer; a grammar of one token is answered here, as an engine has to."""
+        only = json.loads(grammar["structural_tag"])["format"]
+        if not self.switches.takes_grammars:
+            await stream.say(error("Structured outputs requires a tokenizer so it can't be used with 'skip_tok…'", 400))
+        elif only["type"] == "token":
+            await stream.say(
+                event(TokenChunk(token_ids=[only["token"]], finish_reason=FinishReason.LENGTH), None, None)
+            )
+        elif self.switches.grammar_refusal:
+            await stream.say(error(self.switches.grammar_refusal, 400))
+        else:
+            return True
+        return False
 
 
 class _Ended(Exception):
