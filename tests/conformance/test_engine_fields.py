@@ -209,3 +209,17 @@ def test_what_is_wrong_with_them_is_told(open_client: OpenAI, fields: dict[str, 
     with pytest.raises(openai.BadRequestError) as refused:
         open_client.responses.create(input="hi", extra_body=fields)
     assert refused.value.param == param
+
+
+def test_lists_have_what_an_include_asks_for(client: OpenAI) -> None:
+    url = "data:image/png;base64,AA=="
+    picture = {"type": "input_image", "image_url": url, "detail": "auto"}
+    item: Any = {"type": "message", "role": "user", "content": [picture]}
+    conversation = client.conversations.create(items=[item])
+    response = client.responses.create(input=[item])
+    name: Any = "message.input_image.image_url"
+    for include, expected in (([], None), ([name], url), (["message.output_text.logprobs"], None)):
+        asked: Any = client.responses.input_items.list(response.id, include=include).data[0]
+        listed: Any = client.conversations.items.list(conversation.id, include=include).data[0]
+        got: Any = client.conversations.items.retrieve(listed.id, conversation_id=conversation.id, include=include)
+        assert [each.content[0].image_url for each in (asked, listed, got)] == [expected] * 3
