@@ -41,6 +41,7 @@ from dataclasses import dataclass, field, replace
 from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.calls import calls_of, without_answered
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.public_ids import PublicId
 
 _ANALYSIS = MessageKind.ANALYSIS.value
 
@@ -89,8 +90,9 @@ class ChainLink:
     `started_on` is the date (ISO 8601) the chain's system message carries; it stays, or the prefix cache would be lost
     at midnight. `root_id` is the chain's first response. `calls` are the calls in here, call_id →
     name of the function or custom tool. `awaited` are those calls that what continues it must answer, with the types of
-    their items. `total_bytes` estimates the memory of this link and all before it. `stored`: a
-    store keeps the response, so whether it can (still) be continued is the store's to say.
+    their items. `total_bytes` estimates the memory of this link and all before it. `stored`: a store keeps the
+    response, so whether it can (still) be continued is the store's to say. `public` is what clients call the response,
+    where that is not its own id.
     """
 
     response_id: str
@@ -103,6 +105,12 @@ class ChainLink:
     total_bytes: int
     awaited: Mapping[str, str] = field(default_factory=dict)
     stored: bool = False
+    public: PublicId | None = None
+
+    @property
+    def known_as(self) -> str:
+        """The id by which clients know the response."""
+        return self.public.name if self.public else self.response_id
 
     def lineage(self) -> "Iterator[ChainLink]":
         """Yield this link, its parent, and so on to the first."""

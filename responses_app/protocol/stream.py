@@ -27,7 +27,7 @@ from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Delta, DeltaTemplate, Event, EventType
 from responses_app.protocol.items import SampledItem, fingerprint
-from responses_app.protocol.resources import NEXT, ResponseObject, Status
+from responses_app.protocol.resources import NEXT, ResponseObject, Status, as_known
 
 _TERMINAL_EVENT = {
     Status.COMPLETED: EventType.COMPLETED,
@@ -231,7 +231,11 @@ class ResponseStream:
         self.messages.append(message)
 
     def snapshot(self) -> ResponseObject:
-        """Return the response object as it stands: the sum of what was emitted."""
+        """Return the response object as it stands, as clients know it: the sum of what was emitted."""
+        return as_known(self.kept())
+
+    def kept(self) -> ResponseObject:
+        """Return the response object as it stands, as stores keep it."""
         return {**self._response, "status": self.status.value, "output": list(self.output)}
 
     def _builder_for(self, event: ItemStarted) -> ItemBuilder:

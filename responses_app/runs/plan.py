@@ -8,6 +8,7 @@ from engine.types import GenerationRequest, SamplingOptions
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.prompt import PromptWriter
+from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.requests import CreateRequest
 from responses_app.stores.base import ConversationRecord
 from responses_app.tools.base import BaseTool
@@ -49,7 +50,8 @@ class RunPlan:
     conversation that the chain does not hold yet, and the request's own, which are `input_items` (each with an id).
     `generation` is the first turn's. `created_at` is in Unix seconds. `omitted` counts what the model cannot read of
     the request. Text is held back for up to `delta_seconds`, to make fewer deltas. `shown` are the messages that the
-    model reads in its own words, where the request asks to see them.
+    model reads in its own words, where the request asks to see them. `public` is what clients call the response, where
+    that is not its own id.
     """
 
     response_id: str
@@ -70,6 +72,7 @@ class RunPlan:
     compaction: CompactionPlan | None = None
     delta_seconds: float = 0.0
     shown: list[JsonObject] | None = None
+    public: PublicId | None = None
 
     @property
     def background(self) -> bool:
@@ -79,8 +82,8 @@ class RunPlan:
     @property
     def stored_parent(self) -> str:
         """The stored response it continues by its id, which the store must still know; "" for none."""
-        named = self.request.previous_response_id
-        return named if named and self.parent and self.parent.stored else ""
+        named = self.request.previous_response_id is not None
+        return self.parent.response_id if named and self.parent and self.parent.stored else ""
 
     @property
     def resumable(self) -> bool:

@@ -16,6 +16,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.items import ItemReference, OpenedCompaction
 from responses_app.protocol.prompt import PromptWriter, count_omitted, is_of_user, render_items, text_of
+from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.compaction import bounded, plan_compaction, summary_sampling
@@ -30,7 +31,8 @@ _USER = MessageKind.USER.value
 class Draft:
     """What a plan is made of. `input_items` are the request's own, each with an id; `created_at` in Unix seconds.
 
-    `format` is how the model is written to. `seal` seals for the request's project.
+    `format` is how the model is written to. `seal` seals for the request's project. `public` is what clients are to
+    call the response, None for its own id.
     """
 
     response_id: str
@@ -43,6 +45,7 @@ class Draft:
     tier: str
     stored: bool
     seal: Callable[[bytes], str]
+    public: PublicId | None = None
 
     @property
     def is_long(self) -> bool:
@@ -90,6 +93,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         stored=draft.stored,
         omitted=count_omitted(request.input, request.input_json),
         compaction=plan,
+        public=draft.public,
         shown=draft.format.messages_of(as_tokens(prompt)) if request.enable_response_messages else None,
     )
 
