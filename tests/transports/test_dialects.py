@@ -209,7 +209,7 @@ async def test_a_turn_that_goes_on_twice_at_once_is_a_conflict(server: Server, h
     http.headers.update(CODEX)
     first = (await http.post("/responses", json={"input": "[weather]", "tools": [WEATHER]})).json()
     more = {"previous_response_id": first["id"], "tools": [WEATHER], "stream": True}
-    body = {**more, "input": returned(first, gate("h1"))}
+    body = {**more, "input": returned(first, gate("e1"))}
     async with http.stream("POST", "/responses", json=body) as running:
         events = server_sent(running)
         assert (await anext(events))[0] == "response.created"
@@ -219,7 +219,7 @@ async def test_a_turn_that_goes_on_twice_at_once_is_a_conflict(server: Server, h
             code="previous_response_in_progress",
             param="previous_response_id",
         )
-        release(server, "h1")
+        release(server, "e1")
         assert [name async for name, _ in events][-2] == "response.completed"
 
 

@@ -31,6 +31,7 @@ FLAGS = {  # older names, and the settings they stand for
 }
 
 
+SWITCHES = ("--responses-compatibility-mode",)  # that need no value: `on` is meant then
 PRESETS = {  # older flags, and the presets of RESPONSES_DIALECT that they stand for
     "--compatibility-mode": "codex-turn",
     "--legacy-reasoning-events": "legacy-events",
@@ -46,7 +47,8 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the settings that have a flag."""
         for flag, variable in FLAGS.items():
-            parser.add_argument(flag, dest=variable, metavar="VALUE", help=f"same as {variable}=VALUE")
+            alone = {"nargs": "?", "const": "on"} if flag in SWITCHES else {}
+            parser.add_argument(flag, dest=variable, metavar="VALUE", help=f"same as {variable}=VALUE", **alone)
         parser.add_argument(
             "--disable-responses-store", dest="RESPONSES_STORE", action="store_const", const="off",
             help="same as RESPONSES_STORE=off",
