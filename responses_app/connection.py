@@ -185,7 +185,7 @@ class Connection:
                 await self._write()
 
     def _recall(self, create: Create, response_id: str) -> ChainLink | None:
-        if create.parent is not None and create.parent.response_id == response_id:
+        if create.parent is not None and create.parent.known_as == response_id:
             return create.parent
         return self._session.recall(response_id)
 

@@ -120,6 +120,21 @@ class ChainPart(models.Model):
         return self.id
 
 
+class PublicName(models.Model):
+    """What clients call a response, where that is not its own id: see `protocol.public_ids`. `id` is the response's."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    name = models.CharField(max_length=ID_LENGTH)
+    leg = models.PositiveIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["name", "project", "leg"], name="publicname_leg")]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.leg}"
+
+
 class SampledItem(models.Model):
     """An output item, what clients see of it as a digest, and the tokens it was sampled as."""
 

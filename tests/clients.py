@@ -205,7 +205,8 @@ def read_error(error: Frame, *, status: int, code: str | None, param: str | None
     """Check an inner `error` object, read its message, and return that."""
     assert error["code"] == code, error
     assert error["param"] == param, error
-    assert error["type"] == ERROR_TYPES[status], error
+    conflict = status == 409 and code != "concurrent_request"  # which the WebSocket has its own word for
+    assert error["type"] == ("conflict_error" if conflict else ERROR_TYPES[status]), error
     read_message(error["message"], param)
     message: str = error["message"]
     return message

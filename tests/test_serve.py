@@ -125,13 +125,17 @@ def test_every_older_flag_is_its_setting(tmp_path: Path) -> None:
         "--reasoning-encryption-key": ("REASONING_ENCRYPTION_KEYS", "a secret of many words"),
     }
     flags = [word for flag, (_, value) in given.items() for word in (flag, value)]
+    flags += ["--legacy-reasoning-events", "--compatibility-mode"]
+    given["both"] = ("RESPONSES_DIALECT", "legacy-events,codex-turn")
     with ServedSite(tmp_path, "--port", "PORT", *flags) as site:
         assert site.process is not None
         process = Path(f"/proc/{site.process.pid}")
         environ = dict(line.split("=", 1) for line in process.joinpath("environ").read_text().split("\0") if line)
         assert {name: environ[name] for name, _ in given.values()} == dict(given.values())
         assert "secret" not in process.joinpath("cmdline").read_text(), "everybody on this machine may read it"
-        assert httpx.post(f"{site.base_url}/responses", json={"input": "Hi"}).json()["service_tier"] == "flex"
+        stream = httpx.post(f"{site.base_url}/responses", json={"input": "Hi", "stream": True}).text
+        assert '"service_tier":"flex"' in stream
+        assert "response.reasoning_part.added" in stream
 
 
 def test_a_wrong_flag_is_told_as_its_setting() -> None:
@@ -153,7 +157,8 @@ def test_every_flag_is_in_the_help() -> None:
     said = manage("serve", "--help")
     for flag in ("--host", "--port", "--max-websocket-connections", "--responses-ping-interval-seconds"):
         assert f"{flag} VALUE" in said
-    assert "--disable-responses-store" in said
+    for flag in ("--disable-responses-store", "--compatibility-mode", "--legacy-reasoning-events"):
+        assert flag in said
 
 
 def test_an_unmigrated_database_is_not_ready_until_it_is_migrated(tmp_path: Path) -> None:

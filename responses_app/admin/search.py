@@ -3,11 +3,11 @@
 from django.db import connections
 from django.db.models import Model, QuerySet
 
-from responses_app.models import ID_LENGTH, ChainPart, ConversationItem, Response
+from responses_app.models import ID_LENGTH, ChainPart, ConversationItem, PublicName, Response
 
 HELP = (
-    "Finds a response by its id or the beginning of it, the responses that continue one by its whole id, and the "
-    "responses of a conversation by its whole id."
+    "Finds a response by its id or the beginning of it, the responses that clients know by another id, those that "
+    "continue one by its whole id, and those of a conversation by its whole id."
 )
 MAX_FOUND = 1_000  # of each kind
 
@@ -18,6 +18,7 @@ def found_ids(term: str) -> list[str]:
     if not 0 < len(term) <= ID_LENGTH or not term.isascii() or not term.isprintable():
         return []
     ids = list(beginning_with(Response.objects.all(), term).order_by("-pk").values_list("pk", flat=True)[:MAX_FOUND])
+    ids += PublicName.objects.filter(name=term).order_by("-leg").values_list("pk", flat=True)[:MAX_FOUND]
     ids += ChainPart.objects.filter(parent_id=term).values_list("pk", flat=True)[:MAX_FOUND]
     appended = ConversationItem.objects.filter(conversation_id=term).exclude(response_id="")
     ids += appended.order_by().values_list("response_id", flat=True).distinct()[:MAX_FOUND]

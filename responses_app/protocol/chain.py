@@ -42,6 +42,7 @@ from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.calls import calls_of, without_answered
 from responses_app.protocol.client_tools import late_tools
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.public_ids import PublicId
 
 _ANALYSIS = MessageKind.ANALYSIS.value
 
@@ -91,7 +92,8 @@ class ChainLink:
     at midnight. `root_id` is the chain's first response. `calls` are the calls in here, call_id → what the model
     called. `awaited` are those that what continues it must answer, with the types of their items; `late_tools` are the
     tools that its items declare. `total_bytes` estimates the memory of this link and all before it. `stored`: a store
-    keeps the response, so whether it can (still) be continued is the store's to say.
+    keeps the response, so whether it can (still) be continued is the store's to say. `public` is what clients call the
+    response, where that is not its own id.
     """
 
     response_id: str
@@ -105,6 +107,12 @@ class ChainLink:
     awaited: Mapping[str, str] = field(default_factory=dict)
     late_tools: Sequence[JsonObject] = ()
     stored: bool = False
+    public: PublicId | None = None
+
+    @property
+    def known_as(self) -> str:
+        """The id by which clients know the response."""
+        return self.public.name if self.public else self.response_id
 
     def lineage(self) -> "Iterator[ChainLink]":
         """Yield this link, its parent, and so on to the first."""

@@ -19,6 +19,7 @@ HEADER = "Respsite-Dialect"
 class Switch(StrEnum):
     """What can be had otherwise, each by itself."""
 
+    TURN_ID = "turn-id"  # one response id for a whole turn, tool outputs included
     REASONING_NAMES = "reasoning-names"  # `response.reasoning.*` for `response.reasoning_text.*`
     SUMMARY_NAMES = "summary-names"  # `response.reasoning.summary.*` for `response.reasoning_summary_*`
     REASONING_PARTS = "reasoning-parts"  # `response.reasoning_part.*` for a reasoning item's `content_part.*`
@@ -34,6 +35,7 @@ class Switch(StrEnum):
 PRESETS: Mapping[str, frozenset[Switch]] = {
     "openai": frozenset(),
     "open-responses": frozenset((Switch.REASONING_NAMES,)),
+    "codex-turn": frozenset((Switch.TURN_ID, Switch.REASONING_NAMES)),
     "legacy-events": frozenset(
         (
             Switch.REASONING_NAMES,
@@ -59,6 +61,11 @@ class Dialect:
     def pings_are_events(self) -> bool:
         """Whether a heartbeat is an event; else it is what every client ignores by itself."""
         return Switch.PING_EVENTS in self.switches
+
+    @property
+    def one_id_a_turn(self) -> bool:
+        """Whether a response that goes on with a turn has the id of the one before it."""
+        return Switch.TURN_ID in self.switches
 
     @property
     def usage_per_turn(self) -> bool:

@@ -53,6 +53,11 @@ def invalid_request(message: str, *, param: str | None = None, code: str | None 
     return ApiError(message, param=param, code=code)
 
 
+def conflict(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+    """The request cannot be served beside what is there already (409)."""
+    return ApiError(message, status=409, type="conflict_error", param=param, code=code)
+
+
 def unsupported_parameter(param: str, hint: str) -> ApiError:
     """A field whose feature this server does not have, with a value other than its default (400)."""
     return ApiError(f"Unsupported parameter: '{param}'. {hint}", code="unsupported_parameter", param=param)

@@ -1,6 +1,6 @@
 """Kept items → items as the API gives them back: with the fields that OpenAI's types require and clients leave out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from responses_app.protocol.errors import JsonObject
 
@@ -39,6 +39,58 @@ def item_resource(item: JsonObject) -> JsonObject:
         if isinstance(parts, list):
             whole[name] = [_part(part) for part in parts]
     return whole
+
+
+def with_included(item: JsonObject, include: Collection[str]) -> JsonObject:
+    """Return an item of a list without what only an `include` gives: large or private, and not for everybody's list."""
+    trim = _EXTRAS.get(str(item.get("type")))
+    return item if trim is None else trim(item, include)
+
+
+def _trimmed_message(item: JsonObject, include: Collection[str]) -> JsonObject:
+    parts = item.get("content")
+    if not isinstance(parts, list):
+        return item
+    left_out = {kind: gone for kind, (name, gone) in _EXTRAS_OF_PARTS.items() if name not in include}
+    return {**item, "content": [_changed(part, left_out) for part in parts]}
+
+
+def _changed(part: object, left_out: Mapping[str, Mapping[str, object]]) -> object:
+    gone = left_out.get(str(part.get("type"))) if isinstance(part, dict) else None
+    return {**part, **gone} if isinstance(part, dict) and gone and gone.keys() <= part.keys() else part
+
+
+def _trimmed_reasoning(item: JsonObject, include: Collection[str]) -> JsonObject:
+    if "reasoning.encrypted_content" in include:
+        return item
+    return {name: value for name, value in item.items() if name != "encrypted_content"}
+
+
+def _trimmed_search(item: JsonObject, include: Collection[str]) -> JsonObject:
+    action = item.get("action")
+    if "web_search_call.action.sources" in include or not isinstance(action, dict):
+        return item
+    return {**item, "action": {name: value for name, value in action.items() if name != "sources"}}
+
+
+def _trimmed_field(name: str) -> Callable[[JsonObject, Collection[str]], JsonObject]:
+    def trim(item: JsonObject, include: Collection[str]) -> JsonObject:
+        return item if f"{item['type']}.{name}" in include or name not in item else {**item, name: None}
+
+    return trim
+
+
+_EXTRAS: Mapping[str, Callable[[JsonObject, Collection[str]], JsonObject]] = {
+    "message": _trimmed_message,
+    "reasoning": _trimmed_reasoning,
+    "web_search_call": _trimmed_search,
+    "code_interpreter_call": _trimmed_field("outputs"),
+    "file_search_call": _trimmed_field("results"),
+}
+_EXTRAS_OF_PARTS: Mapping[str, tuple[str, Mapping[str, object]]] = {  # part → its `include`, and what stands without
+    "input_image": ("message.input_image.image_url", {"image_url": None}),
+    "output_text": ("message.output_text.logprobs", {"logprobs": []}),
+}
 
 
 def _part(part: object) -> object:

@@ -37,9 +37,11 @@ def parse_list_query(query: Query) -> ListQuery:
     )
 
 
-def check_include_query(query: Query) -> None:
-    """Refuse an `include` that OpenAI does not know; SDKs write it as `include[]`."""
-    check_include([*query.get("include", ()), *query.get("include[]", ())])
+def parse_include_query(query: Query) -> Sequence[str]:
+    """Return what an `include` asks for; SDKs write it as `include[]`. Raises `ApiError` for what OpenAI lacks."""
+    include = [*query.get("include", ()), *query.get("include[]", ())]
+    check_include(include)
+    return include
 
 
 def unknown_cursor(after: str) -> ApiError:

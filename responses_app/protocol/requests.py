@@ -115,6 +115,7 @@ class Fields(ClientModel):
     prompt_cache_retention: str | None = Field(default=None, max_length=64)
     prompt_cache_options: CacheOptions | None = None
     context_management: Annotated[list[ContextManagement], Field(fail_fast=True)] | None = None
+    request_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
     priority: int | None = Field(default=None, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
     enable_response_messages: bool | None = None
@@ -238,6 +239,12 @@ def _check_together(request: CreateRequest) -> None:
             param="conversation",
             code="mutually_exclusive_parameters",
         )
+    if request.request_id in _RESERVED_IDS:
+        raise invalid_request(
+            f"Invalid value for 'request_id': {request.request_id!r} is part of the API's paths. Choose another id.",
+            param="request_id",
+            code="invalid_value",
+        )
     if request.previous_input_messages and (request.previous_response_id or request.conversation):
         raise invalid_request(
             "Send either 'previous_input_messages' or what continues a response or a conversation: each says what "
@@ -249,7 +256,7 @@ def _check_together(request: CreateRequest) -> None:
 
 def _refuse_unbuilt(data: Mapping[str, object], *, engine_fields: bool) -> None:
     for name in ENGINE_FIELDS:
-        if data.get(name) is not None and (not engine_fields or name == "request_id"):
+        if data.get(name) is not None and not engine_fields:
             raise unsupported_parameter(name, "It is not part of the OpenAI API. Leave it out.")
     for name, hint in _UNBUILT.items():
         if data.get(name):
@@ -263,6 +270,7 @@ _UNBUILT = {
     "access_programs": "This server has no access programs; leave it out.",
     "mm_processor_kwargs": "The model here reads text only; leave it out.",
 }
+_RESERVED_IDS = ("compact", "input_tokens")
 _KNOWN = frozenset(
     ("type", "stream_id", "input", "tools", "tool_choice", *Fields.model_fields, *ENGINE_FIELDS, *_UNBUILT)
 )

@@ -74,6 +74,16 @@ class ResponseObject(TypedDict):
     user: str | None
     input_messages: NotRequired[list[JsonObject]]  # what the model read and said, in its own words, where asked for
     output_messages: NotRequired[list[JsonObject]]
+    public_id: NotRequired[tuple[str, int]]  # see `public_ids`; stored, and never shown: clients see it as the `id`
+
+
+def as_known(response: ResponseObject) -> ResponseObject:
+    """Return a response object as clients know it: under its public id, where it has one."""
+    if "public_id" not in response:
+        return response
+    known: ResponseObject = {**response, "id": response["public_id"][0]}
+    del known["public_id"]
+    return known
 
 
 def as_failed(response: ResponseObject, error: JsonObject) -> ResponseObject:

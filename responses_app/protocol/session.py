@@ -132,8 +132,9 @@ class WebSocketSession:
         return len(self._running)
 
     def recall(self, response_id: str) -> ChainLink | None:
-        """Return the chain of a lane's latest response."""
-        return next((link for link in self._latest.values() if link.response_id == response_id), None)
+        """Return the chain of a lane's latest response; of a turn that several lanes went on with, its newest leg's."""
+        known = [link for link in self._latest.values() if link.known_as == response_id]
+        return max(known, key=lambda link: link.public.leg if link.public else 0, default=None)
 
     def forget(self, response_ids: Container[str]) -> None:
         """Forget responses that were deleted, also as what waiting creates continue."""
@@ -299,7 +300,7 @@ class WebSocketSession:
     def _evict_parent(self, create: Create) -> None:
         """Forget the parent of a continuation that failed for good on its parent's own lane; a fork keeps it."""
         latest = self._latest.get(create.lane)
-        if latest is not None and latest.response_id == create.previous_response_id:
+        if latest is not None and latest.known_as == create.previous_response_id:
             del self._latest[create.lane]
 
 

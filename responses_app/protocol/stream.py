@@ -28,7 +28,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Delta, DeltaTemplate, Event, EventType
 from responses_app.protocol.items import SampledItem, fingerprint
 from responses_app.protocol.reasoning import ReasoningBuilder, SilentReasoningBuilder
-from responses_app.protocol.resources import NEXT, ResponseObject, Status
+from responses_app.protocol.resources import NEXT, ResponseObject, Status, as_known
 from responses_app.protocol.sealed_items import ItemSeals
 
 
@@ -257,7 +257,11 @@ class ResponseStream:
             self._seals.note(len(self.output) - 1, message)
 
     def snapshot(self) -> ResponseObject:
-        """Return the response object as it stands: the sum of what was emitted."""
+        """Return the response object as it stands, as clients know it: the sum of what was emitted."""
+        return as_known(self.kept())
+
+    def kept(self) -> ResponseObject:
+        """Return the response object as it stands, as stores keep it."""
         return {**self._response, "status": self.status.value, "output": list(self.output)}
 
     def _builder_for(self, event: ItemStarted) -> ItemBuilder:

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
 from responses_app.protocol.input_codec import BrokenLog
-from responses_app.protocol.resources import RUNNING, ResponseObject, Status
+from responses_app.protocol.resources import RUNNING, ResponseObject, Status, as_known
 from responses_app.protocol.stream import LocalProtocolError
 from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
@@ -21,6 +22,8 @@ from responses_app.runs.run import ResponseRun
 from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
+
+Found = TypeVar("Found")
 
 CANCEL_SECONDS = 5.0  # how long what was cancelled may take to end, here or on another worker
 LOOK_SECONDS = 0.1  # between looks at whether it did
@@ -61,6 +64,9 @@ class ResponsesById:
 
     async def response(self, project: str, response_id: str) -> ResponseObject:
         """Return a response as it stands."""
+        return await self._known_as(project, response_id, self._response)
+
+    async def _response(self, project: str, response_id: str) -> ResponseObject:
         run = self._run(project, response_id)
         if run is not None and not run.journal.closed:
             return run.response()
@@ -68,6 +74,9 @@ class ResponsesById:
 
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject]:
         """Return what a response was asked, oldest first."""
+        return await self._known_as(project, response_id, self._input_items)
+
+    async def _input_items(self, project: str, response_id: str) -> Sequence[JsonObject]:
         run = self._run(project, response_id)
         if run is not None and not run.journal.closed:
             return run.plan.input_items
@@ -83,6 +92,15 @@ class ResponsesById:
         self, project: str, response_id: str, *, starting_after: int | None = None, dialect: Dialect = OPENAI
     ) -> ResponseReader:
         """Return a reader of a response's stream, from its first event on or behind the event `starting_after`."""
+
+        async def follow(project: str, response_id: str) -> ResponseReader:
+            return await self._follow(project, response_id, starting_after, dialect)
+
+        return await self._known_as(project, response_id, follow)
+
+    async def _follow(
+        self, project: str, response_id: str, starting_after: int | None, dialect: Dialect
+    ) -> ResponseReader:
         run = self._run(project, response_id)
         if run is not None and run.journal.closed:
             await self._stored(project, response_id)  # it may have been deleted elsewhere, or be past its time
@@ -126,13 +144,16 @@ class ResponsesById:
 
     async def cancel(self, project: str, response_id: str) -> ResponseObject:
         """Cancel a background response and return it; once more is not an error."""
+        return await self._known_as(project, response_id, self._cancel)
+
+    async def _cancel(self, project: str, response_id: str) -> ResponseObject:
         run = self._run(project, response_id)
         if run is not None and run.plan.background and not run.journal.closed:
             self._registry.cancel(run, reason="its client cancelled it")
             await self._registry.wait_for_end(run)
             if run.status.value not in RUNNING:  # else it has gone to another worker
                 return run.response()
-        response = await self.response(project, response_id)
+        response = await self._response(project, response_id)
         if not response.get("background"):
             raise invalid_request("Cannot cancel a synchronous response: only background ones.", param="response_id")
         if response["status"] == Status.CANCELLED.value:
@@ -184,6 +205,9 @@ class ResponsesById:
 
     async def delete(self, project: str, response_id: str) -> None:
         """Forget a response, everywhere; what it continues and what continues it stay. One that runs is cancelled."""
+        await self._known_as(project, response_id, self._delete)
+
+    async def _delete(self, project: str, response_id: str) -> None:
         run = self._run(project, response_id)
         try:
             known = await self._store.delete(project, response_id)
@@ -192,6 +216,21 @@ class ResponsesById:
         if not known and run is None:
             raise response_not_found(response_id)
         await self._forgetting.everywhere([response_id], reason="its client deleted it")
+
+    async def _known_as(self, project: str, name: str, find: Callable[[str, str], Awaitable[Found]]) -> Found:
+        """Return what `find` finds of a response by its own id, or by what clients call it: of several the newest."""
+        try:
+            return await find(project, name)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            try:
+                leg = await self._store.newest_leg(project, name)
+            except StoreError as problem:
+                raise store_away() from problem
+            if leg is None:
+                raise
+            return await find(project, leg.response_id)
 
     def _run(self, project: str, response_id: str) -> ResponseRun | None:
         """Return the run of a response of this process; one that is not stored is not found by its id."""
@@ -205,7 +244,7 @@ class ResponsesById:
             raise store_away() from error
         if response is None:
             raise response_not_found(response_id)
-        return response
+        return as_known(response)
 
 
 def _check_number(starting_after: int | None, last: int) -> None:

@@ -24,6 +24,7 @@ from responses_app.protocol.items import (
     parse_input,
 )
 from responses_app.protocol.prompt import Items, is_of_user, places_replaced, text_of
+from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.resources import RUNNING
 from responses_app.protocol.sealing import Sealer
@@ -118,19 +119,35 @@ class History:
             return await asyncio.to_thread(opened)
         return opened()
 
-    async def _parent(self, project: str, response_id: str, recall: Recall) -> ChainLink:
-        known = recall(response_id)
-        if known is not None:
+    async def _parent(self, project: str, named: str, recall: Recall) -> ChainLink:
+        """Return the chain that a request continues, whose response it has `named` by its own or its public id."""
+        known = recall(named)
+        if known is not None and not (known.public and known.stored):
             return known
+        link = known or await self._continued(project, named, named)
+        if link is not None and known is None:
+            return link
+        leg = await self._store.newest_leg(project, named)  # another connection may have gone on with what is known
+        if leg is not None and not (known and known.public and known.public.leg == leg.number):
+            link = await self._continued(project, leg.response_id, named)
+            link = link and replace(link, public=PublicId(named, leg.number))
+        if link is None:
+            raise previous_response_not_found(named)
+        return link
+
+    async def _continued(self, project: str, response_id: str, named: str) -> ChainLink | None:
+        """Return the chain of a response by its own id, None where it cannot be continued.
+
+        Raises `ApiError` for one that still runs.
+        """
         running = self._registry.get(response_id)
         if running is not None and running.plan.origin.project == project:
-            raise previous_response_in_progress(response_id)
+            raise previous_response_in_progress(named)
         link = await self._store.chain(project, response_id)
         if link is None:
             kept = await self._store.response(project, response_id)
             if kept is not None and kept["status"] in RUNNING:  # another worker runs it
-                raise previous_response_in_progress(response_id)
-            raise previous_response_not_found(response_id)
+                raise previous_response_in_progress(named)
         return link
 
     async def _in_conversation(self, project: str, conversation_id: str, context: Context) -> Context:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.endings import Ending
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import Ended
 from responses_app.protocol.items import SampledItem
 from responses_app.protocol.resources import CONTINUABLE, ResponseObject, Status
@@ -88,7 +89,7 @@ class RunPersistence:
     async def accept(self, response: ResponseObject, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another worker has kept it already.
 
-        Raises `StoreError`; `ParentGone` where the stored response that it continues is gone, kept or not.
+        Raises `StoreError`; `ParentGone` where the stored response that it continues is gone, kept or not; `NameTaken`.
         """
         plan = self._plan
         if plan.stored:
@@ -122,10 +123,18 @@ class RunPersistence:
             claim=self.claim,
             input_items=tuple(plan.input_items),
             transport=plan.origin.transport,
-            request=plan.request.as_json() if plan.background else None,
+            request=self._request() if plan.background else None,
             again=again,
             parent=plan.stored_parent,
+            public=plan.public,
         )
+
+    def _request(self) -> JsonObject:
+        """Return what was asked, for another worker; a public id may stand for a later response there."""
+        request, parent = self._plan.request, self._plan.parent
+        if request.previous_response_id is None or parent is None:
+            return request.as_json()
+        return {**request.as_json(), "previous_response_id": parent.response_id}
 
     def link(self, stream: ResponseStream, status: Status) -> ChainLink | None:
         """Return the response's part of its chain; None for one that cannot be continued."""
@@ -140,7 +149,7 @@ class RunPersistence:
             items=[*plan.context_items, *stream.output],
             free=[tool.called for tool in plan.request.tools if tool.is_async],
         )
-        return replace(link, stored=plan.stored)
+        return replace(link, stored=plan.stored, public=plan.public)
 
     async def keep(self, machine: ResponseMachine, ending: Ending, measured: Measured) -> KeptEnd:
         """Keep the end that a machine has decided: now or, if that fails, as a failure later. Raises `ClaimLost`."""

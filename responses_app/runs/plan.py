@@ -10,6 +10,7 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import Asked
 from responses_app.protocol.prompt import PromptWriter
+from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.turn_rules import RulesOfTurns
 from responses_app.stores.base import ConversationRecord
@@ -54,7 +55,7 @@ class RunPlan:
     the request. `late_tools` were declared in the conversation, not in the request. The engine holds the model to
     `rules`, and `grammar` is that of its first turn. Text is held back for up to `delta_seconds`, to make fewer deltas.
     `shown` are the messages that the model reads in its own words, where the request asks to see them. `asked` is what
-    is wanted of reasoning items.
+    is wanted of reasoning items. `public` is what clients call the response, where that is not its own id.
     """
 
     response_id: str
@@ -79,6 +80,7 @@ class RunPlan:
     delta_seconds: float = 0.0
     shown: list[JsonObject] | None = None
     asked: Asked = field(default_factory=Asked)
+    public: PublicId | None = None
 
     @property
     def background(self) -> bool:
@@ -88,8 +90,8 @@ class RunPlan:
     @property
     def stored_parent(self) -> str:
         """The stored response it continues by its id, which the store must still know; "" for none."""
-        named = self.request.previous_response_id
-        return named if named and self.parent and self.parent.stored else ""
+        named = self.request.previous_response_id is not None
+        return self.parent.response_id if named and self.parent and self.parent.stored else ""
 
     @property
     def resumable(self) -> bool:

@@ -18,6 +18,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.items import ItemReference, OpenedCompaction
 from responses_app.protocol.prompt import PromptWriter, count_omitted, is_of_user, render_items, text_of
+from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.compaction import bounded, plan_compaction, summary_sampling
@@ -33,8 +34,8 @@ _USER = MessageKind.USER.value
 class Draft:
     """What a plan is made of. `input_items` are the request's own, each with an id; `created_at` in Unix seconds.
 
-    `format` is how the model is written to. `tools` are those that this server runs. `seal` seals for the
-    request's project.
+    `format` is how the model is written to. `tools` are those that this server runs. `seal` seals for the request's
+    project. `public` is what clients are to call the response, None for its own id.
     """
 
     response_id: str
@@ -48,6 +49,7 @@ class Draft:
     stored: bool
     tools: Mapping[str, BaseTool]
     seal: Callable[[bytes], str]
+    public: PublicId | None = None
 
     @property
     def is_long(self) -> bool:
@@ -104,6 +106,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         rules=rules,
         grammar=grammar,
         compaction=plan,
+        public=draft.public,
         shown=draft.format.messages_of(as_tokens(prompt)) if request.enable_response_messages else None,
     )
 

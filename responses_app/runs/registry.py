@@ -132,7 +132,7 @@ class RunRegistry:
                 self.cancel(source, reason=reason)
 
         journal = source.journal
-        words = wording(dialect, Scene(source.response_id, journal.calls, no_limits))
+        words = wording(dialect, Scene(source.response()["id"], journal.calls, no_limits))
         cursor = journal.attach(_unheard, dropped, starting_after=starting_after, wording=words)
         self._readers.add(cursor)
         self._end_grace(source)

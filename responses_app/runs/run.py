@@ -43,7 +43,7 @@ from responses_app.runs.measuring import RunClock, report
 from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import CompactionPlan, RunPlan
 from responses_app.runs.tool_calls import CUT_CALL, call_tool
-from responses_app.stores.base import Claim, ClaimLost, ParentGone, StoreError
+from responses_app.stores.base import Claim, ClaimLost, NameTaken, ParentGone, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
@@ -110,6 +110,9 @@ class ResponseRun:
         """Return the response object as it stands."""
         return self._machine.stream.snapshot()
 
+    def _kept(self) -> ResponseObject:
+        return self._machine.stream.kept()
+
     def begin(self) -> None:
         """Say that it runs, if that is not said: so its reader, once it has one, has what to write at once."""
         if not self._machine.stream.has_begun:
@@ -137,19 +140,19 @@ class ResponseRun:
     async def accept(self, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another worker has kept it already.
 
-        Raises `StoreError`; `ParentGone` where what it continues is gone. Else nobody knows whether one that raised is
-        kept or will be: if so, it ends as failed, unless it is for another try.
+        Raises `StoreError`; `ParentGone` where what it continues is gone, `NameTaken`. Else nobody knows whether one
+        that raised is kept or will be: if so, it ends as failed, unless it is for another try.
         """
         status = Status.QUEUED if self.plan.background else Status.IN_PROGRESS
         status = self.status if self._machine.stream.has_begun else status
         try:
-            await self._persistence.accept({**self.response(), "status": status.value}, again=again)
-        except (ClaimLost, ParentGone):
+            await self._persistence.accept({**self._kept(), "status": status.value}, again=again)
+        except (ClaimLost, NameTaken, ParentGone):
             raise
         except StoreError:
             if not again:
                 error = failure(None, self.plan.origin.request_id)
-                self._persistence.refuse(as_failed(self.response(), error))
+                self._persistence.refuse(as_failed(self._kept(), error))
             raise
 
     def follow(self) -> None:
@@ -328,7 +331,7 @@ class ResponseRun:
         assert self._log is not None, "background responses are stored"
         try:
             await self._log.flush()
-            await self._persistence.give_back(self.response())
+            await self._persistence.give_back(self._kept())
             logger.info("response %s goes to another worker: the server stops", self.response_id)
         except StoreError as problem:
             logger.error("response %s could not be given to another worker: %s", self.response_id, problem)

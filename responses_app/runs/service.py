@@ -22,6 +22,7 @@ from responses_app.protocol.errors import (
 )
 from responses_app.protocol.identified import identified
 from responses_app.protocol.inputs import Asked
+from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.requests import ENCRYPTED_REASONING, CreateRequest, parse_create
 from responses_app.protocol.resources import ResponseObject, new_response
 from responses_app.protocol.sealing import Sealer
@@ -34,6 +35,7 @@ from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.log import LiveLogs, RunLog
 from responses_app.runs.machines import wanted_tools
+from responses_app.runs.naming import Naming, as_conflict, id_taken, turn_in_progress
 from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import Origin, RunPlan
 from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact
@@ -47,6 +49,7 @@ from responses_app.stores.base import (
     AcceptedResponse,
     Claim,
     ClaimLost,
+    NameTaken,
     ParentGone,
     StoredResponse,
     StoreError,
@@ -90,6 +93,10 @@ class ResponseService:
     limits: ServiceLimits
     live: LiveLogs
     unsaved: deque[StoredResponse] = field(default_factory=deque, init=False)
+    naming: Naming = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.naming = Naming(self.stores.responses, self.registry, new_id=self.new_id)
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -109,7 +116,7 @@ class ResponseService:
         `recall` finds the chains that the caller's connection remembers. Raises `ApiError` for everything that can be
         known before `response.created`.
         """
-        model, plan = await self._plan(request, origin, recall)
+        model, plan = await self._plan(request, origin, recall, dialect=dialect)
         run = self._run(plan, model)
         self._note_omissions(plan)
         if plan.background:
@@ -212,20 +219,43 @@ class ResponseService:
             accepting.add_done_callback(tell)
             raise
         except ParentGone as gone:
-            raise previous_response_not_found(run.plan.stored_parent) from gone
+            raise previous_response_not_found(str(run.plan.request.previous_response_id)) from gone
+        except NameTaken as taken:
+            assert run.plan.public is not None, "only a public id can be another's"
+            chosen = run.plan.request.request_id is not None
+            raise (id_taken if chosen else turn_in_progress)(run.plan.public) from taken
         except StoreError as error:
             raise store_away() from error
 
     async def _plan(
-        self, request: CreateRequest, origin: Origin, recall: Recall, *, accepted: AcceptedResponse | None = None
+        self,
+        request: CreateRequest,
+        origin: Origin,
+        recall: Recall,
+        *,
+        dialect: Dialect = OPENAI,
+        accepted: AcceptedResponse | None = None,
     ) -> tuple[ServedModel, RunPlan]:
-        model, draft, info = await self._draft(request, origin, recall, accepted=accepted)
+        try:
+            model, draft, info = await self._draft(request, origin, recall, accepted=accepted)
+        except ApiError as error:
+            raise as_conflict(error) if dialect.one_id_a_turn else error from None
+        draft = replace(draft, public=await self._public_id(draft, dialect, accepted))
         if draft.is_long:
             plan = await asyncio.to_thread(make_plan, draft, model.engine, info)
         else:
             plan = make_plan(draft, model.engine, info)
         await check_grammar(plan, model.engine)
         return model, plan
+
+    async def _public_id(self, draft: Draft, dialect: Dialect, accepted: AcceptedResponse | None) -> PublicId | None:
+        if accepted is not None:
+            known = accepted.response.get("public_id")
+            return PublicId(*known) if known else None
+        try:
+            return await self.naming.public_id(draft.origin.project, draft.request, draft.context.parent, dialect)
+        except StoreError as error:
+            raise store_away() from error
 
     async def _draft(
         self, request: CreateRequest, origin: Origin, recall: Recall, *, accepted: AcceptedResponse | None = None
@@ -283,6 +313,8 @@ class ResponseService:
             store=plan.stored,
             service_tier=self.limits.tiers.choose(plan.request.service_tier),
         )
+        if plan.public is not None:
+            response["public_id"] = plan.public
         if plan.shown is not None:
             response |= {"input_messages": plan.shown, "output_messages": []}
         return response

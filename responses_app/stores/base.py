@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
+from responses_app.protocol.public_ids import Leg, PublicId
 from responses_app.protocol.resources import ResponseObject
 
 
@@ -30,7 +31,7 @@ class AcceptedResponse:
     `response` is the object as clients read it, `claim` that of the process that runs it. `request` is what a
     background response was asked: with it another worker can run it, and go on behind `log`, which is what came to it
     so far. `again`: it was accepted before, and taken over; if it was deleted meanwhile, it stays deleted. `parent` is
-    the stored response that it continues, "" for none.
+    the stored response that it continues, "" for none. `public` is what clients call it, None for its own id.
     """
 
     project: str
@@ -42,6 +43,7 @@ class AcceptedResponse:
     again: bool = False
     parent: str = ""
     log: bytes = b""
+    public: PublicId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +198,10 @@ class ParentGone(StoreError):
     """What a response continues was deleted, or its time is over."""
 
 
+class NameTaken(StoreError):
+    """Clients call another response as they are to call this one: it is not kept."""
+
+
 class ClaimLost(StoreError):
     """Another worker has taken the response over: nothing was written, and nothing is to be written any more."""
 
@@ -221,7 +227,8 @@ class BaseResponseStore(ABC):
         """Keep a response that is about to run (or, `again`, one that was taken over and is about to run).
 
         A response that has ended stays as it is. Raises `StoreError`, and `ClaimLost`; `ParentGone`, and nothing is
-        kept, where its `parent` is not known (any more).
+        kept, where its `parent` is not known (any more); `NameTaken`, and nothing is kept, where its `public` id is
+        another response's.
         """
 
     @abstractmethod
@@ -254,6 +261,10 @@ class BaseResponseStore(ABC):
     @abstractmethod
     async def knows(self, project: str, response_id: str) -> bool:
         """Whether there is such a response, whatever its status. Raises `StoreError`."""
+
+    @abstractmethod
+    async def newest_leg(self, project: str, name: str) -> Leg | None:
+        """Return the newest of the responses that clients call so; None where `name` is not a public id."""
 
     @abstractmethod
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:

@@ -9,6 +9,7 @@ from itertools import islice
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.items import SampledItem
+from responses_app.protocol.public_ids import Leg
 from responses_app.protocol.resources import RUNNING, ResponseObject, Status, as_failed
 from responses_app.stores.base import (
     AcceptedResponse,
@@ -18,6 +19,7 @@ from responses_app.stores.base import (
     ClaimLost,
     LogAppend,
     LogNews,
+    NameTaken,
     Orphans,
     ParentGone,
     Purged,
@@ -74,6 +76,7 @@ class MemoryResponseStore(BaseResponseStore):
         self._now = now
         self._responses: dict[_Key, _Kept] = {}
         self._owners: dict[_Key, _Key] = {}  # the responses of output items
+        self._names: dict[_Key, dict[int, str]] = {}  # the responses of public ids, by their legs
         self._workers: dict[str, float] = {}  # when each was seen
 
     async def accept(self, accepted: AcceptedResponse) -> None:
@@ -81,6 +84,10 @@ class MemoryResponseStore(BaseResponseStore):
         before = self._held(key, accepted.claim)
         if accepted.parent and before is None and not await self.knows(accepted.project, accepted.parent):
             raise ParentGone(accepted.parent)
+        if accepted.public is not None and before is None and not accepted.again:
+            legs = self._names.setdefault((accepted.project, accepted.public.name), {})
+            if legs.setdefault(accepted.public.leg, key[1]) != key[1]:
+                raise NameTaken(f"{accepted.public} is another response's")
         if before.runs if before else not accepted.again:
             self._responses[key] = _Kept(
                 accepted, accepted.response, accepted.claim, before.log if before else accepted.log
@@ -125,6 +132,11 @@ class MemoryResponseStore(BaseResponseStore):
 
     async def knows(self, project: str, response_id: str) -> bool:
         return self._known(project, response_id) is not None
+
+    async def newest_leg(self, project: str, name: str) -> Leg | None:
+        legs = self._names.get((project, name), {})
+        known = [number for number, response_id in legs.items() if self._known(project, response_id)]
+        return Leg(legs[max(known)], max(known)) if known else None
 
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
         kept = self._known(project, response_id)
@@ -252,3 +264,9 @@ class MemoryResponseStore(BaseResponseStore):
     def _remove(self, key: _Key) -> None:
         for sampled in self._responses.pop(key).sampled:
             self._owners.pop((key[0], sampled.id), None)
+        for name, legs in list(self._names.items()):
+            remaining = {leg: response_id for leg, response_id in legs.items() if (name[0], response_id) != key}
+            if remaining:
+                self._names[name] = remaining
+            else:
+                del self._names[name]

@@ -22,7 +22,8 @@ from responses_app.protocol.conversations import (
 )
 from responses_app.protocol.errors import JsonObject, conversation_not_found
 from responses_app.protocol.identified import identified
-from responses_app.protocol.pages import check_include_query, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.item_resources import with_included
+from responses_app.protocol.pages import list_page, parse_include_query, parse_list_query, unknown_cursor
 from responses_app.protocol.validation import missing
 from responses_app.runs.history import store_away
 from responses_app.runs.plan import PROJECT
@@ -110,7 +111,7 @@ async def _delete(request: HttpRequest, conversation_id: str) -> HttpResponse:
 async def _list_items(request: HttpRequest, conversation_id: str) -> HttpResponse:
     query = query_of(request)
     wanted = parse_list_query(query)
-    check_include_query(query)
+    include = parse_include_query(query)
     store = get_site().conversations
     entries = await store.entries(
         PROJECT, conversation_id, after=wanted.after, descending=wanted.descending, limit=wanted.limit + 1
@@ -119,27 +120,27 @@ async def _list_items(request: HttpRequest, conversation_id: str) -> HttpRespons
         if wanted.after is None or await store.get(PROJECT, conversation_id) is None:
             raise conversation_not_found(conversation_id)
         raise unknown_cursor(wanted.after)
-    return json_response(_page(entries[: wanted.limit], has_more=len(entries) > wanted.limit))
+    return json_response(_page(entries[: wanted.limit], include, has_more=len(entries) > wanted.limit))
 
 
 async def _add_items(request: HttpRequest, conversation_id: str) -> HttpResponse:
-    check_include_query(query_of(request))
+    include = parse_include_query(query_of(request))
     added = await _whole(await read_json(request, parse_added_items, get_site().reader))
     entries = await get_site().conversations.append(PROJECT, conversation_id, added)
     if entries is None:
         raise conversation_not_found(conversation_id)
-    return json_response(_page(entries, has_more=False))
+    return json_response(_page(entries, include, has_more=False))
 
 
 async def _get_item(request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
-    check_include_query(query_of(request))
+    include = parse_include_query(query_of(request))
     store = get_site().conversations
     entry = await store.entry(PROJECT, conversation_id, item_id)
     if entry is None:
         if await store.get(PROJECT, conversation_id) is None:
             raise conversation_not_found(conversation_id)
         raise item_not_found(conversation_id, item_id)
-    return json_response(_item(entry))
+    return json_response(_item(entry, include))
 
 
 async def _remove_item(request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
@@ -178,9 +179,9 @@ def _object(record: ConversationRecord) -> JsonObject:
     )
 
 
-def _item(entry: ConversationEntry) -> JsonObject:
-    return item_object(entry.item, created_at=entry.created_at)
+def _item(entry: ConversationEntry, include: Sequence[str]) -> JsonObject:
+    return with_included(item_object(entry.item, created_at=entry.created_at), include)
 
 
-def _page(entries: Sequence[ConversationEntry], *, has_more: bool) -> JsonObject:
-    return list_page([_item(entry) for entry in entries], has_more=has_more)
+def _page(entries: Sequence[ConversationEntry], include: Sequence[str], *, has_more: bool) -> JsonObject:
+    return list_page([_item(entry, include) for entry in entries], has_more=has_more)

@@ -17,8 +17,8 @@ from responses_app.http import (
 from responses_app.protocol.compact_requests import compacted_response, parse_compact
 from responses_app.protocol.dialects import HEADER, Dialect
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.item_resources import input_item_resource
-from responses_app.protocol.pages import Query, check_include_query, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.item_resources import input_item_resource, with_included
+from responses_app.protocol.pages import Query, list_page, parse_include_query, parse_list_query, unknown_cursor
 from responses_app.protocol.requests import CreateRequest
 from responses_app.runs.plan import PROJECT, Origin
 from responses_app.runs.reader import ResponseReader
@@ -53,7 +53,7 @@ async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
         raise MethodNotAllowed(str(request.method), ["GET", "DELETE"])
     dialect = _dialect(site, request)
     query = query_of(request)
-    check_include_query(query)
+    parse_include_query(query)  # a response's own output keeps what it was created with
     starting_after = _starting_after(query)
     if _flag(query, "stream"):
         reader = await site.responses.follow(PROJECT, response_id, starting_after=starting_after, dialect=dialect)
@@ -74,7 +74,7 @@ async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
     _only(request, "GET")
     query = query_of(request)
     wanted = parse_list_query(query)
-    check_include_query(query)
+    include = parse_include_query(query)
     items = list(await get_site().responses.input_items(PROJECT, response_id))
     if wanted.descending:
         items.reverse()
@@ -85,9 +85,8 @@ async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
             raise unknown_cursor(wanted.after)
         start = ids.index(wanted.after) + 1
     page = items[start : start + wanted.limit]
-    return json_response(
-        list_page([input_item_resource(item) for item in page], has_more=start + len(page) < len(items))
-    )
+    shown = [with_included(input_item_resource(item), include) for item in page]
+    return json_response(list_page(shown, has_more=start + len(page) < len(items)))
 
 
 async def input_tokens(request: HttpRequest) -> HttpResponse:

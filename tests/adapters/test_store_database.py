@@ -21,17 +21,22 @@ from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, same_c
 from tests.contracts.store_claims import ClaimsContract
 from tests.contracts.store_life import LifeContract
 from tests.contracts.store_logs import LogsContract
+from tests.contracts.store_names import NamesContract
 from tests.contracts.store_parents import ParentContract
 from tests.postgres_server import PostgresServer
 
 
-class TestOnSqlite(DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract):
+class TestOnSqlite(
+    DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract, NamesContract
+):
     @pytest.fixture
     def url(self, sqlite_url: str) -> str:
         return sqlite_url
 
 
-class TestOnPostgres(DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract):
+class TestOnPostgres(
+    DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract, NamesContract
+):
     @pytest.fixture
     def url(self, postgres_url: str) -> str:
         return postgres_url

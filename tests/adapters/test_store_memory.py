@@ -9,10 +9,11 @@ from tests.contracts.store import StoreContract, Turn, exchange, sampled_text
 from tests.contracts.store_claims import ClaimsContract
 from tests.contracts.store_life import LifeContract, OpenStore
 from tests.contracts.store_logs import LogsContract
+from tests.contracts.store_names import NamesContract
 from tests.contracts.store_parents import ParentContract
 
 
-class TestMemoryResponseStore(StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract):
+class TestMemoryResponseStore(StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract, NamesContract):
     @pytest.fixture
     def store(self) -> MemoryResponseStore:
         return MemoryResponseStore()

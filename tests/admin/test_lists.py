@@ -8,7 +8,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from responses_app.admin import lists
-from responses_app.models import Conversation, ConversationItem, Response
+from responses_app.models import Conversation, ConversationItem, PublicName, Response
 from tests.admin import samples
 
 LIST = "/admin/responses_app/response/"
@@ -99,6 +99,14 @@ def test_search_finds_ids_their_beginnings_what_continues_them_and_conversations
         assert listed(admin, f"?q={nothing}") == []
     for everything in ("%20", "%00"):  # Django's form refuses a NUL
         assert len(listed(admin, f"?q={everything}")) == 3
+
+
+def test_search_finds_what_clients_know_by_another_id(admin: Client) -> None:
+    for number in (1, 2, 3):
+        samples.response(number)
+    for number in (1, 2):
+        PublicName.objects.create(id=f"resp_{number:032x}", name="my-id", leg=number)
+    assert set(listed(admin, "?q=my-id")) == {f"resp_{number:032x}" for number in (1, 2)}
 
 
 def test_search_says_what_it_looks_for(admin: Client) -> None:

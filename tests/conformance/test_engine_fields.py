@@ -78,6 +78,7 @@ def test_what_is_not_allowed_is_told(client: OpenAI, fields: dict[str, str], par
 
 
 OPEN = {
+    "request_id": "my-id",
     "priority": -5,
     "cache_salt": "salt",
     "enable_response_messages": True,
@@ -186,6 +187,10 @@ def test_what_was_said_before_stays_in_the_chain(open_client: OpenAI, open_journ
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
+        ({"request_id": ""}, "request_id"),
+        ({"request_id": "a/b"}, "request_id"),
+        ({"request_id": "x" * 65}, "request_id"),
+        ({"request_id": "compact"}, "request_id"),
         ({"cache_salt": ""}, "cache_salt"),
         ({"cache_salt": 5}, "cache_salt"),
         ({"priority": "soon"}, "priority"),
@@ -209,3 +214,43 @@ def test_what_is_wrong_with_them_is_told(open_client: OpenAI, fields: dict[str, 
     with pytest.raises(openai.BadRequestError) as refused:
         open_client.responses.create(input="hi", extra_body=fields)
     assert refused.value.param == param
+
+
+def test_lists_have_what_an_include_asks_for(client: OpenAI) -> None:
+    url = "data:image/png;base64,AA=="
+    picture = {"type": "input_image", "image_url": url, "detail": "auto"}
+    item: Any = {"type": "message", "role": "user", "content": [picture]}
+    conversation = client.conversations.create(items=[item])
+    response = client.responses.create(input=[item])
+    name: Any = "message.input_image.image_url"
+    for include, expected in (([], None), ([name], url), (["message.output_text.logprobs"], None)):
+        asked: Any = client.responses.input_items.list(response.id, include=include).data[0]
+        listed: Any = client.conversations.items.list(conversation.id, include=include).data[0]
+        got: Any = client.conversations.items.retrieve(listed.id, conversation_id=conversation.id, include=include)
+        assert [each.content[0].image_url for each in (asked, listed, got)] == [expected] * 3
+
+
+def test_an_id_that_the_client_chooses(open_client: OpenAI) -> None:
+    first = open_client.responses.create(input="hi", extra_body={"request_id": "vllm-1"})
+    assert first.id == "vllm-1"
+    assert open_client.responses.retrieve("vllm-1") == first
+    *_, last = open_client.responses.retrieve("vllm-1", stream=True)
+    assert last.response == first  # type: ignore[union-attr]
+    assert open_client.responses.input_items.list("vllm-1").data[0].type == "message"
+    more = open_client.responses.create(input="more", previous_response_id="vllm-1")
+    assert more.previous_response_id == "vllm-1"
+    with pytest.raises(openai.ConflictError) as refused:
+        open_client.responses.create(input="hi", extra_body={"request_id": "vllm-1"})
+    assert (refused.value.param, refused.value.code) == ("request_id", "request_id_taken")
+    with pytest.raises(openai.ConflictError):
+        open_client.responses.create(input="hi", extra_body={"request_id": more.id})
+    background = open_client.responses.create(input="hi", background=True, extra_body={"request_id": "vllm-2"})
+    assert background.id == "vllm-2"
+    with pytest.raises(openai.BadRequestError):
+        open_client.responses.cancel("vllm-1")
+    open_client.responses.delete("vllm-1")
+    with pytest.raises(openai.NotFoundError):
+        open_client.responses.retrieve("vllm-1")
+    with open_client.responses.stream(input="hi", model="scripted", extra_body={"request_id": "vllm-1"}) as stream:
+        ids = {event.response.id for event in stream if hasattr(event, "response")}
+    assert ids == {"vllm-1"}

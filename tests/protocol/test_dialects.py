@@ -100,7 +100,7 @@ def test_an_event_keeps_everything_but_its_name(type: EventType) -> None:
         assert orjson.loads(json) == {**orjson.loads(event.as_json()), "type": name}
 
 
-@pytest.mark.parametrize("text", ["openai", "ping-events"])
+@pytest.mark.parametrize("text", ["openai", "ping-events", "turn-id"])
 def test_what_words_no_event_otherwise_costs_none_a_look(text: str) -> None:
     assert in_dialect(text) is None
 

@@ -9,7 +9,7 @@ import pytest
 from tests.clients import Frame, http_client, read_error_answer, read_error_frame, server_sent
 from tests.server import Server
 from tests.transports.conftest import Connect
-from tests.transports.scripts import WEATHER
+from tests.transports.scripts import WEATHER, gate, release
 
 HEADER = "Respsite-Dialect"
 OPEN_RESPONSES = {HEADER: "open-responses"}
@@ -140,6 +140,87 @@ async def test_a_websocket_in_older_words(server: Server, open_socket: Connect) 
     assert {frame["stream_id"] for frame in other.log} == {"lane"}
     kept = [frame for frame in other.log if frame["type"] != "response.tool_call.delta"]
     assert [frame["sequence_number"] for frame in kept] == list(range(len(plain.log)))
+
+
+CODEX = {HEADER: "codex-turn"}
+
+
+def returned(response: Frame, output: str = "18") -> list[Frame]:
+    """Return what came of a response's last call."""
+    return [{"type": "function_call_output", "call_id": response["output"][-1]["call_id"], "output": output}]
+
+
+async def test_a_turn_has_one_id_over_http(http: httpx.AsyncClient) -> None:
+    http.headers.update(CODEX)
+    asked = {**THINKS, "stream": True}
+    async with http.stream("POST", "/responses", json=asked) as answer:
+        first = await events_of(answer)
+    call, response = first[-2]["item"], first[-1]["response"]
+    assert [event["type"] for event in first if "tool_call.delta" in event["type"]] == []
+    assert "response.function_call_arguments.delta" in types(first)
+    assert "response.reasoning.delta" in types(first)
+    [added] = [event["item"] for event in first if event["type"] == "response.output_item.added"][1:]
+    assert (added["id"], added["call_id"]) == (call["id"], call["call_id"])
+    name = response["id"]
+    more = {"previous_response_id": name, "tools": [WEATHER], "stream": True}
+    async with http.stream("POST", "/responses", json={**more, "input": returned(response)}) as answer:
+        second = await events_of(answer)
+    assert {event["response"]["id"] for event in second if "response" in event} == {name}
+    assert [event["sequence_number"] for event in second] == list(range(len(second)))
+    assert [item["type"] for item in second[-1]["response"]["output"]] == ["message"]
+    kept = (await http.get(f"/responses/{name}")).json()
+    assert kept == second[-1]["response"]
+    async with http.stream("GET", f"/responses/{name}?stream=true&starting_after=1") as answer:
+        assert await events_of(answer) == second[2:]
+    listed = (await http.get(f"/responses/{name}/input_items")).json()["data"]
+    assert [item["type"] for item in listed] == ["function_call_output"]
+    body = {**more, "stream": False, "input": "Now something else."}
+    third = (await http.post("/responses", json=body)).json()
+    assert third["id"] != name
+    assert (await http.delete(f"/responses/{name}")).json()["id"] == name
+    assert (await http.get(f"/responses/{name}")).json() == response, "the leg before it"
+    assert (await http.delete(f"/responses/{name}")).status_code == 200
+    assert (await http.get(f"/responses/{name}")).status_code == 404
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_turn_has_one_id_over_a_websocket(server: Server, open_socket: Connect, store: bool) -> None:
+    socket = await open_socket(server, additional_headers=CODEX)
+    fields = {"tools": [WEATHER], "store": store}
+    await socket.create("[weather]", "lane", **fields)
+    first = (await socket.answer("lane"))[-1]["response"]
+    name = first["id"]
+    await socket.create(returned(first), "lane", previous_response_id=name, **fields)
+    second = await socket.answer("lane")
+    assert {frame["response"]["id"] for frame in second if "response" in frame} == {name}
+    assert [frame["sequence_number"] for frame in second] == list(range(len(second)))
+    completed = {"type": "function_call", "name": "get_weather", "arguments": "", "status": "completed"}
+    call_id = first["output"][-1]["call_id"]
+    await socket.create([{**completed, "call_id": call_id}], "fork", previous_response_id=name, **fields)
+    third = (await socket.answer("fork"))[-1]["response"]
+    assert third["id"] == name, "a third leg, in another lane"
+    await socket.create("More", "lane", previous_response_id=name, **fields)
+    fourth = (await socket.answer("lane"))[-1]["response"]
+    assert fourth["id"] != name
+    assert fourth["previous_response_id"] == name
+
+
+async def test_a_turn_that_goes_on_twice_at_once_is_a_conflict(server: Server, http: httpx.AsyncClient) -> None:
+    http.headers.update(CODEX)
+    first = (await http.post("/responses", json={"input": "[weather]", "tools": [WEATHER]})).json()
+    more = {"previous_response_id": first["id"], "tools": [WEATHER], "stream": True}
+    body = {**more, "input": returned(first, gate("e1"))}
+    async with http.stream("POST", "/responses", json=body) as running:
+        events = server_sent(running)
+        assert (await anext(events))[0] == "response.created"
+        read_error_answer(
+            await http.post("/responses", json={**body, "stream": False}),
+            status=409,
+            code="previous_response_in_progress",
+            param="previous_response_id",
+        )
+        release(server, "e1")
+        assert [name async for name, _ in events][-2] == "response.completed"
 
 
 async def test_an_unknown_dialect_is_refused(server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:

@@ -31,6 +31,13 @@ FLAGS = {  # older names, and the settings they stand for
 }
 
 
+SWITCHES = ("--responses-compatibility-mode",)  # that need no value: `on` is meant then
+PRESETS = {  # older flags, and the presets of RESPONSES_DIALECT that they stand for
+    "--compatibility-mode": "codex-turn",
+    "--legacy-reasoning-events": "legacy-events",
+}
+
+
 class Command(BaseCommand):
     """Serves on HOST and PORT until it is interrupted."""
 
@@ -40,15 +47,22 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the settings that have a flag."""
         for flag, variable in FLAGS.items():
-            parser.add_argument(flag, dest=variable, metavar="VALUE", help=f"same as {variable}=VALUE")
+            alone = {"nargs": "?", "const": "on"} if flag in SWITCHES else {}
+            parser.add_argument(flag, dest=variable, metavar="VALUE", help=f"same as {variable}=VALUE", **alone)
         parser.add_argument(
             "--disable-responses-store", dest="RESPONSES_STORE", action="store_const", const="off",
             help="same as RESPONSES_STORE=off",
         )  # fmt: skip
+        for flag, preset in PRESETS.items():
+            parser.add_argument(
+                flag, dest="presets", action="append_const", const=preset, help=f"same as RESPONSES_DIALECT={preset}"
+            )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Start over with the flags as settings, or serve."""
         given = {name: options[name] for name in (*FLAGS.values(), "RESPONSES_STORE") if options.get(name)}
+        if options.get("presets"):
+            given["RESPONSES_DIALECT"] = ",".join(options["presets"])
         if given:
             os.environ.update(given)
             os.execv(sys.executable, [sys.executable, sys.argv[0], "serve"])  # settings are read once, at the start

@@ -12,9 +12,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.models import Conversation, ConversationItem
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
+from responses_app.protocol.public_ids import Leg
 from responses_app.protocol.resources import ResponseObject
 from responses_app.stores.base import LogNews, StoredLog
-from responses_app.stores.database.response_sql import LOGS, RESPONSES, SAMPLED, in_parts, placeholders
+from responses_app.stores.database.response_sql import LOGS, NAMES, RESPONSES, SAMPLED, in_parts, placeholders
 from responses_app.stores.database.rows import sampled_item, time_value
 
 _FRESH = "response.project = %s AND response.created_at > %s"
@@ -31,6 +32,10 @@ SELECT response.status, part.position, part.data FROM {RESPONSES} AS response
 LEFT JOIN {LOGS} AS part ON part.response_id = response.id AND part.position >= COALESCE(
     (SELECT MAX(before.position) FROM {LOGS} AS before WHERE before.response_id = %s AND before.position <= %s), 0)
 WHERE response.id = %s AND {_FRESH} ORDER BY part.position
+"""
+_NEWEST_LEG = f"""
+SELECT response.id, named.leg FROM {NAMES} AS named JOIN {RESPONSES} AS response ON response.id = named.id
+WHERE named.name = %s AND named.project = %s AND {_FRESH} ORDER BY named.leg DESC LIMIT 1
 """
 _OF_RESPONSES = f"""
 SELECT {{columns}} FROM {SAMPLED} AS item JOIN {RESPONSES} AS response ON response.id = item.response_id
@@ -53,6 +58,14 @@ def response(connection: BaseDatabaseWrapper, project: str, response_id: str, *,
 def exists(connection: BaseDatabaseWrapper, project: str, response_id: str, *, since: float) -> bool:
     """Whether there is such a response."""
     return bool(_row(connection, "1", project, response_id, since))
+
+
+def newest_leg(connection: BaseDatabaseWrapper, project: str, name: str, *, since: float) -> Leg | None:
+    """Return the newest of the responses that clients call so."""
+    with connection.cursor() as cursor:
+        cursor.execute(_NEWEST_LEG, [name, project, project, time_value(connection, since)])
+        row = cursor.fetchone()
+    return Leg(*row) if row else None
 
 
 def input_items(

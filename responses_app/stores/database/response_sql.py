@@ -10,7 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
-from responses_app.models import ChainPart, LogPart, Response, SampledItem, Worker
+from responses_app.models import ChainPart, LogPart, PublicName, Response, SampledItem, Worker
 from responses_app.protocol import resources
 from responses_app.stores.base import Claim
 
@@ -81,6 +81,7 @@ def _held(writing: Writing) -> Writing:
 PARTS = ChainPart._meta.db_table
 SAMPLED = SampledItem._meta.db_table
 LOGS = LogPart._meta.db_table
+NAMES = PublicName._meta.db_table
 WORKERS = Worker._meta.db_table
 
 KEEP_RESPONSE = _held(_upsert(Response))
@@ -105,6 +106,10 @@ CLAIM_RESPONSE = Writing(f"UPDATE {RESPONSES} SET worker = %s, epoch = epoch + 1
 FAIL_RESPONSE = Writing(
     f"UPDATE {RESPONSES} SET status = %s, body = %s, worker = '', request = NULL, epoch = epoch + 1 WHERE id = %s",
     ["status", "body", "id"],
+)
+KEEP_NAME = Writing(
+    f"INSERT INTO {NAMES} (id, project, name, leg) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
+    ["id", "project", "name", "leg"],
 )
 KEEP_PART = _upsert(ChainPart)
 KEEP_SAMPLED = _upsert(SampledItem)

@@ -17,6 +17,7 @@ from django.db.migrations.executor import MigrationExecutor
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
+from responses_app.protocol.public_ids import Leg
 from responses_app.protocol.resources import ResponseObject
 from responses_app.stores.base import (
     AcceptedResponse,
@@ -26,6 +27,7 @@ from responses_app.stores.base import (
     ClaimLost,
     LogAppend,
     LogNews,
+    NameTaken,
     Orphans,
     ParentGone,
     Purged,
@@ -89,6 +91,8 @@ class DatabaseResponseStore(BaseResponseStore):
         step = await self._step(Acceptance(accepted, self._known_since()))
         if step.refused:
             raise ParentGone(accepted.parent)
+        if step.taken:
+            raise NameTaken(f"{accepted.public} is another response's")
 
     async def begin(self, project: str, response_id: str, claim: Claim) -> None:
         await self._step(Begun(project, response_id, claim))
@@ -115,6 +119,12 @@ class DatabaseResponseStore(BaseResponseStore):
             return False
         since = self._known_since()
         return await self._readers.run(lambda db: lookups.exists(db, project, response_id, since=since))
+
+    async def newest_leg(self, project: str, name: str) -> Leg | None:
+        if not can_be_known(name):
+            return None
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.newest_leg(db, project, name, since=since))
 
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
         if not can_be_known(response_id):

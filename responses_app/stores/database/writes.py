@@ -59,9 +59,11 @@ from responses_app.stores.database.response_sql import (
     DROP_LOG_PARTS,
     END_RESPONSE,
     KEEP_LOG,
+    KEEP_NAME,
     KEEP_PART,
     KEEP_RESPONSE,
     KEEP_SAMPLED,
+    NAMES,
     PARTS,
     RESPONSES,
     Row,
@@ -116,13 +118,14 @@ Act = Acceptance | Begun | GivenBack | StoredResponse
 class Step:
     """A step in a response's life.
 
-    Afterwards it is `lost` if its claim was not the present one, and `refused` if what it continues is not known;
-    nothing was written then.
+    Afterwards it is `lost` if its claim was not the present one, `refused` if what it continues is not known, and
+    `taken` if its public id is another response's; nothing was written then.
     """
 
     act: Act
     lost: bool = False
     refused: bool = False
+    taken: bool = False
 
     @property
     def response_id(self) -> str:
@@ -222,9 +225,10 @@ def _waves(steps: Iterable[Step]) -> Sequence[Sequence[Step]]:
 def _accept(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
     new, changed = [], []
     _refuse(cursor, [step for step in steps if isinstance(step.act, Acceptance)])
+    _name(cursor, [step for step in steps if isinstance(step.act, Acceptance) and not step.refused])
     for step in steps:
         match step.act:
-            case Acceptance(accepted=accepted) if not step.refused:
+            case Acceptance(accepted=accepted) if not (step.refused or step.taken):
                 (changed if accepted.again else new).append((step, accepted_row(cursor.db, accepted)))
             case GivenBack(accepted=accepted):
                 changed.append((step, returned_row(cursor.db, accepted)))
@@ -246,6 +250,25 @@ def _refuse(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
     kept = _existing(cursor, f"id FROM {RESPONSES}", [step.response_id for step in orphans], "FOR UPDATE")
     for step, _ in continuing:
         step.refused = step in orphans and step.response_id not in kept
+
+
+def _name(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
+    """Give responses their public ids; those that are taken already are refused.
+
+    Two transactions that want the same id: the second waits for the first, and finds it taken.
+    """
+    rows = [
+        {"id": step.response_id, "project": accepted.project, **accepted.public._asdict()}
+        for step in steps
+        if isinstance(step.act, Acceptance) and (accepted := step.act.accepted).public and not accepted.again
+    ]
+    if not rows:
+        return
+    KEEP_NAME.run(cursor, sorted(rows, key=lambda row: (row["project"], row["name"], row["leg"])))
+    named = _existing(cursor, f"id FROM {NAMES}", [row["id"] for row in rows], "FOR KEY SHARE")
+    wanted = {row["id"] for row in rows}
+    for step in steps:
+        step.taken = step.response_id in wanted and step.response_id not in named
 
 
 def _known(cursor: CursorWrapper, response_ids: Sequence[str], *, since: float) -> set[tuple[str, str]]:

@@ -1,0 +1,90 @@
+"""What clients are to call a response: by its own id, by one that they choose, or by that of its whole turn."""
+
+import logging
+from collections.abc import Callable
+
+from responses_app.protocol import ids
+from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.dialects import Dialect
+from responses_app.protocol.errors import ApiError, conflict
+from responses_app.protocol.items import FunctionCall, ParsedItem
+from responses_app.protocol.prompt import is_of_user
+from responses_app.protocol.public_ids import PublicId
+from responses_app.protocol.requests import CreateRequest
+from responses_app.runs.registry import RunRegistry
+from responses_app.stores.base import BaseResponseStore
+
+logger = logging.getLogger("respsite.runs")
+
+
+class Naming:
+    """Gives public ids; see `protocol.public_ids`. Whether one is free is the store's word, when it accepts."""
+
+    def __init__(self, store: BaseResponseStore, registry: RunRegistry, *, new_id: Callable[[str], str]) -> None:
+        self._store = store
+        self._registry = registry
+        self._new_id = new_id
+
+    async def public_id(
+        self, project: str, request: CreateRequest, parent: ChainLink | None, dialect: Dialect
+    ) -> PublicId | None:
+        """Return what clients are to call the response of a request, None for its own id.
+
+        Raises `ApiError` (409) where another response is called so, and `StoreError`.
+        """
+        if request.request_id is not None:
+            chosen = PublicId(request.request_id)
+            if self._runs(project, chosen) or await self._is_kept(project, chosen):
+                raise id_taken(chosen)
+            return chosen
+        if not dialect.one_id_a_turn:
+            return None
+        if parent is None or parent.public is None or not goes_on(request):
+            return PublicId(self._new_id(ids.RESPONSE))
+        leg = parent.public.next_leg
+        if self._runs(project, leg):
+            raise turn_in_progress(leg)
+        logger.info("Response %s (compatibility mode): continuing from previous response", leg.name)
+        return leg
+
+    def _runs(self, project: str, public: PublicId) -> bool:
+        """Whether a response that is called so runs here, kept or not."""
+        plans = (run.plan for run in self._registry.running if not run.journal.closed)
+        return any(plan.public and plan.public.name == public.name and plan.origin.project == project for plan in plans)
+
+    async def _is_kept(self, project: str, public: PublicId) -> bool:
+        if await self._store.newest_leg(project, public.name) is not None:
+            return True
+        return await self._store.knows(project, public.name)
+
+
+def goes_on(request: CreateRequest) -> bool:
+    """Whether a request goes on with a turn: it gives back what came of calls, and the user says nothing new."""
+    return any(map(_is_output, request.input)) and not any(map(is_of_user, request.input))
+
+
+def _is_output(item: ParsedItem) -> bool:
+    if isinstance(item, FunctionCall):
+        return item.output is not None or item.status == "completed"
+    return item.type.endswith("_output")
+
+
+def as_conflict(error: ApiError) -> ApiError:
+    """Return an error as it is where a turn has one id: a create while a response of it runs is a conflict (409)."""
+    if error.code != "previous_response_in_progress":
+        return error
+    return conflict(error.message, param=error.param, code=error.code)
+
+
+def id_taken(public: PublicId) -> ApiError:
+    """A client chose an id that another response has (409)."""
+    message = f"There is a response with id '{public.name}' already. Choose another 'request_id', or leave it out."
+    return conflict(message, param="request_id", code="request_id_taken")
+
+
+def turn_in_progress(public: PublicId) -> ApiError:
+    """A turn is to go on while one of its responses runs (409)."""
+    message = (
+        f"Response '{public.name}' is being continued already. Wait for its terminal event, then send the outputs."
+    )
+    return conflict(message, param="previous_response_id", code="previous_response_in_progress")

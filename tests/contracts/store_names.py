@@ -1,0 +1,98 @@
+"""Public ids in every store: whose they are, what they stand for, and when they are free again."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from responses_app.protocol.public_ids import Leg, PublicId
+from responses_app.stores.base import AcceptedResponse, BaseResponseStore, NameTaken, ParentGone, StoreLimits
+from tests.contracts.store import IDS_NOBODY_MADE, Turn, exchange, new_id
+from tests.contracts.store_life import NOW, Clock, OpenStore, forget, status
+
+
+def called(turn: Turn, name: str, leg: int = 1, **fields: object) -> AcceptedResponse:
+    """Return a response as it is accepted under a public id."""
+    return replace(turn.begun(), public=PublicId(name, leg), **fields)  # type: ignore[arg-type]
+
+
+def leg_of(accepted: AcceptedResponse) -> Leg:
+    assert accepted.public is not None
+    return Leg(str(accepted.response["id"]), accepted.public.leg)
+
+
+class NamesContract:
+    """Give a subclass the fixtures `store`, a started one, and `open_store`, which opens one with options."""
+
+    async def test_a_public_id_stands_for_its_newest_leg(self, store: BaseResponseStore) -> None:
+        project, name = new_id("proj"), new_id("resp")
+        legs = [called(Turn(project), name, number) for number in (1, 2, 10)]
+        assert await store.newest_leg(project, name) is None
+        for leg in legs:
+            await store.accept(leg)
+            assert await store.newest_leg(project, name) == leg_of(leg)
+        assert await store.newest_leg("another", name) is None
+        assert await store.response(project, name) is None, "it is not the response's own id"
+        for leg, left in zip(reversed(legs), (legs[1], legs[0], None), strict=True):
+            await forget(store, leg)
+            assert await store.newest_leg(project, name) == (left and leg_of(left))
+
+    async def test_who_comes_second_is_refused_and_not_kept(self, store: BaseResponseStore) -> None:
+        project, name = new_id("proj"), new_id("name")
+        first, second = called(Turn(project), name), called(Turn(project), name)
+        await store.accept(first)
+        with pytest.raises(NameTaken):
+            await store.accept(second)
+        assert await status(store, second) is None
+        assert await store.newest_leg(project, name) == leg_of(first)
+        await store.accept(first)  # its first acceptance may have been committed without our hearing of it
+        assert await status(store, first) == "in_progress"
+        await store.accept(called(Turn(), name))  # another project's
+
+    async def test_of_many_at_once_one_gets_it(self, store: BaseResponseStore) -> None:
+        project, name = new_id("proj"), new_id("name")
+        wanted = [called(Turn(project), name) for _ in range(10)]
+        others = [Turn(project).begun() for _ in range(10)]
+        answers = await asyncio.gather(*map(store.accept, [*wanted, *others]), return_exceptions=True)
+        assert [type(answer) for answer in answers if answer is not None] == [NameTaken] * 9
+        kept = [each for each in wanted if await status(store, each)]
+        assert [leg_of(each) for each in kept] == [await store.newest_leg(project, name)]
+        assert [await status(store, each) for each in others] == ["in_progress"] * 10
+
+    async def test_what_is_not_accepted_takes_no_name(self, store: BaseResponseStore) -> None:
+        project, name = new_id("proj"), new_id("name")
+        with pytest.raises(ParentGone):
+            await store.accept(called(Turn(project), name, parent="resp_unknown"))
+        await store.accept(called(Turn(project), name))
+
+    async def test_it_stays_with_a_response_that_ends_and_is_free_when_that_is_deleted(
+        self, store: BaseResponseStore
+    ) -> None:
+        turn, name = Turn(), new_id("name")
+        accepted = called(turn, name)
+        await store.accept(accepted)
+        await store.save(replace(turn.saying(*exchange(0)), accepted=True))
+        assert await store.newest_leg(turn.project, name) == leg_of(accepted)
+        with pytest.raises(NameTaken):
+            await store.accept(called(Turn(turn.project), name))
+        await forget(store, accepted)
+        await store.accept(called(Turn(turn.project), name))
+
+    async def test_one_that_is_past_its_time_is_not_found_and_free_once_it_is_purged(
+        self, open_store: OpenStore
+    ) -> None:
+        clock, name = Clock(), new_id("name")
+        store = await open_store(limits=StoreLimits(ttl=60.0), now=clock)
+        turn = Turn(created_at=NOW)
+        await store.accept(called(turn, name))
+        await store.save(replace(turn.saying(*exchange(0)), accepted=True))
+        assert await store.newest_leg(turn.project, name)
+        clock.now = NOW + 60.0
+        assert await store.newest_leg(turn.project, name) is None
+        while (await store.purge()).more:  # those of all projects
+            pass
+        await store.accept(called(Turn(turn.project, created_at=NOW + 60), name))
+
+    @pytest.mark.parametrize("name", IDS_NOBODY_MADE)
+    async def test_an_id_that_nobody_made_is_nobodys(self, store: BaseResponseStore, name: str) -> None:
+        assert await store.newest_leg("project", name) is None

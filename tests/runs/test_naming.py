@@ -1,0 +1,278 @@
+"""Public ids: those that clients choose, and those of whole turns."""
+
+import asyncio
+
+import pytest
+
+from responses_app.protocol.dialects import OPENAI, Dialect, parse_dialect
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.requests import parse_create
+from responses_app.protocol.resources import ResponseObject
+from responses_app.runs.naming import goes_on
+from responses_app.runs.plan import Origin
+from tests.runs.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site
+from tests.waiting import eventually
+
+CODEX = parse_dialect("codex-turn")
+CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
+HALF = "<|channel|>final<|message|>Half of it"
+
+
+async def begin(site: Site, dialect: Dialect = CODEX, **fields: object) -> Reading:
+    """Begin a response in a dialect."""
+    origin = Origin(transport="sse", project="default")
+    request = parse_create({"input": "hi", **fields}, engine_fields=True)
+    return Reading(site, await site.service.create(request, origin, dialect=dialect))
+
+
+async def ask(site: Site, dialect: Dialect = CODEX, **fields: object) -> ResponseObject:
+    """Return a response that has ended."""
+    events = await (await begin(site, dialect, **fields)).to_the_end()
+    response: ResponseObject = events[-1]["response"]  # type: ignore[assignment]
+    assert {event["response"]["id"] for event in events if "response" in event} == {response["id"]}  # type: ignore[index]
+    return response
+
+
+def output_of(response: ResponseObject, output: str = "18") -> list[JsonObject]:
+    """Return what came of a response's last call."""
+    return [{"type": "function_call_output", "call_id": response["output"][-1]["call_id"], "output": output}]
+
+
+def calling(*rest: list[object]) -> FakeEngine:
+    """Return an engine that calls a function first, and then says the rest."""
+    return FakeEngine([[CALL], *rest])
+
+
+async def got(site: Site, name: str) -> object:
+    """Return a response as a client gets it by an id."""
+    return OPENAI.response(await site.responses.response("default", name))
+
+
+async def goes_wrong(request: object) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        await request  # type: ignore[misc]
+    return refused.value
+
+
+class TestTurns:
+    async def test_a_turn_has_one_id_and_the_next_another(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO")
+        site = Site(calling([CALL], [ANSWER], [ANSWER]))
+        first = await ask(site)
+        second = await ask(site, previous_response_id=first["id"], input=output_of(first))
+        third = await ask(site, previous_response_id=second["id"], input=output_of(second))
+        assert first["id"] == second["id"] == third["id"]
+        said = f"Response {first['id']} (compatibility mode): continuing from previous response"
+        assert caplog.text.count(said) == 2
+        calls = [response["output"][-1] for response in (first, second)]
+        assert calls[0]["call_id"] != calls[1]["call_id"]
+        assert calls[0]["id"] != calls[1]["id"]
+        assert [item["type"] for item in third["output"]] == ["message"], "old calls are not said again"
+        another = await ask(site, previous_response_id=third["id"], input="Now something else.")
+        assert another["id"] != first["id"]
+        assert another["previous_response_id"] == first["id"]
+
+    async def test_each_leg_is_read_with_numbers_of_its_own(self) -> None:
+        site = Site(calling([ANSWER]))
+        first = await begin(site)
+        events = await first.to_the_end()
+        response: ResponseObject = events[-1]["response"]  # type: ignore[assignment]
+        second = await begin(site, previous_response_id=response["id"], input=output_of(response))
+        more = await second.to_the_end()
+        for each in (events, more):
+            assert [event["sequence_number"] for event in each] == list(range(len(each)))
+        assert await (await site.follow(response["id"])).to_the_end() == in_todays_words(more)
+
+    async def test_its_id_stands_for_the_newest_leg(self) -> None:
+        site = Site(calling([ANSWER]))
+        first = await ask(site)
+        second = await ask(site, previous_response_id=first["id"], input=output_of(first))
+        name = first["id"]
+        assert await got(site, name) == second
+        asked = await site.responses.input_items("default", name)
+        assert [item["type"] for item in asked] == ["function_call_output"]
+        await site.responses.delete("default", name)
+        assert await got(site, name) == first
+        again = await ask(site, previous_response_id=name, input=output_of(first))
+        assert again["id"] == name
+        for _ in range(2):
+            await site.responses.delete("default", name)
+        assert (await goes_wrong(site.responses.response("default", name))).status == 404
+        assert (await goes_wrong(site.responses.delete("default", name))).status == 404
+        assert (await goes_wrong(begin(site, previous_response_id=name))).code == "previous_response_not_found"
+
+    async def test_the_chain_goes_on_with_the_tokens_of_every_leg(self) -> None:
+        site, plain = Site(calling([CALL], [ANSWER])), Site(calling([CALL], [ANSWER]))
+        for each, dialect in ((site, CODEX), (plain, OPENAI)):
+            response = await ask(each, dialect)
+            for _ in range(2):
+                fields = {"previous_response_id": response["id"], "input": output_of(response)}
+                response = await ask(each, dialect, **fields)
+        prompts = [[list(request.prompt_token_ids) for request in each.engine.requests] for each in (site, plain)]
+        assert prompts[0] == prompts[1]
+
+    async def test_while_a_leg_runs_another_is_a_conflict(self) -> None:
+        gate = asyncio.Event()
+        site = Site(calling([HALF, gate, ANSWER]))
+        first = await ask(site)
+        fields = {"previous_response_id": first["id"], "input": output_of(first)}
+        running = await begin(site, **fields)
+        error = await goes_wrong(begin(site, **fields))
+        assert (error.status, error.code, error.type) == (409, "previous_response_in_progress", "conflict_error")
+        live = await site.responses.response("default", first["id"])
+        assert (live["status"], live["id"]) == ("in_progress", first["id"])
+        gate.set()
+        await running.to_the_end()
+
+    async def test_of_two_that_go_on_at_once_one_is_a_conflict(self) -> None:
+        site = Site(calling([ANSWER], [ANSWER]))
+        first = await ask(site)
+        fields = {"previous_response_id": first["id"], "input": output_of(first)}
+        both = await asyncio.gather(begin(site, **fields), begin(site, **fields), return_exceptions=True)
+        [error] = [each for each in both if isinstance(each, BaseException)]
+        assert isinstance(error, ApiError)
+        assert error.status == 409
+        [reading] = [each for each in both if isinstance(each, Reading)]
+        assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+
+    async def test_a_turn_that_began_in_another_dialect_goes_on_under_an_id_of_its_own(self) -> None:
+        site = Site(calling([CALL], [ANSWER]))
+        first = await ask(site, OPENAI)
+        second = await ask(site, previous_response_id=first["id"], input=output_of(first))
+        assert second["id"] != first["id"]
+        third = await ask(site, OPENAI, previous_response_id=second["id"], input=output_of(second))
+        assert third["id"] not in (first["id"], second["id"])
+
+    async def test_it_goes_on_on_another_worker(self) -> None:
+        store = FakeStore()
+        site = Site(calling(), store, worker="a")
+        other = Site(FakeEngine([[ANSWER]]), store, worker="b")
+        for _ in range(20):
+            other.service.new_id("resp_")  # the workers' ids are their own
+        first = await ask(site)
+        second = await ask(other, previous_response_id=first["id"], input=output_of(first))
+        assert second["id"] == first["id"]
+        assert await got(site, first["id"]) == second
+
+    async def test_a_leg_that_runs_elsewhere_is_followed_by_its_public_id(self) -> None:
+        gate = asyncio.Event()
+        store, others = FakeStore(), FakeOthers(reaches_others=True)
+        owner = Site(calling([HALF, gate, ANSWER]), store, worker="a", others=others)
+        asked = Site(store=store, worker="b", others=others)
+        first = await ask(owner)
+        running = await begin(owner, previous_response_id=first["id"], input=output_of(first), background=True)
+        await running.until("response.output_text.delta")
+        error = await goes_wrong(begin(asked, previous_response_id=first["id"], input=output_of(first)))
+        assert error.status == 409
+        followed = await asked.follow(first["id"])
+        gate.set()
+        assert await followed.to_the_end() == in_todays_words(await running.to_the_end())
+
+    async def test_a_leg_of_a_dead_worker_goes_on_from_the_leg_before_it(self) -> None:
+        store = FakeStore()
+        site = Site(calling([HALF, asyncio.Event()]), store, worker="a")
+        first = await ask(site)
+        running = await begin(site, previous_response_id=first["id"], input=output_of(first), background=True)
+        await running.until("response.output_text.delta")
+        orphans = await store.reclaim("b", dead_before=0.0)
+        other = Site(FakeEngine([[ANSWER]]), store, worker="b")
+        [accepted] = orphans.claimed
+        await other.service.run_again(accepted)
+        await eventually(lambda: len(other.registry) == 0)
+        response = await other.responses.response("default", first["id"])
+        assert (response["id"], response["status"]) == (first["id"], "completed")
+        assert response["previous_response_id"] == first["id"]
+        leg = await store.newest_leg("default", first["id"])
+        assert leg is not None
+        assert leg.number == 2
+        [ended] = [each for each in store._responses.values() if each.response["id"] == leg.response_id]
+        assert ended.of.link.parent.known_as != leg.response_id  # type: ignore[union-attr]
+
+
+def in_todays_words(events: list[JsonObject]) -> list[JsonObject]:
+    """Return events that were read in `codex-turn` as they are in today's spec."""
+    return [
+        {**event, "type": str(event["type"]).replace("response.reasoning.", "response.reasoning_text.")}
+        for event in events
+    ]
+
+
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "x"}
+USER = {"role": "user", "content": "x"}
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ([OUTPUT], True),
+        ([OUTPUT, OUTPUT], True),
+        ([{"role": "developer", "content": "x"}, OUTPUT], True),
+        ([{"type": "custom_tool_call_output", "call_id": "c", "output": "x"}], True),
+        ([{"type": "function_call", "call_id": "c", "name": "f", "arguments": "", "status": "completed"}], True),
+        ([{"type": "function_call", "call_id": "c", "name": "f", "arguments": "", "output": "x"}], True),
+        ([{"type": "function_call", "call_id": "c", "name": "f", "arguments": ""}], False),
+        ([OUTPUT, USER], False),
+        ([USER], False),
+        ([], False),
+    ],
+)
+def test_what_goes_on_with_a_turn(items: list[JsonObject], expected: bool) -> None:
+    assert goes_on(parse_create({"input": items})) is expected
+
+
+class TestChosenIds:
+    async def test_a_response_is_known_by_it_everywhere(self) -> None:
+        site = Site(FakeEngine([[ANSWER], [ANSWER]]))
+        response = await ask(site, OPENAI, request_id="my-id_1")
+        assert response["id"] == "my-id_1"
+        assert "public_id" not in response
+        assert await got(site, "my-id_1") == response
+        events = await (await site.follow("my-id_1")).to_the_end()
+        assert events[-1]["response"] == response
+        more = await ask(site, OPENAI, previous_response_id="my-id_1")
+        assert more["previous_response_id"] == "my-id_1"
+        assert more["id"].startswith("resp_")
+        await site.responses.delete("default", "my-id_1")
+        assert (await goes_wrong(site.responses.response("default", "my-id_1"))).status == 404
+
+    @pytest.mark.parametrize("store", [True, False])
+    async def test_one_that_is_taken_is_a_conflict(self, store: bool) -> None:
+        gate = asyncio.Event()
+        site = Site(FakeEngine([[HALF, gate, ANSWER], [ANSWER]]))
+        running = await begin(site, OPENAI, request_id="my-id", store=store)
+        error = await goes_wrong(begin(site, OPENAI, request_id="my-id", store=store))
+        assert (error.status, error.type, error.param) == (409, "conflict_error", "request_id")
+        gate.set()
+        await running.to_the_end()
+        again = begin(site, OPENAI, request_id="my-id", store=store)
+        if store:
+            assert (await goes_wrong(again)).status == 409
+        else:
+            await (await again).to_the_end()
+
+    async def test_nobody_takes_the_id_that_another_response_has_of_itself(self) -> None:
+        site = Site(FakeEngine([[ANSWER]]))
+        response = await ask(site, OPENAI)
+        assert (await goes_wrong(begin(site, OPENAI, request_id=response["id"]))).status == 409
+
+    async def test_of_many_that_want_it_at_once_one_gets_it(self) -> None:
+        site = Site(FakeEngine([[ANSWER]] * 5))
+        many = await asyncio.gather(
+            *(begin(site, OPENAI, request_id="my-id") for _ in range(5)), return_exceptions=True
+        )
+        refused = [each for each in many if isinstance(each, ApiError)]
+        assert [error.status for error in refused] == [409] * 4
+        [reading] = [each for each in many if isinstance(each, Reading)]
+        assert (await reading.to_the_end())[-1]["response"]["id"] == "my-id"  # type: ignore[index]
+
+    async def test_the_ids_inside_are_the_servers_own(self) -> None:
+        site = Site(FakeEngine([[ANSWER], [ANSWER]]))
+        items = [(await ask(site, OPENAI, request_id=name))["output"][0]["id"] for name in ("a", "b")]
+        assert all(len(str(item)) == len("msg_") + 32 for item in items)
+        assert items == sorted(items)
+
+    async def test_counting_its_tokens_takes_no_id(self) -> None:
+        site = Site(FakeEngine([[ANSWER]]))
+        request = parse_create({"input": "hi", "request_id": "my-id"}, engine_fields=True)
+        await site.service.count_input_tokens(request, Origin(transport="json", project="default"))
+        assert (await ask(site, OPENAI, request_id="my-id"))["id"] == "my-id"
