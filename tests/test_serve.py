@@ -138,6 +138,11 @@ def test_every_older_flag_is_its_setting(tmp_path: Path) -> None:
         assert "response.reasoning_part.added" in stream
 
 
+def test_a_flag_that_needs_no_value_means_on() -> None:
+    ended = _serve("--responses-compatibility-mode", "--responses-session-ttl", "long")
+    assert "RESPONSES_SESSION_TTL='long' is not valid" in ended.stderr, "the next flag is not its value"
+
+
 def test_a_wrong_flag_is_told_as_its_setting() -> None:
     ended = _serve("--responses-ping-interval-seconds", "often")
     assert ended.returncode == 1

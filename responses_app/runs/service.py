@@ -118,7 +118,7 @@ class ResponseService:
         """
         model, plan = await self._plan(request, origin, recall, dialect=dialect)
         run = self._run(plan, model)
-        self._note_omissions(plan)
+        self._note(plan)
         if plan.background:
             await self._enqueue(run)
         else:
@@ -356,9 +356,12 @@ class ResponseService:
         if request.background and not self.limits.store_responses:
             raise _background_needs_store()
 
-    def _note_omissions(self, plan: RunPlan) -> None:
+    def _note(self, plan: RunPlan) -> None:
+        """Log what an operator may look for later: nothing that the client is told."""
         if plan.request.cache_salt is not None and plan.request.prompt_cache_key is not None:
             logger.warning("response %s: its cache_salt counts, and not its prompt_cache_key", plan.response_id)
+        if plan.public is not None:
+            logger.info("response %s is leg %d of '%s'", plan.response_id, plan.public.leg, plan.public.name)
         if plan.omitted:
             logger.info("response %s: %d parts the model cannot read were left out", plan.response_id, plan.omitted)
 

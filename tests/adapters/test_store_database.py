@@ -3,25 +3,27 @@
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from types import NoneType
 
 import pytest
 from django.db import connections
 
 from responses_app.models import ChainPart, Response, SampledItem, json_text
-from responses_app.stores.base import StoreError
+from responses_app.stores.base import NameTaken, StoreError
 from responses_app.stores.database.lookups import _LOG_SINCE
 from responses_app.stores.database.rows import pack, time_value, unpack
 from responses_app.stores.database.store import DatabaseResponseStore
 from tests.adapters.conftest import OpenDatabase, migrate
 from tests.adapters.stores import DatabaseCase, OnBothCase, queries, reads
-from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, same_chain, sampled_text, save_chain
+from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_claims import ClaimsContract
 from tests.contracts.store_life import LifeContract
 from tests.contracts.store_logs import LogsContract
-from tests.contracts.store_names import NamesContract
+from tests.contracts.store_names import NamesContract, called, leg_of
 from tests.contracts.store_parents import ParentContract
 from tests.postgres_server import PostgresServer
 
@@ -76,6 +78,21 @@ class TestOnBoth(OnBothCase):
         assert row.input_items == list(stored.input_items)
         assert (row.project, row.status, row.model) == (stored.project, "completed", "test")
         assert row.created_at.timestamp() == stored.response["created_at"]
+
+    async def test_of_workers_that_give_the_same_public_id_at_once_one_does(
+        self, store: DatabaseResponseStore, alias: str
+    ) -> None:
+        another = DatabaseResponseStore(using=alias)
+        await another.start()
+        project, name = new_id("proj"), new_id("name")
+        for leg in range(1, 6):
+            wanted = [called(Turn(project), name, leg) for _ in range(8)]
+            accepting = [(store, another)[index % 2].accept(each) for index, each in enumerate(wanted)]
+            answers = await asyncio.gather(*accepting, return_exceptions=True)
+            assert Counter(map(type, answers)) == {NoneType: 1, NameTaken: 7}
+            kept = wanted[answers.index(None)]
+            assert await another.newest_leg(project, name) == leg_of(kept)
+        await another.aclose()
 
     async def test_a_chain_is_one_query(self, alias: str) -> None:
         with queries(alias) as statements:

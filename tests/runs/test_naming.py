@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.dialects import OPENAI, Dialect, parse_dialect
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests import parse_create
@@ -110,6 +111,17 @@ class TestTurns:
                 response = await ask(each, dialect, **fields)
         prompts = [[list(request.prompt_token_ids) for request in each.engine.requests] for each in (site, plain)]
         assert prompts[0] == prompts[1]
+
+    @pytest.mark.parametrize("output", [None, "18"])
+    async def test_a_call_that_comes_back_completed_has_its_output_with_it_or_none(self, output: str | None) -> None:
+        site = Site(calling([ANSWER]))
+        first = await ask(site)
+        call = {**first["output"][-1], "status": "completed", **({} if output is None else {"output": output})}
+        second = await ask(site, previous_response_id=first["id"], input=[call])
+        assert (second["id"], second["status"]) == (first["id"], "completed")
+        prompt = decode_tokens(site.engine.requests[-1].prompt_token_ids)
+        returned = f"functions.f to=assistant<|channel|>commentary<|message|>{output or ''}<|end|>"
+        assert prompt.count("to=functions.f") == prompt.count(returned) == 1
 
     async def test_while_a_leg_runs_another_is_a_conflict(self) -> None:
         gate = asyncio.Event()
