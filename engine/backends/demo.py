@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
-from engine.backends.demo_replies import reply_tokens
+from engine.backends.demo_replies import reply_tokens, without_thought
 from engine.backends.options import OptionReader
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.backends.transcript import turn_beginnings
@@ -72,7 +72,8 @@ def _rest_of_reply(prompt: Sequence[int]) -> Sequence[int]:
     """Return the reply to a prompt, without what of it the prompt ends with: a turn that was cut goes on."""
     for begin in turn_beginnings(prompt):
         said = list(prompt[begin:])
-        reply = reply_tokens(prompt[:begin])
-        if reply[: len(said)] == said:
-            return reply[len(said) :]
+        whole = reply_tokens(prompt[:begin])
+        for reply in (whole, without_thought(whole)):
+            if reply[: len(said)] == said:
+                return reply[len(said) :]
     return reply_tokens(prompt)
