@@ -6,7 +6,7 @@ from contextlib import aclosing
 from functools import partial
 
 from engine.backends.demo_contents import require_makeable
-from engine.backends.demo_replies import reply_tokens
+from engine.backends.demo_replies import reply_tokens, without_thought
 from engine.backends.options import OptionReader
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.backends.transcript import turn_beginnings
@@ -81,7 +81,8 @@ def _rest_of_reply(prompt: Sequence[int], rules: TurnRules | None) -> Sequence[i
     """Return the reply to a prompt, without what of it the prompt ends with: a turn that was cut goes on."""
     for begin in turn_beginnings(prompt):
         said = list(prompt[begin:])
-        reply = reply_tokens(prompt[:begin], rules)
-        if reply[: len(said)] == said:
-            return reply[len(said) :]
+        whole = reply_tokens(prompt[:begin], rules)
+        for reply in (whole, without_thought(whole)):
+            if reply[: len(said)] == said:
+                return reply[len(said) :]
     return reply_tokens(prompt, rules)

@@ -1,11 +1,13 @@
 """What the demo engine answers: rules over the messages of a prompt, with no model behind them.
 
 1. it is asked for a handoff summary      → lists what the user said
-2. `repeat: TEXT`                         → TEXT, exactly
-3. the user names declared functions      → calls them, one a turn, in the order they are named
-4. a function has given its output        → says what it returned
-5. `count to N`                           → 1 2 3 … N
-6. anything else                          → says what it is, what the user said, and which user message this is
+2. it is asked for a summary of a thought → says what it thought, in short
+3. `repeat: TEXT`                         → TEXT, exactly
+4. `think: TEXT`                          → thinks TEXT, exactly
+5. the user names declared functions      → calls them, one a turn, in the order they are named
+6. a function has given its output        → says what it returned
+7. `count to N`                           → 1 2 3 … N
+8. anything else                          → says what it is, what the user said, and which user message this is
 """
 
 import json
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from engine.backends.demo_contents import make_content
 from engine.backends.demo_functions import ParameterType, make_argument, read_functions, read_hints
 from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
-from engine.formats.harmony.encoding import CALL, RETURN, encode_harmony, encode_text
+from engine.formats.harmony.encoding import CALL, RETURN, START, encode_harmony, encode_text
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.grammar import TurnRules
 
@@ -28,8 +30,10 @@ MAX_REPORT = 500  # characters of what functions returned
 MAX_SUMMARY = 20  # messages of the user; the oldest are left out
 
 _SUMMARY_WANTED = "Write a handoff summary of this conversation"
+_THOUGHT_SUMMARY_WANTED = "Write a summary of the thought above"
 _SAID = "- The user said: "
 _REPEAT = "repeat:"
+_THINK = "think:"
 _COUNT = re.compile(r"\bcount to (\d{1,3}(?:,\d{3})+|\d+)\b", re.IGNORECASE)
 
 
@@ -72,6 +76,10 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
     text = asked.text() if asked else ""
     if text.startswith(_SUMMARY_WANTED):
         return DemoAnswer("A summary is wanted. I list what the user said.", _summary(transcript))
+    if text.startswith(_THOUGHT_SUMMARY_WANTED):
+        return DemoAnswer("A summary of my thought is wanted.", _thought_in_short(transcript))
+    if text.startswith(_THINK):
+        return DemoAnswer(text.removeprefix(_THINK).removeprefix(" "), "The demo engine thought what it was told.")
     if text.startswith(_REPEAT):
         return DemoAnswer("The user wants a text repeated.", text.removeprefix(_REPEAT).removeprefix(" "))
     text = text[:MAX_READ]
@@ -101,6 +109,12 @@ def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnR
         return DemoCall(reply.thought, call.name, arguments, call.hosted)
     text = reply.text if isinstance(reply, DemoAnswer) else ""
     return DemoAnswer(reply.thought, make_content(rules.answer, hints, text or _introduction(transcript, "")))
+
+
+def without_thought(reply: Sequence[int]) -> Sequence[int]:
+    """Return the tokens of a reply's last message: what a prompt asks for that begins an answer itself."""
+    begin = max((place for place, token in enumerate(reply) if token == START), default=-1)
+    return reply[begin + 1 + len(encode_text("assistant")) :] if begin >= 0 else reply
 
 
 def render_reply(reply: DemoAnswer | DemoCall) -> list[int]:
@@ -150,6 +164,11 @@ def _summary(transcript: Transcript) -> str:
     left_out = max(0, len(said) - MAX_SUMMARY)
     earlier = [f"({left_out} earlier messages are left out.)"] if left_out else []
     return "\n".join(["Summary by the demo engine (no model is loaded).", *earlier, *said[left_out:]])
+
+
+def _thought_in_short(transcript: Transcript) -> str:
+    thoughts = (each.text() for each in reversed(transcript.messages) if ANALYSIS in each.header)
+    return f'**Thinking as told**\n\nThe demo engine thought: "{_quoted(next(thoughts, ""))}"'
 
 
 def _summed_up(transcript: Transcript) -> list[str]:

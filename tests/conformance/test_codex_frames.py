@@ -172,11 +172,20 @@ async def test_what_is_not_built_yet_is_accepted_in_the_history(socket: ClientCo
         {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
         {"type": "local_shell_call", "id": "ls_1", "call_id": "c", "status": "completed", "action": {"type": "exec"}},
         {"type": "function_call_output", "call_id": "c", "output": "README"},
-        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "unknown to this server"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None},
         message("user", "and now"),
     ]
     answer = await ask(socket, create(items))
     assert answer["status"] == "completed"
+
+
+async def test_a_seal_of_another_server_is_refused_and_the_socket_goes_on(socket: ClientConnection) -> None:
+    sealed: JsonObject = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAABpJ3mEy"}
+    await socket.send(json.dumps(create([message("user", "hi"), sealed])))
+    refused = json.loads(await socket.recv())
+    assert (refused["type"], refused["status"]) == ("error", 400)
+    assert refused["error"]["code"] == "invalid_encrypted_content"
+    assert (await ask(socket, create([message("user", "hi")])))["status"] == "completed"
 
 
 async def test_the_fallback_over_http_takes_the_same_body(demo_server: Server) -> None:

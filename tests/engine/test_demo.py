@@ -6,16 +6,18 @@ from contextlib import aclosing
 
 import pytest
 
-from engine.backends.demo import DemoEngine
+from engine.backends.demo import DemoEngine, _rest_of_reply
 from engine.backends.demo_functions import make_argument, read_functions, read_hints
 from engine.backends.demo_replies import DemoAnswer, DemoCall, reply_to, reply_tokens
 from engine.backends.transcript import Transcript
 from engine.errors import EngineConfigurationError, EngineUnavailable
+from engine.formats.base import ItemKind, MessageKind, RenderedMessage
 from engine.formats.harmony.encoding import CALL, RETURN, decode_tokens, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_text
 from engine.types import FinishReason
 from responses_app.protocol.compaction import summary_message, summary_request
+from responses_app.protocol.summaries import SummaryTurns
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
 from tests.engine.prompts import called, declare, prompt, users
 
@@ -105,6 +107,20 @@ class TestAnswers:
         said = answer([*users(*map(str, range(50))), *summary_request(HARMONY).tokens, *generation_start()])
         assert "(30 earlier messages are left out.)" in said
         assert said.endswith('"49"')
+
+    def test_it_thinks_what_it_is_told_and_sums_that_up_behind_the_beginning_of_an_answer(self) -> None:
+        asked = prompt("think: The bridge is out. We swim.")
+        thought, _, answered = decode_tokens(reply_tokens(asked)).partition("<|end|>")
+        assert thought == "<|channel|>analysis<|message|>The bridge is out. We swim."
+        assert answered.endswith("The demo engine thought what it was told.<|return|>")
+        said = HARMONY.said(ItemKind.REASONING, "The bridge is out. We swim.").tokens
+        aside = SummaryTurns(HARMONY, "auto").begin(1, [RenderedMessage(MessageKind.ANALYSIS, said)])
+        whole = [token for message in aside.said for token in message.tokens]
+        before = [*asked[: -len(generation_start())], *whole, *generation_start(), *aside.sampled]
+        summary = '**Thinking as told**\n\nThe demo engine thought: "The bridge is out. We swim."'
+        rest = list(_rest_of_reply(before))
+        assert decode_tokens(rest) == f"{summary}<|return|>"
+        assert list(_rest_of_reply([*before, *rest[:7]])) == rest[7:], "also where it was cut"
 
     def test_it_thinks_and_then_answers_in_harmony(self) -> None:
         text = decode_tokens(reply_tokens(prompt("repeat: Hi")))

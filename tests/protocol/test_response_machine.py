@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.formats.base import ModelFormat
+from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
 from responses_app.protocol import summaries
@@ -41,13 +42,17 @@ def short_thoughts_are_summed_up() -> Iterator[None]:
         yield
 
 
+LONG_THOUGHT = encode_harmony("<|channel|>analysis<|message|>I think about it.<|end|><|start|>assistant")
+
+
 @st.composite
 def harmony_turns(draw: st.DrawFn) -> list[list[int]]:
     """Draw the tokens of up to three turns, some of them broken."""
     turns = []
     for _ in range(draw(st.integers(1, 3))):
         tokens = draw(transcripts()).tokens
-        turns.append(draw(mangled(tokens)) if draw(st.integers(0, 4)) == 0 else tokens)
+        tokens = draw(mangled(tokens)) if draw(st.integers(0, 4)) == 0 else tokens
+        turns.append([*(LONG_THOUGHT if draw(st.booleans()) else ()), *tokens])
     return turns
 
 
@@ -59,7 +64,7 @@ FORMATS: dict[str, ModelFormat] = {"harmony": HarmonyFormat(), "plain": PLAIN}
 
 finishes = st.sampled_from([FinishReason.STOP, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT])
 returns = st.lists(st.builds(ToolReturned, unicode_texts, st.booleans()), max_size=3)
-asked = st.builds(Asked, st.booleans(), st.none() | st.sampled_from(Summaries))
+asked = st.builds(Asked, st.booleans(), st.sampled_from([None, Summaries.TEXT, Summaries.MODEL, Summaries.MODEL]))
 beginnings = st.sampled_from(
     [Started(), Started(budget=20), Started(Mode.COMPACT_AND_ANSWER), Started(Mode.COMPACT, budget=5)]
 )
@@ -71,7 +76,7 @@ def runs(draw: st.DrawFn, model: str) -> Driver:
     driver = Driver(machine(FORMATS[model], hosted=draw(st.booleans()), one_call=draw(st.booleans())))
     if draw(st.booleans()):
         driver.tell(Enqueued())
-    if draw(st.booleans()):
+    if draw(st.integers(0, 3)):
         driver.tell(draw(asked))
     turns = [turn_of(tokens, draw(cut_sizes), draw(finishes)) for tokens in draw(TURNS[model])]
     driver.run(draw(beginnings), turns, draw(returns))

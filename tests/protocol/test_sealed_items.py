@@ -233,7 +233,7 @@ def link(parent: ChainLink | None, messages: Sequence[RenderedMessage], items: S
 
 
 @pytest.mark.parametrize("model", FORMATS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_replay_of_everything_is_the_prompt_of_the_chain(model: str, data: st.DataObject) -> None:
     """Several responses that continue each other, with tool loops and new questions, and all their items sent again."""

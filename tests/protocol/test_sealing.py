@@ -105,3 +105,50 @@ def test_the_content_is_bounded() -> None:
 def test_a_sealer_needs_a_secret() -> None:
     with pytest.raises(ValueError, match="secret"):
         Sealer([], random_bytes=os.urandom)
+
+
+class TestSealsThatAreAlwaysTheSame:
+    @given(st.binary(max_size=2000), st.text(max_size=9), st.text(max_size=9), st.text(max_size=9))
+    def test_what_was_sealed_opens_and_every_worker_seals_it_so(
+        self, data: bytes, purpose: str, project: str, place: str
+    ) -> None:
+        first, second = (sealer().seal_again(purpose, project, data, place=place) for _ in range(2))
+        assert first == second
+        assert sealer().open(purpose, project, first) == data
+
+    def test_whatever_is_another_has_another_nonce(self) -> None:
+        """GCM breaks where one key seals two contents under one nonce."""
+        given = [
+            (purpose, project, data, place)
+            for purpose in ("a", "ab")
+            for project in ("b", "c", "bc")
+            for data in (b"", b"x", b"x" * 1000, b"y")
+            for place in ("", "d", "cd")
+        ]
+        envelopes = [sealer().seal_again(a, b, data, place=d) for a, b, data, d in given]
+        assert len({raw(envelope)[5:17] for envelope in envelopes}) == len(given)
+        assert raw(sealer(OLD).seal_again("a", "b", b"x", place="d"))[5:17] not in {
+            raw(each)[5:17] for each in envelopes
+        }
+
+    def test_no_byte_can_be_changed_and_nothing_cut(self) -> None:
+        envelope = raw(sealer().seal_again("reasoning", "default", DATA, place="rs_1"))
+        for index in range(len(envelope)):
+            changed = bytearray(envelope)
+            changed[index] ^= 3  # it has the other version, too
+            for damaged in (bytes(changed), envelope[:index]):
+                written = base64.urlsafe_b64encode(damaged).decode().rstrip("=")
+                assert broken(written, sealer(), purpose="reasoning"), index
+
+    def test_it_opens_for_its_project_and_purpose_alone_under_any_secret_that_is_left(self) -> None:
+        envelope = sealer(OLD).seal_again("reasoning", "default", DATA, place="rs_1")
+        assert sealer(NEW, OLD).open("reasoning", "default", envelope) == DATA
+        assert broken(envelope, sealer(NEW), purpose="reasoning")
+        assert broken(envelope, sealer(OLD), purpose="compaction")
+        assert broken(envelope, sealer(OLD), purpose="reasoning", project="other")
+        assert sealer(NEW, OLD).seal_again("reasoning", "default", DATA, place="rs_1") != envelope
+
+    def test_the_content_is_bounded_and_hidden(self) -> None:
+        with pytest.raises(ValueError, match="too much"):
+            sealer().seal_again("reasoning", "default", b"x" * (MAX_BYTES + 1), place="")
+        assert b"greet" not in raw(sealer().seal_again("reasoning", "default", DATA, place=""))

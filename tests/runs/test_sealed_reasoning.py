@@ -192,3 +192,48 @@ class TestSummaries:
         assert_laws(events)
         output = events[-1]["response"]["output"]  # type: ignore[index]
         assert output[0]["summary"] == [{"type": "summary_text", "text": "I looked."}]
+
+
+CLIENT_TOOLS: dict[str, tuple[JsonObject, str, str]] = {  # a tool, what is said to call it, and the kind of its output
+    "custom": (
+        {"type": "custom", "name": "edit"},
+        "<|channel|>commentary to=functions.edit code<|message|>*** Begin\n<|call|>",
+        "custom_tool_call_output",
+    ),
+    "a custom tool's wrapped input": (
+        {"type": "custom", "name": "edit"},
+        '<|channel|>commentary to=functions.edit <|constrain|>json<|message|>{"input": "a \\u00e9"}<|call|>',
+        "custom_tool_call_output",
+    ),
+    "a namespace": (
+        {"type": "namespace", "name": "files", "description": "d", "tools": [{"type": "function", "name": "read"}]},
+        '<|channel|>commentary to=functions.files.read <|constrain|>json<|message|>{ "a" : 1 }<|call|>',
+        "function_call_output",
+    ),
+    "local_shell": (
+        {"type": "local_shell"},
+        '<|channel|>commentary to=functions.local_shell <|constrain|>json<|message|>{"command": ["ls"]}<|call|>',
+        "local_shell_call_output",
+    ),
+    "apply_patch": (
+        {"type": "apply_patch"},
+        " to=functions.apply_patch<|channel|>commentary json<|message|>"
+        '{"type": "delete_file", "path": "a.txt"}<|call|>',
+        "apply_patch_call_output",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLIENT_TOOLS)
+async def test_calls_of_every_kind_of_tool_come_back_as_they_were_sampled(name: str) -> None:
+    tool, called, kind = CLIENT_TOOLS[name]
+    fields = {**ENCRYPTED, "tools": [tool]}
+    owner = Site(FakeEngine([called, ANSWER]), sealer=sealer())
+    first = await owner.ask(input="hi", **fields)
+    items = output_of(first)
+    assert items[0]["type"] == kind.removesuffix("_output")
+    output = {"type": kind, "call_id": items[0]["call_id"], "id": "x", "status": "completed", "output": "ok"}
+    await owner.ask(input=[output], previous_response_id=first["id"], **fields)
+    other = Site(sealer=sealer())
+    await other.ask(input=[{"role": "user", "content": "hi"}, *as_input(items), output], store=False, **fields)
+    assert other.engine.prompts[0] == owner.engine.prompts[1]
