@@ -221,9 +221,7 @@ class FakeVllm:
         if not self.switches.takes_grammars:
             refusal, only = "Structured outputs requires a tokenizer", {"type": ""}
         if only["type"] == "token":
-            await stream.say(
-                event(TokenChunk(token_ids=[only["token"]], finish_reason=FinishReason.LENGTH), None, None)
-            )
+            await stream.say(event(TokenChunk(token_ids=[only["token"]], finish_reason=FINISHED), None, None))
         elif refusal:
             await stream.say(error(refusal, 400))
         return only["type"] != "token" and not refusal

@@ -62,7 +62,6 @@ class VllmServer:
     def start(self) -> "VllmServer":
         """Start, and wait until it is healthy."""
         if not self._vocabulary.exists():
-            self._vocabulary.mkdir()
             write_vocabulary(self._vocabulary)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self._command(), cwd=ROOT, stdout=log, stderr=log, start_new_session=True)

@@ -19,13 +19,13 @@ from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.grammar import problem_of_turn
 from engine.grammar import AnyObject, CallRule, Content, JsonSchema, Lark, Regex, TurnRules
 from engine.types import FinishReason
-from tests.contracts.engine import collect
 from tests.engine.grammars import APPLY_PATCH
 from tests.schemas import drawn
-from tests.vllm.engines import EngineUnderTest, request
+from tests.vllm.engines import EngineUnderTest, LocalEngine, request
 
 FORMAT = HarmonyFormat()
 AT_ONCE = 16
+PATIENCE = 120.0  # seconds for one turn among so many
 ANSWER = "<|channel|>final<|message|>"
 THOUGHT = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
 CALL = "<|channel|>commentary to="
@@ -68,7 +68,8 @@ async def turn(vllm: EngineUnderTest, rules: TurnRules, said: str = "", *, token
     assert grammar is not None
     prompt = [*FORMAT.user(f"Go on, {seed}.").tokens, *FORMAT.generation_start(), *behind]
     asked = replace(request(prompt, temperature=1.0, max_output_tokens=tokens), grammar=grammar)
-    chunks = await collect(vllm.engine, asked)
+    async with asyncio.timeout(PATIENCE):
+        chunks = [chunk async for chunk in vllm.engine.generate(asked)]
     sampled = [token for chunk in chunks for token in chunk.token_ids]
     return Sampled(rules, [*behind, *sampled], cut=chunks[-1].finish_reason is FinishReason.LENGTH)
 
@@ -85,11 +86,12 @@ async def turns(vllm: EngineUnderTest, asked: Sequence[tuple[TurnRules, str]], *
 
 
 async def test_answers_fit_two_hundred_schemas(vllm: EngineUnderTest) -> None:
-    contents = [JsonSchema(schema) for schema in drawn(200)]
+    several = drawn(200)
+    contents = [JsonSchema(schema) for schema in (several if isinstance(vllm, LocalEngine) else several[::5])]
     said = await turns(vllm, [(TurnRules(answer=content), ANSWER) for content in contents])
     whole = [(turn, content) for turn, content in zip(said, contents, strict=True) if not turn.cut]
     assert [turn.text for turn, content in whole if not turn.fits(content)] == []
-    assert len(whole) >= 190
+    assert len(whole) >= 0.9 * len(contents)
 
 
 async def test_arguments_fit_their_schemas(vllm: EngineUnderTest) -> None:
@@ -115,8 +117,9 @@ async def test_required_always_calls_and_a_named_tool_is_that_one(vllm: EngineUn
 
 
 async def test_five_hundred_free_turns_call_nothing_that_is_not_there(vllm: EngineUnderTest) -> None:
+    count = 500 if isinstance(vllm, LocalEngine) else 100
     begun = ("", THOUGHT, CALL, " to=", "<|channel|>")
-    said = await turns(vllm, [(TurnRules(calls=TOOLS), begun[n % len(begun)]) for n in range(500)], tokens=40)
+    said = await turns(vllm, [(TurnRules(calls=TOOLS), begun[n % len(begun)]) for n in range(count)], tokens=40)
     called = {name for each in said for kind, name in each.items if kind in (ItemKind.CALL, ItemKind.HOSTED_CALL)}
     assert called == {rule.name for rule in TOOLS}
 
