@@ -21,7 +21,9 @@ from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.memory import MemoryConnectionLimit
 from responses_app.protocol import ids
 from responses_app.protocol.dialects import Dialect, requested_dialect
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import IdFactory
+from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session import SessionLimits
 from responses_app.protocol.tiers import ServiceTiers
@@ -32,9 +34,11 @@ from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
 from responses_app.runs.log import LiveLogs
+from responses_app.runs.rebuilding import Machines
 from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.resumable import ResumableLimits
-from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
+from responses_app.runs.served import ServedModel
+from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.runs.upkeep import Upkeep
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, Stores, WorkerState
 from responses_app.stores.memory import MemoryResponseStore
@@ -81,6 +85,10 @@ class Site:
         """Return the dialect that a request asks for by its header. Raises `ApiError` (400) for one not known."""
         settings = self.settings
         return requested_dialect(header, settings.responses_dialect, usage_per_turn=settings.responses_usage_per_turn)
+
+    def parse_create(self, data: JsonObject) -> CreateRequest:
+        """Validate a request, with the fields that this server takes. Raises `ApiError`."""
+        return parse_create(data, engine_fields=not self.settings.responses_compatibility_mode)
 
     async def start(self) -> None:
         """Start what must run before anything is served; the engine goes on loading beside."""
@@ -131,14 +139,14 @@ def build_site(settings: Settings) -> Site:
         gone=lambda response_id: forgetting.here([response_id]),
         tell=relay.tell_followers,
     )
+    machines = Machines({name: model}, id_key)
     service = ResponseService(
-        models={name: model},
+        machines=machines,
         stores=stores,
         history=History(stores, registry, sealer=sealer),
         registry=registry,
         sealer=sealer,
         new_id=new_id,
-        id_key=id_key,
         now=time.time,
         limits=ServiceLimits(
             max_lag_bytes=settings.stream_max_lag_bytes,
@@ -153,7 +161,7 @@ def build_site(settings: Settings) -> Site:
     )
     followers = Followers(
         stores.responses,
-        machine=service.machine,
+        machine=machines.of,
         max_lag_bytes=settings.stream_max_lag_bytes,
         follow_here=registry.follow,
         others=relay,
@@ -183,7 +191,7 @@ def build_site(settings: Settings) -> Site:
             stores.responses,
             registry,
             forgetting,
-            replay=service.replay,
+            replay=machines.replay,
             followers=followers,
             others=relay,
         ),

@@ -38,7 +38,7 @@ TOP_LEVEL = {
     *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),
     *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE"),
 }
-DOORS = {"service", "by_id", "reader", "journal", "plan", "history"}  # what transports may know of `runs`
+DOORS = {"service", "served", "by_id", "reader", "journal", "plan", "history"}  # what transports may know of `runs`
 READS_THE_ENVIRONMENT = ("respsite/", "manage.py", "responses_app/management/")
 
 

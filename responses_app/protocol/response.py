@@ -193,7 +193,8 @@ class ResponseMachine:
             raise LocalProtocolError("tokens came outside of a turn")
         if chunk.cached_tokens is not None and not turn.usage.cached_tokens:  # not of a turn that goes on elsewhere
             turn.usage.cached_tokens = min(chunk.cached_tokens, turn.usage.input_tokens)
-        said = self._read(turn, chunk)
+        ends = self._ends_turn if self._may_cut else None
+        said = turn.read(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self._format.spelled)
         finish = FinishReason.STOP if turn.is_over else chunk.finish
         if finish is not None:
             said += turn.parser.close()
@@ -207,38 +208,19 @@ class ResponseMachine:
         events = self._stream.receive_all(said) if summary is None else self._sum_up(summary, said)
         return Step(events) if finish is None else self._then(events, self._turn_ended(turn, finish))
 
-    def _read(self, turn: Turn, chunk: Sampled) -> list[TurnEvent]:
-        """Return what a chunk says, up to the token that ends the turn: what follows is neither read nor counted."""
-        if not self._may_cut and chunk.logprobs is None:
-            turn.take(chunk.token_ids)
-            return turn.parser.feed(chunk.token_ids)
-        said: list[TurnEvent] = []
-        for index, token in enumerate(chunk.token_ids):
-            turn.take((token,))
-            events = turn.parser.feed((token,))
-            if chunk.logprobs is None:
-                said += events
-            else:
-                said += turn.with_logprob(token, self._format.spelled(chunk.logprobs[index]), events)
-            turn.is_over = any(self._ends_turn(turn, each) for each in events)
-            if turn.is_over:
-                break
-        return said
-
     @property
     def _may_cut(self) -> bool:
         """Whether a turn may have to end before the model ends it."""
         return self._one_call or self._stream.hosts or self._stop_at_boundary is not None
 
-    def _ends_turn(self, turn: Turn, said: TurnEvent) -> bool:
-        """Whether nothing is to follow, whatever the model says: but one that waits for a call ends by itself."""
-        if isinstance(said, ItemStarted):
-            turn.started = said
-        if not isinstance(said, ItemEnded) or said.called:
+    def _ends_turn(self, started: ItemStarted, ended: ItemEnded) -> bool:
+        """Whether nothing is to follow an item, whatever the model says: but a turn that waits for a call ends by
+        itself."""
+        if ended.called:
             return False
-        one_call = self._one_call and turn.started.kind is ItemKind.CALL
-        hosted = turn.started.kind is ItemKind.HOSTED_CALL and self._stream.can_call(turn.started.name or "")
-        return one_call or (hosted and not said.truncated) or self._stop_at_boundary is not None
+        one_call = self._one_call and started.kind is ItemKind.CALL
+        hosted = started.kind is ItemKind.HOSTED_CALL and self._stream.can_call(started.name or "")
+        return one_call or (hosted and not ended.truncated) or self._stop_at_boundary is not None
 
     def _turn_ended(self, turn: Turn, finish: FinishReason) -> Step:
         self._turn = None
@@ -339,7 +321,11 @@ class ResponseMachine:
     def _ending(self, ending: Ending, at: int, error: JsonObject | None) -> Ending:
         if error is not None:
             ending = Ending(status=Status.FAILED, error=error)
-        return replace(ending, completed_at=at, usage=usage(self.turns) if self.turns else None)
+        messages = self._messages() if self._stream.shows_messages else None
+        return replace(ending, completed_at=at, usage=usage(self.turns) if self.turns else None, messages=messages)
+
+    def _messages(self) -> list[JsonObject]:
+        return [message for said in self._stream.messages for message in self._format.messages_of(said.tokens)]
 
     def _now(self, command: Command) -> Command:
         self._due = command

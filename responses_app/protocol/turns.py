@@ -1,11 +1,25 @@
 """A turn as it is read: one generation's tokens, its usage, and what it says."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from engine.formats.base import ItemKind, ItemStarted, Text, TextLogprob, Tokens, TurnEvent, TurnParser, as_tokens
+from engine.formats.base import (
+    ItemEnded,
+    ItemKind,
+    ItemStarted,
+    Text,
+    TextLogprob,
+    Tokens,
+    TurnEvent,
+    TurnParser,
+    as_tokens,
+)
+from engine.types import TokenLogprob
 from responses_app.protocol.usage import TurnUsage
+
+Ends = Callable[[ItemStarted, ItemEnded], bool]  # whether nothing is to follow an item
+Spelled = Callable[[TokenLogprob], TextLogprob]
 
 
 @dataclass(slots=True)
@@ -15,24 +29,52 @@ class Turn:
     parser: TurnParser
     usage: TurnUsage
     tokens: "Tokens[int]" = field(default_factory=as_tokens)
-    unsaid: list[TextLogprob] = field(default_factory=list)  # of tokens whose text has not come yet
+    _unsaid: list[TextLogprob] = field(default_factory=list)  # of tokens whose text has not come yet
     called: bool = False  # its last item waits for what a call gives back
-    started: ItemStarted = field(default_factory=lambda: ItemStarted(ItemKind.ANSWER))  # the last item
     is_over: bool = False
+    _started: ItemStarted = field(default_factory=lambda: ItemStarted(ItemKind.ANSWER))  # the last item
 
-    def take(self, token_ids: Sequence[int]) -> None:
-        """Count tokens."""
+    def read(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None, *, ends: Ends | None, spelled: Spelled
+    ) -> list[TurnEvent]:
+        """Return what tokens say, up to the one that ends the turn: what follows is neither read nor counted.
+
+        `ends` is None where nothing but the model ends it.
+        """
+        if ends is None and logprobs is None:  # nearly always
+            self._count(token_ids)
+            said = self.parser.feed(token_ids)
+            for each in said:
+                if isinstance(each, ItemStarted):
+                    self._started = each
+            return said
+        said = []
+        for index, token in enumerate(token_ids):
+            self._count((token,))
+            events = self.parser.feed((token,))
+            said += events if logprobs is None else self._with_logprob(token, spelled(logprobs[index]), events)
+            self.is_over = any(self._is_end(each, ends) for each in events)
+            if self.is_over:
+                break
+        return said
+
+    def _is_end(self, said: TurnEvent, ends: Ends | None) -> bool:
+        if isinstance(said, ItemStarted):
+            self._started = said
+        return ends is not None and isinstance(said, ItemEnded) and ends(self._started, said)
+
+    def _count(self, token_ids: Sequence[int]) -> None:
         self.tokens.extend(token_ids)
         self.usage.output_tokens += len(token_ids)
 
-    def with_logprob(self, token: int, logprob: TextLogprob, events: list[TurnEvent]) -> list[TurnEvent]:
+    def _with_logprob(self, token: int, logprob: TextLogprob, events: list[TurnEvent]) -> list[TurnEvent]:
         """Give a text the log probabilities of the tokens that made it; these are a token's events."""
         if not self.parser.is_end(token):
-            self.unsaid.append(logprob)
+            self._unsaid.append(logprob)
         if not events:
             return events
-        unsaid = tuple(self.unsaid)
-        self.unsaid.clear()
+        unsaid = tuple(self._unsaid)
+        self._unsaid.clear()
         return [replace(event, logprobs=unsaid) if isinstance(event, Text) else event for event in events]
 
 

@@ -5,9 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol.chain import ChainLink, new_link
+from responses_app.protocol.inputs import Ended
 from responses_app.protocol.items import SampledItem
 from responses_app.protocol.resources import CONTINUABLE, ResponseObject, Status
-from responses_app.protocol.stream import ResponseStream
+from responses_app.protocol.response import ResponseMachine
+from responses_app.protocol.stream import Ending, ResponseStream
+from responses_app.runs.failures import failure
 from responses_app.runs.log import RunLog
 from responses_app.runs.plan import RunPlan
 from responses_app.stores.base import (
@@ -44,6 +47,14 @@ class RunEnd:
     sampled: Sequence[SampledItem] = ()
     measured: Measured
     log: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEnd:
+    """How a run has ended, as it is to be told: with an error where the end could not be kept. `link` continues it."""
+
+    ended: Ended
+    link: ChainLink | None
 
 
 class RunPersistence:
@@ -129,7 +140,28 @@ class RunPersistence:
         )
         return replace(link, stored=plan.stored)
 
-    async def save(self, end: RunEnd) -> bool:
+    async def keep(self, machine: ResponseMachine, ending: Ending, measured: Measured) -> KeptEnd:
+        """Keep the end that a machine has decided: now or, if that fails, as a failure later. Raises `ClaimLost`."""
+        ended = Ended(int(self.now()))
+        link = self.link(machine.stream, ending.status)
+        end = RunEnd(
+            response=machine.outcome(ended.at),
+            link=link,
+            sampled=machine.stream.sampled,
+            measured=measured,
+            log=self._whole_log(ended),
+        )
+        if await self._saved(end):
+            return KeptEnd(ended, link)
+        ended = Ended(ended.at, failure(None, self._plan.origin.request_id))
+        response = machine.outcome(ended.at, ended.error)
+        self.defer(RunEnd(response=response, measured=measured, log=self._whole_log(ended)))
+        return KeptEnd(ended, None)
+
+    def _whole_log(self, last: Ended) -> bytes:
+        return b"" if self.log is None else self.log.whole(last)
+
+    async def _saved(self, end: RunEnd) -> bool:
         """Keep the finished response; return False if that failed. Raises `ClaimLost`."""
         try:
             await self._save(end)

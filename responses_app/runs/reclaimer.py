@@ -87,7 +87,7 @@ class OrphanReclaimer:
     async def _fail(self, accepted: AcceptedResponse) -> None:
         """Let a response fail that was taken over; where it is another worker's by now, that one decides."""
         try:
-            failed = self._service.failed(accepted, server_stopped())
+            failed = self._service.machines.failed(accepted, server_stopped())
         except Exception:  # damaged, or of a tool or a model that is gone: whatever it is, others wait behind it
             logger.exception("the log of response %s cannot be read", accepted.response["id"])
             failed = StoredLog(as_failed(accepted.response, server_stopped()), b"")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import overloaded
+from responses_app.protocol.wording import Scene, no_limits, wording
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.following import FollowedResponse
 from responses_app.runs.journal import JournalReader
@@ -130,7 +131,9 @@ class RunRegistry:
             if isinstance(source, ResponseRun):
                 self.cancel(source, reason=reason)
 
-        cursor = source.journal.attach(_unheard, dropped, starting_after=starting_after, dialect=dialect)
+        journal = source.journal
+        words = wording(dialect, Scene(source.response_id, journal.calls, no_limits))
+        cursor = journal.attach(_unheard, dropped, starting_after=starting_after, wording=words)
         self._readers.add(cursor)
         self._end_grace(source)
         return ResponseReader(source, cursor, cancel=cancel, leave=leave)

@@ -6,13 +6,10 @@ task ends it with status `cancelled`, keeping what was said; everything else tha
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
-from engine.formats.base import as_tokens
 from engine.types import FinishReason
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.commands import CallTool, Command, Finish, Generate, Prefill, Seal
@@ -39,9 +36,10 @@ from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.compaction import compacted, go_on
 from responses_app.runs.delays import delayed
 from responses_app.runs.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
+from responses_app.runs.generating import prefill, request_for, unlogged_finish
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.measuring import RunClock, report
-from responses_app.runs.persistence import RunEnd, RunPersistence
+from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import CompactionPlan, RunPlan
 from responses_app.runs.tool_calls import CUT_CALL, call_tool
 from responses_app.stores.base import Claim, ClaimLost, ParentGone, StoreError
@@ -217,7 +215,7 @@ class ResponseRun:
                 case Generate():
                     command = await self._generate(command)
                 case Prefill():
-                    await self._prefill()
+                    await prefill(self._engine, self.plan)
                     command = self._tell(Prefilled())
                 case Seal(summary=summary):
                     command = await self._seal(summary)
@@ -231,21 +229,11 @@ class ResponseRun:
 
     async def _generate(self, wanted: Generate) -> Command | None:
         """Generate a turn; the engine's work ends with it, however that comes."""
-        generation = self.plan.generation
-        prompt = self._prompt(wanted)
+        request = request_for(self.plan, wanted)
         if not wanted.has_begun:
-            self._tell(TurnBegan(len(prompt)))
-        # It has begun on another worker, which may have logged its last token without the engine's reason for the end.
-        elif wanted.budget == 0:
-            return self._tell(Sampled((), FinishReason.LENGTH))
-        elif wanted.sampled and wanted.sampled[-1] in generation.sampling.stop_token_ids:
-            return self._tell(Sampled((), FinishReason.STOP))
-        request = replace(
-            generation,
-            request_id=f"{self.response_id}-{wanted.turn}",
-            prompt_token_ids=prompt,
-            sampling=replace(generation.sampling, max_output_tokens=wanted.budget),
-        )
+            self._tell(TurnBegan(len(request.prompt_token_ids)))
+        elif (finish := unlogged_finish(self.plan, wanted)) is not None:
+            return self._tell(Sampled((), finish))
         async with aclosing(self._engine.generate(request)) as chunks:
             with delayed(self._tell, self._machine.only_adds, seconds=self.plan.delta_seconds) as tell:
                 async for chunk in chunks:
@@ -256,18 +244,6 @@ class ResponseRun:
                     if command is not None:
                         return command
         return self._tell(Sampled((), FinishReason.STOP))  # an engine that just ends has said all it had to say
-
-    def _prompt(self, wanted: Generate) -> Sequence[int]:
-        """Return the plan's prompt with everything said in this response, and what of this turn was said already."""
-        if not wanted.said and not wanted.sampled:
-            return self.plan.generation.prompt_token_ids
-        start = self.plan.format.generation_start()
-        longer = as_tokens(self.plan.generation.prompt_token_ids[: -len(start)])
-        for message in wanted.said:
-            longer.extend(message.tokens)
-        longer.extend(start)
-        longer.extend(wanted.sampled)
-        return longer
 
     async def _begin(self) -> None:
         """Before the first thing is said: note that it begins. Raises `ClaimLost` where another worker has it."""
@@ -291,19 +267,6 @@ class ResponseRun:
                 self._log.end()  # it is another worker's to keep
             self._tell(Failed(error))
             self._tell(Ended(0, error))
-
-    async def _prefill(self) -> None:
-        """Leave the prompt in the engine's prefix cache. A warm-up whose prefill fails is still a warm-up."""
-        if not self._engine.supports_prefill:
-            return
-        generation = self.plan.generation
-        one_token = replace(generation, sampling=replace(generation.sampling, max_output_tokens=1, top_logprobs=None))
-        try:
-            async with aclosing(self._engine.generate(one_token)) as chunks:
-                async for _ in chunks:
-                    pass
-        except EngineError as error:
-            logger.warning("response %s: not prefilled: %s: %s", self.response_id, type(error).__name__, error)
 
     async def _seal(self, summary: str) -> Command | None:
         """Go on from a summary: with a plan whose chain begins anew. Raises `PromptTooLong`."""
@@ -358,32 +321,17 @@ class ResponseRun:
 
     async def _finish(self, ending: Ending) -> None:
         """Keep the end, and then say it: a stored response is committed before its terminal event goes out."""
-        machine, at, error = self._machine, int(self._persistence.now()), None
-        if ending.status is Status.FAILED and self.problem is None:  # the machine's own: a summary without a word
-            self.problem = unanswered(None, self.plan.origin.request_id)
-        link = self._persistence.link(machine.stream, ending.status)
-        end = RunEnd(
-            response=machine.outcome(at),
-            link=link,
-            sampled=machine.stream.sampled,
-            measured=self._clock.measured(),
-            log=self._whole_log(Ended(at)),
-        )
+        measured = self._clock.measured()
         try:
-            kept = await self._persistence.save(end)
+            kept = await self._persistence.keep(self._machine, ending, measured)
         except ClaimLost:
             self._give_up()
             return
-        if not kept:
-            error, link = failure(None, self.plan.origin.request_id), None
+        self.link = kept.link
+        failed = ending.status is Status.FAILED or kept.ended.error is not None
+        if failed and (self.problem is None or kept.ended.error is not None):  # of the machine's own, or of the store
             self.problem = unanswered(None, self.plan.origin.request_id)
-            log = self._whole_log(Ended(at, error))
-            self._persistence.defer(RunEnd(response=machine.outcome(at, error), measured=end.measured, log=log))
-        self.link = link
         if self._log is not None:
             self._log.end()
-        self._tell(Ended(at, error))
-        report(self.plan, machine, end.measured, self.abandoned_reason)
-
-    def _whole_log(self, last: Ended) -> bytes:
-        return b"" if self._log is None else self._log.whole(last)
+        self._tell(kept.ended)
+        report(self.plan, self._machine, measured, self.abandoned_reason)

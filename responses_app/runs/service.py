@@ -3,13 +3,12 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
-from engine.formats.base import ModelFormat
 from engine.types import EngineInfo
 from responses_app.protocol import ids
 from responses_app.protocol.compaction import PURPOSE
@@ -25,7 +24,6 @@ from responses_app.protocol.errors import (
 from responses_app.protocol.identified import identified
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import ResponseObject, new_response
-from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.protocol.validation import missing
@@ -33,40 +31,29 @@ from responses_app.runs.failures import refusal
 from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.log import LiveLogs, RunLog
-from responses_app.runs.machines import machine_of, wanted_tools
+from responses_app.runs.machines import wanted_tools
 from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import Origin, RunPlan
 from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.reader import ResponseReader
+from responses_app.runs.rebuilding import Machines
 from responses_app.runs.registry import RunRegistry
-from responses_app.runs.replay import Replay, as_begun, failed, replay
+from responses_app.runs.replay import as_begun
 from responses_app.runs.run import ResponseRun
+from responses_app.runs.served import ServedModel
 from responses_app.stores.base import (
     AcceptedResponse,
     Claim,
     ClaimLost,
     ParentGone,
-    StoredLog,
     StoredResponse,
     StoreError,
     Stores,
 )
-from responses_app.tools.base import BaseTool
 
 logger = logging.getLogger("respsite.runs")
 
 MAX_UNSAVED = 10_000  # ends that wait for the store to come back
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """An engine under the name that clients know, and how its model is written to; `info` is None until it started."""
-
-    name: str
-    engine: BaseEngine
-    info: Callable[[], EngineInfo | None]
-    created: int
-    format: ModelFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,24 +69,26 @@ class ServiceLimits:
 
 @dataclass(slots=True)
 class ResponseService:
-    """Prepares and starts runs. `models` is ordered; a request without `model` uses the first.
+    """Prepares and starts runs. `machines` makes their machines, `live` keeps the logs of those that run.
 
-    `id_key` makes the ids inside responses; all workers have the same. `tools` are those that this server can run.
-    `live` keeps the logs of those that run.
+    Its models are ordered; a request without `model` uses the first.
     """
 
-    models: dict[str, ServedModel]
+    machines: Machines
     stores: Stores
     history: History
     registry: RunRegistry
     sealer: Sealer
     new_id: Callable[[str], str]
-    id_key: bytes
     now: Callable[[], float]
     limits: ServiceLimits
     live: LiveLogs
-    tools: Sequence[BaseTool] = ()
     unsaved: deque[StoredResponse] = field(default_factory=deque, init=False)
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """The models that are served, by the names that clients know."""
+        return self.machines.models
 
     async def create(
         self,
@@ -134,10 +123,6 @@ class ResponseService:
         await self._admit(run)
         return self.registry.attach(run), identified(said, self.new_id)
 
-    def replay(self, stored: StoredLog) -> Replay | None:
-        """Make a finished response's stream again, as a run here would have made it; see `runs.replay`."""
-        return replay(stored, self.machine(as_begun(stored.response)))
-
     async def count_input_tokens(self, request: CreateRequest, origin: Origin) -> int:
         """Return how many tokens the prompt of a request would have, even if they are too many for the model.
 
@@ -155,7 +140,7 @@ class ResponseService:
         `BrokenLog`.
         """
         origin = Origin(transport=accepted.transport, project=accepted.project)
-        request = parse_create({**(accepted.request or {}), "input": list(accepted.input_items)})
+        request = parse_create({**(accepted.request or {}), "input": list(accepted.input_items)}, engine_fields=True)
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
         run = self._run(plan, model, accepted)
         try:
@@ -257,20 +242,6 @@ class ResponseService:
         )
         return model, draft, info
 
-    def machine(self, response: ResponseObject) -> ResponseMachine:
-        """Return the machine of a response, which is as it began: the same one on every worker."""
-        tools = wanted_tools(response, self.tools)
-        return machine_of(response, self._model_of(response).format, key=self.id_key, tools=tools)
-
-    def _model_of(self, response: ResponseObject) -> ServedModel:
-        name = response["model"]
-        return self.models[name] if name in self.models else next(iter(self.models.values()))
-
-    def failed(self, accepted: AcceptedResponse, error: JsonObject) -> StoredLog:
-        """Return a response that was taken over, and its log, as they are once it has failed. Raises `BrokenLog`."""
-        stored = StoredLog(accepted.response, accepted.log)
-        return failed(stored, self.machine(as_begun(accepted.response)), error)
-
     def _run(self, plan: RunPlan, model: ServedModel, accepted: AcceptedResponse | None = None) -> ResponseRun:
         response = as_begun(accepted.response) if accepted else self._new_response(plan, model)
         claim = accepted.claim if accepted else Claim(self.limits.worker)
@@ -279,16 +250,16 @@ class ResponseService:
         if plan.stored:
             log = RunLog(plan.response_id, claim, live=self.live, journal=journal, only_kept=plan.background)
         return ResponseRun(
-            replace(plan, tools=wanted_tools(response, self.tools), delta_seconds=self.limits.delta_seconds),
+            replace(plan, tools=wanted_tools(response, self.machines.tools), delta_seconds=self.limits.delta_seconds),
             engine=model.engine,
-            machine=self.machine(response),
+            machine=self.machines.of(response),
             journal=journal,
             persistence=RunPersistence(plan, self.stores, claim=claim, now=self.now, defer=self._defer, log=log),
             queue=self.registry.queue,
         )
 
     def _new_response(self, plan: RunPlan, model: ServedModel) -> ResponseObject:
-        return new_response(
+        response = new_response(
             plan.request,
             response_id=plan.response_id,
             created_at=int(plan.created_at),
@@ -296,6 +267,9 @@ class ResponseService:
             store=plan.stored,
             service_tier=self.limits.tiers.choose(plan.request.service_tier),
         )
+        if plan.shown is not None:
+            response |= {"input_messages": plan.shown, "output_messages": []}
+        return response
 
     def _defer(self, stored: StoredResponse) -> None:
         if len(self.unsaved) < MAX_UNSAVED:
@@ -327,10 +301,16 @@ class ResponseService:
         self.limits.tiers.choose(request.service_tier)
         if request.top_logprobs and not engine.supports_logprobs:
             raise unsupported_parameter("top_logprobs", "The engine here gives no log probabilities; leave it out.")
+        if request.priority and not engine.supports_priority:
+            raise unsupported_parameter("priority", "The engine here takes requests as they come; leave it out.")
+        if request.cache_salt is not None and not engine.supports_cache_salt:
+            raise unsupported_parameter("cache_salt", "The engine here cannot keep its cache apart; leave it out.")
         if request.background and not self.limits.store_responses:
             raise _background_needs_store()
 
     def _note_omissions(self, plan: RunPlan) -> None:
+        if plan.request.cache_salt is not None and plan.request.prompt_cache_key is not None:
+            logger.warning("response %s: its cache_salt counts, and not its prompt_cache_key", plan.response_id)
         if plan.omitted:
             logger.info("response %s: %d parts the model cannot read were left out", plan.response_id, plan.omitted)
 

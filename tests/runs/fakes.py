@@ -26,9 +26,11 @@ from responses_app.runs.journal import Waiter
 from responses_app.runs.log import LiveLogs
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
+from responses_app.runs.rebuilding import Machines
 from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.run import ResponseRun
-from responses_app.runs.service import ResponseService, ServedModel, ServiceLimits
+from responses_app.runs.served import ServedModel
+from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.stores.base import (
     AcceptedResponse,
     Appended,
@@ -234,15 +236,14 @@ class Site:
         )
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format)
         stores = Stores(self.store, self.conversations)
+        machines = Machines({"fake": model}, b"key", self.tools)
         self.service = ResponseService(
-            models={"fake": model},
+            machines=machines,
             stores=stores,
             history=History(stores, self.registry, sealer=self.sealer),
             registry=self.registry,
             sealer=self.sealer,
             new_id=counting_ids(),
-            id_key=b"key",
-            tools=self.tools,
             now=lambda: NOW,
             limits=ServiceLimits(
                 max_lag_bytes=self.max_lag_bytes,
@@ -255,7 +256,7 @@ class Site:
         )
         self.followers = Followers(
             self.store,
-            machine=self.service.machine,
+            machine=machines.of,
             max_lag_bytes=self.max_lag_bytes,
             follow_here=self.registry.follow,
             others=self.others,
@@ -264,7 +265,7 @@ class Site:
             self.store,
             self.registry,
             self.forgetting,
-            replay=self.service.replay,
+            replay=machines.replay,
             followers=self.followers,
             others=self.others,
         )
@@ -273,7 +274,7 @@ class Site:
     async def begin(self, *, project: str = "default", transport: str = "test", **fields: object) -> "Reading":
         """Start a run and attach a reader."""
         origin = Origin(transport=transport, project=project, request_id="req_1")
-        return Reading(self, await self.service.create(parse_create(fields), origin))
+        return Reading(self, await self.service.create(parse_create(fields, engine_fields=True), origin))
 
     async def follow(self, response_id: str, *, starting_after: int | None = None) -> "Reading":
         """Read a response by its id."""

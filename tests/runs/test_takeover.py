@@ -212,10 +212,10 @@ async def test_one_that_fails_behind_a_log_that_decides_another_end_fails_all_th
     inputs = [given for given in decode(accepted.log) if not isinstance(given, Ended)]
     site = Site()
     error = {"code": "server_error", "message": "It stopped."}
-    failed = site.service.failed(replace(accepted, log=encode(inputs)), error)
+    failed = site.service.machines.failed(replace(accepted, log=encode(inputs)), error)
     assert (failed.response["status"], failed.response["error"]) == ("failed", error)
     assert failed.response["completed_at"] is None
-    replayed = site.service.replay(failed)
+    replayed = site.service.machines.replay(failed)
     assert replayed is not None
     assert replayed.body == failed.response
 

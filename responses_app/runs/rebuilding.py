@@ -1,0 +1,43 @@
+"""`Machines`: the machine of any response, of which its worker, its followers and a replay make the same events."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.resources import ResponseObject
+from responses_app.protocol.response import ResponseMachine
+from responses_app.runs.machines import machine_of, wanted_tools
+from responses_app.runs.replay import Replay, as_begun, failed, replay
+from responses_app.runs.served import ServedModel
+from responses_app.stores.base import AcceptedResponse, StoredLog
+from responses_app.tools.base import BaseTool
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Makes machines, the same ones on every worker: `models` and `tools` are those of this server.
+
+    `id_key` makes the ids inside responses; all workers have the same.
+    """
+
+    models: Mapping[str, ServedModel]
+    id_key: bytes
+    tools: Sequence[BaseTool] = ()
+
+    def of(self, response: ResponseObject) -> ResponseMachine:
+        """Return the machine of a response, which is as it began."""
+        tools = wanted_tools(response, self.tools)
+        return machine_of(response, self._model_of(response).format, key=self.id_key, tools=tools)
+
+    def replay(self, stored: StoredLog) -> Replay | None:
+        """Make a finished response's stream again, as a run here would have made it; see `runs.replay`."""
+        return replay(stored, self.of(as_begun(stored.response)))
+
+    def failed(self, accepted: AcceptedResponse, error: JsonObject) -> StoredLog:
+        """Return a response that was taken over, and its log, as they are once it has failed. Raises `BrokenLog`."""
+        stored = StoredLog(accepted.response, accepted.log)
+        return failed(stored, self.of(as_begun(accepted.response)), error)
+
+    def _model_of(self, response: ResponseObject) -> ServedModel:
+        name = response["model"]
+        return self.models[name] if name in self.models else next(iter(self.models.values()))

@@ -1,0 +1,19 @@
+"""What is served: a model, its engine and its format."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.backends.base import BaseEngine
+from engine.formats.base import ModelFormat
+from engine.types import EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """An engine under the name that clients know, and how its model is written to; `info` is None until it started."""
+
+    name: str
+    engine: BaseEngine
+    info: Callable[[], EngineInfo | None]
+    created: int
+    format: ModelFormat
