@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from engine.contents.lark_grammars import START, Rules, read
+from engine.contents.lark_reading import START, Rules, read
 from engine.contents.regex_trees import Choice, OneCharacter, Repeat, Rule, Sequence, Tree, nice_character
 from engine.errors import GrammarRefused
 

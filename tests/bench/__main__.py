@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.bench import admin, chains, events, loads, logs, memory, paced, replay, sealed, work
+from tests.bench import admin, chains, events, grammars, loads, logs, memory, paced, replay, sealed, work
 from tests.bench.report import Report, Result
 from tests.bench.servers import Bench, can_pin
 
@@ -36,6 +36,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "sealing": sealed.sealing,
     "sealed-replay": sealed.sealed_replay,
     "admin": admin.admin,
+    "grammar": grammars.grammar,
 }
 
 

@@ -25,6 +25,7 @@ from tests.server import free_port
 JsonObject = dict[str, Any]
 MODEL = "openai/gpt-oss-20b"
 FULL = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+FINISHED = FinishReason.LENGTH
 DISABLED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
 
 
@@ -198,7 +199,8 @@ class FakeVllm:
             raised = f"The decoder prompt (length {len(prompt)}) is longer than the maximum model length."
             await stream.say(error(raised, 400))
             return
-        if "structured_outputs" in sampling and not await self._takes(stream, sampling["structured_outputs"], event):
+        grammar = sampling.get("structured_outputs")
+        if grammar and not await self._takes(stream, grammar, event):
             return
         cached, sampled = None, 0
         async with aclosing(self.engine.generate(_request(body, prompt, sampling))) as chunks:
@@ -214,19 +216,15 @@ class FakeVllm:
             await stream.say({"choices": [], "usage": usage})
 
     async def _takes(self, stream: "_Stream", grammar: JsonObject, event: "Event") -> bool:
-        """Whether the engine behind is to answer; a grammar of one token is answered here, as an engine has to."""
-        only = json.loads(grammar["structural_tag"])["format"]
+        """Whether the engine behind is to answer: a grammar of one token leaves it no choice."""
+        only, refusal = json.loads(grammar["structural_tag"])["format"], self.switches.grammar_refusal
         if not self.switches.takes_grammars:
-            await stream.say(error("Structured outputs requires a tokenizer so it can't be used with 'skip_tok…'", 400))
-        elif only["type"] == "token":
-            await stream.say(
-                event(TokenChunk(token_ids=[only["token"]], finish_reason=FinishReason.LENGTH), None, None)
-            )
-        elif self.switches.grammar_refusal:
-            await stream.say(error(self.switches.grammar_refusal, 400))
-        else:
-            return True
-        return False
+            refusal, only = "Structured outputs requires a tokenizer", {"type": ""}
+        if only["type"] == "token":
+            await stream.say(event(TokenChunk(token_ids=[only["token"]], finish_reason=FINISHED), None, None))
+        elif refusal:
+            await stream.say(error(refusal, 400))
+        return only["type"] != "token" and not refusal
 
 
 class _Ended(Exception):
