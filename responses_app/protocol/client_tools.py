@@ -129,7 +129,8 @@ class ClientTools:
 
     def shown(self) -> list[ClientTool]:
         """Return those that the model is told of: but for what it can look for, all."""
-        return [tool for tool in self if not tool.deferred or self.of_type("tool_search") is None]
+        searches = self.of_type("tool_search") is not None
+        return [tool for tool in self if not (searches and tool.deferred)]
 
     def builder(self, called: str, new_id: Callable[[str], str]) -> CallBuilder:
         """Return what writes the item of a call; what nobody declared here is the client's function all the same."""

@@ -1,11 +1,12 @@
 """Engine errors → what clients see. The one place that maps them; their own texts stay in the log."""
 
-from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, PromptTooLong
+from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, GrammarRefused, PromptTooLong
 from responses_app.protocol.errors import (
     SERVER_STOPPED,
     ApiError,
     JsonObject,
     context_length_exceeded,
+    invalid_request,
     overloaded,
     rate_limited,
     server_error,
@@ -28,6 +29,8 @@ def _as_error(error: EngineError | None) -> ApiError | None:
     match error:
         case PromptTooLong():
             return context_length_exceeded(error.prompt_tokens, error.max_model_len)
+        case GrammarRefused():  # an engine may find out only when it is to generate
+            return invalid_request(error.reason, param="tools", code="invalid_value")
         case EngineOverloaded():
             return rate_limited("The engine is full. Try again shortly.", retry_after=error.retry_after)
         case EngineUnavailable():
@@ -58,6 +61,8 @@ def failure(error: EngineError | None, request_id: str) -> JsonObject:
         case PromptTooLong():
             refused = context_length_exceeded(error.prompt_tokens, error.max_model_len)
             return {"code": "invalid_prompt", "message": refused.message}
+        case GrammarRefused():
+            return {"code": "invalid_prompt", "message": error.reason}
         case EngineUnavailable():
             message = f"The engine has stopped, or cannot be reached. Try again in {error.retry_after} s."
             return {"code": "server_error", "message": message}

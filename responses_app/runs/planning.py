@@ -66,10 +66,10 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     request, context = draft.request, draft.context
     late_tools = _late_tools(context)
     tools = request.tools.joined(read_tools(late_tools, at="input"))
-    if not (request.warm_up or request.only_compacts):
-        _check_outputs(context, tools)
     rules, grammar = plan_rules(request, tools, hosted=draft.tools, model_format=draft.format, engine=engine)
     link, messages = _rendered(draft)
+    if not (request.warm_up or request.only_compacts):
+        _check_outputs(context, tools)
     sampling = _sampling(draft, engine)
     writer = PromptWriter(draft.format, info.max_model_len)
     compaction = plan_compaction(request, link, messages, writer=writer, sampling=sampling, seal=draft.seal)

@@ -122,6 +122,8 @@ def facts(link: ChainLink) -> list[object]:
         *(drop_oldest(each, len(each.prompt_tokens()) // 2) for each in (link, asked, told)),
         asked.own.settles,
         told.own.settles,
+        dict(link.awaited),
+        link.all_late_tools(),
     ]
 
 
@@ -159,7 +161,10 @@ class StoreContract:
             render_text("user", "What is the weather?"),
             render_assistant("analysis", "I look it up."),
             render_call("functions.weather", '{"city": "Paris"}'),
-            calls=[call("weather", "call_1")],
+            calls=[
+                call("weather", "call_1"),
+                {"type": "additional_tools", "tools": [{"type": "custom", "name": "sql"}]},
+            ],
         )
         answer = Turn().after(question).saying(render_tool_output("functions.weather", "Rain."), *exchange(1)[1:])
         thanks = Turn().after(answer).saying(*exchange(2))  # a user message after a final answer settles it all
@@ -170,6 +175,10 @@ class StoreContract:
         assert link is not None
         assert link.call_name("call_1") == "weather"
         assert link.call_name("call_2") is None
+        assert (link.awaited, link.all_late_tools()) == (
+            {"call_1": "function_call"},
+            [{"type": "custom", "name": "sql"}],
+        )
 
     async def test_forks_share_what_came_before(self, store: BaseResponseStore) -> None:
         trunk = Turn().saying(*exchange(0))

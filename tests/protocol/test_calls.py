@@ -32,7 +32,8 @@ def problem(
     try:
         check_outputs(items, before=before or [], known=known or {}, free=free.split())
     except ApiError as error:
-        return error.message if (error.status, error.param) == (400, "input") else f"{error.status} {error.param}"
+        said = error.message.removesuffix(" Send it as an item of 'input'.")
+        return said if (error.status, error.param) == (400, "input") else f"{error.status} {error.param}"
     return None
 
 

@@ -297,6 +297,14 @@ class TestRules:
             await site.ask(input="hi", tools=tools)
         assert refused.value.param == "tools[1].parameters"
 
+    async def test_what_the_engine_refuses_only_as_it_begins_is_told_too(self) -> None:
+        site = Site(GrammarEngine([[GrammarRefused("It is too much.")]]))
+        reading = await site.begin(input="hi", tools=TOOLS)
+        await reading.to_the_end()
+        problem = reading.run.problem
+        assert problem is not None
+        assert (problem.status, problem.message) == (400, "It is too much.")
+
     async def test_a_schema_that_cannot_be_enforced_is_only_shown_where_strict_is_not_said(self) -> None:
         site = site_with(grammar=True)
         odd = {"type": "function", "name": "g", "parameters": {"type": "object", "not": {"required": ["a"]}}}
@@ -376,7 +384,7 @@ class TestAsyncTools:
         site = site_with(both)
         first = await site.ask(input="hi", tools=[self.LATER, TOOLS[0]])
         assert [item["name"] for item in first["output"]] == ["later", "f"]  # type: ignore[union-attr,index]
-        with pytest.raises(ApiError, match=r"^No tool output found for function call call_\w+\.$"):
+        with pytest.raises(ApiError, match=r"^No tool output found for function call call_\w+\. Send"):
             await site.ask(input="And?", previous_response_id=first["id"], tools=[self.LATER, TOOLS[0]])
 
     async def test_a_model_that_calls_on_and_on_comes_to_an_end(self) -> None:

@@ -92,9 +92,9 @@ BAD_FRAMES: dict[str, tuple[object, dict[str, Any]]] = {
     "not-built-prompt": ({**CREATE, "input": "Hi", "prompt": {"id": "pmpt_1"}}, unsupported("prompt")),
     "logprobs-too-many": ({**CREATE, "input": "Hi", "top_logprobs": 21}, wrong("top_logprobs", "invalid_value")),
     "choice-absent": ({**CREATE, "input": "Hi", "tool_choice": "required"}, wrong("tool_choice", "invalid_value")),
-    "not-built-format": (
-        {**CREATE, "input": "Hi", "text": {"format": {"type": "json_object"}}},
-        unsupported("text.format"),
+    "format": (
+        {**CREATE, "input": "Hi", "text": {"format": {"type": "json_schema"}}},
+        wrong("text.format.name", "missing_required_parameter"),
     ),
     "of-forks-only": ({**CREATE, "input": "Hi", "cache_salt": "x"}, unsupported("cache_salt")),
 }
