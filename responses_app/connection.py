@@ -73,6 +73,7 @@ class Connection:
         close: Callable[[int, str], Awaitable[None]],
         extras: Extras = Extras(),
         dialect: Dialect = OPENAI,
+        awaits_tools: bool = False,
     ) -> None:
         self.id = site.new_id(ids.CONNECTION)
         self._site = site
@@ -80,6 +81,7 @@ class Connection:
         self._close = close
         self._ping, self._frames = extras.ping, extras.frames
         self._dialect = dialect
+        self._awaits_tools = awaits_tools
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._session = WebSocketSession(site.session_limits, now, time.time() - now)
@@ -164,7 +166,7 @@ class Connection:
                     self._wake_writer()
 
     async def _start(self, create: Create) -> None:
-        origin = Origin(transport="websocket", project=PROJECT, request_id=self.id)
+        origin = Origin(transport="websocket", project=PROJECT, request_id=self.id, awaits_tools=self._awaits_tools)
         try:
             fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
             request = await self._site.reader.run(create.size, partial(parse_create, fields))

@@ -25,6 +25,7 @@ from responses_app.protocol.ids import IdFactory
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session import SessionLimits
 from responses_app.protocol.tiers import ServiceTiers
+from responses_app.protocol.tool_outputs import WAIT, requested_tool_mode
 from responses_app.reading import JsonReader
 from responses_app.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.runs.by_id import ResponsesById
@@ -32,6 +33,7 @@ from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
 from responses_app.runs.log import LiveLogs
+from responses_app.runs.outputs import GivenOutputs
 from responses_app.runs.rebuilding import Machines
 from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.resumable import ResumableLimits
@@ -59,6 +61,7 @@ class Site:
     registry: RunRegistry
     service: ResponseService
     responses: ResponsesById
+    outputs: GivenOutputs
     forgetting: Forgetting
     followers: Followers
     upkeep: Upkeep
@@ -84,6 +87,10 @@ class Site:
         settings = self.settings
         return requested_dialect(header, settings.responses_dialect, usage_per_turn=settings.responses_usage_per_turn)
 
+    def awaits_tools(self, header: str | None) -> bool:
+        """Whether a stream waits for the outputs of its client's tools. Raises `ApiError` (400) for an unknown mode."""
+        return requested_tool_mode(header, self.settings.responses_tool_mode) == WAIT
+
     async def start(self) -> None:
         """Start what must run before anything is served; the engine goes on loading beside."""
         await self.store.start()
@@ -96,7 +103,8 @@ class Site:
                 FORGET: self.forgetting.here,
                 FOLLOW: self.registry.follow,
                 LOGGED: self.followers.ring,
-            }
+            },
+            take=self.outputs.take_here,
         )
         await self.upkeep.start()
 
@@ -145,6 +153,7 @@ def build_site(settings: Settings) -> Site:
         limits=ServiceLimits(
             max_lag_bytes=settings.stream_max_lag_bytes,
             delta_seconds=settings.stream_delta_ms / 1000,
+            tool_seconds=settings.responses_tool_timeout,
             store_responses=settings.responses_store,
             tiers=ServiceTiers(
                 default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers
@@ -189,6 +198,7 @@ def build_site(settings: Settings) -> Site:
             followers=followers,
             others=relay,
         ),
+        outputs=GivenOutputs(stores.responses, registry, others=relay),
         forgetting=forgetting,
         followers=followers,
         upkeep=upkeep,

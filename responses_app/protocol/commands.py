@@ -45,10 +45,21 @@ class CallTool:
 
 
 @dataclass(frozen=True, slots=True)
+class Await:
+    """Wait for the client's outputs of these calls; answer with `WaitBegan`, and `TimedOut` where they do not come.
+
+    `until` is when it ends, in Unix seconds; None where the wait has not begun.
+    """
+
+    call_ids: tuple[str, ...]
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Keep how the response ended; answer with `Ended`."""
 
     ending: Ending
 
 
-Command = Generate | Prefill | Seal | CallTool | Finish
+Command = Generate | Prefill | Seal | CallTool | Await | Finish

@@ -5,12 +5,13 @@
                                   └─────────────────┘            (Generate, CallTool, Seal, …)
 
 It is the only home of what happens between a response's first event and its last: turns, the budget of tokens, the
-correction of a model that calls a tool which does not exist, compaction, tools that the server runs, and endings.
+correction of a model that calls a tool which does not exist, compaction, tools that the server runs, waiting for those
+that the client runs, and endings.
 
     ENQUEUED ─> STARTED ┬─> Prefill ──────────────────────────────────────────┐
                         ├─> Generate (a summary) ─> Seal ─┬───────────────────┤
                         │                                 v                   v
-                        └────────────────────────────> Generate <──> CallTool ├─> Finish ─> ENDED
+                        └───────────────────> Generate <──> CallTool or Await ├─> Finish ─> ENDED
                                                           └───────────────────┘
 
 A command stands until an input answers it, and there is never more than one. So a driver that has done nothing yet but
@@ -28,7 +29,8 @@ from typing import NamedTuple
 
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, ModelFormat, RenderedMessage, TurnEvent
 from engine.types import FinishReason
-from responses_app.protocol.commands import CallTool, Command, Finish, Generate, Prefill, Seal
+from responses_app.protocol.client_calls import ClientCalls, no_output
+from responses_app.protocol.commands import Await, CallTool, Command, Finish, Generate, Prefill, Seal
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.events import Event
 from responses_app.protocol.inputs import (
@@ -37,18 +39,21 @@ from responses_app.protocol.inputs import (
     Failed,
     Input,
     Mode,
+    OutputGiven,
     Prefilled,
     Sampled,
     Sealed,
     Started,
     Stopped,
     StopReason,
+    TimedOut,
     ToolReturned,
     TurnBegan,
+    WaitBegan,
 )
 from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.stream import Ending, LocalProtocolError, ResponseStream
-from responses_app.protocol.turns import Summary, Turn, merged
+from responses_app.protocol.turns import Budget, Summary, Turn, merged
 from responses_app.protocol.usage import TurnUsage, usage
 
 MAX_CORRECTIONS = 1  # how often the model is told, in one response, that a tool does not exist
@@ -80,15 +85,16 @@ class ResponseMachine:
         self._format = model_format
         self._functions = functions
         self._one_call = one_call
+        self.turns: list[TurnUsage] = []
         self._turn: Turn | None = None
         self._summary: Summary | None = None
-        self._budget: int | None = None
+        self._budget = Budget(self.turns)
         self._mode = Mode.ANSWER
-        self._answering_since = 0  # number of the first turn that is not a summary
         self._corrections = 0
         self._stop_at_boundary: StopReason | None = None
+        self._waits = False  # for what comes of calls of the client's tools
         self._due: Command | None = None
-        self.turns: list[TurnUsage] = []
+        self.calls = ClientCalls(stream, model_format)
         self.repairs = 0  # how many items of all turns were malformed
 
     # What a driver asks.
@@ -112,7 +118,7 @@ class ResponseMachine:
     def due(self) -> Command | None:
         """What is to be done now, for a driver that has only read the inputs so far; None before the start."""
         if isinstance(self._due, Generate) and self._turn is not None:
-            return replace(self._due, sampled=self._turn.tokens, budget=self._left(), has_begun=True)
+            return replace(self._due, sampled=self._turn.tokens, budget=self._budget.left, has_begun=True)
         return self._due
 
     def only_adds(self, token_ids: Sequence[int]) -> bool:
@@ -123,7 +129,12 @@ class ResponseMachine:
     @property
     def compacted(self) -> bool:
         """Whether a summary has taken the place of what came before."""
-        return self._answering_since > 0
+        return self._budget.since > 0
+
+    @property
+    def takes_outputs(self) -> bool:
+        """Whether it goes on with what the client says came of calls, now or once the model has said them all."""
+        return self._waits and self.status is Status.IN_PROGRESS and not isinstance(self._due, Finish)
 
     def outcome(self, at: int, error: JsonObject | None = None) -> ResponseObject:
         """Return the response object as it will be once it has ended at `at` (Unix seconds), with `error` as failed."""
@@ -149,11 +160,11 @@ class ResponseMachine:
                 return self._tool_returned(given)
             case Sealed():
                 return self._sealed(given)
-            case Failed() | Stopped():
-                return self._cut(given)
-        return self._begin(given)
+            case WaitBegan() | OutputGiven() | TimedOut():
+                return self._of_wait(given)
+        return self._begin_or_end(given)
 
-    def _begin(self, given: Input) -> Step:
+    def _begin_or_end(self, given: Input) -> Step:
         match given:
             case Enqueued():
                 return Step(self._stream.enqueue())
@@ -161,16 +172,14 @@ class ResponseMachine:
                 return self._started(given)
             case Prefilled() if isinstance(self._due, Prefill):
                 return self._finish(Status.COMPLETED)
+            case Failed(error=error):
+                return self._finish(Status.FAILED, error=error)
+            case Stopped(reason=reason):
+                return self._stopped(reason)
         raise LocalProtocolError(f"{given!r} in a response that is {self.status.value}")
 
-    def _cut(self, given: Failed | Stopped) -> Step:
-        """End before the model does."""
-        if isinstance(given, Failed):
-            return self._finish(Status.FAILED, error=given.error)
-        return self._stopped(given.reason)
-
     def _started(self, given: Started) -> Step:
-        self._mode, self._budget = given.mode, given.budget
+        self._mode, self._budget.limit, self._waits = given.mode, given.budget, given.waits
         warm_up = given.mode is Mode.WARM_UP
         queued = self._stream.has_begun
         events = self._stream.leave_queue() if queued else self._stream.start(warm_up=warm_up)
@@ -199,14 +208,17 @@ class ResponseMachine:
         if finish is not None:
             said += turn.parser.close()
             self.repairs += turn.parser.repairs
+        events = self._say(turn, said)
+        return Step(events) if finish is None else self._then(events, self._turn_ended(turn, finish))
+
+    def _say(self, turn: Turn, said: list[TurnEvent]) -> list[Event]:
         for each in said:
             if isinstance(each, ItemEnded):
                 turn.usage.reasoning_tokens += each.reasoning_tokens
                 turn.called = each.called
         said = merged(said)
         summary = self._summary
-        events = self._stream.receive_all(said) if summary is None else self._sum_up(summary, said)
-        return Step(events) if finish is None else self._then(events, self._turn_ended(turn, finish))
+        return self._stream.receive_all(said) if summary is None else self._sum_up(summary, said)
 
     @property
     def _may_cut(self) -> bool:
@@ -220,11 +232,14 @@ class ResponseMachine:
             return False
         one_call = self._one_call and started.kind is ItemKind.CALL
         hosted = started.kind is ItemKind.HOSTED_CALL and self._stream.can_call(started.name or "")
-        return one_call or (hosted and not ended.truncated) or self._stop_at_boundary is not None
+        # A turn with calls of the client's goes to its end: what continues the response needs their outputs.
+        boundary = self._stop_at_boundary is not None and self._turn is not None and not self._turn.has_called
+        return one_call or (hosted and not ended.truncated) or boundary
 
     def _turn_ended(self, turn: Turn, finish: FinishReason) -> Step:
         self._turn = None
-        if self._stop_at_boundary is not None:
+        unanswered = self.calls.unanswered
+        if self._stop_at_boundary is not None and not unanswered:
             return self._finish(Status.INCOMPLETE, reason=self._stop_at_boundary.value)
         if finish is FinishReason.ABORT:
             return self._finish(Status.CANCELLED)
@@ -240,13 +255,17 @@ class ResponseMachine:
             return Step([], self._generate())
         if finish is FinishReason.LENGTH:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
+        if self._waits and unanswered:
+            return Step([], self._now(Await(unanswered)))
+        if self.calls.have_news:
+            return self._all_given()
         answered = len(self._stream.output) > self.compacted
         return self._finish(Status.COMPLETED if answered else Status.INCOMPLETE)
 
     def _correction(self, turn: Turn) -> RenderedMessage | None:
         """Return what to tell a model that has just called a tool which does not exist, if it is to be told."""
         unknown = self._stream.unknown_call
-        if not turn.called or unknown is None or self._corrections >= MAX_CORRECTIONS or self._left() == 0:
+        if not turn.called or unknown is None or self._corrections >= MAX_CORRECTIONS or self._budget.left == 0:
             return None
         return self._format.no_such_tool(unknown, self._functions or ())
 
@@ -266,8 +285,7 @@ class ResponseMachine:
         if self._summary is None or not isinstance(self._due, Seal):
             raise LocalProtocolError("a seal that was not asked for")
         events = self._stream.end_compaction(given.text)
-        self._summary, self._budget = None, given.budget
-        self._answering_since = len(self.turns)
+        self._summary, self._budget.limit, self._budget.since = None, given.budget, len(self.turns)
         if self._mode is Mode.COMPACT:
             return self._then(events, self._finish(Status.COMPLETED))
         return Step(events, self._generate())
@@ -280,35 +298,73 @@ class ResponseMachine:
             raise LocalProtocolError("a tool returned that was not called")
         events = self._stream.end_call(given.text, failed=given.failed)
         self._stream.interject(self._format.output(call.name, given.text, hosted=True))
-        if self._left() == 0:
+        if self._budget.left == 0:
             return self._then(events, self._finish(Status.INCOMPLETE, reason="max_output_tokens"))
         return Step(events, self._generate())
+
+    # Tools of the client.
+
+    def _of_wait(self, given: WaitBegan | OutputGiven | TimedOut) -> Step:
+        if isinstance(given, OutputGiven):
+            return self._output_given(given)
+        if not isinstance(self._due, Await):
+            raise LocalProtocolError(f"{given!r} in a response that does not wait")
+        if isinstance(given, WaitBegan):
+            self._due = replace(self._due, until=given.until)
+            return Step([])
+        return self._finish(Status.FAILED, error=no_output(self._due.call_ids, given.seconds))
+
+    def _output_given(self, given: OutputGiven) -> Step:
+        """Take the output of a call: it may come before the model has ended its turn."""
+        if not self.takes_outputs or self.calls.state(given.call_id) != "open":
+            raise LocalProtocolError(f"an output that nobody waits for: {given.call_id}")
+        self.calls.take(given)
+        if not isinstance(self._due, Await):
+            return Step([])
+        self._due = replace(self._due, call_ids=self.calls.unanswered)
+        return Step([]) if self._due.call_ids else self._all_given()
+
+    def _all_given(self) -> Step:
+        """Go on: every call has its output."""
+        if self._stop_at_boundary is not None:
+            return self._finish(Status.INCOMPLETE, reason=self._stop_at_boundary.value)
+        if self._budget.left == 0:
+            return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
+        return Step(self.calls.add_outputs(), self._generate())
 
     # Turns and endings.
 
     def _generate(self) -> Command:
         said = tuple(self._stream.messages)
-        return self._now(Generate(len(self.turns), said, budget=self._left(), summary=self._summary is not None))
-
-    def _left(self) -> int | None:
-        """How many tokens may still be sampled."""
-        spent = sum(turn.output_tokens for turn in self.turns[self._answering_since :])
-        return None if self._budget is None else max(0, self._budget - spent)
+        return self._now(Generate(len(self.turns), said, budget=self._budget.left, summary=self._summary is not None))
 
     def _stopped(self, reason: StopReason) -> Step:
-        match reason:
-            case StopReason.STEERED if self._turn is not None and self._stream.is_open:
-                self._stop_at_boundary = reason
-                return Step([])
-            case StopReason.STEERED | StopReason.INTERRUPTED if self.status is not Status.QUEUED:
-                return self._finish(Status.INCOMPLETE, reason=reason.value)
-            case StopReason.SERVER_STOPPED:
-                return self._finish(Status.FAILED, error=SERVER_STOPPED)
-        return self._finish(Status.CANCELLED)
+        if reason is StopReason.SERVER_STOPPED:
+            return self._finish(Status.FAILED, error=SERVER_STOPPED)
+        if reason is StopReason.CANCELLED or self.status is Status.QUEUED:
+            return self._finish(Status.CANCELLED)
+        if reason is StopReason.STEERED and self._is_inside():
+            self._stop_at_boundary = reason
+            return Step([])
+        return self._interrupted(reason)
+
+    def _is_inside(self) -> bool:
+        """Whether something is being said, or asked of the client, that is to come to its end first."""
+        speaks = self._turn is not None and (self._stream.is_open or self._turn.has_called)
+        return speaks or isinstance(self._due, Await)
+
+    def _interrupted(self, reason: StopReason) -> Step:
+        """End here; what the model was saying is kept as far as it came, unless it is to be dropped."""
+        events: list[Event] = []
+        if reason is StopReason.DISCARDED:
+            reason, events = StopReason.INTERRUPTED, self._stream.discard()
+        elif self._turn is not None and self._summary is None:
+            events = self._say(self._turn, self._turn.parser.close())
+        return self._then(events, self._finish(Status.INCOMPLETE, reason=reason.value))
 
     def _finish(self, status: Status, *, error: JsonObject | None = None, reason: str | None = None) -> Step:
         """Decide the end. What is open is closed now, but for a failure: clients act on calls that are done."""
-        events = [] if status is Status.FAILED else self._stream.close()
+        events = [] if status is Status.FAILED else [*self._stream.close(), *self.calls.add_outputs()]
         self._turn = None
         return Step(events, self._now(Finish(Ending(status=status, error=error, reason=reason))))
 

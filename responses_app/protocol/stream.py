@@ -6,7 +6,8 @@ It is the only place that makes items, numbers the events, and keeps the output;
 and the streamed one are one object at different times. What happens between two turns is `ResponseMachine`'s. Its laws,
 held by property tests: any chunking of the same tokens gives the same items and texts; numbers run 0..n; every `added`
 has one `done` with the same id and index, but for the item that a failure cuts and a compaction that anything cuts;
-joined deltas equal the `done` text; the terminal `output` equals the `done` items.
+joined deltas equal the `done` text; the terminal `output` equals the `done` items. An item that is discarded says so in
+place of its `done`, and the next one has its index.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -182,6 +183,30 @@ class ResponseStream:
         self.hosted_call = None
         self._open.returned(text, failed=failed)
         return self._close_item("failed" if failed else "completed")
+
+    def add_output(self, item: JsonObject, message: RenderedMessage) -> list[Event]:
+        """Add what came of a call of the client's, whole; `message` is what the model reads of it."""
+        if self.status is not Status.IN_PROGRESS or self._open is not None:
+            raise LocalProtocolError("an output came inside an item, or outside of a running response")
+        place = {"output_index": len(self.output), "item": item}
+        self.output.append(item)
+        self.messages.append(message)
+        return [self._event(type, dict(place)) for type in (EventType.ITEM_ADDED, EventType.ITEM_DONE)]
+
+    def new_id(self, prefix: str) -> str:
+        """Return the id of an item that is to be added."""
+        return self._new_id(prefix)
+
+    def discard(self) -> list[Event]:
+        """Drop an item that is still open, as if it had never been said."""
+        item, self._open = self._open, None
+        if item is None:
+            return []
+        if self.hosted_call is not None:
+            self.hosted_call = None
+            self.messages.pop()  # the call, which is whole
+        place = {"response_id": self._response["id"], "item_id": item.id, "output_index": len(self.output)}
+        return [self._event(EventType.ITEM_INTERRUPTED, place)]
 
     def close(self) -> list[Event]:
         """Close an item that is still open, as incomplete; a compaction that was cut is worth nothing, and is gone."""

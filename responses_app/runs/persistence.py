@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol.chain import ChainLink, new_link
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import Ended
 from responses_app.protocol.items import SampledItem
 from responses_app.protocol.resources import CONTINUABLE, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.stream import Ending, ResponseStream
+from responses_app.protocol.tool_outputs import TOOL_MODE, WAIT
 from responses_app.runs.failures import failure
 from responses_app.runs.log import RunLog
 from responses_app.runs.plan import RunPlan
@@ -102,8 +104,14 @@ class RunPersistence:
             await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
 
     async def give_back(self, response: ResponseObject) -> None:
-        """Leave it to whichever worker looks first. Raises `StoreError`."""
-        await self._store.give_back(self._as_accepted(response, again=True))
+        """Leave a background response to whichever worker looks first, with all that came to it: it goes on there."""
+        assert self.log is not None, "background responses are stored"
+        try:
+            await self.log.flush()
+            await self._store.give_back(self._as_accepted(response, again=True))
+            logger.info("response %s goes to another worker: the server stops", response["id"])
+        except StoreError as problem:
+            logger.error("response %s could not be given to another worker: %s", response["id"], problem)
 
     def refuse(self, response: ResponseObject) -> None:
         """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run."""
@@ -121,10 +129,15 @@ class RunPersistence:
             claim=self.claim,
             input_items=tuple(plan.input_items),
             transport=plan.origin.transport,
-            request=plan.request.as_json() if plan.background else None,
+            request=self._request() if plan.background else None,
             again=again,
             parent=plan.stored_parent,
         )
+
+    def _request(self) -> JsonObject:
+        """Return what another worker needs to run it."""
+        mode = {TOOL_MODE: WAIT} if self._plan.origin.awaits_tools else {}
+        return {**self._plan.request.as_json(), **mode}
 
     def link(self, stream: ResponseStream, status: Status) -> ChainLink | None:
         """Return the response's part of its chain; None for one that cannot be continued."""

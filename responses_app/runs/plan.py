@@ -7,6 +7,7 @@ from engine.formats.base import ModelFormat, RenderedMessage
 from engine.types import GenerationRequest, SamplingOptions
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.inputs import Mode, Started
 from responses_app.protocol.prompt import PromptWriter
 from responses_app.protocol.requests import CreateRequest
 from responses_app.stores.base import ConversationRecord
@@ -17,11 +18,15 @@ PROJECT = "default"  # whose everything is, until there are keys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a request came from: for ownership and for the log."""
+    """Where a request came from: for ownership and for the log.
+
+    `awaits_tools`: its client says in the same stream what came of the calls of its tools.
+    """
 
     transport: str
     project: str
     request_id: str = ""
+    awaits_tools: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,8 @@ class RunPlan:
     `input_messages` what it was rendered to. `context_items` are the items they were rendered from: those of the
     conversation that the chain does not hold yet, and the request's own, which are `input_items` (each with an id).
     `generation` is the first turn's. `created_at` is in Unix seconds. `omitted` counts what the model cannot read of
-    the request. Text is held back for up to `delta_seconds`, to make fewer deltas.
+    the request. Text is held back for up to `delta_seconds`, to make fewer deltas. Clients have `tool_seconds` to say
+    what came of calls, where the response waits for that.
     """
 
     response_id: str
@@ -68,6 +74,17 @@ class RunPlan:
     tools: Mapping[str, BaseTool] = field(default_factory=dict)  # that this server runs, by their names
     compaction: CompactionPlan | None = None
     delta_seconds: float = 0.0
+    tool_seconds: float = 300.0
+
+    @property
+    def started(self) -> Started:
+        """How it starts."""
+        budget, waits = self.generation.sampling.max_output_tokens, self.origin.awaits_tools
+        if self.request.warm_up:
+            return Started(Mode.WARM_UP)
+        if self.compaction is None:
+            return Started(Mode.ANSWER, budget, waits)
+        return Started(Mode.COMPACT if self.compaction.sampling is None else Mode.COMPACT_AND_ANSWER, budget, waits)
 
     @property
     def background(self) -> bool:

@@ -12,7 +12,7 @@ from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.types import FinishReason
 from responses_app.protocol.chain import ChainLink
-from responses_app.protocol.commands import CallTool, Command, Finish, Generate, Prefill, Seal
+from responses_app.protocol.commands import Await, CallTool, Command, Finish, Generate, Prefill, Seal
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import (
@@ -20,18 +20,20 @@ from responses_app.protocol.inputs import (
     Enqueued,
     Failed,
     Input,
-    Mode,
+    OutputGiven,
     Prefilled,
     Sampled,
     Sealed,
-    Started,
     Stopped,
     StopReason,
+    TimedOut,
     TurnBegan,
+    WaitBegan,
 )
 from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status, as_failed
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.stream import Ending
+from responses_app.protocol.tool_outputs import answered_already, call_not_found, not_waiting
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.compaction import compacted, go_on
 from responses_app.runs.delays import delayed
@@ -45,6 +47,8 @@ from responses_app.runs.tool_calls import CUT_CALL, call_tool
 from responses_app.stores.base import Claim, ClaimLost, ParentGone, StoreError
 
 logger = logging.getLogger("respsite.runs")
+
+TAKEOVER_SECONDS = 5.0  # how long a wait goes on at least behind a takeover, in which nobody took what the client gave
 
 
 class ResponseRun:
@@ -70,6 +74,8 @@ class ResponseRun:
         self.deleted = False  # a client has deleted the response while it ran
         self.lost = False  # another worker took it over: this one was taken for dead, and was not
         self.abandoned_reason = ""  # why the readers went away, for the log
+        self._task: asyncio.Task[None] | None = None
+        self._instead: Command | None = None  # to be done in place of what is being done
         self._engine = engine
         self._machine = machine
         self._tools = plan.tools
@@ -112,10 +118,11 @@ class ResponseRun:
     def begin(self) -> None:
         """Say that it runs, if that is not said: so its reader, once it has one, has what to write at once."""
         if not self._machine.stream.has_begun:
-            self._tell(self._started())
+            self._tell(self.plan.started)
 
     async def execute(self) -> None:
         """Run to the terminal event. Raises nothing; a cancellation becomes the status `cancelled`."""
+        self._task = asyncio.current_task()
         try:
             await self._answer()
         except asyncio.CancelledError:
@@ -150,6 +157,29 @@ class ResponseRun:
                 self._persistence.refuse(as_failed(self.response(), error))
             raise
 
+    def give(self, given: Input) -> None:
+        """Take what comes from outside; where something else is to be done now, what is being done ends."""
+        command = self._tell(given)
+        if command is not None and self._task is not None:  # else it begins with that
+            self._instead = command
+            self._task.cancel()
+
+    def take_output(self, given: OutputGiven) -> None:
+        """Take what the client says came of a call. Raises `ApiError` where nobody waits for that."""
+        if self.finishing or self.lost or not self._machine.takes_outputs:
+            raise not_waiting(self.response_id)
+        match self._machine.calls.state(given.call_id):
+            case "unknown":
+                raise call_not_found(given.call_id)
+            case "answered":
+                raise answered_already(given.call_id)
+        self.give(given)
+
+    async def keep_inputs(self) -> None:
+        """Return once all that came so far is kept, where it is kept at all. Raises `StoreError`."""
+        if self._log is not None and self._persistence.accepted:
+            await self._log.keep()
+
     def follow(self) -> None:
         """Keep its log while it runs: a reader on another worker follows it."""
         if self._log is not None:
@@ -182,7 +212,7 @@ class ResponseRun:
             self._tell(Enqueued())
         async with self._queue.turn():
             due = self._machine.due
-            await self._drive(self._resumed(due) if due is not None else self._tell(self._started()))
+            await self._drive(self._resumed(due) if due is not None else self._tell(self.plan.started))
 
     def _resumed(self, due: Command) -> Command | None:
         """Return what is to be done first, behind the log of another worker."""
@@ -190,14 +220,6 @@ class ResponseRun:
         if isinstance(due, CallTool) and not self._tools[due.name].idempotent:
             return self._tell(CUT_CALL)
         return due
-
-    def _started(self) -> Started:
-        compaction, budget = self.plan.compaction, self.plan.generation.sampling.max_output_tokens
-        if self.plan.request.warm_up:
-            return Started(Mode.WARM_UP)
-        if compaction is None:
-            return Started(Mode.ANSWER, budget)
-        return Started(Mode.COMPACT if compaction.sampling is None else Mode.COMPACT_AND_ANSWER, budget)
 
     def _tell(self, given: Input) -> Command | None:
         """Give the machine an input, publish what came of it, and return what is to be done next."""
@@ -211,21 +233,51 @@ class ResponseRun:
     async def _drive(self, command: Command | None) -> None:
         """Do what the machine wants, until it wants nothing any more."""
         while command is not None:
-            match command:
-                case Generate():
-                    command = await self._generate(command)
-                case Prefill():
-                    await prefill(self._engine, self.plan)
-                    command = self._tell(Prefilled())
-                case Seal(summary=summary):
-                    command = await self._seal(summary)
-                case CallTool():
-                    command = self._tell(
-                        await call_tool(self._tools[command.name], command.arguments, self.response_id)
-                    )
-                case Finish(ending=ending):
-                    await self._finish(ending)
-                    command = None
+            try:
+                command = await self._do(command)
+            except asyncio.CancelledError:
+                command = self._take_instead()
+                if command is None:
+                    raise
+
+    async def _do(self, command: Command) -> Command | None:
+        """Do one thing; return what is to be done next."""
+        match command:
+            case Generate():
+                return await self._generate(command)
+            case Prefill():
+                await prefill(self._engine, self.plan)
+                return self._tell(Prefilled())
+            case Seal(summary=summary):
+                return await self._seal(summary)
+            case CallTool():
+                return self._tell(await call_tool(self._tools[command.name], command.arguments, self.response_id))
+            case Await():
+                return await self._wait(command)
+        await self._finish(command.ending)
+        return None
+
+    def _take_instead(self) -> Command | None:
+        """Return what is to be done in place of what was cancelled; None where the run itself was cancelled, too.
+
+        An end that is decided is kept in any case.
+        """
+        instead, self._instead = self._instead, None
+        if instead is None or self._task is None:
+            return None
+        cancelled_too = self._task.uncancel() > 0
+        return None if cancelled_too and not isinstance(instead, Finish) else instead
+
+    async def _wait(self, wanted: Await) -> Command | None:
+        """Give the client its time; outputs come by `give`, which ends this once nothing is missing."""
+        now, seconds = self._persistence.now(), self.plan.tool_seconds
+        if wanted.until is None:
+            self._tell(WaitBegan(now + seconds))
+            left = seconds
+        else:  # it began on another worker
+            left = max(wanted.until - now, TAKEOVER_SECONDS)
+        await asyncio.sleep(left)
+        return self._tell(TimedOut(seconds))
 
     async def _generate(self, wanted: Generate) -> Command | None:
         """Generate a turn; the engine's work ends with it, however that comes."""
@@ -300,18 +352,8 @@ class ResponseRun:
             await self._drive(self._tell(Stopped(StopReason.SERVER_STOPPED)))
         elif not self.finishing:
             self._given_back = True
-            await self._give_back()
-
-    async def _give_back(self) -> None:
-        """Leave the response to others, with all that came to it: they go on from there."""
-        assert self._log is not None, "background responses are stored"
-        try:
-            await self._log.flush()
             await self._persistence.give_back(self.response())
-            logger.info("response %s goes to another worker: the server stops", self.response_id)
-        except StoreError as problem:
-            logger.error("response %s could not be given to another worker: %s", self.response_id, problem)
-        self.journal.end()
+            self.journal.end()
 
     async def _fail(self, error: EngineError | None) -> None:
         """End as failed; None stands for an error of this server."""

@@ -96,6 +96,8 @@ def text_of(item: JsonObject) -> str:
     """Return the text that an output item carries."""
     if item["type"] == "function_call":
         return str(item["arguments"])
+    if item["type"] == "function_call_output":
+        return str(item["output"])
     return "".join(part["text"] for part in item.get("content", ()))  # type: ignore[attr-defined]
 
 
@@ -104,6 +106,7 @@ _ORDER = {  # OpenAI's order inside an item, a letter an event
     "reasoning": re.compile(r"AP(?:r)*RpD"),
     "function_call": re.compile(r"A(?:f)*FD"),
     "compaction": re.compile(r"AcD"),
+    "function_call_output": re.compile(r"AD"),  # of a response that waits for its client
 }
 _LETTERS = {
     "response.output_item.added": "A",
@@ -117,6 +120,7 @@ _LETTERS = {
     "response.function_call_arguments.delta": "f",
     "response.function_call_arguments.done": "F",
     "response.compaction.compacting": "c",
+    "response.output_item.interrupted": "I",
 }
 
 
@@ -167,6 +171,10 @@ def _stories(events: Sequence[JsonObject]) -> dict[int, _ItemStory]:
         item = event.get("item")
         story.ids.add(str(item["id"] if isinstance(item, dict) else event["item_id"]))
         _tell(story, letter, event)
+        if letter == "I":  # in the place of its `done`, and it is not in the output
+            assert len(story.ids) == 1
+            assert not story.done
+            del stories[index]
     return dict(stories)
 
 
@@ -197,6 +205,9 @@ def _assert_item_laws(story: _ItemStory) -> None:
     if done["type"] == "compaction":  # it has no status, and no text that a client could read
         assert story.added == {**done, "encrypted_content": ""}
         assert done["encrypted_content"]
+        return
+    if done["type"] == "function_call_output":  # it comes whole
+        assert story.added == done
         return
     assert story.added["status"] == "in_progress"
     assert done["status"] in ("completed", "incomplete", "failed")

@@ -49,7 +49,14 @@ FORMATS: dict[str, ModelFormat] = {"harmony": HarmonyFormat(), "plain": PLAIN}
 finishes = st.sampled_from([FinishReason.STOP, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT])
 returns = st.lists(st.builds(ToolReturned, unicode_texts, st.booleans()), max_size=3)
 beginnings = st.sampled_from(
-    [Started(), Started(budget=20), Started(Mode.COMPACT_AND_ANSWER), Started(Mode.COMPACT, budget=5)]
+    [
+        Started(),
+        Started(budget=20),
+        Started(Mode.COMPACT_AND_ANSWER),
+        Started(Mode.COMPACT, budget=5),
+        Started(waits=True),
+        Started(budget=200, waits=True),
+    ]
 )
 
 
@@ -57,6 +64,7 @@ beginnings = st.sampled_from(
 def runs(draw: st.DrawFn, model: str) -> Driver:
     """Draw a response from its beginning to its end: turns, tools, compaction, and sometimes a stop in the middle."""
     driver = Driver(machine(FORMATS[model], hosted=draw(st.booleans()), one_call=draw(st.booleans())))
+    driver.outputs, driver.eager = draw(st.lists(unicode_texts, max_size=5)), draw(st.booleans())
     if draw(st.booleans()):
         driver.tell(Enqueued())
     turns = [turn_of(tokens, draw(cut_sizes), draw(finishes)) for tokens in draw(TURNS[model])]
