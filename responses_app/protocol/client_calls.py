@@ -29,6 +29,24 @@ def client_call_id(item: JsonObject) -> str | None:
     return call_id if isinstance(call_id, str) and is_call and not item.get("async") else None
 
 
+def required_input(output: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return what a client has yet to say of a response that has ended with this output: OpenAI's stubs of items."""
+    answered = {item.get("call_id") for item in output if str(item["type"]).endswith("_output")}
+    stubs: list[JsonObject] = []
+    for item in output:
+        call_id = client_call_id(item)
+        if call_id is None or call_id in answered:
+            continue
+        kind = str(item["type"])
+        stub: JsonObject = {"type": f"{kind}_output", "call_id": call_id}
+        if kind == "function_call":
+            stub["name"] = item["name"]
+        elif kind == "tool_search_call":
+            stub |= {"type": "tool_search_output", "execution": "client"}
+        stubs.append(stub)
+    return stubs
+
+
 def no_output(call_ids: Sequence[str], seconds: float) -> JsonObject:
     """Return the `error` object of a response whose client did not say in time what came of its calls."""
     calls = "the call " + call_ids[0] if len(call_ids) == 1 else "the calls " + ", ".join(call_ids)

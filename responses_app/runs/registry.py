@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import overloaded
+from responses_app.protocol.inputs import StopReason
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.following import FollowedResponse
 from responses_app.runs.journal import JournalReader
@@ -130,10 +131,13 @@ class RunRegistry:
             if isinstance(source, ResponseRun):
                 self.cancel(source, reason=reason)
 
+        def stop(reason: StopReason) -> bool:
+            return isinstance(source, ResponseRun) and source.stop(reason)
+
         cursor = source.journal.attach(_unheard, dropped, starting_after=starting_after, dialect=dialect)
         self._readers.add(cursor)
         self._end_grace(source)
-        return ResponseReader(source, cursor, cancel=cancel, leave=leave)
+        return ResponseReader(source, cursor, cancel=cancel, stop=stop, leave=leave)
 
     def _left(self, source: EventSource, reason: str) -> None:
         """Act on a reader that has left: the last one ends a foreground run, at once or after its grace."""

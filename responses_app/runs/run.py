@@ -164,6 +164,13 @@ class ResponseRun:
             self._instead = command
             self._task.cancel()
 
+    def stop(self, reason: StopReason) -> bool:
+        """End it before the model does; return whether its end was not decided yet."""
+        if self.finishing or self.lost:
+            return False
+        self.give(Stopped(reason))
+        return True
+
     def take_output(self, given: OutputGiven) -> None:
         """Take what the client says came of a call. Raises `ApiError` where nobody waits for that."""
         if self.finishing or self.lost or not self._machine.takes_outputs:
