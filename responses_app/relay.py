@@ -93,6 +93,8 @@ class Relay:
 
     async def ask_to_take(self, told: JsonObject) -> JsonObject | None:
         """Give all workers an output of a tool; return the answer of the one whose it is, None where none comes."""
+        if not self._channel:  # nothing is heard here yet
+            return None
         asked = uuid4().hex
         answer = self._asked[asked] = asyncio.get_running_loop().create_future()
         try:

@@ -8,7 +8,7 @@ from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import Ended
 from responses_app.protocol.items import SampledItem
-from responses_app.protocol.resources import CONTINUABLE, ResponseObject, Status
+from responses_app.protocol.resources import CONTINUABLE, ResponseObject, Status, as_failed
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.stream import Ending, ResponseStream
 from responses_app.protocol.tool_outputs import TOOL_MODE, WAIT
@@ -89,11 +89,19 @@ class RunPersistence:
     async def accept(self, response: ResponseObject, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another worker has kept it already.
 
-        Raises `StoreError`; `ParentGone` where the stored response that it continues is gone, kept or not.
+        Raises `StoreError`; `ParentGone` where the stored response that it continues is gone, kept or not. Else nobody
+        knows whether one that raised is kept or will be: if so, it ends as failed, unless it is for another try.
         """
         plan = self._plan
         if plan.stored:
-            await self._store.accept(self._as_accepted(response, again=again))
+            try:
+                await self._store.accept(self._as_accepted(response, again=again))
+            except (ClaimLost, ParentGone):
+                raise
+            except StoreError:
+                if not again:
+                    self._refuse(as_failed(response, failure(None, plan.origin.request_id)))
+                raise
             self.accepted = True
         elif plan.stored_parent and not await self._store.knows(plan.origin.project, plan.stored_parent):
             raise ParentGone(plan.stored_parent)
@@ -113,7 +121,7 @@ class RunPersistence:
         except StoreError as problem:
             logger.error("response %s could not be given to another worker: %s", response["id"], problem)
 
-    def refuse(self, response: ResponseObject) -> None:
+    def _refuse(self, response: ResponseObject) -> None:
         """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run."""
         self._defer(replace(self._stored(RunEnd(response=response, measured=NOT_MEASURED)), accepted=True))
 

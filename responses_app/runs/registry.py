@@ -221,6 +221,10 @@ class RunRegistry:
         Their readers have `last_words` seconds to hear the end: the server is about to cut their connections.
         """
         self.draining = True
+        for run, _ in self._runs.values():
+            if run.plan.background and run.waits:  # for its client, not for this server: it waits on another worker
+                run.stopping = True
+                self.cancel(run, reason="the server stopped")
         if self._runs and grace > 0 and not self._hurry.is_set():
             logger.info("%d responses are running; they have %g s to end", len(self._runs), grace)
             waits = [asyncio.create_task(each) for each in (self._all_ended(), self._hurried())]

@@ -30,7 +30,7 @@ from responses_app.protocol.inputs import (
     TurnBegan,
     WaitBegan,
 )
-from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status, as_failed
+from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.stream import Ending
 from responses_app.protocol.tool_outputs import answered_already, call_not_found, not_waiting
@@ -44,7 +44,7 @@ from responses_app.runs.measuring import RunClock, report
 from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import CompactionPlan, RunPlan
 from responses_app.runs.tool_calls import CUT_CALL, call_tool
-from responses_app.stores.base import Claim, ClaimLost, ParentGone, StoreError
+from responses_app.stores.base import Claim, ClaimLost, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
@@ -142,20 +142,11 @@ class ResponseRun:
     async def accept(self, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another worker has kept it already.
 
-        Raises `StoreError`; `ParentGone` where what it continues is gone. Else nobody knows whether one that raised is
-        kept or will be: if so, it ends as failed, unless it is for another try.
+        Raises `StoreError`; `ParentGone` where what it continues is gone.
         """
         status = Status.QUEUED if self.plan.background else Status.IN_PROGRESS
         status = self.status if self._machine.stream.has_begun else status
-        try:
-            await self._persistence.accept({**self.response(), "status": status.value}, again=again)
-        except (ClaimLost, ParentGone):
-            raise
-        except StoreError:
-            if not again:
-                error = failure(None, self.plan.origin.request_id)
-                self._persistence.refuse(as_failed(self.response(), error))
-            raise
+        await self._persistence.accept({**self.response(), "status": status.value}, again=again)
 
     def give(self, given: Input) -> None:
         """Take what comes from outside; where something else is to be done now, what is being done ends."""
@@ -181,6 +172,11 @@ class ResponseRun:
             case "answered":
                 raise answered_already(given.call_id)
         self.give(given)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it does nothing but wait for its client."""
+        return isinstance(self._machine.due, Await)
 
     async def keep_inputs(self) -> None:
         """Return once all that came so far is kept, where it is kept at all. Raises `StoreError`."""
@@ -353,10 +349,10 @@ class ResponseRun:
         if self.lost:
             self._give_up()
         elif not self.stopping:
-            await self._drive(self._tell(Stopped(StopReason.CANCELLED)))
+            await self._end(Stopped(StopReason.CANCELLED))
         elif not self.plan.background:
             self.problem = unanswered_by_stopped_server()
-            await self._drive(self._tell(Stopped(StopReason.SERVER_STOPPED)))
+            await self._end(Stopped(StopReason.SERVER_STOPPED))
         elif not self.finishing:
             self._given_back = True
             await self._persistence.give_back(self.response())
@@ -366,7 +362,12 @@ class ResponseRun:
         """End as failed; None stands for an error of this server."""
         request_id = self.plan.origin.request_id
         self.problem = unanswered(error, request_id)
-        await self._drive(self._tell(Failed(failure(error, request_id))))
+        await self._end(Failed(failure(error, request_id)))
+
+    async def _end(self, given: Input) -> None:
+        """End by this input, or as it was decided before by one from outside."""
+        instead, self._instead = self._instead, None
+        await self._drive(self._tell(given) or instead)
 
     async def _finish(self, ending: Ending) -> None:
         """Keep the end, and then say it: a stored response is committed before its terminal event goes out."""

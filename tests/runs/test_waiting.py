@@ -223,6 +223,26 @@ async def test_a_server_that_stops_ends_it() -> None:
     assert (await reading.to_the_end())[-1]["type"] == "response.failed"
 
 
+async def test_in_the_background_it_goes_to_another_worker_at_once() -> None:
+    store = FakeStore()
+    site = Site(FakeEngine([CALL_F, ANSWER]), store, worker="stops")
+    reading, [call_id] = await waits(site, background=True)
+    response_id = reading.reader.response_id
+    async with asyncio.timeout(5):
+        await site.registry.aclose(grace=60)
+    await site.live.aclose()
+    heir = Site(FakeEngine([ANSWER]), store, worker="heir")
+    await store.beat(WorkerState(id="heir", started_at=0.0))
+    [claimed] = (await store.reclaim("heir", dead_before=0.0)).claimed
+    await heir.service.run_again(claimed)
+    await heir.outputs.give("default", response_id, given(call_id))
+    again = await heir.follow(response_id)
+    events = await again.to_the_end()
+    assert_laws(events)
+    assert events[: len(reading.events)] == reading.events
+    await heir.live.aclose()
+
+
 class TestOtherWorkers:
     async def test_the_one_that_runs_it_takes_it(self) -> None:
         store, others = FakeStore(), FakeOthers()
