@@ -21,7 +21,9 @@ from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.memory import MemoryConnectionLimit
 from responses_app.protocol import ids
 from responses_app.protocol.dialects import Dialect, requested_dialect
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import IdFactory
+from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session import SessionLimits
 from responses_app.protocol.tiers import ServiceTiers
@@ -90,6 +92,10 @@ class Site:
     def awaits_tools(self, header: str | None) -> bool:
         """Whether a stream waits for the outputs of its client's tools. Raises `ApiError` (400) for an unknown mode."""
         return requested_tool_mode(header, self.settings.responses_tool_mode) == WAIT
+
+    def parse_create(self, data: JsonObject) -> CreateRequest:
+        """Validate a request, with the fields that this server takes. Raises `ApiError`."""
+        return parse_create(data, engine_fields=not self.settings.responses_compatibility_mode)
 
     async def start(self) -> None:
         """Start what must run before anything is served; the engine goes on loading beside."""

@@ -1,26 +1,32 @@
 """Dialects: how this server words what it sends, for clients that want it otherwise than today's spec.
 
 A dialect is a set of independent switches; presets are sets with a name. `RESPONSES_DIALECT` chooses one for the
-server, the header `Respsite-Dialect` one for a request or a connection. A switch changes the wording alone: events keep
-their numbers and their order, so a stream can be picked up again in another dialect.
+server, the header `Respsite-Dialect` one for a request or a connection. What the switches make of each event stands in
+`wording`. Events keep their numbers and their order, so a stream can be picked up again in another dialect.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
 from responses_app.protocol.errors import ApiError, invalid_request
-from responses_app.protocol.events import EventType
 from responses_app.protocol.usage import as_read
 
 HEADER = "Respsite-Dialect"
 
 
 class Switch(StrEnum):
-    """What can be worded otherwise, each by itself."""
+    """What can be had otherwise, each by itself."""
 
     REASONING_NAMES = "reasoning-names"  # `response.reasoning.*` for `response.reasoning_text.*`
+    SUMMARY_NAMES = "summary-names"  # `response.reasoning.summary.*` for `response.reasoning_summary_*`
+    REASONING_PARTS = "reasoning-parts"  # `response.reasoning_part.*` for a reasoning item's `content_part.*`
+    TOOL_DELTAS = "tool-deltas"  # `response.tool_call.delta` besides the deltas of a call
+    TOOL_DELTA_OBJECTS = "tool-delta-objects"  # the same with objects, where `tool-deltas` has JSON in strings
+    ERROR_EVENTS = "error-events"  # `response.error` before `response.failed`
+    CONTEXT_EVENTS = "context-events"  # `response.additional_context` behind items that carry sealed content or sources
+    RATE_LIMIT_EVENTS = "rate-limit-events"  # `response.rate_limits.updated`, where there are limits
     PING_EVENTS = "ping-events"  # heartbeats are events, for clients that count nothing else as a sign of life
     USAGE_PER_TURN = "usage-per-turn"  # lists of each turn's tokens beside the sums
 
@@ -28,15 +34,19 @@ class Switch(StrEnum):
 PRESETS: Mapping[str, frozenset[Switch]] = {
     "openai": frozenset(),
     "open-responses": frozenset((Switch.REASONING_NAMES,)),
+    "legacy-events": frozenset(
+        (
+            Switch.REASONING_NAMES,
+            Switch.SUMMARY_NAMES,
+            Switch.REASONING_PARTS,
+            Switch.TOOL_DELTAS,
+            Switch.ERROR_EVENTS,
+            Switch.CONTEXT_EVENTS,
+            Switch.RATE_LIMIT_EVENTS,
+        )
+    ),
 }
 KNOWN = f"the presets {', '.join(PRESETS)}; the switches {', '.join(Switch)}"
-
-_EVENT_NAMES: Mapping[Switch, Mapping[str, str]] = {
-    Switch.REASONING_NAMES: {
-        EventType.REASONING_DELTA: "response.reasoning.delta",
-        EventType.REASONING_DONE: "response.reasoning.done",
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +54,6 @@ class Dialect:
     """A set of switches."""
 
     switches: frozenset[Switch] = frozenset()
-    _names: Mapping[str, str] = field(init=False, compare=False, repr=False)  # of the events that are called otherwise
-
-    def __post_init__(self) -> None:
-        renamed = {type: name for switch in self.switches for type, name in _EVENT_NAMES.get(switch, {}).items()}
-        object.__setattr__(self, "_names", renamed)
 
     @property
     def pings_are_events(self) -> bool:
@@ -60,21 +65,9 @@ class Dialect:
         """Whether a response's usage has lists of each turn's tokens."""
         return Switch.USAGE_PER_TURN in self.switches
 
-    @property
-    def rewords_events(self) -> bool:
-        """Whether an event may be worded otherwise than in the journal."""
-        return bool(self._names) or self.usage_per_turn
-
     def response(self, response: Mapping[str, object]) -> Mapping[str, object]:
         """Return a response object as this dialect has it, of one as it is stored."""
         return as_read(response, usage_per_turn=self.usage_per_turn)
-
-    def event(self, type: str, json: bytes) -> tuple[str, bytes]:
-        """Return an event's type and JSON as this dialect calls it, of those that `Event.as_json` made."""
-        name = self._names.get(type)
-        if name is None:
-            return type, json
-        return name, b'{"type":"%b"%b' % (name.encode(), json[len('{"type":""') + len(type) :])
 
 
 OPENAI = Dialect()

@@ -13,10 +13,11 @@ keeps its log with its end: followers get all of it then.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.events import Event, EventType
 from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import Input
 from responses_app.protocol.resources import RUNNING, ResponseObject, Status
@@ -93,10 +94,16 @@ class FollowedResponse:
         """Go on by what the log has. Raises `BrokenLog`, or anything else, for what is not its log."""
         for number, given in enumerate(inputs, start=1):
             events = self._machine.receive(given).events
-            self.journal.extend([event for event in events if event.sequence_number >= self._first])
+            self._publish(events)
             if number % INPUTS_A_STEP == 0:
                 await asyncio.sleep(0)
             await self.journal.room()
+
+    def _publish(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.sequence_number < self._first and event.type is EventType.ITEM_ADDED:
+                self.journal.note(event)
+        self.journal.extend([event for event in events if event.sequence_number >= self._first])
 
     def stop(self) -> None:
         """Follow no longer: nobody reads it."""

@@ -3,8 +3,8 @@
     run ── extend() ──> journal <── take() ── reader (WebSocket)
                                 <── take() ── reader (SSE, JSON)
 
-Events are serialised once, here, and never renumbered or merged. A reader of another dialect gets the same bytes, with
-other names where it has them; the terminal event, whose content may differ, is serialised once more when the first such
+Events are serialised once, here, and never renumbered or merged. A reader of another dialect gets what its `Wording`
+makes of the same bytes; the terminal event, whose content may differ, is serialised once more when the first such
 reader comes to it. What every reader has taken is forgotten, unless the journal is kept, so that a stream can be picked
 up again. A reader that falls more than `max_lag_bytes` behind is dropped, so the journal never holds more than that for
 it, and the largest lot of events that came at once: an item's last events repeat its whole text, and nobody can take
@@ -16,8 +16,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from responses_app.protocol.dialects import OPENAI, Dialect
-from responses_app.protocol.events import TERMINAL, Event
+from responses_app.protocol.events import TERMINAL, Event, EventType
+from responses_app.protocol.wording import Call, Wording
 
 ENTRY_BYTES = 150  # of memory beside an entry's JSON: counted too, since deltas are short
 GATHERED_TURNS = 8  # of the loop, see `gather`
@@ -60,6 +60,7 @@ class EventJournal:
         self.last_number = first - 1
         self._ending: Event | None = None  # the terminal event, and its JSON with the usage of each turn
         self._ending_per_turn: bytes | None = None
+        self.calls: dict[str, Call] = {}  # by their items' ids: events tell a call's name once, dialects more often
 
     @property
     def readers(self) -> int:
@@ -85,6 +86,14 @@ class EventJournal:
         self.last_number = number
         if type in TERMINAL:
             self.closed, self._ending = True, event
+        elif type is EventType.ITEM_ADDED:
+            self.note(event)
+
+    def note(self, event: Event) -> None:
+        """Remember what later events do not tell again, of an item that begins; also of one that nobody reads here."""
+        item = event.fields["item"]
+        if isinstance(item, dict) and "call_id" in item and "name" in item:
+            self.calls[str(item["id"])] = Call(str(item["call_id"]), str(item["name"]))
 
     def _tell_readers(self) -> None:
         # A lot is given to readers whole, so one that had taken everything before is behind by the lot at once: that
@@ -106,9 +115,11 @@ class EventJournal:
         dropped: Callable[[], None],
         *,
         starting_after: int | None = None,
-        dialect: Dialect = OPENAI,
+        wording: Wording | None = None,
     ) -> "JournalReader":
         """Add a reader that starts at the first event kept, or behind the event `starting_after`.
+
+        `wording` is how it hears them, None for as they are.
 
         `wake` is called on news, `dropped` once if the reader falls too far behind; both must return at once. What lies
         in the journal when a reader comes does not count as its lag.
@@ -120,7 +131,7 @@ class EventJournal:
         start = min(start, len(self._entries))
         # One that picks a stream up may be megabytes behind; that it came late is not slowness. So its lag is counted
         # from here on: from all that was ever appended, not from what it has taken.
-        reader = JournalReader(self, (wake, dropped), self._first + start, self.appended_bytes, dialect)
+        reader = JournalReader(self, (wake, dropped), self._first + start, self.appended_bytes, wording)
         self._readers.append(reader)
         return reader
 
@@ -174,15 +185,17 @@ class EventJournal:
             self._forget()
         return taken
 
-    def worded(self, entry: Entry, dialect: Dialect) -> Entry:
-        """Return an entry as another dialect has it."""
+    def worded(self, entry: Entry, wording: Wording) -> list[Entry]:
+        """Return what an entry is in another dialect."""
         json = entry.json
-        if dialect.usage_per_turn and self._ending is not None and entry.number == self._ending.sequence_number:
+        if wording.usage_per_turn and self._ending is not None and entry.number == self._ending.sequence_number:
             if self._ending_per_turn is None:
                 self._ending_per_turn = self._ending.as_json(usage_per_turn=True)
             json = self._ending_per_turn
-        type, json = dialect.event(entry.type, json)
-        return entry if json is entry.json else Entry(type, entry.number, json, entry.end)
+        worded = wording.of(entry.type, entry.number, json)
+        if len(worded) == 1 and worded[0][1] is entry.json:
+            return [entry]
+        return [Entry(type, entry.number, json, entry.end) for type, json in worded]
 
     def _forget(self) -> None:
         """Forget what all readers have had. Without a reader nothing is forgotten: the first one may yet come."""
@@ -203,10 +216,10 @@ class JournalReader:
         callbacks: tuple[Callable[[], None], Callable[[], None]],
         position: int,
         taken_bytes: int,
-        dialect: Dialect,
+        wording: Wording | None,
     ) -> None:
         self._journal = journal
-        self._dialect = dialect
+        self._wording = wording
         self.wake, self.dropped = callbacks
         self.position = position
         self.taken_bytes = taken_bytes
@@ -238,12 +251,16 @@ class JournalReader:
         return self.position - 1
 
     def take(self, limit: int = 64) -> list[Entry]:
-        """Return the next events, without waiting. Raises `ReaderTooSlow` once the reader was given up."""
+        """Return the next events, without waiting; of up to `limit` in the journal, a dialect may make more.
+
+        Raises `ReaderTooSlow` once the reader was given up.
+        """
         if self.too_slow:
             raise ReaderTooSlow
         taken = self._journal.take(self, limit)
-        dialect = self._dialect
-        return [self._journal.worded(entry, dialect) for entry in taken] if dialect.rewords_events else taken
+        if self._wording is None:
+            return taken
+        return [worded for entry in taken for worded in self._journal.worded(entry, self._wording)]
 
 
 async def gather(has_little: Callable[[], bool]) -> None:

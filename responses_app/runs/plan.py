@@ -54,7 +54,8 @@ class RunPlan:
     conversation that the chain does not hold yet, and the request's own, which are `input_items` (each with an id).
     `generation` is the first turn's. `created_at` is in Unix seconds. `omitted` counts what the model cannot read of
     the request. Text is held back for up to `delta_seconds`, to make fewer deltas. Clients have `tool_seconds` to say
-    what came of calls, where the response waits for that.
+    what came of calls, where the response waits for that. `shown` are the messages that the model reads in its own
+    words, where the request asks to see them.
     """
 
     response_id: str
@@ -75,6 +76,7 @@ class RunPlan:
     compaction: CompactionPlan | None = None
     delta_seconds: float = 0.0
     tool_seconds: float = 300.0
+    shown: list[JsonObject] | None = None
 
     @property
     def started(self) -> Started:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import overloaded
 from responses_app.protocol.inputs import StopReason
+from responses_app.protocol.wording import Scene, no_limits, wording
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.following import FollowedResponse
 from responses_app.runs.journal import JournalReader
@@ -134,7 +135,9 @@ class RunRegistry:
         def stop(reason: StopReason) -> bool:
             return isinstance(source, ResponseRun) and source.stop(reason)
 
-        cursor = source.journal.attach(_unheard, dropped, starting_after=starting_after, dialect=dialect)
+        journal = source.journal
+        words = wording(dialect, Scene(source.response_id, journal.calls, no_limits))
+        cursor = journal.attach(_unheard, dropped, starting_after=starting_after, wording=words)
         self._readers.add(cursor)
         self._end_grace(source)
         return ResponseReader(source, cursor, cancel=cancel, stop=stop, leave=leave)

@@ -1,10 +1,15 @@
-"""`GET /v1/models` and `GET /v1/models/{id}`; ids may hold slashes (`openai/gpt-oss-20b`)."""
+"""`GET /v1/models` and `GET /v1/models/{id}`; ids may hold slashes (`openai/gpt-oss-20b`).
+
+Codex asks for `/v1/models?client_version=0.169.0`, and wants a catalogue of its own; OpenAI's SDKs never say that.
+"""
 
 from django.http import HttpRequest, HttpResponse
 
 from responses_app.http import MethodNotAllowed, json_response
+from responses_app.protocol.codex import catalogue
 from responses_app.protocol.errors import JsonObject, model_not_found
 from responses_app.runs.served import ServedModel
+from responses_app.views.queries import query_of
 from responses_app.wiring import get_site
 
 
@@ -12,6 +17,8 @@ async def index(request: HttpRequest) -> HttpResponse:
     """List the models this server serves."""
     _only_get(request)
     models = get_site().service.models.values()
+    if any(query_of(request).get("client_version", ())):
+        return json_response(catalogue((model.name, _length(model)) for model in models))
     return json_response({"object": "list", "data": [_model(model) for model in models]})
 
 
@@ -30,8 +37,14 @@ def _only_get(request: HttpRequest) -> None:
 
 
 def _model(model: ServedModel) -> JsonObject:
-    info = model.info()
     described: JsonObject = {"id": model.name, "object": "model", "created": model.created, "owned_by": "respsite"}
-    if info is not None:
-        described["max_model_len"] = info.max_model_len
+    length = _length(model)
+    if length is not None:
+        described["max_model_len"] = length
     return described
+
+
+def _length(model: ServedModel) -> int | None:
+    """Return how many tokens the model can read and write; None until its engine has started."""
+    info = model.info()
+    return info.max_model_len if info is not None else None

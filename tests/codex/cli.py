@@ -5,25 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from responses_app.protocol.codex import config_toml
 from responses_app.protocol.errors import JsonObject
 from tests import npm
 from tests.programs import run_program, secluded
 
 TURN_SECONDS = 60.0  # bound of one run of Codex; the first one on a machine reads 300 MB
 
-CONFIG = """\
-model = "{model}"
-model_provider = "respsite"
-model_context_window = 131072
-
-[model_providers.respsite]
-name = "respsite"
-base_url = "{base_url}"
-wire_api = "responses"
-supports_websockets = {websockets}
-request_max_retries = 2
-stream_max_retries = 2
-"""
 # Without these Codex looks for plugins and news at hosts of its own.
 OFFLINE = """
 [features]
@@ -36,9 +24,13 @@ enabled = false
 """
 
 
-def config(*, base_url: str, model: str, websockets: bool) -> str:
-    """Return the config.toml that makes a server Codex's provider."""
-    return CONFIG.format(base_url=base_url, model=model, websockets=str(websockets).lower())
+def config(*, base_url: str, model: str, websockets: bool, retries: int = 2) -> str:
+    """Return what `manage.py codex_config` prints, with `retries` of its own where a server does not answer."""
+    printed = config_toml(base_url=base_url, model=model, key_variable="RESPSITE_API_KEY")
+    if not websockets:
+        printed = printed.replace("supports_websockets = true", "supports_websockets = false")
+    table = "[model_providers.respsite]\n"
+    return printed.replace(table, f"{table}request_max_retries = {retries}\nstream_max_retries = {retries}\n")
 
 
 def installed() -> Path:
@@ -81,12 +73,13 @@ class Codex:
 
     def __init__(self, program: Path, folder: Path, *, config: str) -> None:
         self.work = folder / "work"
-        self._program = program
+        self.program = program
+        self.websockets = "supports_websockets = true" in config
         home = folder / "codex-home"
         for each in (self.work, home):
             each.mkdir(parents=True)
         (home / "config.toml").write_text(config + OFFLINE)
-        self._environ = secluded(home, CODEX_HOME=str(home))
+        self.environ = secluded(home, CODEX_HOME=str(home))
 
     async def ask(self, prompt: str) -> Turn:
         """Begin a conversation (`codex exec`), and return when it is answered; commands run without a question."""
@@ -97,7 +90,7 @@ class Codex:
         return await self._run("exec", "resume", *_FLAGS, thread_id, prompt)
 
     async def _run(self, *arguments: str) -> Turn:
-        done = await run_program(self._program, *arguments, cwd=self.work, environ=self._environ, seconds=TURN_SECONDS)
+        done = await run_program(self.program, *arguments, cwd=self.work, environ=self.environ, seconds=TURN_SECONDS)
         return Turn(done.exit_code, [json.loads(line) for line in done.printed.splitlines()], done.complaints)
 
 

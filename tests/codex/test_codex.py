@@ -13,7 +13,7 @@ from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from responses_app.protocol.errors import JsonObject
 from tests.codex.cli import TURN_SECONDS, Codex, config, installed
 from tests.codex.wiretap import Wiretap
-from tests.server import Server
+from tests.server import Server, manage
 from tests.test_readme import ADDRESS, blocks
 from tests.transports.scripts import Entry, as_history, generations
 from tests.waiting import eventually
@@ -122,6 +122,7 @@ async def write_the_note(session: Session) -> str:
     turn = await session.codex.ask(f"Write a note. [write {session.transport}]")
     assert turn.exit_code == 0, turn
     assert turn.last_message == "The note is written."
+    assert turn.items("error") == []  # Codex's warnings, such as of a model that it knows nothing about
     (command,) = turn.items("command_execution")
     assert (command["exit_code"], command["aggregated_output"]) == (0, "written by the shell\n")
     assert (session.codex.work / "note.txt").read_text() == "written by the shell\n"
@@ -145,7 +146,7 @@ def assert_continued(call: Entry, answer: Entry) -> None:
 async def test_a_turn_with_a_shell_call_over_one_websocket(session: Session) -> None:
     await write_the_note(session)
     call, answer = await session.turns("completed", "completed")
-    assert session.tap.requests == ["GET /v1/responses HTTP/1.1"]
+    assert session.tap.upgrades == 1
     assert [each.is_warm_up for each in session.logged] == [True, False, False]
 
     warm_up, first, second = session.tap.frames()
@@ -153,6 +154,12 @@ async def test_a_turn_with_a_shell_call_over_one_websocket(session: Session) -> 
     parents = [None, *(each.id for each in session.logged[:2])]
     assert [frame.get("previous_response_id") for frame in (warm_up, first, second)] == parents
     assert kinds_of_input(second) == ["function_call_output"]
+
+    (patcher,) = [tool for tool in first["tools"] if tool.get("name") == "apply_patch"]  # type: ignore[attr-defined]
+    assert (patcher["type"], patcher["format"]["syntax"]) == ("custom", "lark")
+    assert first["reasoning"]["effort"] == "medium"  # type: ignore[index]
+    assert session.tap.sent("GET /v1/models?client_version=")
+    assert session.tap.sent("\r\nauthorization: Bearer none\r\n")
 
     (base_prompt,) = warm_up["input"][0]["content"]  # type: ignore[index]
     assert base_prompt["text"] in decode_tokens(call["prompt_tokens"])
@@ -165,7 +172,7 @@ async def test_a_turn_with_a_shell_call_over_one_websocket(session: Session) -> 
 async def test_a_turn_with_a_shell_call_over_posts(session: Session) -> None:
     await write_the_note(session)
     call, answer = await session.turns("completed", "completed")
-    assert set(session.tap.requests) == {"POST /v1/responses HTTP/1.1"}
+    assert session.tap.upgrades == 0
     assert_continued(call, answer)
 
 
@@ -202,6 +209,10 @@ async def test_the_generation_ends_when_codex_is_killed(session: Session) -> Non
     assert hung["finish"] == "abort"
 
 
+def test_the_readmes_config_is_what_the_command_prints() -> None:
+    assert manage("codex_config") in blocks("toml")
+
+
 @pytest.mark.parametrize("readme", [block for block in blocks("toml") if "model_providers" in block])
 async def test_the_readmes_config_works(
     readme: str, codex_program: Path, daphne_server: Server, tmp_path: Path
@@ -210,4 +221,4 @@ async def test_the_readmes_config_works(
     assert "supports_websockets = true" in readme
     codex = Codex(codex_program, tmp_path, config=readme.replace(ADDRESS, f"127.0.0.1:{daphne_server.port}"))
     turn = await codex.ask("count to 5")
-    assert (turn.exit_code, turn.last_message) == (0, "1 2 3 4 5"), turn
+    assert (turn.exit_code, turn.last_message, turn.items("error")) == (0, "1 2 3 4 5", []), turn

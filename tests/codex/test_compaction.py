@@ -23,8 +23,8 @@ SCRIPT: list[Entry] = [
     {"when": "1999\n2000", "say": f"{BEGIN}Counted.<|return|>"},
     {"say": f"{BEGIN}To 2000.<|return|>"},
 ]
-# Codex' own prompt has 5500 tokens, and the command's output 5000.
-COMPACTS = "model_auto_compact_token_limit = 9000\n"
+# What stands before the conversation has 2500 tokens, and the command's output 5000.
+COMPACTS = "model_auto_compact_token_limit = 6000\n"
 REMOTELY = '\n[model_providers.respsite.capabilities]\nremote_compaction = "v2"\n'
 
 

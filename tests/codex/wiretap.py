@@ -46,9 +46,18 @@ class Wiretap:
         """The first request line of each connection that was used: Node.js opens some that it needs no more then."""
         return [sent.partition(b"\r\n")[0].decode() for sent in self._sent if sent]
 
+    @property
+    def upgrades(self) -> int:
+        """How many of the connections became WebSockets."""
+        return sum(answered.startswith(b"HTTP/1.1 101 ") for answered in self._answered)
+
     def frames(self) -> list[JsonObject]:
         """Return the frames that the clients of WebSockets sent."""
         return [frame for sent in self._sent for frame in _frames_in(bytes(sent))]
+
+    def sent(self, text: str) -> bool:
+        """Whether a client has sent this text."""
+        return any(text.encode() in sent for sent in self._sent)
 
     def answered(self, text: str) -> bool:
         """Whether the server has sent this text."""
@@ -64,7 +73,11 @@ class Wiretap:
         sent, answered = bytearray(), bytearray()
         self._sent.append(sent)
         self._answered.append(answered)
-        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        try:
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        except ConnectionRefusedError:  # the server is dead: so is what stands before it
+            writer.close()
+            return
         ways = [
             asyncio.create_task(_pump(reader, server_writer, sent)),
             asyncio.create_task(_pump(server_reader, writer, answered)),

@@ -23,6 +23,7 @@ from engine.formats.base import (
     TurnParser,
     as_tokens,
 )
+from engine.grammar import TurnGrammar, TurnRules
 
 END = ord("\n")
 STOP = 0  # what the model samples when it is done
@@ -91,6 +92,9 @@ class PlainFormat(ModelFormat):
     def parser(self, functions: Collection[str] | None = ()) -> PlainParser:
         return PlainParser()
 
+    def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
+        return None
+
     def frame(
         self, *, instructions: str | None, functions: Sequence[FunctionTool], effort: str, date: str
     ) -> "Tokens[int]":
@@ -113,7 +117,7 @@ class PlainFormat(ModelFormat):
         thought = _THOUGHT if kind is ItemKind.REASONING else ""
         return self._message(_KINDS.get(kind, MessageKind.COMMENTARY), f"Assistant: {thought}{text}")
 
-    def call(self, name: str, arguments: str, *, hosted: bool = False) -> RenderedMessage:
+    def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
         return self._message(MessageKind.COMMENTARY, f"Assistant: {name}({arguments})")
 
     def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:

@@ -1,17 +1,32 @@
 """Dialects: sets of switches, and what they make of events."""
 
+import re
+from functools import lru_cache
+
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from engine.formats.harmony.encoding import encode_harmony
+from engine.types import FinishReason
 from responses_app.protocol.dialects import OPENAI, PRESETS, Dialect, Switch, parse_dialect, requested_dialect
-from responses_app.protocol.errors import ApiError
+from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events import Event, EventType
+from responses_app.protocol.inputs import Ended, Failed, Sampled, Started, TurnBegan
 from responses_app.protocol.usage import TurnUsage, usage
+from responses_app.protocol.wording import RULES, Call, Place, Rule, Scene, wording
+from responses_app.runs.journal import EventJournal
+from tests.protocol.machines import AT, BROKEN, told
+from tests.protocol.wordings import RESPONSE_ID, in_dialect
+from tests.server import ROOT
 
 RENAMED = {
     "response.reasoning_text.delta": "response.reasoning.delta",
     "response.reasoning_text.done": "response.reasoning.done",
 }
+CALLED = {"fc_1": Call("call_1", "get_weather"), "ctc_1": Call("call_2", "apply_patch")}
+LIMITS: list[JsonObject] = [{"name": "requests", "limit": 60, "remaining": 59, "reset_seconds": 1.5}]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +66,7 @@ def test_a_response_has_the_usage_of_each_turn_where_that_is_asked_for(text: str
     assert ("_per_turn" in str(dialect.response(stored))) == dialect.usage_per_turn == (text != "openai")
 
 
-@pytest.mark.parametrize("name", ["codex-turn", "legacy-events", "nonsense", "x" * 500, "\xe4"])
+@pytest.mark.parametrize("name", ["legacy", "nonsense", "x" * 500, "\xe4"])
 def test_what_is_unknown_is_refused_with_what_is_known(name: str) -> None:
     with pytest.raises(ApiError) as raised:
         requested_dialect(f"open-responses,{name}", OPENAI)
@@ -59,20 +74,208 @@ def test_what_is_unknown_is_refused_with_what_is_known(name: str) -> None:
     assert (error.status, error.code, error.param) == (400, "invalid_value", "Respsite-Dialect")
     assert [known for known in (*PRESETS, *Switch) if known not in error.message] == []
     assert name[:80] in error.message
-    assert len(error.message) < 400
+    assert len(error.message) < 600
 
 
-@pytest.mark.parametrize("type", EventType)
+def worded(names: str, type: str, number: int = 7, **fields: object) -> list[JsonObject]:
+    """Return what an event is in a dialect; the line of each one's name agrees with its type."""
+    reader = in_dialect(names, CALLED, limits=LIMITS)
+    assert reader is not None
+    found = reader.of(type, number, Event(type, number, fields).as_json())  # type: ignore[arg-type]
+    events = [orjson.loads(json) for _, json in found]
+    assert [name for name, _ in found] == [event["type"] for event in events]
+    return events
+
+
+@pytest.mark.parametrize(
+    "type", [type for type in EventType if type not in (EventType.PART_ADDED, EventType.PART_DONE)]
+)
 def test_an_event_keeps_everything_but_its_name(type: EventType) -> None:
     event = Event(type, 7, {"delta": "response.reasoning_text.delta", "type_of": {"type": "response.created"}})
-    for dialect in map(parse_dialect, ("open-responses", "reasoning-names,ping-events")):
-        assert dialect.rewords_events
-        name, json = dialect.event(event.type, event.as_json())
+    for names in ("open-responses", "reasoning-names,ping-events"):
+        reader = in_dialect(names)
+        assert reader is not None
+        [(name, json)] = reader.of(event.type, 7, event.as_json())
         assert name == RENAMED.get(type, type)
         assert orjson.loads(json) == {**orjson.loads(event.as_json()), "type": name}
-    assert OPENAI.event(event.type, event.as_json()) == (type, event.as_json())
 
 
 @pytest.mark.parametrize("text", ["openai", "ping-events"])
 def test_what_words_no_event_otherwise_costs_none_a_look(text: str) -> None:
-    assert not parse_dialect(text).rewords_events
+    assert in_dialect(text) is None
+
+
+def test_parts_of_reasoning_are_called_so_and_no_others() -> None:
+    for end in ("added", "done"):
+        for part, name in (("reasoning_text", "reasoning_part"), ("output_text", "content_part")):
+            fields = {"item_id": "rs_1", "content_index": 0, "part": {"type": part, "text": "Hm"}}
+            [event] = worded("reasoning-parts", f"response.content_part.{end}", **fields)
+            assert event == {"type": f"response.{name}.{end}", **fields, "sequence_number": 7}
+
+
+def test_summaries_by_their_older_names() -> None:
+    delta = {"item_id": "rs_1", "output_index": 0, "summary_index": 0, "delta": "It thinks"}
+    [event] = worded("summary-names", "response.reasoning_summary_text.delta", **delta)
+    assert event == {"type": "response.reasoning.summary.delta", **delta, "sequence_number": 7}
+    [event] = worded("summary-names", "response.reasoning_summary_part.added", item_id="rs_1")
+    assert event["type"] == "response.reasoning.summary.added"
+    assert worded("open-responses", "response.reasoning_summary_text.delta", **delta)[0]["type"] == (
+        "response.reasoning_summary_text.delta"
+    ), "the Open Responses specification has today's names for summaries"
+
+
+@pytest.mark.parametrize(("names", "as_object"), [("tool-deltas", False), ("tool-delta-objects,tool-deltas", True)])
+@pytest.mark.parametrize(
+    ("type", "item_id"),
+    [("function_call_arguments", "fc_1"), ("custom_tool_call_input", "ctc_1")],
+)
+def test_a_call_is_told_in_deltas_of_its_own(names: str, as_object: bool, type: str, item_id: str) -> None:
+    fields = {"item_id": item_id, "output_index": 1, "delta": '{"city"'}
+    same, added = worded(names, f"response.{type}.delta", **fields)
+    assert same == {"type": f"response.{type}.delta", **fields, "sequence_number": 7}
+    assert {key: added[key] for key in ("type", "response", "sequence_number")} == {
+        "type": "response.tool_call.delta",
+        "response": {"id": RESPONSE_ID},
+        "sequence_number": 7,
+    }
+    [entry] = added["delta"]["content"]  # type: ignore[index]
+    assert isinstance(entry, dict) == as_object
+    call = CALLED[item_id]
+    assert (entry if as_object else orjson.loads(entry)) == {
+        "type": "tool_call",
+        "id": call.call_id,
+        "call_id": call.call_id,
+        "name": call.name,
+        "arguments": '{"city"',
+    }
+
+
+def test_a_call_without_arguments_is_told_at_its_end_and_one_with_some_not_again() -> None:
+    done = {"item_id": "fc_1", "output_index": 1, "name": "get_weather"}
+    assert len(worded("tool-deltas", "response.function_call_arguments.done", arguments="{}", **done)) == 1
+    _, added = worded("tool-deltas", "response.function_call_arguments.done", arguments="", **done)
+    assert orjson.loads(added["delta"]["content"][0])["arguments"] == ""  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("code", "type"), [("server_error", "server_error"), ("rate_limit_exceeded", "rate_limit_error")]
+)
+def test_an_error_goes_before_the_failure(code: str, type: str) -> None:
+    failed = {"response": {"id": RESPONSE_ID, "status": "failed", "error": {"code": code, "message": "It broke."}}}
+    error, same = worded("error-events", "response.failed", **failed)
+    assert error == {
+        "type": "response.error",
+        "error": {"message": "It broke.", "type": type, "code": code},
+        "sequence_number": 6,
+    }
+    assert same == {"type": "response.failed", **failed, "sequence_number": 7}
+    assert len(worded("error-events", "response.completed", response={"error": None})) == 1
+
+
+@pytest.mark.parametrize(
+    ("item", "context"),
+    [
+        ({"id": "rs_1", "type": "reasoning", "encrypted_content": "gAAA"}, {"encrypted_content": "gAAA"}),
+        (
+            {
+                "id": "ws_1",
+                "type": "web_search_call",
+                "action": {"type": "search", "sources": [{"url": "https://a.b"}]},
+            },
+            {"sources": [{"url": "https://a.b"}]},
+        ),
+        ({"id": "rs_1", "type": "reasoning"}, None),
+        ({"id": "ws_1", "type": "web_search_call", "action": {"type": "search"}}, None),
+        ({"id": "cmp_1", "type": "compaction", "encrypted_content": "gAAA"}, None),
+        ({"id": "sh_1", "type": "shell_call", "action": {"commands": ["ls"]}}, None),
+    ],
+)
+def test_what_an_item_carries_beside_its_text_is_told_behind_it(item: JsonObject, context: JsonObject | None) -> None:
+    same, *added = worded("context-events", "response.output_item.done", output_index=0, item=item)
+    assert same["item"] == item
+    told = {"type": "response.additional_context", "item_id": item["id"], "context": context, "sequence_number": 7}
+    assert added == ([] if context is None else [told])
+
+
+@pytest.mark.parametrize("end", ["completed", "incomplete", "failed"])
+def test_limits_are_told_behind_the_start_and_before_the_end(end: str) -> None:
+    told = {"type": "response.rate_limits.updated", "rate_limits": LIMITS}
+    response = {"response": {"id": RESPONSE_ID, "error": None}}
+    assert worded("rate-limit-events", "response.in_progress", 1, **response)[1:] == [{**told, "sequence_number": 1}]
+    assert worded("rate-limit-events", f"response.{end}", 9, **response)[:-1] == [{**told, "sequence_number": 8}]
+
+
+def test_without_limits_nothing_is_told_of_them() -> None:
+    reader = in_dialect("rate-limit-events")
+    assert reader is not None
+    event = Event(EventType.IN_PROGRESS, 1, {"response": {}})
+    assert reader.of(event.type, 1, event.as_json()) == ((event.type, event.as_json()),)
+
+
+SAID = (
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>So.<|end|>"
+    '<|start|>assistant<|channel|>commentary to=functions.f<|message|>{"a":1}<|call|>'
+)
+
+
+@lru_cache
+def events_of(*, fails: bool) -> list[Event]:
+    """Return the events of a response that thinks, speaks and calls; or that fails in the middle of the call."""
+    turn = [Sampled((token,), None) for token in encode_harmony(SAID)]
+    end = [Failed(BROKEN), Ended(AT)] if fails else [Sampled((), FinishReason.STOP), Ended(AT)]
+    driver, _ = told(Started(), TurnBegan(9), *(turn[:-4] if fails else turn), *end)
+    return driver.events
+
+
+@settings(deadline=None)
+@given(st.sets(st.sampled_from(Switch)), st.booleans(), st.integers(0, 30))
+def test_any_switches_together_keep_the_journals_events_and_numbers(
+    switches: set[Switch], fails: bool, start: int
+) -> None:
+    events = events_of(fails=fails)
+    journal = EventJournal(max_lag_bytes=10**6, kept=True)
+    journal.extend(events)
+    dialect = Dialect(frozenset(switches))
+    words = wording(dialect, Scene(RESPONSE_ID, journal.calls, lambda: LIMITS))
+    start = min(start, len(events))
+    plain = journal.attach(lambda: None, lambda: None, starting_after=start - 1)
+    other = journal.attach(lambda: None, lambda: None, starting_after=start - 1, wording=words)
+    had, heard = plain.take(1000), other.take(1000)
+    added = {rule.becomes for rule in RULES if rule.place is not Place.INSTEAD and rule.switch in switches}
+    names = {rule.event: rule.becomes for rule in RULES if rule.place is Place.INSTEAD}
+    kept = [orjson.loads(entry.json) for entry in heard if entry.type not in added]
+    for before, after in zip((orjson.loads(entry.json) for entry in had), kept, strict=True):
+        assert after["type"] in (before["type"], names.get(before["type"]))
+        for event in (after, before):
+            del event["type"]
+            event.get("response", {}).pop("usage", None)  # which is another switch's
+        assert after == before
+    numbers = [orjson.loads(entry.json)["sequence_number"] for entry in heard]
+    assert numbers == sorted(numbers)
+    assert all(entry.type == orjson.loads(entry.json)["type"] for entry in heard)
+    assert all(start - 1 <= number < len(events) for number in numbers)
+
+
+def test_the_readme_says_which_event_becomes_which() -> None:
+    section = (ROOT / "README.md").read_text().partition("\n## Dialects\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if re.match(r"\| `[a-z-]+` \| `response", line)]
+    assert rows == [row_of(rule) for rule in RULES]
+
+
+def row_of(rule: Rule) -> str:
+    """Return a rule as a row of the README's table."""
+    about = f" of a part `{rule.part}`" if rule.part else ""
+    becomes = f"`{rule.becomes}`"
+    if rule.place is not Place.INSTEAD:
+        becomes += f" {rule.place.value} it"
+    return f"| `{rule.switch}` | `{rule.event}`{about} | {becomes} |"
+
+
+def test_the_readme_has_every_name() -> None:
+    section = (ROOT / "README.md").read_text().partition("\n## Dialects\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    named = [name for name in (*PRESETS, *Switch) if not any(row.startswith(f"| `{name}` | ") for row in rows)]
+    assert named == []
+    for name, switches in PRESETS.items():
+        [row] = [row for row in rows if row.startswith(f"| `{name}` | ")]
+        assert {switch for switch in Switch if f"`{switch}`" in row} == switches

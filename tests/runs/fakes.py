@@ -286,7 +286,7 @@ class Site:
     ) -> "Reading":
         """Start a run and attach a reader."""
         origin = Origin(transport=transport, project=project, request_id="req_1", awaits_tools=awaits_tools)
-        return Reading(self, await self.service.create(parse_create(fields), origin))
+        return Reading(self, await self.service.create(parse_create(fields, engine_fields=True), origin))
 
     async def follow(self, response_id: str, *, starting_after: int | None = None) -> "Reading":
         """Read a response by its id."""

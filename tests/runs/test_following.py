@@ -4,13 +4,14 @@ import asyncio
 
 import pytest
 
+from responses_app.protocol.dialects import parse_dialect
 from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import Sampled
 from responses_app.protocol.resources import ResponseObject, Status
 from responses_app.runs import following, log
 from responses_app.stores.base import LogNews, StoreError
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Site
+from tests.runs.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site
 from tests.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
@@ -56,6 +57,27 @@ async def test_it_is_followed_behind_any_event(redis: bool) -> None:
     events = await reading.to_the_end()
     for number, each in enumerate(followed):
         assert await each.to_the_end() == events[number + 1 :]
+
+
+CALLING = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a":'
+
+
+async def test_a_dialect_that_names_calls_names_one_that_began_before_its_reader_came(redis: bool) -> None:
+    gate = asyncio.Event()
+    owner, asked = workers(redis=redis, engine=FakeEngine([[CALLING, gate, "1}<|call|>"]]))
+    reading = await owner.begin(input="hi", background=True, transport="sse")
+    seen = await reading.until("response.function_call_arguments.delta")
+    last = seen[-1]["sequence_number"]
+    assert isinstance(last, int)
+    dialect = parse_dialect("tool-delta-objects")
+    follow = asked.responses.follow("default", reading.reader.response_id, starting_after=last, dialect=dialect)
+    late = Reading(asked, await follow)
+    gate.set()
+    events = await reading.to_the_end()
+    item = next(event["item"] for event in events if "item" in event)
+    told = [event for event in await late.to_the_end() if event["type"] == "response.tool_call.delta"]
+    [entry] = [entry for event in told for entry in event["delta"]["content"]]  # type: ignore[index]
+    assert (entry["call_id"], entry["name"], entry["arguments"]) == (item["call_id"], "f", "1}")  # type: ignore[index]
 
 
 async def test_one_that_comes_late_to_a_long_response_is_not_too_slow(redis: bool) -> None:

@@ -9,7 +9,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from responses_app.protocol.dialects import parse_dialect
 from responses_app.protocol.events import Event, EventType
 from responses_app.protocol.usage import TurnUsage, as_read, usage
 from responses_app.runs.journal import (
@@ -21,6 +20,7 @@ from responses_app.runs.journal import (
     Waiter,
     gather,
 )
+from tests.protocol.wordings import in_dialect
 
 
 def event(number: int, text: str = "", *, last: bool = False) -> Event:
@@ -67,7 +67,7 @@ def test_an_entry_is_the_event_as_it_is_sent() -> None:
 
 def test_readers_of_other_dialects_get_the_same_events_by_other_names() -> None:
     made = EventJournal(max_lag_bytes=1000)
-    plain, other = attach(made), made.attach(lambda: None, lambda: None, dialect=parse_dialect("open-responses"))
+    plain, other = attach(made), made.attach(lambda: None, lambda: None, wording=in_dialect("open-responses"))
     made.extend([Event(EventType.REASONING_DELTA, 0, {"delta": "Hm"})])
     made.extend([event(1, "é")])
     (thought, said), (renamed, same) = plain.take(), other.take()
@@ -79,10 +79,10 @@ def test_readers_of_other_dialects_get_the_same_events_by_other_names() -> None:
 
 def test_the_terminal_event_is_there_with_the_usage_of_each_turn_and_without() -> None:
     made = EventJournal(max_lag_bytes=1000)
-    per_turn = parse_dialect("usage-per-turn,open-responses")
+    per_turn = "usage-per-turn,open-responses"
     response = {"id": "resp_1", "usage": usage([TurnUsage(7, 0, 3, 1)])}
     plain = attach(made)
-    readers = [made.attach(lambda: None, lambda: None, dialect=per_turn) for _ in range(2)]
+    readers = [made.attach(lambda: None, lambda: None, wording=in_dialect(per_turn)) for _ in range(2)]
     made.extend([event(0)])
     made.extend([Event(EventType.COMPLETED, 1, {"response": response})])
     (first, last), *others = (reader.take() for reader in (plain, *readers))

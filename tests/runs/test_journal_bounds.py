@@ -5,10 +5,10 @@ import asyncio
 import orjson
 import pytest
 
-from responses_app.protocol.dialects import parse_dialect
 from responses_app.protocol.events import Event, EventType
 from responses_app.protocol.usage import TurnUsage, as_read, usage
 from responses_app.runs.journal import EventJournal, EventsForgotten, JournalReader, ReaderTooSlow, Waiter
+from tests.protocol.wordings import in_dialect
 
 MANY = 1_000_000
 
@@ -217,7 +217,7 @@ class TestDialects:
     )
     def test_only_who_asked_for_it_gets_the_usage_of_each_turn(self, named: str, per_turn: bool) -> None:
         made = journal(1)
-        reader = made.attach(lambda: None, lambda: None, dialect=parse_dialect(named))
+        reader = made.attach(lambda: None, lambda: None, wording=in_dialect(named))
         [before] = reader.take()
         assert before.number == 0, "events are read before the end is known"
         response = {"id": "resp_1", "usage": usage([TurnUsage(7, 0, 3, 1)])}

@@ -1,7 +1,7 @@
 """A run that waits for what its client says of calls: here, on another worker, beside a stop, across a takeover."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -20,6 +20,25 @@ from tests.waiting import eventually
 CALL = CALL_F.removeprefix(THOUGHT)
 FIRST_CALL = CALL_F.replace("<|call|>", "<|end|>")
 TWO_CALLS = f"{FIRST_CALL}<|start|>assistant{CALL}"
+
+
+@pytest.fixture(autouse=True)
+async def closed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Close every site of a test: what waits keeps its log meanwhile."""
+    sites: list[Site] = []
+    prepare = Site.__post_init__
+
+    def noted(site: Site) -> None:
+        prepare(site)
+        sites.append(site)
+
+    monkeypatch.setattr(Site, "__post_init__", noted)
+    yield
+    for site in sites:
+        site.store.failure, site.store.gate = None, None
+        await site.registry.aclose()
+        await site.followers.aclose()
+        await site.live.aclose()
 
 
 def given(call_id: str, text: str = "18 °C") -> OutputGiven:
@@ -230,7 +249,6 @@ async def test_in_the_background_it_goes_to_another_worker_at_once() -> None:
     response_id = reading.reader.response_id
     async with asyncio.timeout(5):
         await site.registry.aclose(grace=60)
-    await site.live.aclose()
     heir = Site(FakeEngine([ANSWER]), store, worker="heir")
     await store.beat(WorkerState(id="heir", started_at=0.0))
     [claimed] = (await store.reclaim("heir", dead_before=0.0)).claimed
@@ -240,7 +258,6 @@ async def test_in_the_background_it_goes_to_another_worker_at_once() -> None:
     events = await again.to_the_end()
     assert_laws(events)
     assert events[: len(reading.events)] == reading.events
-    await heir.live.aclose()
 
 
 class TestOtherWorkers:
@@ -285,8 +302,6 @@ class TestLog:
         stored = await site.store.log("default", reading.reader.response_id)
         assert stored is not None
         assert given(call_id) in list(decode(stored.data))
-        await site.registry.aclose()
-        await site.live.aclose()
 
     async def test_where_it_cannot_be_kept_that_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("responses_app.runs.log.KEEP_SECONDS", 0.05)
@@ -298,8 +313,6 @@ class TestLog:
         assert caught.value.status == 503
         site.store.failure = None
         assert await refused(site, reading.reader.response_id, given(call_id)) == (409, "tool_call_id")
-        await site.registry.aclose()
-        await site.live.aclose()
 
 
 async def left(inputs: Sequence[Input], accepted: AcceptedResponse) -> tuple[Site, AcceptedResponse]:
@@ -350,7 +363,6 @@ async def test_a_takeover_at_every_input_gives_the_same_stream(monkeypatch: pyte
                 await eventually(lambda: is_waiting(heir))  # noqa: B023
                 await site.outputs.give("default", accepted.response["id"], output)
         assert await heir.to_the_end() == events
-        await site.live.aclose()
 
 
 @pytest.mark.parametrize("mercy", [0.02, 30.0])
@@ -372,4 +384,3 @@ async def test_the_deadline_survives_a_takeover(monkeypatch: pytest.MonkeyPatch,
     assert stored is not None
     kinds = {type(each) for each in decode(stored.data)}
     assert (TimedOut in kinds, Ended in kinds) == (mercy < 1, True)
-    await site.live.aclose()

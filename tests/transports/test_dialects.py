@@ -1,5 +1,6 @@
 """Dialects as clients ask for them: over HTTP, for a WebSocket, of a stream that is picked up again, by the setting."""
 
+import json
 from pathlib import Path
 
 import httpx
@@ -70,8 +71,79 @@ async def test_a_websocket_in_another_dialect(server: Server, open_socket: Conne
     assert {frame["stream_id"] for frame in other.log} == {"lane"}
 
 
+LEGACY = {HEADER: "legacy-events"}
+
+
+def in_older_words(events: list[Frame], *, as_object: bool = False) -> list[Frame]:
+    """Return today's events as `legacy-events` has them, as the README says."""
+    found: list[Frame] = []
+    calls: dict[str, Frame] = {}
+    response_id = events[0]["response"]["id"]
+    for event in events:
+        kind, item = event["type"].removeprefix("response."), event.get("item") or {}
+        if item.get("type") == "function_call":
+            calls[item["id"]] = item
+        if kind == "failed":
+            error = event["response"]["error"]
+            number = event["sequence_number"] - 1
+            told = {"message": error["message"], "type": "server_error", "code": error["code"]}
+            found.append({"type": "response.error", "error": told, "sequence_number": number})
+        part = (event.get("part") or {}).get("type")
+        kind = kind.replace("content_part", "reasoning_part") if part == "reasoning_text" else kind
+        found.append(in_other_names({**event, "type": f"response.{kind}"}))
+        if kind == "function_call_arguments.delta":
+            call = calls[event["item_id"]]
+            entry = {"type": "tool_call", "id": call["call_id"], "call_id": call["call_id"], "name": call["name"]}
+            entry["arguments"] = event["delta"]
+            content = entry if as_object else json.dumps(entry, separators=(",", ":"))
+            found.append(
+                {
+                    "type": "response.tool_call.delta",
+                    "response": {"id": response_id},
+                    "delta": {"content": [content]},
+                    "sequence_number": event["sequence_number"],
+                }
+            )
+    return found
+
+
+@pytest.mark.parametrize("asked", [THINKS, {"input": "[break]"}])
+@pytest.mark.parametrize("name", ["legacy-events", "legacy-events,tool-delta-objects"])
+async def test_older_words_of_a_stream_and_of_any_part_of_it_again(
+    http: httpx.AsyncClient, asked: Frame, name: str
+) -> None:
+    headers = {HEADER: name}
+    async with http.stream("POST", "/responses", json={**asked, "stream": True}, headers=headers) as answer:
+        heard = await events_of(answer)
+    path = f"/responses/{heard[0]['response']['id']}?stream=true"
+    async with http.stream("GET", path) as answer:
+        plain = await events_of(answer)
+    expected = in_older_words(plain, as_object="objects" in name)
+    assert heard == expected
+    assert types(heard) != types(plain)
+    for after in range(-1, len(plain), 3):
+        more = "" if after < 0 else f"&starting_after={after}"
+        async with http.stream("GET", path + more, headers=headers) as answer:
+            picked_up = await events_of(answer)
+        behind = [event for event in expected if event["sequence_number"] > after]
+        before = [event for event in picked_up if event["sequence_number"] == after]
+        assert picked_up[len(before) :] == behind
+        assert types(before) in ([], ["response.error"]), "what goes before an event has the number before"
+
+
+async def test_a_websocket_in_older_words(server: Server, open_socket: Connect) -> None:
+    plain, other = await open_socket(server), await open_socket(server, additional_headers=LEGACY)
+    for socket in (plain, other):
+        await socket.create(THINKS["input"], "lane", tools=THINKS["tools"])
+        await socket.answer("lane")
+    assert types(other.log) == types(in_older_words(plain.log))
+    assert {frame["stream_id"] for frame in other.log} == {"lane"}
+    kept = [frame for frame in other.log if frame["type"] != "response.tool_call.delta"]
+    assert [frame["sequence_number"] for frame in kept] == list(range(len(plain.log)))
+
+
 async def test_an_unknown_dialect_is_refused(server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:
-    headers = {HEADER: "open-responses, codex-turn"}
+    headers = {HEADER: "open-responses, nonsense"}
     requests = [
         http.post("/responses", json=THINKS, headers=headers),
         http.post("/responses", json={**THINKS, "stream": True}, headers=headers),
@@ -79,7 +151,7 @@ async def test_an_unknown_dialect_is_refused(server: Server, http: httpx.AsyncCl
     ]
     for request in requests:
         message = read_error_answer(await request, **UNKNOWN)
-        assert "'codex-turn'" in message
+        assert "'nonsense'" in message
         assert "open-responses" in message
     socket = await open_socket(server, additional_headers=headers)
     assert await socket.closed() == 1000

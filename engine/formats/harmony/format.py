@@ -1,7 +1,8 @@
 """`HarmonyFormat`: gpt-oss. What a channel and a recipient mean is decided in `_item_of`, and nowhere else."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from engine.formats.base import (
     FunctionTool,
@@ -16,8 +17,10 @@ from engine.formats.base import (
     TurnParser,
     as_tokens,
 )
-from engine.formats.harmony.encoding import CALL, END_TOKENS, STOP_TOKENS, token_bytes
+from engine.formats.harmony.encoding import END_TOKENS, ENDOFTEXT, STOP_TOKENS, token_bytes
+from engine.formats.harmony.grammar import FUNCTIONS, turn_grammar
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
+from engine.formats.harmony.messages import messages_of, render_messages
 from engine.formats.harmony.parser import HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
 from engine.formats.harmony.prompt import (
     generation_start,
@@ -31,8 +34,9 @@ from engine.formats.harmony.prompt import (
     sampled_message,
     text_of_message,
 )
+from engine.grammar import TurnGrammar, TurnRules
 
-FUNCTIONS = "functions."  # the namespace of a request's own functions
+_TURN_ENDS = frozenset((*STOP_TOKENS, ENDOFTEXT))  # a grammar lets any of them end a call
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 _CHANNELS = {ItemKind.REASONING: ANALYSIS, ItemKind.PREAMBLE: COMMENTARY, ItemKind.ANSWER: FINAL}
 
@@ -83,7 +87,7 @@ class HarmonyParser(TurnParser):
             message,
             reasoning_tokens=event.content_tokens if channel in (ANALYSIS, COMMENTARY) else 0,
             truncated=event.truncated,
-            called=bool(event.tokens) and event.tokens[-1] == CALL,
+            called=recipient is not None and bool(event.tokens) and event.tokens[-1] in _TURN_ENDS,
         )
 
     def _item_of(self, channel: str | None, recipient: str | None) -> ItemStarted:
@@ -115,6 +119,9 @@ class HarmonyFormat(ModelFormat):
     def parser(self, functions: Collection[str] | None = ()) -> HarmonyParser:
         return HarmonyParser(functions)
 
+    def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
+        return turn_grammar(rules, behind)
+
     def frame(
         self, *, instructions: str | None, functions: Sequence[FunctionTool], effort: str, date: str
     ) -> "Tokens[int]":
@@ -137,8 +144,8 @@ class HarmonyFormat(ModelFormat):
     def said(self, kind: ItemKind, text: str) -> RenderedMessage:
         return render_assistant(_CHANNELS[kind], text)
 
-    def call(self, name: str, arguments: str, *, hosted: bool = False) -> RenderedMessage:
-        return render_call(name if hosted else FUNCTIONS + name, arguments)
+    def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
+        return render_call(name if hosted else FUNCTIONS + name, arguments, freeform=freeform)
 
     def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
         return render_tool_output(name if hosted else FUNCTIONS + name, text)
@@ -153,6 +160,12 @@ class HarmonyFormat(ModelFormat):
 
     def text_of(self, tokens: "Tokens[int]") -> str:
         return text_of_message(tokens)
+
+    def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:
+        return messages_of(tokens)
+
+    def render_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[RenderedMessage]:
+        return render_messages(messages)
 
     def token_bytes(self, token: int) -> bytes:
         return token_bytes(token)

@@ -85,9 +85,12 @@ def render_assistant(channel: str, text: str) -> RenderedMessage:
     return RenderedMessage(_kind_of(channel), _render(f"assistant<|channel|>{channel}", text))
 
 
-def render_call(recipient: str, arguments: str) -> RenderedMessage:
-    """Render a function call that was not sampled here, in the order the models are trained on."""
-    header = f"assistant<|channel|>{COMMENTARY} to={recipient} <|constrain|>json"
+def render_call(recipient: str, arguments: str, *, freeform: bool = False) -> RenderedMessage:
+    """Render a call that was not sampled here, in the order the models are trained on.
+
+    `freeform`: it is text as it is, and said to be what the `python` tool is called with.
+    """
+    header = f"assistant<|channel|>{COMMENTARY} to={recipient} {'code' if freeform else '<|constrain|>json'}"
     return RenderedMessage(MessageKind.COMMENTARY, _render(header, arguments, end=CALL))
 
 
@@ -101,7 +104,8 @@ def sampled_message(
 ) -> RenderedMessage:
     """Return a message that the model sampled, as it is fed back: its own tokens, `<|return|>` turned to `<|end|>`.
 
-    `<|endoftext|>` becomes the end token that belongs there. A truncated message is ended. A malformed one is
+    Any token that ended the turn becomes the one that belongs there: `<|call|>` behind a call, else `<|end|>`. The last
+    token is in no engine's cache, so that costs nothing. A truncated message is ended. A malformed one is
     rendered anew, so that the model reads what the client read.
     """
     if event.repaired:
@@ -112,9 +116,7 @@ def sampled_message(
     tokens = as_tokens(event.tokens)
     if tokens[0] != START:
         tokens = as_tokens(generation_start()) + tokens
-    if tokens[-1] == RETURN:
-        tokens[-1] = END
-    elif tokens[-1] == ENDOFTEXT:  # no prompt has it
+    if tokens[-1] in (RETURN, CALL, ENDOFTEXT):
         tokens[-1] = CALL if recipient else END
     elif tokens[-1] not in END_TOKENS:
         tokens.append(CALL if recipient else END)

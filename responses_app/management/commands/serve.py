@@ -12,6 +12,7 @@ from django.core.management import BaseCommand, CommandParser, call_command
 from django.db import DatabaseError, connection
 
 from responses_app.conf import Settings
+from responses_app.management.address import base_url
 
 FLAGS = {  # older names, and the settings they stand for
     "--host": "HOST",
@@ -23,6 +24,7 @@ FLAGS = {  # older names, and the settings they stand for
     "--responses-store-ttl": "RESPONSES_STORE_TTL",
     "--responses-store-max-entries": "RESPONSES_STORE_MAX_ENTRIES",
     "--responses-store-max-bytes": "RESPONSES_STORE_MAX_BYTES",
+    "--responses-compatibility-mode": "RESPONSES_COMPATIBILITY_MODE",
     "--responses-default-service-tier": "RESPONSES_DEFAULT_SERVICE_TIER",
     "--responses-allowed-service-tiers": "RESPONSES_ALLOWED_SERVICE_TIERS",
     "--reasoning-encryption-key": "REASONING_ENCRYPTION_KEYS",
@@ -92,7 +94,7 @@ class Command(BaseCommand):
         own = settings.RESPSITE
         if not server.listening_addresses:
             return
-        url = f"http://{_shown_host(own)}:{own.port}/v1"
+        url = base_url(own)
         self.stdout.write(f"URL       {url} (WebSocket at the same path)")
         self.stdout.write(f"Engine    {own.engine}, model {own.served_name}")
         self.stdout.write(f"Database  {_database()}")
@@ -117,14 +119,6 @@ def _check_address(own: Settings) -> None:
 
 def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def _shown_host(own: Settings) -> str:
-    """Return a host name that a client can use."""
-    if own.host in ("0.0.0.0", "::"):
-        name = own.allowed_hosts[0].lstrip(".")
-        return "127.0.0.1" if name == "*" else name
-    return f"[{own.host}]" if ":" in own.host else own.host
 
 
 def _database() -> str:

@@ -1,0 +1,85 @@
+"""Whether a text is what a rule asks for; for the engines without a model, and as a second opinion on a real one's."""
+
+import json
+from functools import lru_cache
+
+import regex
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+from jsonschema_specifications import REGISTRY
+from lark import Lark as LarkParser
+from lark.exceptions import LarkError, UnexpectedInput
+from referencing.exceptions import Unresolvable
+
+from engine.grammar import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
+
+MATCH_SECONDS = 2.0  # for a regular expression over one text
+MAX_SHOWN = 200  # characters of a text in a sentence about it
+
+
+def problem_of(content: Content, text: bytes) -> str | None:
+    """Say in a sentence why a text is not what `content` asks for; None where it is."""
+    match content:
+        case AnyText():
+            return None
+        case AnyObject():
+            return _problem_of_json({"type": "object"}, text)
+        case JsonSchema(schema):
+            return _problem_of_json(json.loads(schema), text)
+        case Regex(pattern):
+            return _problem_of_match(pattern, text.decode(errors="replace"))
+        case Lark(grammar):
+            return _problem_of_derivation(grammar, text.decode(errors="replace"))
+
+
+def _problem_of_json(schema: object, text: bytes) -> str | None:
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        return f"{_shown(text)} is not JSON: {error}"
+    try:
+        validator = Draft202012Validator(schema, registry=REGISTRY)  # which knows the drafts, and fetches nothing
+        found = best_match(validator.iter_errors(value))
+    except (Unresolvable, RecursionError) as error:
+        return f"the schema cannot be used: {error}"
+    return None if found is None else f"{_shown(text)} does not fit its schema: {found.message[:MAX_SHOWN]}"
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not a number of JSON's")
+
+
+def _problem_of_match(pattern: str, text: str) -> str | None:
+    try:
+        found = _compiled(pattern).fullmatch(text, timeout=MATCH_SECONDS)
+    except regex.error as error:
+        return f"the regular expression cannot be used: {error}"
+    except TimeoutError:
+        return f"{_shown(text.encode())} could not be matched within {MATCH_SECONDS:g} s"
+    return None if found else f"{_shown(text.encode())} does not match {pattern[:MAX_SHOWN]!r}"
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> "regex.Pattern[str]":
+    return regex.compile(pattern)
+
+
+def _problem_of_derivation(grammar: str, text: str) -> str | None:
+    try:
+        parser_of(grammar).parse(text)
+    except UnexpectedInput as error:
+        return f"{_shown(text.encode())} is not what its Lark grammar derives: {str(error).partition(chr(10))[0]}"
+    except LarkError as error:
+        return f"the Lark grammar cannot be used: {error}"
+    return None
+
+
+@lru_cache(maxsize=64)
+def parser_of(grammar: str) -> LarkParser:
+    """Return what reads texts by a Lark grammar; raises `LarkError` where it is none."""
+    return LarkParser(grammar, parser="earley", lexer="dynamic_complete", import_paths=[])
+
+
+def _shown(text: bytes) -> str:
+    shown = text[:MAX_SHOWN].decode(errors="replace")
+    return repr(shown if len(text) <= MAX_SHOWN else f"{shown}…")

@@ -1,0 +1,16 @@
+"""Where clients find the server that the settings describe."""
+
+from responses_app.conf import Settings
+
+
+def base_url(own: Settings) -> str:
+    """Return what SDKs call the base URL of the server that `manage.py serve` starts."""
+    return f"http://{_shown_host(own)}:{own.port}/v1"
+
+
+def _shown_host(own: Settings) -> str:
+    """Return a host name that a client can use."""
+    if own.host in ("0.0.0.0", "::"):
+        name = own.allowed_hosts[0].lstrip(".")
+        return "127.0.0.1" if name == "*" else name
+    return f"[{own.host}]" if ":" in own.host else own.host

@@ -1,0 +1,123 @@
+"""What the Codex CLI wants to know of a model: its catalogue at `GET /v1/models?client_version=…`, and its config.toml.
+
+Codex reads a catalogue whole or not at all: one entry without a field that it requires, and every model of the
+provider is unknown to it. It says then that it has no metadata, and offers the model no apply_patch.
+"""
+
+from collections.abc import Iterable
+
+import orjson
+
+from responses_app.protocol.errors import JsonObject
+
+SHOWN_TOKENS = 10_000  # of a command's output, at most; Codex cuts the middle out of a longer one
+SHOWN_SHARE = 8  # and no more than this part of the model's length
+EFFORTS = {
+    "low": "Answers fast, with little thought",
+    "medium": "Thinks as long as everyday work needs",
+    "high": "Thinks longest, for hard problems",
+}
+INSTRUCTIONS = """\
+You are a coding agent in the Codex CLI. You and the user share a computer: you work in a folder of theirs, by calling \
+tools, until what they asked for is done.
+
+# Work
+- Find out before you change anything: read the files that matter, search with `rg` where it is installed. Never guess \
+what a file says.
+- Fix the cause of a problem, and not more than was asked for. Keep to the style of the code around you.
+- Leave alone what you did not make: changes that you find in the folder are the user's. Do not commit or branch \
+unless you are asked to.
+- Run the tests or the program afterwards, where there are any, and read what comes out. If you could not check \
+something, say so.
+- A file named AGENTS.md holds the user's rules for its folder and everything below; the one deepest down decides, and \
+what the user says to you counts more.
+- Go on by yourself. Ask only where the answer changes what you would do and you cannot find it out.
+- A command that is refused is the user's decision: do not try to reach the same by another way. Say what you could \
+not do.
+
+# Tools
+- `exec_command` runs a command in a shell. Several short commands are better than one that does everything.
+- `apply_patch` is how you write, change, move and delete files. Its input is the patch itself, not JSON:
+
+*** Begin Patch
+*** Add File: path/of/a/new_file.txt
++every line of it begins with a plus
+*** Update File: path/of/a/file.py
+*** Move to: path/of/a/renamed_file.py
+@@ def of_a_function():
+ three lines before what changes, each behind one space
+-a line that goes
++a line that comes
+ three lines after it
+*** Delete File: path/of/an/old_file.txt
+*** End Patch
+
+Paths are relative. `@@` names the function or class where the lines alone could be found more than once; without it \
+there is none. `*** Move to:` stands only where a file gets another name.
+
+# Answers
+Say in a line or two what you are about to do before a longer piece of work. In the end say what you changed, where \
+(`path/file.py:12`), and what you found when you checked it. Be brief and plain. Do not repeat files that you wrote: \
+the user can open them.
+"""
+
+
+def catalogue(models: Iterable[tuple[str, int | None]]) -> JsonObject:
+    """Return Codex's catalogue of models: their names and their lengths in tokens, None where that is not known yet."""
+    entries: list[object] = [_entry(name, length, rank) for rank, (name, length) in enumerate(models)]
+    return {"models": entries}
+
+
+def _entry(name: str, length: int | None, rank: int) -> JsonObject:
+    return {
+        "slug": name,
+        "display_name": name,
+        "description": "Served by respsite",
+        "visibility": "list",
+        "supported_in_api": True,
+        "priority": rank,
+        "upgrade": None,
+        # Required as a text, though an empty one would do: without it Codex has no catalogue at all.
+        "base_instructions": INSTRUCTIONS,
+        "context_window": length,
+        "truncation_policy": {"mode": "tokens", "limit": _shown_tokens(length)},
+        "input_modalities": ["text"],
+        "default_reasoning_level": "medium",
+        "supported_reasoning_levels": [{"effort": effort, "description": EFFORTS[effort]} for effort in EFFORTS],
+        "supports_reasoning_summaries": True,
+        "support_verbosity": False,
+        "default_verbosity": None,
+        "shell_type": "unified_exec",
+        "apply_patch_tool_type": "freeform",  # a custom tool with a Lark grammar; there is no other any more
+        "supports_parallel_tool_calls": True,
+        "experimental_supported_tools": [],
+    }
+
+
+def _shown_tokens(length: int | None) -> int:
+    return SHOWN_TOKENS if length is None else min(SHOWN_TOKENS, length // SHOWN_SHARE)
+
+
+def config_toml(*, base_url: str, model: str, key_variable: str) -> str:
+    """Return a config.toml that makes a server Codex's provider. `key_variable` may be unset where Codex runs."""
+    key = f"echo ${{{key_variable}:-none}}"
+    return f"""\
+model = {_quoted(model)}
+model_provider = "respsite"
+
+[model_providers.respsite]
+name = "respsite"
+base_url = {_quoted(base_url)}
+wire_api = "responses"
+supports_websockets = true
+
+# The key, if the server wants one. Codex asks for the server's catalogue only where a command tells it the key.
+[model_providers.respsite.auth]
+command = "sh"
+args = ["-c", {_quoted(key)}]
+"""
+
+
+def _quoted(text: str) -> str:
+    """Return a text as TOML's basic string, whose escapes for what can stand in a name are those of JSON."""
+    return orjson.dumps(text).decode()

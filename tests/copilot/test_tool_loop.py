@@ -1,0 +1,66 @@
+"""A tool loop of GitHub's Copilot CLI: several calls, two of them at once, and a file that is searched and read."""
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from engine.formats.harmony.encoding import decode_tokens
+from tests.copilot.cli import Copilot, installed, provider
+from tests.server import Server
+from tests.transports.scripts import Entry, as_history, journal
+from tests.waiting import eventually
+
+MODEL = "gpt-oss-20b"
+BEGIN = "<|channel|>final<|message|>"
+
+
+def call(name: str, **arguments: object) -> str:
+    """Return a call of one of Copilot's functions, without the token that ends it."""
+    return f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{json.dumps(arguments)}"
+
+
+def bash(command: str) -> str:
+    """Return a call of Copilot's shell."""
+    return call("bash", command=command, description="Work")
+
+
+SCRIPT: list[Entry] = [
+    {
+        "when": "[several]",
+        "say": "<|channel|>analysis<|message|>One by one.<|end|><|start|>assistant"
+        f"{bash('echo one > one.txt; echo first done')}<|call|>",
+    },
+    {"when": "first done", "say": f"{bash('echo left')}<|end|><|start|>assistant{bash('echo right')}<|call|>"},
+    {"when": "right", "say": f"{bash('cat one.txt; echo last done')}<|call|>"},
+    {"when": "last done", "say": f"{BEGIN}All four ran.<|return|>"},
+]
+PRINTED = ["first done\n", "left\n", "right\n", "one\nlast done\n"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that says what these tests need."""
+    folder = tmp_path_factory.mktemp("copilot-loop") / "server"
+    options = json.dumps({"journal": str(folder / "journal.jsonl")})
+    with Server(folder, script=SCRIPT, model_name=MODEL, engine_options=options) as started:
+        yield started
+
+
+@pytest.mark.parametrize("transport", ["websockets", "http"])
+async def test_several_calls_in_one_turn(server: Server, tmp_path: Path, transport: str) -> None:
+    begin = len(journal(server))
+    variables = provider(base_url=server.base_url, model=MODEL, transport=transport)
+    copilot = Copilot(installed(), tmp_path, variables)
+    turn = await copilot.ask("Do it step by step. [several]")
+    assert (turn.exit_code, turn.last_message) == (0, "All four ran."), turn
+    assert (copilot.work / "one.txt").read_text() == "one\n"
+    await eventually(lambda: len(journal(server)) == begin + 4)
+    turns = journal(server)[begin:]
+    for earlier, later in pairwise(turns):
+        history = as_history(earlier) if transport == "websockets" else earlier["prompt_tokens"]
+        assert later["prompt_tokens"][: len(history)] == history
+    told = decode_tokens(turns[-1]["prompt_tokens"])
+    assert [each for each in PRINTED if each not in told] == []

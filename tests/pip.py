@@ -1,0 +1,31 @@
+"""Python packages that tests use as clients: a requirements.txt with exact versions, installed once, in a venv apart.
+
+So they may want other versions than this server and its tests.
+"""
+
+import platform
+import sys
+from pathlib import Path
+
+from tests.installing import folder_for, install_once, run_installer
+
+FLAGS = "--quiet --disable-pip-version-check --no-input --no-deps".split()
+
+
+def installed(requirements: Path) -> Path:
+    """Return the `python` that has what a requirements.txt names, and nothing else."""
+    folder = folder_of(requirements)
+    install_once(folder, lambda beside: _install(requirements, beside), tool="pip")
+    return folder / "bin" / "python"
+
+
+def folder_of(requirements: Path) -> Path:
+    """Return the venv of a requirements.txt: another one for each version of Python, and for each place of it."""
+    return folder_for(requirements, platform.python_version(), sys.base_prefix)
+
+
+def _install(requirements: Path, folder: Path) -> None:
+    """Make a venv without a pip of its own, which would take some seconds, and fill it with that of these tests."""
+    run_installer([sys.executable, "-m", "venv", "--without-pip", folder], cwd=folder, what=requirements)
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python"]
+    run_installer([*pip, "install", *FLAGS, "--requirement", requirements.resolve()], cwd=folder, what=requirements)

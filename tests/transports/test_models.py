@@ -1,0 +1,55 @@
+"""`GET /v1/models` has two readers: OpenAI's SDKs, and Codex, which says its version and wants a catalogue."""
+
+import tomllib
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server import Server, manage
+
+REQUIRED = {  # Codex 0.169 knows none of a catalogue's models where an entry lacks one of these, or has it as null
+    *("slug", "display_name", "base_instructions", "supported_reasoning_levels", "shell_type", "visibility"),
+    *("supported_in_api", "priority", "support_verbosity", "truncation_policy", "experimental_supported_tools"),
+}
+
+
+@pytest.mark.parametrize("query", ["", "?client_version=", "?version=0.169.0"])
+def test_openais_list(demo_server: Server, query: str) -> None:
+    told = httpx.get(f"{demo_server.base_url}/models{query}").json()
+    assert (told["object"], [model["id"] for model in told["data"]]) == ("list", ["demo"])
+    assert "models" not in told
+
+
+def test_codexs_catalogue(demo_server: Server) -> None:
+    (model,) = httpx.get(f"{demo_server.base_url}/models").json()["data"]
+    told = httpx.get(f"{demo_server.base_url}/models", params={"client_version": "0.169.0"}).json()
+    assert list(told) == ["models"]
+    (entry,) = told["models"]
+    assert [name for name in REQUIRED if entry.get(name) is None] == []
+    assert (entry["slug"], entry["context_window"]) == ("demo", model["max_model_len"])
+    assert entry["apply_patch_tool_type"] == "freeform"
+    assert entry["supports_parallel_tool_calls"] is True
+    assert [level["effort"] for level in entry["supported_reasoning_levels"]] == ["low", "medium", "high"]
+    assert "*** Begin Patch" in entry["base_instructions"]
+    assert entry["truncation_policy"] == {"mode": "tokens", "limit": min(10_000, model["max_model_len"] // 8)}
+
+
+def test_codex_config_names_this_server(tmp_path: Path) -> None:
+    names = {"MODEL_NAME": 'odd "name"', "PORT": "8123", "DATA_DIR": str(tmp_path)}
+    config = tomllib.loads(manage("codex_config", **names))
+    assert (config["model"], config["model_provider"]) == ('odd "name"', "respsite")
+    provider = config["model_providers"]["respsite"]
+    assert (provider["base_url"], provider["wire_api"]) == ("http://127.0.0.1:8123/v1", "responses")
+    assert "${RESPSITE_API_KEY:-none}" in provider["auth"]["args"][-1]
+
+    given = ("--url", "https://models.example.com/v1", "--model", "gpt-oss-120b", "--key-variable", "MY_KEY")
+    config = tomllib.loads(manage("codex_config", *given, **names))
+    provider = config["model_providers"]["respsite"]
+    assert (config["model"], provider["base_url"]) == ("gpt-oss-120b", "https://models.example.com/v1")
+    assert "${MY_KEY:-none}" in provider["auth"]["args"][-1]
+
+
+def test_codex_config_puts_nothing_else_into_a_shell(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="not the name of an environment variable"):
+        manage("codex_config", "--key-variable", "KEY; rm -r /", DATA_DIR=str(tmp_path))
