@@ -10,41 +10,29 @@ from typing import Literal
 
 from engine.formats.base import ModelFormat
 from responses_app.protocol import ids
+from responses_app.protocol.calls import call_of, open_calls
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event
 from responses_app.protocol.inputs import OutputGiven
 from responses_app.protocol.stream import ResponseStream
-from responses_app.protocol.tool_items import UNKNOWN, Tool, ToolOutput, called_tool, read_tool_item
+from responses_app.protocol.tool_items import function_tool
 
 CallState = Literal["open", "answered", "unknown"]
-
-
-def client_call_id(item: JsonObject) -> str | None:
-    """Return the id of a call that waits for its client; None for any other item.
-
-    Tools of servers have no `call_id`. One that is `async` keeps nobody waiting, and a call that was cut is not made.
-    """
-    call_id = item.get("call_id")
-    is_call = str(item["type"]).endswith("_call") and item.get("status", "completed") == "completed"
-    return call_id if isinstance(call_id, str) and is_call and not item.get("async") else None
+_TOOL_SEARCH_OUTPUT = "tool_search_output"  # all others are called as their calls, with `_output` behind
 
 
 def required_input(output: Sequence[JsonObject]) -> list[JsonObject]:
     """Return what a client has yet to say of a response that has ended with this output: OpenAI's stubs of items."""
-    answered = {item.get("call_id") for item in output if str(item["type"]).endswith("_output")}
-    stubs: list[JsonObject] = []
-    for item in output:
-        call_id = client_call_id(item)
-        if call_id is None or call_id in answered:
-            continue
-        kind = str(item["type"])
-        stub: JsonObject = {"type": f"{kind}_output", "call_id": call_id}
-        if kind == "function_call":
-            stub["name"] = item["name"]
-        elif kind == "tool_search_call":
-            stub |= {"type": "tool_search_output", "execution": "client"}
-        stubs.append(stub)
-    return stubs
+    unanswered = open_calls(output)
+    return [_stub(item) for item in output if (call := call_of(item)) is not None and call.id in unanswered]
+
+
+def _stub(call: JsonObject) -> JsonObject:
+    kind, call_id = str(call["type"]), call["call_id"]
+    if kind == "tool_search_call":
+        return {"type": _TOOL_SEARCH_OUTPUT, "call_id": call_id, "execution": "client"}
+    named = {"name": call["name"]} if kind == "function_call" else {}
+    return {"type": f"{kind}_output", "call_id": call_id, **named}
 
 
 def no_output(call_ids: Sequence[str], seconds: float) -> JsonObject:
@@ -91,37 +79,27 @@ class ClientCalls:
             if given is not None:
                 self._told.add(call_id)
                 item = _output_item(call, given, self._stream.new_id(ids.FUNCTION_CALL_OUTPUT))
-                tool = _tool_of(call, item)
-                message = self._format.output(tool.name, given.text, hosted=tool.hosted)
-                events += self._stream.add_output(item, message)
+                called = call_of(call)
+                assert called is not None, "it is among the calls"
+                tool = function_tool(called.called)
+                events += self._stream.add_output(item, self._format.output(tool.name, given.text))
         return events
 
     def _calls(self) -> Mapping[str, JsonObject]:
-        items = self._stream.output
-        return {call_id: item for item in items if (call_id := client_call_id(item)) is not None}
+        """Return the items of the calls that are to be answered."""
+        calls = ((call_of(item), item) for item in self._stream.output)
+        return {call.id: item for call, item in calls if call is not None and call.is_open}
 
 
 def _output_item(call: JsonObject, given: OutputGiven, item_id: str) -> JsonObject:
     """Return the item of a call's output, in the form that OpenAI's types have for its kind."""
-    kind = str(call["type"])
-    output: object = given.output
-    if kind == "shell_call":
-        output = [{"stdout": given.text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
-    elif kind in ("apply_patch_call", "local_shell_call"):
-        output = given.text
-    return {
-        "id": item_id,
-        "type": f"{kind}_output",
-        "status": "completed",
-        "call_id": given.call_id,
-        "output": output,
-    }
-
-
-def _tool_of(call: JsonObject, item: JsonObject) -> Tool:
-    """Return the tool whose output this is, as the model knows it from a history with the same items."""
-    called = called_tool(call)
-    if called is not None:
-        return called[1]
-    read = (each.tool for each in read_tool_item(item, lambda _: None) if isinstance(each, ToolOutput))
-    return next(read, Tool(UNKNOWN))
+    item = {"id": item_id, **_stub(call), "status": "completed", "output": given.output}
+    item.pop("name", None)  # a stub has it so that clients know what to answer
+    match call["type"]:
+        case "shell_call":
+            item["output"] = [{"stdout": given.text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
+        case "apply_patch_call" | "local_shell_call":
+            item["output"] = given.text
+        case "tool_search_call":
+            item["tools"] = []
+    return item

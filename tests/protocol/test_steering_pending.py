@@ -109,8 +109,8 @@ class TestPending:
         ("call", "stub"),
         [
             ({"type": "custom_tool_call", "name": "sql"}, {"type": "custom_tool_call_output"}),
-            ({"type": "computer_call"}, {"type": "computer_call_output"}),
             ({"type": "shell_call"}, {"type": "shell_call_output"}),
+            ({"type": "local_shell_call"}, {"type": "local_shell_call_output"}),
             ({"type": "apply_patch_call"}, {"type": "apply_patch_call_output"}),
             ({"type": "tool_search_call"}, {"type": "tool_search_output", "execution": "client"}),
         ],
