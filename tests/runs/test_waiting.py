@@ -268,6 +268,10 @@ class TestOtherWorkers:
         reading, [call_id] = await waits(owner)
         response_id = reading.reader.response_id
         assert await refused(other, response_id, given("call_nobody")) == (404, "tool_call_id")
+        await reading.run.keep_inputs()
+        seen = await other.responses.response("default", response_id)
+        assert seen == await owner.responses.response("default", response_id)
+        assert seen["output"][-1]["call_id"] == call_id, "who polls it there knows what to answer"
         await other.outputs.give("default", response_id, given(call_id))
         assert await refused(other, response_id, given(call_id)) in [(409, "tool_call_id"), (409, "response_id")]
         assert (await reading.to_the_end())[-1]["type"] == "response.completed"
