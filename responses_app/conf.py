@@ -246,6 +246,16 @@ class Settings:
         False, _flag, "`usage` has lists of each turn's tokens beside the sums; some clients break on them",
         default_text="off",
     )  # fmt: skip
+    responses_tool_mode: str = _setting(
+        "complete", _choice("complete", "wait"),
+        "streams end with calls of the client's tools, or wait for their outputs (see Waiting for tools)",
+    )  # fmt: skip
+    responses_tool_timeout: float = _setting(
+        300.0, _seconds(0.1), "how long a response waits for them; then it has failed", default_text="300"
+    )
+    responses_max_tool_output_bytes: int = _setting(
+        MIB, _whole(KIB), "largest output that such a response is given", default_text="1 MiB"
+    )
     responses_max_in_flight: int = _setting(2000, _whole(1), "responses running in one worker; more get a 503")
     responses_store: bool = _setting(True, _flag, "keep responses in the database", default_text="on")
     responses_store_ttl: float = _setting(

@@ -20,10 +20,11 @@ from responses_app.protocol import ids
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.connection_errors import message_too_large, not_json
 from responses_app.protocol.dialects import OPENAI, Dialect
-from responses_app.protocol.errors import ApiError, server_error
-from responses_app.protocol.frames import error_frame, event_bytes, lane_suffix, ping
+from responses_app.protocol.errors import ApiError, JsonObject, server_error
+from responses_app.protocol.frames import error_frame, event_bytes, lane_suffix, ping, reply_frame
 from responses_app.protocol.requests import only_known
-from responses_app.protocol.session import CancelRuns, Close, Command, Create, Send, Start, WebSocketSession
+from responses_app.protocol.session import CancelRuns, Close, Command, Start, WebSocketSession
+from responses_app.protocol.steering import Create, Reply, Send, Stop
 from responses_app.runs.journal import ReaderTooSlow, gather
 from responses_app.runs.plan import PROJECT, Origin
 from responses_app.runs.reader import ResponseReader
@@ -73,6 +74,7 @@ class Connection:
         close: Callable[[int, str], Awaitable[None]],
         extras: Extras = Extras(),
         dialect: Dialect = OPENAI,
+        awaits_tools: bool = False,
     ) -> None:
         self.id = site.new_id(ids.CONNECTION)
         self._site = site
@@ -80,9 +82,12 @@ class Connection:
         self._close = close
         self._ping, self._frames = extras.ping, extras.frames
         self._dialect = dialect
+        self._awaits_tools = awaits_tools
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
-        self._session = WebSocketSession(site.session_limits, now, time.time() - now)
+        self._session = WebSocketSession(
+            site.session_limits, now, partial(site.new_id, ids.STEER), unix_offset=time.time() - now
+        )
         self._outbox: deque[str] = deque()  # frames that are not events
         self._outbox_bytes = 0
         self._lanes: dict[str | None, _Lane] = {}
@@ -148,11 +153,16 @@ class Connection:
 
     # What the session wants done.
 
-    def _execute(self, commands: list[Command]) -> None:
+    def _execute(self, commands: list[Command], *, ended: _Lane | None = None) -> None:
+        """Do what the session wants; `ended` is a lane that has just ended."""
         for command in commands:
             match command:
                 case Send(text):
                     self._post(text)
+                case Reply(frame, lane):
+                    self._reply(frame, lane, ended)
+                case Stop():
+                    self._stop(command)
                 case Start(create):
                     self._spawn(self._start(create))
                 case CancelRuns():
@@ -163,8 +173,20 @@ class Connection:
                     self._closing = command
                     self._wake_writer()
 
+    def _reply(self, frame: JsonObject, name: str | None, ended: _Lane | None = None) -> None:
+        lane = self._lanes.get(name, ended)
+        self._post(reply_frame(frame, lane.reader.last_number if lane else 0, name))
+
+    def _stop(self, wanted: Stop) -> None:
+        """Stop what runs on a lane, and tell its client whether that was in time."""
+        lane = self._lanes.get(wanted.lane)
+        in_time = lane is not None and lane.reader.stop(wanted.reason)
+        answer = wanted.accepted if in_time else wanted.failed
+        if answer is not None:
+            self._reply(answer, wanted.lane)
+
     async def _start(self, create: Create) -> None:
-        origin = Origin(transport="websocket", project=PROJECT, request_id=self.id)
+        origin = Origin(transport="websocket", project=PROJECT, request_id=self.id, awaits_tools=self._awaits_tools)
         try:
             fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
             request = await self._site.reader.run(create.size, partial(self._site.parse_create, fields))
@@ -200,6 +222,7 @@ class Connection:
                 self._check_lag()
 
         reader.listen(wake)
+        self._session.started(create, reader.response_id)
         self._lanes[name] = _Lane(create, reader, lane_suffix(create.lane), self._loop.time())
         wake()
         self._schedule()
@@ -269,7 +292,9 @@ class Connection:
         elif reader.ended and self._lanes.get(lane.create.lane) is lane:
             del self._lanes[lane.create.lane]
             reader.leave()
-            self._execute(self._session.ended(lane.create, reader.status, reader.link, reader.problem))
+            output = reader.response()["output"]
+            after = self._session.ended(lane.create, reader.status, reader.link, reader.problem, output)
+            self._execute(after, ended=lane)
 
     def _has_little(self) -> bool:
         """Whether lanes have news, and so little that more may come with it."""

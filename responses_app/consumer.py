@@ -14,6 +14,7 @@ from responses_app.protocol.connection_errors import connections_exhausted
 from responses_app.protocol.dialects import HEADER as DIALECT_HEADER
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.frames import error_frame
+from responses_app.protocol.tool_outputs import HEADER as TOOL_MODE_HEADER
 from responses_app.servers.backpressure import FRAMES
 from responses_app.servers.heartbeat import ping_in
 from responses_app.wiring import get_site
@@ -65,11 +66,19 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             return
         try:
             dialect = site.dialect(_header(self.scope, DIALECT_HEADER))
+            awaits_tools = site.awaits_tools(_header(self.scope, TOOL_MODE_HEADER))
         except ApiError as error:
             await self._turn_away(error)
             return
         extras = Extras(ping_in(self.scope), self.scope.get(FRAMES))
-        self.connection = Connection(site, send=self.send_frame, close=self.close, extras=extras, dialect=dialect)
+        self.connection = Connection(
+            site,
+            send=self.send_frame,
+            close=self.close,
+            extras=extras,
+            dialect=dialect,
+            awaits_tools=awaits_tools,
+        )
 
     async def _turn_away(self, error: ApiError) -> None:
         """Say why an accepted connection is not served, and close it: not all servers can refuse with a reason."""

@@ -7,11 +7,14 @@ comes back by itself.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
 from channels.layers import InMemoryChannelLayer, get_channel_layer
+
+from responses_app.protocol.errors import JsonObject
 
 logger = logging.getLogger("respsite.relay")
 _LAYERS_LOG = logging.getLogger("channels_redis.pubsub")
@@ -22,9 +25,14 @@ CANCEL = "cancel"  # whoever runs them
 FORGET = "forget"  # they were deleted
 FOLLOW = "follow"  # somebody follows them: keep their logs while they run
 LOGGED = "logged"  # there is more in their logs
+OUTPUT = "output"  # what came of a call: whoever runs its response takes it, and answers
+ANSWER = "answer"
 OFTEN = (FOLLOW, LOGGED)  # nobody needs a line about each that could not be said: logs are looked at anyway
+Take = Callable[[JsonObject], Awaitable[JsonObject | None]]
+
 RETRY_SECONDS = 2.0
 SEND_SECONDS = 2.0  # bound of a publication
+ANSWER_SECONDS = 7.0  # of an answer: what is kept before it may take 5 s
 
 
 class Relay:
@@ -39,21 +47,29 @@ class Relay:
             self._outages += (RedisError,)
         self._task: asyncio.Task[None] | None = None
         self._outage: asyncio.Task[None] | None = None  # waits for the end of one
+        self._take: Take | None = None
+        self._channel = ""  # where this process hears
+        self._asked: dict[str, asyncio.Future[JsonObject]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
 
     @property
     def reaches_others(self) -> bool:
         """Whether other processes hear what is said here."""
         return not isinstance(self._layer, InMemoryChannelLayer)
 
-    def start(self, hear: Mapping[str, Callable[[Collection[str]], None]]) -> None:
-        """Begin to listen: `hear` has what is called, by the word, with the ids of the responses that it is about."""
+    def start(self, hear: Mapping[str, Callable[[Collection[str]], None]], *, take: Take | None = None) -> None:
+        """Begin to listen: `hear` has what is called, by the word, with the ids of the responses that it is about.
+
+        `take` takes the output of a tool, and returns what came of that, None where its response does not run here.
+        """
+        self._take = take
         self._task = asyncio.create_task(self._listen(hear), name="relay")
         _LAYERS_LOG.addFilter(self._hears_of_outage)
 
     async def aclose(self) -> None:
         """Stop listening."""
         _LAYERS_LOG.removeFilter(self._hears_of_outage)
-        tasks = [task for task in (self._task, self._outage) if task]
+        tasks = [task for task in (self._task, self._outage, *self._answering) if task]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -75,11 +91,27 @@ class Relay:
         """Tell all workers that responses were deleted; return whether the word went out."""
         return await self._tell(FORGET, response_ids)
 
-    async def _tell(self, word: str, response_ids: Collection[str]) -> bool:
+    async def ask_to_take(self, told: JsonObject) -> JsonObject | None:
+        """Give all workers an output of a tool; return the answer of the one whose it is, None where none comes."""
+        if not self._channel:  # nothing is heard here yet
+            return None
+        asked = uuid4().hex
+        answer = self._asked[asked] = asyncio.get_running_loop().create_future()
+        try:
+            if not await self._tell(OUTPUT, [str(told["response_id"])], told=told, asked=asked, channel=self._channel):
+                return None
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await answer
+        except TimeoutError:
+            return None
+        finally:
+            del self._asked[asked]
+
+    async def _tell(self, word: str, response_ids: Collection[str], **more: object) -> bool:
         if not self.reaches_others:
             return False
         try:
-            await self._send({"type": word, "response_ids": list(response_ids)})
+            await self._send({"type": word, "response_ids": list(response_ids), **more})
         except self._outages as problem:
             log = logger.debug if word in OFTEN else logger.warning
             log("the workers could not be told to %s %d responses: %s", word, len(response_ids), problem or "no answer")
@@ -124,14 +156,36 @@ class Relay:
                 logger.exception("the relay broke and listens again")
             await asyncio.sleep(RETRY_SECONDS)
 
+    async def _answer(self, message: Mapping[str, Any]) -> None:
+        """Take an output whose response runs here, and say what came of that."""
+        try:
+            answer = None if self._take is None else await self._take(message["told"])
+            if answer is not None:
+                async with asyncio.timeout(SEND_SECONDS):
+                    words = {"type": ANSWER, "asked": message["asked"], "answer": answer}
+                    await self._layer.send(message["channel"], words)
+        except self._outages as problem:
+            logger.warning("a worker could not be answered: %s", problem or "no answer")
+        except Exception:
+            logger.exception("the output of a tool could not be taken")
+
     async def _hear(self, hear: Mapping[str, Callable[[Collection[str]], None]]) -> None:
-        channel = await self._layer.new_channel("relay")
+        self._channel = channel = await self._layer.new_channel("relay")
         await self._layer.group_add(GROUP, channel)
         try:
             while True:
                 message = await self._layer.receive(channel)
-                act = hear.get(str(message.get("type")))
-                if act is not None:  # a word of another version, or the one that tries whether Redis is back
+                word = str(message.get("type"))
+                act = hear.get(word)
+                if word == OUTPUT:
+                    task = asyncio.create_task(self._answer(message), name="relay answer")
+                    self._answering.add(task)
+                    task.add_done_callback(self._answering.discard)
+                elif word == ANSWER:
+                    asked = self._asked.get(message["asked"])
+                    if asked is not None and not asked.done():
+                        asked.set_result(message["answer"])
+                elif act is not None:  # a word of another version, or the one that tries whether Redis is back
                     act([str(response_id) for response_id in message["response_ids"]])
         finally:
             with suppress(*self._outages):  # it would take the place of the cancellation that ends this

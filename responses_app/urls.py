@@ -11,6 +11,7 @@ urlpatterns = [
     re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/?$", responses.detail),
     re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/cancel/?$", responses.cancel),
     re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/input_items/?$", responses.input_items),
+    re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/tool_outputs/?$", responses.tool_outputs),
     re_path(r"^(?:v1/)?conversations/?$", conversations.index),
     re_path(r"^(?:v1/)?conversations/(?P<conversation_id>[^/]+)/?$", conversations.detail),
     re_path(r"^(?:v1/)?conversations/(?P<conversation_id>[^/]+)/items/?$", conversations.items),

@@ -28,6 +28,7 @@ from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session import SessionLimits
 from responses_app.protocol.summaries import Summaries
 from responses_app.protocol.tiers import ServiceTiers
+from responses_app.protocol.tool_outputs import WAIT, requested_tool_mode
 from responses_app.reading import JsonReader
 from responses_app.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.runs.by_id import ResponsesById
@@ -35,6 +36,7 @@ from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
 from responses_app.runs.log import LiveLogs
+from responses_app.runs.outputs import GivenOutputs
 from responses_app.runs.rebuilding import Machines
 from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.resumable import ResumableLimits
@@ -63,6 +65,7 @@ class Site:
     registry: RunRegistry
     service: ResponseService
     responses: ResponsesById
+    outputs: GivenOutputs
     forgetting: Forgetting
     followers: Followers
     upkeep: Upkeep
@@ -88,6 +91,10 @@ class Site:
         settings = self.settings
         return requested_dialect(header, settings.responses_dialect, usage_per_turn=settings.responses_usage_per_turn)
 
+    def awaits_tools(self, header: str | None) -> bool:
+        """Whether a stream waits for the outputs of its client's tools. Raises `ApiError` (400) for an unknown mode."""
+        return requested_tool_mode(header, self.settings.responses_tool_mode) == WAIT
+
     def parse_create(self, data: JsonObject) -> CreateRequest:
         """Validate a request, with the fields that this server takes. Raises `ApiError`."""
         return parse_create(data, engine_fields=not self.settings.responses_compatibility_mode)
@@ -104,7 +111,8 @@ class Site:
                 FORGET: self.forgetting.here,
                 FOLLOW: self.registry.follow,
                 LOGGED: self.followers.ring,
-            }
+            },
+            take=self.outputs.take_here,
         )
         await self.upkeep.start()
 
@@ -153,6 +161,7 @@ def build_site(settings: Settings) -> Site:
         limits=ServiceLimits(
             max_lag_bytes=settings.stream_max_lag_bytes,
             delta_seconds=settings.stream_delta_ms / 1000,
+            tool_seconds=settings.responses_tool_timeout,
             store_responses=settings.responses_store,
             tiers=ServiceTiers(
                 default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers
@@ -198,6 +207,7 @@ def build_site(settings: Settings) -> Site:
             followers=followers,
             others=relay,
         ),
+        outputs=GivenOutputs(stores.responses, registry, others=relay),
         forgetting=forgetting,
         followers=followers,
         upkeep=upkeep,

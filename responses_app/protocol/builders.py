@@ -5,6 +5,7 @@ The order of events inside an item is OpenAI's: added, content_part.added, delta
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from engine.formats.base import TextLogprob
@@ -154,3 +155,11 @@ class HostedBuilder(ItemBuilder):
     def returned(self, text: str, *, failed: bool) -> None:
         """Take what the tool gave back, or why it failed."""
         self.output = text
+
+
+@dataclass(frozen=True, slots=True)
+class HostedCall:
+    """A call of a tool that the server runs; its item is open until the tool has returned."""
+
+    name: str
+    arguments: str

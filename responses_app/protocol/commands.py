@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from engine.formats.base import RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.endings import Ending
+from responses_app.protocol.events import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,32 @@ class CallTool:
 
 
 @dataclass(frozen=True, slots=True)
+class Await:
+    """Wait for the client's outputs of these calls; answer with `WaitBegan`, and `TimedOut` where they do not come.
+
+    `until` is when it ends, in Unix seconds; None where the wait has not begun.
+    """
+
+    call_ids: tuple[str, ...]
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Keep how the response ended; answer with `Ended`."""
 
     ending: Ending
 
 
-Command = Generate | Prefill | Seal | CallTool | Finish
+Command = Generate | Prefill | Seal | CallTool | Await | Finish
+
+
+class Step(NamedTuple):
+    """What came of an input. A command ends what the one before it asked for: a generation that runs is aborted."""
+
+    events: list[Event]
+    command: Command | None = None
+
+    def behind(self, events: list[Event]) -> "Step":
+        """Return it with these events before its own."""
+        return Step([*events, *self.events], self.command)

@@ -20,6 +20,7 @@ class EventType(StrEnum):
     FAILED = "response.failed"
     ITEM_ADDED = "response.output_item.added"
     ITEM_DONE = "response.output_item.done"
+    ITEM_INTERRUPTED = "response.output_item.interrupted"  # only to who asked for it: the SDKs do not know it
     PART_ADDED = "response.content_part.added"
     PART_DONE = "response.content_part.done"
     TEXT_DELTA = "response.output_text.delta"

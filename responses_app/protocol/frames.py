@@ -1,7 +1,9 @@
-"""The WebSocket's own frames: errors and the two that no SDK knows (every client tried ignores them).
+"""The WebSocket's own frames: errors, answers to steering, and two that no SDK knows (every client tried ignores them).
 
 Every other frame is an event, byte for byte as on SSE, with its lane's `stream_id` added.
 """
+
+from collections.abc import Sequence
 
 import orjson
 
@@ -51,16 +53,57 @@ def connection_expiring(seconds_left: int, closes_at: int) -> str:
     return orjson.dumps(frame).decode()
 
 
-def steer_failed(frame: JsonObject) -> str:
-    """Answer a `response.steer`: this server does not steer yet."""
-    steer = {"previous_response_id": frame.get("previous_response_id"), "input": frame.get("input")}
-    error = {
-        "type": "invalid_request_error",
-        "code": "steering_not_supported",
-        "message": "This server cannot steer a running response yet. Wait for its terminal event and continue it.",
-    }
-    answer = {"type": "response.steer.failed", "sequence_number": 0, "error": error, "steer": steer}
+def reply_frame(reply: JsonObject, last_number: int, stream_id: str | None = None) -> str:
+    """Return what answers a client's word on a response that runs: a frame of the connection, no event of the response.
+
+    As with a heartbeat, its number is that of the last event that was sent: a stream that is picked up again has no gap
+    where it was.
+    """
+    frame = {"type": reply["type"], "sequence_number": max(0, last_number), **reply}
+    if stream_id is not None:
+        frame["stream_id"] = stream_id
     try:
-        return orjson.dumps(answer).decode()
+        return orjson.dumps(frame).decode()
     except orjson.JSONEncodeError:  # nested deeper than orjson writes, which is less deep than it reads
-        return orjson.dumps({**answer, "steer": {"previous_response_id": None, "input": None}}).decode()
+        return orjson.dumps({**frame, "steer": {"previous_response_id": "", "input": ""}}).decode()
+
+
+def steer_accepted(steer_id: str, response_id: str) -> JsonObject:
+    """Return the answer to steering that was taken: this server has the input now, and has not applied it yet."""
+    return {"type": "response.steer.accepted", "steer": {"id": steer_id, "previous_response_id": response_id}}
+
+
+def steer_pending(steer_id: str, response_id: str, required: Sequence[JsonObject]) -> JsonObject:
+    """Return what is said of steering whose response has ended, and waits for what its client has to give."""
+    return {
+        "type": "response.steer.pending",
+        "reason": "waiting_for_required_input",
+        "required_input": list(required),
+        "steer": {"id": steer_id, "previous_response_id": response_id},
+    }
+
+
+def steer_failed(
+    code: str, message: str, response_id: object, given: object, steer_id: str | None = None
+) -> JsonObject:
+    """Return why steering is not applied, with its input; `steer_id` is that of one that was accepted."""
+    target = response_id if isinstance(response_id, str) else ""
+    steer: JsonObject = {"previous_response_id": target, "input": "" if given is None else given}
+    if steer_id is not None:
+        steer["id"] = steer_id
+    return {"type": "response.steer.failed", "error": _refusal(code, message), "steer": steer}
+
+
+def interrupt_accepted(response_id: str) -> JsonObject:
+    """Return the answer to an interrupt that ends a response."""
+    return {"type": "response.interrupt.accepted", "response_id": response_id}
+
+
+def interrupt_failed(code: str, message: str, response_id: object) -> JsonObject:
+    """Return why an interrupt changes nothing: the response, if there is one, goes on."""
+    target = response_id if isinstance(response_id, str) else ""
+    return {"type": "response.interrupt.failed", "response_id": target, "error": _refusal(code, message)}
+
+
+def _refusal(code: str, message: str) -> JsonObject:
+    return {"type": "invalid_request_error", "code": code, "message": message}

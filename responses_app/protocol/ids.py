@@ -19,6 +19,7 @@ CALL = "call_"
 CONVERSATION = "conv_"
 WORKER = "worker_"
 CONNECTION = "ws-"
+STEER = "steer_"
 REQUEST = "req_"
 
 _COUNTER_BITS = 12  # rand_a of RFC 9562 section 5.7, used as a counter (section 6.2, method 1)

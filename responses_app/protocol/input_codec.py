@@ -23,14 +23,17 @@ from responses_app.protocol.inputs import (
     Failed,
     Input,
     Mode,
+    OutputGiven,
     Prefilled,
     Sampled,
     Sealed,
     Started,
     Stopped,
     StopReason,
+    TimedOut,
     ToolReturned,
     TurnBegan,
+    WaitBegan,
 )
 from responses_app.protocol.summaries import Summaries
 
@@ -129,17 +132,26 @@ def _logprob(written: float | None) -> float:
     return -math.inf if written is None else written
 
 
+def _write_output(given: OutputGiven) -> tuple[object, ...]:
+    """Write what the model reads of it only where that is something else than what was sent."""
+    same = given.text == given.output
+    return (given.call_id, given.output) if same else (given.call_id, given.output, given.text)
+
+
 _Writer = tuple[str, Callable[[Any], tuple[object, ...]]]
 _WRITERS: Mapping[type[Any], _Writer] = {
     Enqueued: ("enqueued", lambda _: ()),
     Declared: ("declared", lambda given: (list(given.tools),)),
     Asked: ("asked", lambda given: (given.sealed, given.summaries.value if given.summaries else None)),
-    Started: ("started", lambda given: (given.mode.value, given.budget)),
+    Started: ("started", lambda given: (given.mode.value, given.budget, *((True,) if given.waits else ()))),
     TurnBegan: ("turn", lambda given: (given.prompt_tokens,)),
     Sampled: ("sampled", _write_sampled),
     Prefilled: ("prefilled", lambda _: ()),
     Sealed: ("sealed", lambda given: (given.text, given.budget)),
     ToolReturned: ("tool", lambda given: (given.text, given.failed)),
+    WaitBegan: ("wait", lambda given: (given.until,)),
+    OutputGiven: ("output", _write_output),
+    TimedOut: ("timed_out", lambda given: (given.seconds,)),
     Failed: ("failed", lambda given: (given.error,)),
     Stopped: ("stopped", lambda given: (given.reason.value,)),
     Ended: ("ended", lambda given: (given.at, given.error)),
@@ -148,12 +160,15 @@ _READERS: Mapping[str, Callable[..., Input]] = {
     "enqueued": Enqueued,
     "declared": Declared,
     "asked": lambda sealed, summaries: Asked(sealed, Summaries(summaries) if summaries else None),
-    "started": lambda mode, budget: Started(Mode(mode), budget),
+    "started": lambda mode, budget, waits=False: Started(Mode(mode), budget, waits),
     "turn": TurnBegan,
     "sampled": _read_sampled,
     "prefilled": Prefilled,
     "sealed": Sealed,
     "tool": ToolReturned,
+    "wait": WaitBegan,
+    "output": lambda call_id, output, text=None: OutputGiven(call_id, output, output if text is None else text),
+    "timed_out": TimedOut,
     "failed": Failed,
     "stopped": lambda reason: Stopped(StopReason(reason)),
     "ended": Ended,

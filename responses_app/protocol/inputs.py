@@ -1,8 +1,8 @@
 """The inputs of a response: everything that comes to it from outside. Whoever has them has the whole response.
 
 A run is its response object as it began and the list of these, in order: the same list gives the same events, with the
-same ids and numbers, wherever it is read. So they are what is logged (see `input_codec`), and they hold no time but the
-one that clients see.
+same ids and numbers, wherever it is read. So they are what is logged (see `input_codec`). They hold no time but the one
+that clients see, and the one until which a response waits.
 """
 
 from collections.abc import Sequence
@@ -28,6 +28,7 @@ class StopReason(Enum):
 
     CANCELLED = "cancelled"
     INTERRUPTED = "interrupted"
+    DISCARDED = "discarded"  # interrupted, and the item that is being said is dropped
     STEERED = "steered"  # at the end of the item that is being said
     SERVER_STOPPED = "server_stopped"
 
@@ -57,10 +58,14 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """It starts. `budget` is how many tokens it may sample in all its turns; None: as many as the model gives."""
+    """It starts. `budget` is how many tokens it may sample in all its turns; None: as many as the model gives.
+
+    `waits`: it does not end with calls of the client's tools, but goes on once it has what came of them.
+    """
 
     mode: Mode = Mode.ANSWER
     budget: int | None = None
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,29 @@ class ToolReturned:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitBegan:
+    """It waits for its client, until then (Unix seconds): a worker that goes on with it waits no longer."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutputGiven:
+    """The client says what came of a call: `output` as it was sent, and `text`, which is what the model reads of it."""
+
+    call_id: str
+    output: str | list[JsonObject]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The client did not answer within these seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """Something broke; `error` is what clients see, `{code, message}`."""
 
@@ -133,6 +161,9 @@ Input = (
     | Prefilled
     | Sealed
     | ToolReturned
+    | WaitBegan
+    | OutputGiven
+    | TimedOut
     | Failed
     | Stopped
     | Ended

@@ -5,13 +5,13 @@
                                   └─────────────────┘            (Generate, CallTool, Seal, …)
 
 It is the only home of what happens between a response's first event and its last: turns, the budget of tokens, the
-correction of a model that calls a tool which does not exist, compaction, tools that the server runs, summaries of what
-the model thinks (see `summaries`), and endings.
+correction of a model that calls a tool which does not exist, compaction, tools that the server runs, waiting for those
+that the client runs, summaries of what the model thinks (see `summaries`), and endings.
 
     ENQUEUED ─> STARTED ┬─> Prefill ──────────────────────────────────────────┐
                         ├─> Generate (a summary) ─> Seal ─┬───────────────────┤
                         │                                 v                   v
-                        └────────────────────────────> Generate <──> CallTool ├─> Finish ─> ENDED
+                        └───────────────────> Generate <──> CallTool or Await ├─> Finish ─> ENDED
                                                           └───────────────────┘
 
 A command stands until an input answers it, and there is never more than one. So a driver that has done nothing yet but
@@ -25,11 +25,12 @@ Whatever comes once the end is decided is ignored: an end is kept before clients
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-from engine.formats.base import ItemEnded, ItemKind, ItemStarted, ModelFormat, TurnEvent
+from engine.formats.base import ItemEnded, ModelFormat, TurnEvent
 from engine.types import FinishReason
-from responses_app.protocol.commands import CallTool, Command, Finish, Generate, Prefill, Seal
+from responses_app.protocol.client_calls import ClientCalls, no_output
+from responses_app.protocol.commands import Await, CallTool, Command, Finish, Generate, Prefill, Seal, Step
+from responses_app.protocol.cuts import Cuts
 from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.events import Event
@@ -41,28 +42,24 @@ from responses_app.protocol.inputs import (
     Failed,
     Input,
     Mode,
+    OutputGiven,
     Prefilled,
     Sampled,
     Sealed,
     Started,
     Stopped,
     StopReason,
+    TimedOut,
     ToolReturned,
     TurnBegan,
+    WaitBegan,
 )
 from responses_app.protocol.interjections import Interjections
 from responses_app.protocol.resources import CONTINUABLE, TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.stream import LocalProtocolError, ResponseStream
 from responses_app.protocol.summaries import Summaries, SummaryTurns
-from responses_app.protocol.turns import Summary, Turn, merged
+from responses_app.protocol.turns import Budget, Summary, Turn, merged
 from responses_app.protocol.usage import TurnUsage, usage
-
-
-class Step(NamedTuple):
-    """What came of an input. A command ends what the one before it asked for: a generation that runs is aborted."""
-
-    events: list[Event]
-    command: Command | None = None
 
 
 class ResponseMachine:
@@ -84,18 +81,18 @@ class ResponseMachine:
         self._stream = stream
         self._format = model_format
         self._functions = functions
-        self._one_call = one_call
+        self.turns: list[TurnUsage] = []
         self._turn: Turn | None = None
         self._summary: Summary | None = None
         self._asides = SummaryTurns(model_format, summary_style)
-        self._budget: int | None = None
+        self._budget = Budget(self.turns)
+        self._cuts = Cuts(stream, model_format, self._asides, self._budget, one_call=one_call)
         self._mode = Mode.ANSWER
-        self._answering_since = 0  # number of the first turn that is not a summary
         self._interjections = Interjections(stream, model_format, one_call=one_call)
-        self._stop_at_boundary: StopReason | None = None
+        self._waits = False  # for what comes of calls of the client's tools
         self._due: Command | None = None
         self.asked = Asked()
-        self.turns: list[TurnUsage] = []
+        self.calls = ClientCalls(stream, model_format)
         self.repairs = 0  # how many items of all turns were malformed
 
     # What a driver asks.
@@ -119,8 +116,7 @@ class ResponseMachine:
     def due(self) -> Command | None:
         """What is to be done now, for a driver that has only read the inputs so far; None before the start."""
         if isinstance(self._due, Generate) and self._turn is not None:
-            spent = self._turn.usage.output_tokens
-            left = None if self._due.budget is None else max(0, self._due.budget - spent)
+            left = self._due.budget and max(0, self._due.budget - self._turn.usage.output_tokens)
             return replace(self._due, sampled=self._turn.tokens, budget=left, has_begun=True)
         return self._due
 
@@ -132,7 +128,12 @@ class ResponseMachine:
     @property
     def compacted(self) -> bool:
         """Whether a summary has taken the place of what came before."""
-        return self._answering_since > 0
+        return self._budget.since > 0
+
+    @property
+    def takes_outputs(self) -> bool:
+        """Whether it goes on with what the client says came of calls, now or once the model has said them all."""
+        return self._waits and self.status is Status.IN_PROGRESS and not isinstance(self._due, Finish)
 
     def outcome(self, at: int, error: JsonObject | None = None) -> ResponseObject:
         """Return the response object as it will be once it has ended at `at` (Unix seconds), with `error` as failed."""
@@ -158,11 +159,11 @@ class ResponseMachine:
                 return self._tool_returned(given)
             case Sealed():
                 return self._sealed(given)
-            case Failed() | Stopped():
-                return self._cut(given)
-        return self._begin(given)
+            case WaitBegan() | OutputGiven() | TimedOut():
+                return self._of_wait(given)
+        return self._begin_or_end(given)
 
-    def _begin(self, given: Input) -> Step:
+    def _begin_or_end(self, given: Input) -> Step:
         match given:
             case Declared() if not self._stream.has_begun:
                 names = self._stream.declare(given.tools)
@@ -179,19 +180,16 @@ class ResponseMachine:
                 return self._started(given)
             case Prefilled() if isinstance(self._due, Prefill):
                 return self._finish(Status.COMPLETED)
+            case Failed(error=error):
+                return self._finish(Status.FAILED, error=error)
+            case Stopped(reason=reason):
+                return self._stopped(reason)
         raise LocalProtocolError(f"{given!r} in a response that is {self.status.value}")
 
-    def _cut(self, given: Failed | Stopped) -> Step:
-        """End before the model does."""
-        if isinstance(given, Failed):
-            return self._finish(Status.FAILED, error=given.error)
-        return self._stopped(given.reason)
-
     def _started(self, given: Started) -> Step:
-        self._mode, self._budget = given.mode, given.budget
+        self._mode, self._budget.limit, self._waits = given.mode, given.budget, given.waits
         warm_up = given.mode is Mode.WARM_UP
-        queued = self._stream.has_begun
-        events = self._stream.leave_queue() if queued else self._stream.start(warm_up=warm_up)
+        events = self._stream.leave_queue() if self._stream.has_begun else self._stream.start(warm_up=warm_up)
         if warm_up:
             return Step(events, self._now(Prefill()))
         if given.mode is not Mode.ANSWER:
@@ -214,21 +212,22 @@ class ResponseMachine:
             raise LocalProtocolError("tokens came outside of a turn")
         if chunk.cached_tokens is not None and not turn.usage.cached_tokens:  # not of a turn that goes on elsewhere
             turn.usage.cached_tokens = min(chunk.cached_tokens, turn.usage.input_tokens)
-        ends = self._ends_turn if self._may_cut else None
+        ends = self._cuts.reader_of(turn, summing_up=self._summary is not None)
         said = turn.read(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self._format.spelled)
         finish = FinishReason.STOP if turn.is_over else chunk.finish
         if finish is not None:
             said += turn.parser.close()
             self.repairs += turn.parser.repairs
+        events = self._say(turn, said)
+        return Step(events) if finish is None else self._turn_ended(turn, finish).behind(events)
+
+    def _say(self, turn: Turn, said: list[TurnEvent]) -> list[Event]:
+        """Return what clients hear of what was read."""
         for each in said:
             if isinstance(each, ItemEnded):
                 turn.usage.reasoning_tokens += each.reasoning_tokens
                 turn.called = each.called
-        events = self._tell(turn, merged(said))
-        return Step(events) if finish is None else self._then(events, self._turn_ended(turn, finish))
-
-    def _tell(self, turn: Turn, said: list[TurnEvent]) -> list[Event]:
-        """Return what clients hear of what was read."""
+        said = merged(said)
         if self._summary is not None:
             return self._sum_up(self._summary, said)
         if self._asides.running:
@@ -237,59 +236,42 @@ class ResponseMachine:
             return [*self._stream.receive_all(said[:-1]), *self._stream.hold_reasoning(said[-1])]
         return self._stream.receive_all(said)
 
-    @property
-    def _may_cut(self) -> bool:
-        """Whether a turn may have to end before the model ends it."""
-        return self._one_call or self._stream.hosts or self._asides.by_model or self._stop_at_boundary is not None
-
-    def _ends_turn(self, started: ItemStarted, ended: ItemEnded) -> bool:
-        """Whether nothing is to follow an item, whatever the model says: but a turn that waits for a call ends by
-        itself."""
-        if ended.called:
-            return False
-        one_call = self._one_call and started.kind is ItemKind.CALL
-        hosted = started.kind is ItemKind.HOSTED_CALL and self._stream.can_call(started.name or "")
-        if one_call or (hosted and not ended.truncated) or self._stop_at_boundary is not None:
-            return True
-        return self._is_summed_up(started, ended)
-
-    def _is_summed_up(self, started: ItemStarted, ended: ItemEnded) -> bool:
-        """Whether the model is to sum up what it has just said, and goes on then."""
-        turn = self._turn
-        if turn is None or self._summary is not None or self._asides.running:
-            return False
-        ends = turn.tokens[-1] in self._format.stop_tokens
-        turn.sums_up = not ends and self._asides.is_due(started.kind, ended, left=self._left())
-        return turn.sums_up
-
     def _turn_ended(self, turn: Turn, finish: FinishReason) -> Step:
         self._turn = None
         if self._asides.running:
             self._asides.end()
-            return self._then(self._stream.end_reasoning(), self._go_on())
+            return self._go_on(self._stream.end_reasoning())
         if turn.sums_up:
             return Step([], self._now(self._asides.begin(len(self.turns), self._stream.messages)))
-        if self._stop_at_boundary is not None:
-            return self._finish(Status.INCOMPLETE, reason=self._stop_at_boundary.value)
+        unanswered = self.calls.unanswered
+        if self._cuts.stop is not None and not unanswered:
+            return self._stop_here(self._cuts.stop)
         if finish is FinishReason.ABORT:
             return self._finish(Status.CANCELLED)
         if self._summary is not None:
             return self._summed_up(self._summary)
+        return self._said(turn, finish, unanswered)
+
+    def _said(self, turn: Turn, finish: FinishReason, unanswered: tuple[str, ...]) -> Step:
+        """Go on behind what the model has said, or end there."""
         call = self._stream.hosted_call
         if call is not None:
             return Step([], self._now(CallTool(call.name, call.arguments)))
-        if self._interjections.follow(turn, self._functions, left=self._left()):
+        if self._interjections.follow(turn, self._functions, left=self._budget.left):
             return Step([], self._generate())
         if finish is FinishReason.LENGTH:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
+        if self._waits and unanswered:
+            return Step([], self._now(Await(unanswered)))
+        if self.calls.have_news:
+            return self._all_given()
         answered = len(self._stream.output) > self.compacted
         return self._finish(Status.COMPLETED if answered else Status.INCOMPLETE)
 
-    def _go_on(self) -> Step:
-        """Begin the next turn behind an aside, unless somebody has ended the response meanwhile."""
-        if self._stop_at_boundary is not None:
-            return self._finish(Status.INCOMPLETE, reason=self._stop_at_boundary.value)
-        return Step([], self._generate())
+    def _go_on(self, events: list[Event]) -> Step:
+        """Begin the next turn, unless somebody has ended the response meanwhile."""
+        step = Step([], self._generate()) if self._cuts.stop is None else self._stop_here(self._cuts.stop)
+        return step.behind(events)
 
     # Compaction.
 
@@ -307,10 +289,9 @@ class ResponseMachine:
         if self._summary is None or not isinstance(self._due, Seal):
             raise LocalProtocolError("a seal that was not asked for")
         events = self._stream.end_compaction(given.text)
-        self._summary, self._budget = None, given.budget
-        self._answering_since = len(self.turns)
+        self._summary, self._budget.limit, self._budget.since = None, given.budget, len(self.turns)
         if self._mode is Mode.COMPACT:
-            return self._then(events, self._finish(Status.COMPLETED))
+            return self._finish(Status.COMPLETED).behind(events)
         return Step(events, self._generate())
 
     # Tools.
@@ -321,36 +302,75 @@ class ResponseMachine:
             raise LocalProtocolError("a tool returned that was not called")
         events = self._stream.end_call(given.text, failed=given.failed)
         self._stream.interject(self._format.output(call.name, given.text, hosted=True))
-        if self._left() == 0:
-            return self._then(events, self._finish(Status.INCOMPLETE, reason="max_output_tokens"))
+        if self._budget.left == 0:
+            return self._finish(Status.INCOMPLETE, reason="max_output_tokens").behind(events)
         return Step(events, self._generate())
+
+    # Tools of the client.
+
+    def _of_wait(self, given: WaitBegan | OutputGiven | TimedOut) -> Step:
+        if isinstance(given, OutputGiven):
+            return self._output_given(given)
+        if not isinstance(self._due, Await):
+            raise LocalProtocolError(f"{given!r} in a response that does not wait")
+        if isinstance(given, WaitBegan):
+            self._due = replace(self._due, until=given.until)
+            return Step([])
+        return self._finish(Status.FAILED, error=no_output(self._due.call_ids, given.seconds))
+
+    def _output_given(self, given: OutputGiven) -> Step:
+        """Take the output of a call: it may come before the model has ended its turn."""
+        if not self.takes_outputs or self.calls.state(given.call_id) != "open":
+            raise LocalProtocolError(f"an output that nobody waits for: {given.call_id}")
+        self.calls.take(given)
+        if not isinstance(self._due, Await):
+            return Step([])
+        self._due = replace(self._due, call_ids=self.calls.unanswered)
+        return Step([]) if self._due.call_ids else self._all_given()
+
+    def _all_given(self) -> Step:
+        """Go on: every call has its output."""
+        if self._cuts.stop is None and self._budget.left == 0:
+            return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
+        return self._go_on([] if self._cuts.stop else self.calls.add_outputs())
 
     # Turns and endings.
 
     def _generate(self) -> Command:
         said = tuple(self._stream.messages)
-        summary, after_call = self._summary is not None, self._stream.has_called
-        return self._now(Generate(len(self.turns), said, budget=self._left(), summary=summary, after_call=after_call))
-
-    def _left(self) -> int | None:
-        """How many tokens may still be sampled."""
-        spent = sum(turn.output_tokens for turn in self.turns[self._answering_since :])
-        return None if self._budget is None else max(0, self._budget - spent)
+        summary, after_call, left = self._summary is not None, self._stream.has_called, self._budget.left
+        return self._now(Generate(len(self.turns), said, budget=left, summary=summary, after_call=after_call))
 
     def _stopped(self, reason: StopReason) -> Step:
-        match reason:
-            case StopReason.STEERED if self._turn is not None and self._stream.is_open:
-                self._stop_at_boundary = reason
-                return Step([])
-            case StopReason.STEERED | StopReason.INTERRUPTED if self.status is not Status.QUEUED:
-                return self._finish(Status.INCOMPLETE, reason=reason.value)
-            case StopReason.SERVER_STOPPED:
-                return self._finish(Status.FAILED, error=SERVER_STOPPED)
-        return self._finish(Status.CANCELLED)
+        if reason is StopReason.SERVER_STOPPED:
+            return self._finish(Status.FAILED, error=SERVER_STOPPED)
+        if reason is StopReason.CANCELLED or self.status is Status.QUEUED:
+            return self._finish(Status.CANCELLED)
+        if reason is StopReason.STEERED and self._is_inside():
+            self._cuts.stop = reason
+            return Step([])
+        return self._interrupted(reason)
+
+    def _is_inside(self) -> bool:
+        """Whether something is being said, or asked of the client, that is to come to its end first."""
+        turn = self._turn
+        return isinstance(self._due, Await) or (turn is not None and (self._stream.is_open or turn.has_called))
+
+    def _interrupted(self, reason: StopReason) -> Step:
+        """End here; what the model was saying is kept as far as it came, unless it is to be dropped."""
+        events: list[Event] = []
+        if reason is StopReason.DISCARDED:
+            reason, events = StopReason.INTERRUPTED, self._stream.discard()
+        elif self._turn is not None and self._summary is None:
+            events = self._say(self._turn, self._turn.parser.close())
+        return self._stop_here(reason).behind(events)
+
+    def _stop_here(self, reason: StopReason) -> Step:
+        return self._finish(Status.INCOMPLETE, reason=reason.value)
 
     def _finish(self, status: Status, *, error: JsonObject | None = None, reason: str | None = None) -> Step:
         """Decide the end. What is open is closed now, but for a failure: clients act on calls that are done."""
-        events = [] if status is Status.FAILED else self._stream.close()
+        events = [] if status is Status.FAILED else [*self._stream.close(), *self.calls.add_outputs()]
         if status in CONTINUABLE:
             events += self._stream.seal_others()
         self._turn = None
@@ -374,10 +394,6 @@ class ResponseMachine:
     def _now(self, command: Command) -> Command:
         self._due = command
         return command
-
-    @staticmethod
-    def _then(events: list[Event], step: Step) -> Step:
-        return Step([*events, *step.events], step.command)
 
 
 _NO_SUMMARY: JsonObject = {"code": "server_error", "message": "The model gave no summary. Send the request again."}

@@ -3,7 +3,8 @@
     text frame ──> receive() ──┐                       ┌── Send(text)
     run refused ──> refused() ─┼──> list of commands ──┼── Start(create)
     run ended ──> ended() ─────┤                       ├── CancelRuns()
-    a deadline ──> tick() ─────┘                       └── Close(code)
+    a deadline ──> tick() ─────┘                       ├── Stop(lane), Reply(frame)
+                                                       └── Close(code)
 
 A *lane* is a `stream_id` (None is the default lane): first in, first out, one at a time. Lanes run side by side, at
 most `max_in_flight` at once; the rest waits. Each lane remembers its latest response, chain and tokens, which
@@ -13,9 +14,10 @@ The caller executes commands in order, calls `tick(now)` at `deadline()`, and te
 are seconds of any one clock.
 """
 
+import operator
 import re
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.chain import ChainLink
@@ -29,8 +31,9 @@ from responses_app.protocol.connection_errors import (
     unknown_event_type,
 )
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.frames import connection_expiring, error_frame, steer_failed
+from responses_app.protocol.frames import connection_expiring, error_frame
 from responses_app.protocol.resources import CONTINUABLE, Status
+from responses_app.protocol.steering import Create, Reply, Send, Steering, Stop
 
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 
@@ -42,6 +45,7 @@ class SessionLimits:
     max_in_flight: int = 16
     max_lanes: int = 32
     max_queued: int = 64
+    max_steers: int = 16
     max_state_bytes: int = 64 * 1024 * 1024
     reject_when_busy: bool = False
     warning_after: float = 3300.0
@@ -51,31 +55,8 @@ class SessionLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
-    """A `response.create` on its lane. `parent` is bound when it arrives, if the connection knows it then."""
-
-    lane: str | None
-    fields: JsonObject
-    size: int
-    parent: ChainLink | None
-
-    @property
-    def previous_response_id(self) -> str | None:
-        """The response it continues, as the client named it."""
-        value = self.fields.get("previous_response_id")
-        return value if isinstance(value, str) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send this text frame."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Start:
-    """Start this create; then call `refused` or, when its terminal event is out, `ended`."""
+    """Start this create; then call `refused`, or `started` and, when its terminal event is out, `ended`."""
 
     create: Create
 
@@ -96,7 +77,7 @@ class Close:
     reason: str = ""
 
 
-Command = Send | Start | CancelRuns | Close
+Command = Send | Reply | Start | Stop | CancelRuns | Close
 
 
 @dataclass(slots=True)
@@ -112,19 +93,26 @@ class _Clock:
 
 @dataclass(slots=True)
 class WebSocketSession:
-    """One connection. `opened` is now, and `unix_offset` what makes Unix seconds of the caller's clock."""
+    """One connection. `opened` is now, and `unix_offset` what makes Unix seconds of the caller's clock.
+
+    `new_id` makes the ids of steering.
+    """
 
     limits: SessionLimits
     opened: float
+    new_id: Callable[[], str]
     unix_offset: float = 0.0
     _clock: _Clock = field(init=False)
+    _steering: Steering = field(init=False)
     _running: dict[str | None, Create] = field(default_factory=dict)
     _waiting: deque[Create] = field(default_factory=deque)
     _lanes: set[str] = field(default_factory=set)  # named lanes ever used; never released
     _latest: "OrderedDict[str | None, ChainLink]" = field(default_factory=OrderedDict)  # by age of use
 
     def __post_init__(self) -> None:
+        limits = self.limits
         self._clock = _Clock(self.opened)
+        self._steering = Steering(self.new_id, max_steers=limits.max_steers, max_bytes=limits.max_state_bytes)
 
     @property
     def in_flight(self) -> int:
@@ -161,14 +149,26 @@ class WebSocketSession:
     def refused(self, create: Create, error: ApiError) -> list[Command]:
         """A create could not start: its error frame, and the next in line."""
         self._running.pop(create.lane, None)
+        steered = self._steering.refused(create, error)
+        if steered is not None:  # its parent stays: the client may continue that by itself
+            return [*steered, *self._start_next()]
         if not error.helps_to_wait:  # else the client may send the very same create again, and needs the parent for it
             self._evict_parent(create)
         return [Send(error_frame(error, create.lane)), *self._start_next()]
 
+    def started(self, create: Create, response_id: str) -> None:
+        """A create has its response, which clients can name from now on."""
+        self._steering.started(create, response_id)
+
     def ended(
-        self, create: Create, status: Status, link: ChainLink | None, problem: ApiError | None = None
+        self,
+        create: Create,
+        status: Status,
+        link: ChainLink | None,
+        problem: ApiError | None = None,
+        output: Sequence[JsonObject] = (),
     ) -> list[Command]:
-        """A run's terminal event is out; `problem` is why it failed.
+        """A run's terminal event is out, with this `output`; `problem` is why it failed.
 
         Completed and incomplete responses become their lane's latest.
         """
@@ -177,7 +177,23 @@ class WebSocketSession:
             self._remember(create.lane, link)
         elif status is Status.FAILED and not (problem and problem.helps_to_wait):
             self._evict_parent(create)
-        return self._start_next()
+        return [*self._go_on_steered(create, status, link, output), *self._start_next()]
+
+    def _go_on_steered(
+        self, create: Create, status: Status, link: ChainLink | None, output: Sequence[JsonObject]
+    ) -> list[Command]:
+        """Do what follows from what the client said to a response while that ran."""
+        answers, successor = self._steering.ended(create, status, link, output)
+        if successor is not None:
+            if self._clock.over:
+                return [*self._steering.give_up(successor)]
+            self._waiting.appendleft(successor)  # it has the place of what it continues, before all that waits
+            return []
+        waiting = [self._steering.joined(each) for each in self._waiting]
+        if any(map(operator.is_not, waiting, self._waiting)):  # the client has said what was required: nothing waits
+            answers = [each for each in answers if not _is_pending(each)]
+            self._waiting = deque(waiting)
+        return [*answers]
 
     def deadline(self) -> float | None:
         """Return when `tick` is due next."""
@@ -211,7 +227,13 @@ class WebSocketSession:
         return commands
 
     def _steer(self, frame: JsonObject, size: int) -> list[Command]:
-        return [Send(steer_failed(frame))]
+        return [*self._steering.steer(frame, size, over=self._clock.over)]
+
+    def _interrupt(self, frame: JsonObject, size: int) -> list[Command]:
+        return [*self._steering.interrupt(frame)]
+
+    def _cancel(self, frame: JsonObject, size: int) -> list[Command]:
+        return [*self._steering.cancel(frame)]
 
     def _cut(self, now: float) -> list[Command]:
         """End what still runs: first let it say so, then do without."""
@@ -235,12 +257,15 @@ class WebSocketSession:
         # forget it. One that is not made yet is found later, by whoever starts the create.
         if create.previous_response_id is not None:
             create = Create(lane, frame, size, self.recall(create.previous_response_id))
+        create = self._steering.joined(create)
         self._waiting.append(create)
         commands = self._start_next()
         # Only now is it known whether it has to wait. The last in the queue is this one, unless it was started.
         if self._waiting and self._waiting[-1] is create and self._is_full():
             self._waiting.pop()
-            return [Send(error_frame(queue_full(self.limits.max_queued), lane))]
+            error = queue_full(self.limits.max_queued)
+            self._steering.refused(create, error)
+            return [Send(error_frame(error, lane))]
         return commands
 
     def _refusal(self, lane: str | None) -> ApiError | None:
@@ -307,4 +332,10 @@ class WebSocketSession:
 _HANDLERS: dict[str, Callable[[WebSocketSession, JsonObject, int], list[Command]]] = {
     "response.create": WebSocketSession._enqueue,
     "response.steer": WebSocketSession._steer,
+    "response.interrupt": WebSocketSession._interrupt,
+    "response.cancel": WebSocketSession._cancel,
 }
+
+
+def _is_pending(answer: object) -> bool:
+    return isinstance(answer, Reply) and answer.frame["type"] == "response.steer.pending"

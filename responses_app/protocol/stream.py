@@ -6,16 +6,17 @@ It is the only place that makes items, numbers the events, and keeps the output;
 and the streamed one are one object at different times. What happens between two turns is `ResponseMachine`'s. Its laws,
 held by property tests: any chunking of the same tokens gives the same items and texts; numbers run 0..n; every `added`
 has one `done` with the same id and index, but for the item that a failure cuts and a compaction that anything cuts;
-joined deltas equal the `done` text; the terminal `output` equals the `done` items.
+joined deltas equal the `done` text; the terminal `output` equals the `done` items. An item that is discarded says so in
+place of its `done`, and the next one has its index.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessage, Text, TextLogprob, TurnEvent
 from responses_app.protocol.builders import (
     CompactionBuilder,
     HostedBuilder,
+    HostedCall,
     ItemBuilder,
     ItemStatus,
     MessageBuilder,
@@ -34,14 +35,6 @@ from responses_app.protocol.sealed_items import ItemSeals
 
 class LocalProtocolError(Exception):
     """This server asked for something that cannot be: a bug, never the client's fault."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostedCall:
-    """A call of a tool that the server runs; its item is open until the tool has returned."""
-
-    name: str
-    arguments: str
 
 
 class ResponseStream:
@@ -228,6 +221,30 @@ class ResponseStream:
         self._open.returned(text, failed=failed)
         return self._close_item("failed" if failed else "completed")
 
+    def add_output(self, item: JsonObject, message: RenderedMessage) -> list[Event]:
+        """Add what came of a call of the client's, whole; `message` is what the model reads of it."""
+        if self.status is not Status.IN_PROGRESS or self._open is not None:
+            raise LocalProtocolError("an output came inside an item, or outside of a running response")
+        place = {"output_index": len(self.output), "item": item}
+        self.output.append(item)
+        self.messages.append(message)
+        return [self._event(type, dict(place)) for type in (EventType.ITEM_ADDED, EventType.ITEM_DONE)]
+
+    def new_id(self, prefix: str) -> str:
+        """Return the id of an item that is to be added."""
+        return self._new_id(prefix)
+
+    def discard(self) -> list[Event]:
+        """Drop an item that is still open, as if it had never been said."""
+        item, self._open = self._open, None
+        if item is None:
+            return []
+        if self.hosted_call is not None:
+            self.hosted_call = None
+            self.messages.pop()  # the call, which is whole
+        place = {"response_id": self._response["id"], "item_id": item.id, "output_index": len(self.output)}
+        return [self._event(EventType.ITEM_INTERRUPTED, place)]
+
     def close(self) -> list[Event]:
         """Close an item that is still open, as incomplete; a compaction that was cut is worth nothing, and is gone."""
         if isinstance(self._open, CompactionBuilder):
@@ -307,9 +324,7 @@ class ResponseStream:
         return (self._grow(item, text, delta.logprobs),) if text else ()
 
     def _grow(self, item: ItemBuilder, text: str, logprobs: Sequence[TextLogprob] = ()) -> Event:
-        template = self._template
-        if template is None:
-            template = self._template = item.delta_template(len(self.output))
+        template = self._template = self._template or item.delta_template(len(self.output))
         own = item.grow(text, logprobs)
         event = Delta(template, self._next_number, text)
         self._next_number += 1

@@ -31,6 +31,7 @@ class Turn:
     tokens: "Tokens[int]" = field(default_factory=as_tokens)
     _unsaid: list[TextLogprob] = field(default_factory=list)  # of tokens whose text has not come yet
     called: bool = False  # its last item waits for what a call gives back
+    has_called: bool = False  # a tool of the client's
     is_over: bool = False
     sums_up: bool = False  # it ended with a thought that gets a summary now
     _started: ItemStarted = field(default_factory=lambda: ItemStarted(ItemKind.ANSWER))  # the last item
@@ -52,7 +53,7 @@ class Turn:
             said = self.parser.feed(token_ids)
             for each in said:
                 if isinstance(each, ItemStarted):
-                    self._started = each
+                    self._note(each)
             return said
         said = []
         for index, token in enumerate(token_ids):
@@ -66,8 +67,12 @@ class Turn:
 
     def _is_end(self, said: TurnEvent, ends: Ends | None) -> bool:
         if isinstance(said, ItemStarted):
-            self._started = said
+            self._note(said)
         return ends is not None and isinstance(said, ItemEnded) and ends(self._started, said)
+
+    def _note(self, started: ItemStarted) -> None:
+        self._started = started
+        self.has_called = self.has_called or started.kind is ItemKind.CALL
 
     def _count(self, token_ids: Sequence[int]) -> None:
         self.tokens.extend(token_ids)
@@ -82,6 +87,21 @@ class Turn:
         unsaid = tuple(self._unsaid)
         self._unsaid.clear()
         return [replace(event, logprobs=unsaid) if isinstance(event, Text) else event for event in events]
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many tokens a response may sample: `limit` in all `turns` from number `since` on, which is not a summary."""
+
+    turns: Sequence[TurnUsage]
+    limit: int | None = None
+    since: int = 0
+
+    @property
+    def left(self) -> int | None:
+        """How many tokens may still be sampled; None: as many as the model gives."""
+        spent = sum(turn.output_tokens for turn in self.turns[self.since :])
+        return None if self.limit is None else max(0, self.limit - spent)
 
 
 class Summary:

@@ -70,7 +70,28 @@ class ResponsesById:
         run = self._run(project, response_id)
         if run is not None and not run.journal.closed:
             return run.response()
-        return await self._stored(project, response_id)
+        stored = await self._stored(project, response_id)
+        return await self._so_far(project, response_id) if stored["status"] in RUNNING else stored
+
+    async def _so_far(self, project: str, response_id: str) -> ResponseObject:
+        """Return a response of another worker with what its log tells: its client may have to answer its calls."""
+        stored = await self._log(project, response_id)
+        try:
+            if len(stored.data) > LONG_LOG:
+                return await asyncio.to_thread(self._followers.so_far, project, stored)
+            return self._followers.so_far(project, stored)
+        except (BrokenLog, LocalProtocolError):
+            logger.exception("the log of response %s cannot be read", response_id)
+            return stored.response
+
+    async def _log(self, project: str, response_id: str) -> StoredLog:
+        try:
+            stored = await self._store.log(project, response_id)
+        except StoreError as error:
+            raise store_away() from error
+        if stored is None:
+            raise response_not_found(response_id)
+        return stored
 
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject]:
         """Return what a response was asked, oldest first."""
@@ -117,12 +138,7 @@ class ResponsesById:
 
     async def _logged(self, project: str, response_id: str, starting_after: int | None) -> EventSource:
         """Return a response's stream, made of its log: all of it, or what comes, where another worker runs it."""
-        try:
-            stored = await self._store.log(project, response_id)
-        except StoreError as error:
-            raise store_away() from error
-        if stored is None:
-            raise response_not_found(response_id)
+        stored = await self._log(project, response_id)
         if stored.response["status"] in RUNNING:
             return self._followers.follow(project, stored, starting_after=starting_after)
         is_long = len(stored.data) > LONG_LOG

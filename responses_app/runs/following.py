@@ -25,7 +25,7 @@ from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.journal import Entry, EventJournal, JournalReader, Waiter
 from responses_app.runs.log import INTEREST_SECONDS
 from responses_app.runs.others import OtherWorkers
-from responses_app.runs.replay import as_begun, end_of_failure, last_number
+from responses_app.runs.replay import as_begun, end_of_failure, last_number, so_far
 from responses_app.runs.tasks import end_tasks
 from responses_app.stores.base import BaseResponseStore, LogNews, StoredLog, StoreError
 
@@ -158,6 +158,10 @@ class Followers:
     def last_number(self, project: str, stored: StoredLog) -> int | None:
         """Return the number of a log's last event, as `replay.last_number` does."""
         return last_number(stored, self._machine(project, as_begun(stored.response)))
+
+    def so_far(self, project: str, stored: StoredLog) -> ResponseObject:
+        """Return a response that runs, with what of its output is kept, as `replay.so_far` does."""
+        return so_far(stored, self._machine(project, as_begun(stored.response)))
 
     def ring(self, response_ids: Collection[str]) -> None:
         """Look at the logs of these responses: their workers say that there is more."""

@@ -4,8 +4,8 @@ Whoever has a response's plan and its inputs has all its events, with the same i
 So what is kept of a run is its inputs, about 4 bytes a token. When that is done:
 
     every stored response          with its end, in the same transaction
-    in the background              from its first input on, at most every `BACKGROUND_SECONDS`,
-                                   or every `FOLLOWED_SECONDS` while somebody reads it
+    in the background, and what    from its first input on, at most every `BACKGROUND_SECONDS`,
+    waits for outputs of tools     or every `FOLLOWED_SECONDS` while somebody reads it
     what another worker follows    from the moment it asks on, at most every `FOLLOWED_SECONDS`
 
 The logs of all runs of a process are appended to in one transaction. Example: 50 background responses at 60 tokens/s
@@ -35,10 +35,14 @@ BACKGROUND_SECONDS = 0.25
 FOLLOWED_SECONDS = 0.1
 INTEREST_SECONDS = 10.0  # how long a follower's question holds; it asks again before that is over
 RETRY_SECONDS = 1.0  # after the store has failed
+KEEP_SECONDS = 5.0  # how long a caller waits until something is kept
 
 
 class RunLog:
-    """What came to one response; `journal` has its readers. `only_kept`: they hear only what is kept."""
+    """What came to one response; `journal` has its readers. `only_kept`: they hear only what is kept.
+
+    `from_the_first`: it is kept from its first input on, whoever follows it.
+    """
 
     def __init__(
         self,
@@ -48,12 +52,15 @@ class RunLog:
         live: "LiveLogs",
         journal: EventJournal,
         only_kept: bool,
+        from_the_first: bool = False,
     ) -> None:
         self.response_id = response_id
         self.claim = claim
         self._live = live
         self._journal = journal
         self._only_kept = only_kept
+        self._from_the_first = from_the_first
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # for the log to be kept up to a position
         self._data = bytearray()
         self._kept = 0  # bytes of it that are in the store for sure
         # Events that wait until they are kept, and where the log ends that they come of.
@@ -66,7 +73,8 @@ class RunLog:
         self._data += encode_one(given)
         if self.closed or not self._only_kept:
             self._journal.extend(events)
-            if self._followed_until and self.is_followed and not self.closed:
+            wanted = self._from_the_first or (self._followed_until and self.is_followed)
+            if wanted and not self.closed:
                 self._live.note(self)
         elif isinstance(given, Enqueued | Started) and not self._unpublished:
             self._journal.extend(events)
@@ -88,8 +96,25 @@ class RunLog:
         """Publish what still waits: the response's end is kept, or it will be kept later."""
         self.closed = True
         self._publish_up_to(len(self._data))
+        self._release(len(self._data))
         if self.is_followed:
             self._live.ring(self.response_id)
+
+    async def keep(self) -> None:
+        """Return once all that came so far is kept, soon. Raises `StoreError` where it cannot be kept now."""
+        position = len(self._data)
+        if self.closed or self._kept >= position:
+            return
+        waiter = position, asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self._live.note(self, now=True)  # never beside it: two appends at once could keep a part twice
+        try:
+            async with asyncio.timeout(KEEP_SECONDS):
+                await waiter[1]
+        except TimeoutError:
+            raise StoreError(f"the log of {self.response_id} could not be kept in {KEEP_SECONDS:g} s") from None
+        finally:
+            self._waiters.remove(waiter)
 
     async def flush(self) -> None:
         """Keep it now, since another worker is to go on. Raises `StoreError`, and `ClaimLost`."""
@@ -126,6 +151,12 @@ class RunLog:
         """Go on behind what is kept now, and publish what waited for that."""
         self._kept = max(self._kept, append.position + len(append.data))
         self._publish_up_to(self._kept)
+        self._release(self._kept)
+
+    def _release(self, position: int) -> None:
+        for until, waiter in self._waiters:
+            if until <= position and not waiter.done():
+                waiter.set_result(None)
 
     def _publish_up_to(self, position: int) -> None:
         """Publish what comes of the log up to a position, as one lot: its readers had no chance to take it before."""
@@ -162,9 +193,14 @@ class LiveLogs:
         self._due = 0.0  # when the next transaction may begin, by the loop's clock
         self._failed = False  # and it was said
 
-    def note(self, log: RunLog) -> None:
-        """Keep a log soon: it has news."""
+    def note(self, log: RunLog, *, now: bool = False) -> None:
+        """Keep a log soon, or `now`: it has news."""
         self._news[log.response_id] = log
+        if now:
+            self._due = 0.0
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
         self._schedule()
 
     def ring(self, response_id: str) -> None:

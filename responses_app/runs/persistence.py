@@ -9,9 +9,10 @@ from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import Ended
 from responses_app.protocol.items import SampledItem
-from responses_app.protocol.resources import CONTINUABLE, ResponseObject, Status
+from responses_app.protocol.resources import CONTINUABLE, ResponseObject, Status, as_failed
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.stream import ResponseStream
+from responses_app.protocol.tool_outputs import TOOL_MODE, WAIT
 from responses_app.runs.failures import failure
 from responses_app.runs.log import RunLog
 from responses_app.runs.plan import RunPlan
@@ -20,6 +21,7 @@ from responses_app.stores.base import (
     Claim,
     ClaimLost,
     ConversationAppend,
+    NameTaken,
     ParentGone,
     StoredResponse,
     StoreError,
@@ -90,10 +92,19 @@ class RunPersistence:
         """Keep the response before it runs; `again`: another worker has kept it already.
 
         Raises `StoreError`; `ParentGone` where the stored response that it continues is gone, kept or not; `NameTaken`.
+        Else nobody knows whether one that raised is kept or will be: if so, it ends as failed, unless it is for another
+        try.
         """
         plan = self._plan
         if plan.stored:
-            await self._store.accept(self._as_accepted(response, again=again))
+            try:
+                await self._store.accept(self._as_accepted(response, again=again))
+            except (ClaimLost, NameTaken, ParentGone):
+                raise
+            except StoreError:
+                if not again:
+                    self._refuse(as_failed(response, failure(None, plan.origin.request_id)))
+                raise
             self.accepted = True
         elif plan.stored_parent and not await self._store.knows(plan.origin.project, plan.stored_parent):
             raise ParentGone(plan.stored_parent)
@@ -104,10 +115,16 @@ class RunPersistence:
             await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
 
     async def give_back(self, response: ResponseObject) -> None:
-        """Leave it to whichever worker looks first. Raises `StoreError`."""
-        await self._store.give_back(self._as_accepted(response, again=True))
+        """Leave a background response to whichever worker looks first, with all that came to it: it goes on there."""
+        assert self.log is not None, "background responses are stored"
+        try:
+            await self.log.flush()
+            await self._store.give_back(self._as_accepted(response, again=True))
+            logger.info("response %s goes to another worker: the server stops", response["id"])
+        except StoreError as problem:
+            logger.error("response %s could not be given to another worker: %s", response["id"], problem)
 
-    def refuse(self, response: ResponseObject) -> None:
+    def _refuse(self, response: ResponseObject) -> None:
         """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run."""
         self._defer(replace(self._stored(RunEnd(response=response, measured=NOT_MEASURED)), accepted=True))
 
@@ -130,11 +147,12 @@ class RunPersistence:
         )
 
     def _request(self) -> JsonObject:
-        """Return what was asked, for another worker; a public id may stand for a later response there."""
+        """Return what another worker needs to run it; a public id may stand for a later response there."""
         request, parent = self._plan.request, self._plan.parent
+        asked = {**request.as_json(), **({TOOL_MODE: WAIT} if self._plan.origin.awaits_tools else {})}
         if request.previous_response_id is None or parent is None:
-            return request.as_json()
-        return {**request.as_json(), "previous_response_id": parent.response_id}
+            return asked
+        return {**asked, "previous_response_id": parent.response_id}
 
     def link(self, stream: ResponseStream, status: Status) -> ChainLink | None:
         """Return the response's part of its chain; None for one that cannot be continued."""

@@ -8,7 +8,7 @@ from engine.grammar import TurnGrammar
 from engine.types import GenerationRequest, SamplingOptions
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.inputs import Asked
+from responses_app.protocol.inputs import Asked, Mode, Started
 from responses_app.protocol.prompt import PromptWriter
 from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.requests import CreateRequest
@@ -21,11 +21,15 @@ PROJECT = "default"  # whose everything is, until there are keys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a request came from: for ownership and for the log."""
+    """Where a request came from: for ownership and for the log.
+
+    `awaits_tools`: its client says in the same stream what came of the calls of its tools.
+    """
 
     transport: str
     project: str
     request_id: str = ""
+    awaits_tools: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +58,9 @@ class RunPlan:
     `generation` is the first turn's. `created_at` is in Unix seconds. `omitted` counts what the model cannot read of
     the request. `late_tools` were declared in the conversation, not in the request. The engine holds the model to
     `rules`, and `grammar` is that of its first turn. Text is held back for up to `delta_seconds`, to make fewer deltas.
-    `shown` are the messages that the model reads in its own words, where the request asks to see them. `asked` is what
-    is wanted of reasoning items. `public` is what clients call the response, where that is not its own id.
+    Clients have `tool_seconds` to say what came of calls, where the response waits for that. `shown` are the messages
+    that the model reads in its own words, where the request asks to see them. `asked` is what is wanted of reasoning
+    items. `public` is what clients call the response, where that is not its own id.
     """
 
     response_id: str
@@ -78,9 +83,20 @@ class RunPlan:
     grammar: TurnGrammar | None = None
     compaction: CompactionPlan | None = None
     delta_seconds: float = 0.0
+    tool_seconds: float = 300.0
     shown: list[JsonObject] | None = None
     asked: Asked = field(default_factory=Asked)
     public: PublicId | None = None
+
+    @property
+    def started(self) -> Started:
+        """How it starts."""
+        budget, waits = self.generation.sampling.max_output_tokens, self.origin.awaits_tools
+        if self.request.warm_up:
+            return Started(Mode.WARM_UP)
+        if self.compaction is None:
+            return Started(Mode.ANSWER, budget, waits)
+        return Started(Mode.COMPACT if self.compaction.sampling is None else Mode.COMPACT_AND_ANSWER, budget, waits)
 
     @property
     def background(self) -> bool:

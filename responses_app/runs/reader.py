@@ -9,6 +9,7 @@ from typing import Protocol
 
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.inputs import StopReason
 from responses_app.protocol.resources import ResponseObject, Status
 from responses_app.runs.journal import EventJournal, JournalReader
 
@@ -56,6 +57,7 @@ class ResponseReader:
         cursor: JournalReader,
         *,
         cancel: Callable[[str], None],
+        stop: Callable[[StopReason], bool],
         leave: Callable[[str], None],
     ) -> None:
         self._source = source
@@ -63,6 +65,7 @@ class ResponseReader:
         self._leave = leave
         self.take = cursor.take
         self.cancel = cancel  # with a reason for the log; a stream that was only looked up goes on
+        self.stop = stop  # so that it can be continued; returns whether its end was not decided yet
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Call `wake`, which must return at once, on news from now on."""

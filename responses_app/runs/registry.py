@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import overloaded
+from responses_app.protocol.inputs import StopReason
 from responses_app.protocol.wording import Scene, no_limits, wording
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.following import FollowedResponse
@@ -131,12 +132,15 @@ class RunRegistry:
             if isinstance(source, ResponseRun):
                 self.cancel(source, reason=reason)
 
+        def stop(reason: StopReason) -> bool:
+            return isinstance(source, ResponseRun) and source.stop(reason)
+
         journal = source.journal
         words = wording(dialect, Scene(source.response()["id"], journal.calls, no_limits))
         cursor = journal.attach(_unheard, dropped, starting_after=starting_after, wording=words)
         self._readers.add(cursor)
         self._end_grace(source)
-        return ResponseReader(source, cursor, cancel=cancel, leave=leave)
+        return ResponseReader(source, cursor, cancel=cancel, stop=stop, leave=leave)
 
     def _left(self, source: EventSource, reason: str) -> None:
         """Act on a reader that has left: the last one ends a foreground run, at once or after its grace."""
@@ -220,6 +224,10 @@ class RunRegistry:
         Their readers have `last_words` seconds to hear the end: the server is about to cut their connections.
         """
         self.draining = True
+        for run, _ in self._runs.values():
+            if run.plan.background and run.waits:  # for its client, not for this server: it waits on another worker
+                run.stopping = True
+                self.cancel(run, reason="the server stopped")
         if self._runs and grace > 0 and not self._hurry.is_set():
             logger.info("%d responses are running; they have %g s to end", len(self._runs), grace)
             waits = [asyncio.create_task(each) for each in (self._all_ended(), self._hurried())]

@@ -12,7 +12,7 @@ from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.types import FinishReason, GenerationRequest
 from responses_app.protocol.chain import ChainLink
-from responses_app.protocol.commands import CallTool, Command, Finish, Generate, Prefill, Seal
+from responses_app.protocol.commands import Await, CallTool, Command, Generate, Prefill, Seal
 from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.input_codec import decode
@@ -22,30 +22,35 @@ from responses_app.protocol.inputs import (
     Enqueued,
     Failed,
     Input,
-    Mode,
+    OutputGiven,
     Prefilled,
     Sampled,
     Sealed,
-    Started,
     Stopped,
     StopReason,
+    TimedOut,
     TurnBegan,
+    WaitBegan,
 )
-from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status, as_failed
+from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
+from responses_app.protocol.tool_outputs import answered_already, call_not_found, not_waiting
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.compaction import compacted, go_on
 from responses_app.runs.delays import delayed
 from responses_app.runs.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
 from responses_app.runs.generating import prefill, request_for, unlogged_finish
+from responses_app.runs.interruption import Interruption
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.measuring import RunClock, report
 from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import CompactionPlan, RunPlan
 from responses_app.runs.tool_calls import CUT_CALL, call_tool
-from responses_app.stores.base import Claim, ClaimLost, NameTaken, ParentGone, StoreError
+from responses_app.stores.base import Claim, ClaimLost, StoreError
 
 logger = logging.getLogger("respsite.runs")
+
+TAKEOVER_SECONDS = 5.0  # how long a wait goes on at least behind a takeover, in which nobody took what the client gave
 
 
 class ResponseRun:
@@ -71,6 +76,7 @@ class ResponseRun:
         self.deleted = False  # a client has deleted the response while it ran
         self.lost = False  # another worker took it over: this one was taken for dead, and was not
         self.abandoned_reason = ""  # why the readers went away, for the log
+        self._interruption = Interruption()
         self._engine = engine
         self._machine = machine
         self._tools = plan.tools
@@ -121,6 +127,7 @@ class ResponseRun:
 
     async def execute(self) -> None:
         """Run to the terminal event. Raises nothing; a cancellation becomes the status `cancelled`."""
+        self._interruption.attach()
         try:
             await self._answer()
         except asyncio.CancelledError:
@@ -140,20 +147,45 @@ class ResponseRun:
     async def accept(self, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another worker has kept it already.
 
-        Raises `StoreError`; `ParentGone` where what it continues is gone, `NameTaken`. Else nobody knows whether one
-        that raised is kept or will be: if so, it ends as failed, unless it is for another try.
+        Raises `StoreError`; `ParentGone` where what it continues is gone, `NameTaken`.
         """
         status = Status.QUEUED if self.plan.background else Status.IN_PROGRESS
         status = self.status if self._machine.stream.has_begun else status
-        try:
-            await self._persistence.accept({**self._kept(), "status": status.value}, again=again)
-        except (ClaimLost, NameTaken, ParentGone):
-            raise
-        except StoreError:
-            if not again:
-                error = failure(None, self.plan.origin.request_id)
-                self._persistence.refuse(as_failed(self._kept(), error))
-            raise
+        await self._persistence.accept({**self._kept(), "status": status.value}, again=again)
+
+    def give(self, given: Input) -> None:
+        """Take what comes from outside; where something else is to be done now, what is being done ends."""
+        command = self._tell(given)
+        if command is not None:
+            self._interruption.put(command)
+
+    def stop(self, reason: StopReason) -> bool:
+        """End it before the model does; return whether its end was not decided yet."""
+        if self.finishing or self.lost:
+            return False
+        self.give(Stopped(reason))
+        return True
+
+    def take_output(self, given: OutputGiven) -> None:
+        """Take what the client says came of a call. Raises `ApiError` where nobody waits for that."""
+        if self.finishing or self.lost or not self._machine.takes_outputs:
+            raise not_waiting(self.response_id)
+        match self._machine.calls.state(given.call_id):
+            case "unknown":
+                raise call_not_found(given.call_id)
+            case "answered":
+                raise answered_already(given.call_id)
+        self.give(given)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it does nothing but wait for its client."""
+        return isinstance(self._machine.due, Await)
+
+    async def keep_inputs(self) -> None:
+        """Return once all that came so far is kept, where it is kept at all. Raises `StoreError`."""
+        if self._log is not None and self._persistence.accepted:
+            await self._log.keep()
 
     def follow(self) -> None:
         """Keep its log while it runs: a reader on another worker follows it."""
@@ -204,15 +236,7 @@ class ResponseRun:
     def _start(self) -> Command | None:
         if self.plan.asked != self._machine.asked:
             self._tell(self.plan.asked)
-        return self._tell(self._started())
-
-    def _started(self) -> Started:
-        compaction, budget = self.plan.compaction, self.plan.generation.sampling.max_output_tokens
-        if self.plan.request.warm_up:
-            return Started(Mode.WARM_UP)
-        if compaction is None:
-            return Started(Mode.ANSWER, budget)
-        return Started(Mode.COMPACT if compaction.sampling is None else Mode.COMPACT_AND_ANSWER, budget)
+        return self._tell(self.plan.started)
 
     def _tell(self, given: Input) -> Command | None:
         """Give the machine an input, publish what came of it, and return what is to be done next."""
@@ -226,21 +250,40 @@ class ResponseRun:
     async def _drive(self, command: Command | None) -> None:
         """Do what the machine wants, until it wants nothing any more."""
         while command is not None:
-            match command:
-                case Generate():
-                    command = await self._generate(command)
-                case Prefill():
-                    await prefill(self._engine, self.plan)
-                    command = self._tell(Prefilled())
-                case Seal(summary=summary):
-                    command = await self._seal(summary)
-                case CallTool():
-                    command = self._tell(
-                        await call_tool(self._tools[command.name], command.arguments, self.response_id)
-                    )
-                case Finish(ending=ending):
-                    await self._finish(ending)
-                    command = None
+            try:
+                command = await self._do(command)
+            except asyncio.CancelledError:
+                command = self._interruption.take()
+                if command is None:
+                    raise
+
+    async def _do(self, command: Command) -> Command | None:
+        """Do one thing; return what is to be done next."""
+        match command:
+            case Generate():
+                return await self._generate(command)
+            case Prefill():
+                await prefill(self._engine, self.plan)
+                return self._tell(Prefilled())
+            case Seal(summary=summary):
+                return await self._seal(summary)
+            case CallTool():
+                return self._tell(await call_tool(self._tools[command.name], command.arguments, self.response_id))
+            case Await():
+                return await self._wait(command)
+        await self._finish(command.ending)
+        return None
+
+    async def _wait(self, wanted: Await) -> Command | None:
+        """Give the client its time; outputs come by `give`, which ends this once nothing is missing."""
+        now, seconds = self._persistence.now(), self.plan.tool_seconds
+        if wanted.until is None:
+            self._tell(WaitBegan(now + seconds))
+            left = seconds
+        else:  # it began on another worker
+            left = max(wanted.until - now, TAKEOVER_SECONDS)
+        await asyncio.sleep(left)
+        return self._tell(TimedOut(seconds))
 
     async def _generate(self, wanted: Generate) -> Command | None:
         """Generate a turn; the engine's work ends with it, however that comes."""
@@ -318,30 +361,25 @@ class ResponseRun:
         if self.lost:
             self._give_up()
         elif not self.stopping:
-            await self._drive(self._tell(Stopped(StopReason.CANCELLED)))
+            await self._end(Stopped(StopReason.CANCELLED))
         elif not self.plan.background:
             self.problem = unanswered_by_stopped_server()
-            await self._drive(self._tell(Stopped(StopReason.SERVER_STOPPED)))
+            await self._end(Stopped(StopReason.SERVER_STOPPED))
         elif not self.finishing:
             self._given_back = True
-            await self._give_back()
-
-    async def _give_back(self) -> None:
-        """Leave the response to others, with all that came to it: they go on from there."""
-        assert self._log is not None, "background responses are stored"
-        try:
-            await self._log.flush()
             await self._persistence.give_back(self._kept())
-            logger.info("response %s goes to another worker: the server stops", self.response_id)
-        except StoreError as problem:
-            logger.error("response %s could not be given to another worker: %s", self.response_id, problem)
-        self.journal.end()
+            self.journal.end()
 
     async def _fail(self, error: EngineError | None) -> None:
         """End as failed; None stands for an error of this server."""
         request_id = self.plan.origin.request_id
         self.problem = unanswered(error, request_id)
-        await self._drive(self._tell(Failed(failure(error, request_id))))
+        await self._end(Failed(failure(error, request_id)))
+
+    async def _end(self, given: Input) -> None:
+        """End by this input, or as it was decided before by one from outside."""
+        decided = self._interruption.forget()
+        await self._drive(self._tell(given) or decided)
 
     async def _finish(self, ending: Ending) -> None:
         """Keep the end, and then say it: a stored response is committed before its terminal event goes out."""

@@ -28,6 +28,7 @@ from responses_app.protocol.resources import ResponseObject, new_response
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.summaries import Summaries
 from responses_app.protocol.tiers import ServiceTiers
+from responses_app.protocol.tool_outputs import TOOL_MODE, WAIT
 from responses_app.protocol.validation import missing
 from responses_app.runs.failures import refusal
 from responses_app.runs.grammars import check_grammar
@@ -63,7 +64,8 @@ MAX_UNSAVED = 10_000  # ends that wait for the store to come back
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLimits:
-    """Bounds of the service. `worker` is the id of this process; `delta_seconds` is STREAM_DELTA_MS.
+    """Bounds of the service. `worker` is the id of this process; `delta_seconds` is STREAM_DELTA_MS, `tool_seconds`
+    RESPONSES_TOOL_TIMEOUT.
 
     `summaries` says who writes summaries of reasoning, where they are asked for; None: nobody.
     """
@@ -74,6 +76,7 @@ class ServiceLimits:
     worker: str = ""
     delta_seconds: float = 0.0
     summaries: Summaries | None = Summaries.MODEL
+    tool_seconds: float = 300.0
 
 
 @dataclass(slots=True)
@@ -152,8 +155,10 @@ class ResponseService:
         Raises `ApiError` where that cannot be: its model is gone, or what it continues. Raises `ClaimLost`, and
         `BrokenLog`.
         """
-        origin = Origin(transport=accepted.transport, project=accepted.project)
-        request = parse_create({**(accepted.request or {}), "input": list(accepted.input_items)}, engine_fields=True)
+        asked = accepted.request or {}
+        waits = asked.get(TOOL_MODE) == WAIT
+        origin = Origin(transport=accepted.transport, project=accepted.project, awaits_tools=waits)
+        request = parse_create({**asked, "input": list(accepted.input_items)}, engine_fields=True)
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
         run = self._run(plan, model, accepted)
         try:
@@ -288,9 +293,21 @@ class ResponseService:
         journal = EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable)
         log = None
         if plan.stored:
-            log = RunLog(plan.response_id, claim, live=self.live, journal=journal, only_kept=plan.background)
+            log = RunLog(
+                plan.response_id,
+                claim,
+                live=self.live,
+                journal=journal,
+                only_kept=plan.background,
+                from_the_first=plan.origin.awaits_tools,
+            )
         return ResponseRun(
-            replace(plan, delta_seconds=self.limits.delta_seconds, asked=self._asked(plan.request)),
+            replace(
+                plan,
+                delta_seconds=self.limits.delta_seconds,
+                tool_seconds=self.limits.tool_seconds,
+                asked=self._asked(plan.request),
+            ),
             engine=model.engine,
             machine=self.machines.of(plan.origin.project, response),
             journal=journal,

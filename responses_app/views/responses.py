@@ -1,6 +1,7 @@
 """`/v1/responses`: create (JSON, server-sent events, background), and what is asked of a response by its id."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
@@ -20,6 +21,9 @@ from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource, with_included
 from responses_app.protocol.pages import Query, list_page, parse_include_query, parse_list_query, unknown_cursor
 from responses_app.protocol.requests import CreateRequest
+from responses_app.protocol.resources import Status
+from responses_app.protocol.tool_outputs import HEADER as TOOL_MODE_HEADER
+from responses_app.protocol.tool_outputs import parse_tool_output
 from responses_app.runs.plan import PROJECT, Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.servers.backpressure import CUT
@@ -32,9 +36,9 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     if request.method != "POST":
         raise MethodNotAllowed(str(request.method), ["POST"], " A WebSocket needs an upgrade request to this path.")
     site = get_site()
-    dialect = _dialect(site, request)
+    dialect, waits = _dialect(site, request), site.awaits_tools(request.headers.get(TOOL_MODE_HEADER))
     wanted = await read_json(request, site.parse_create, site.reader)
-    reader = await site.service.create(wanted, _origin(request, wanted), dialect=dialect)
+    reader = await site.service.create(wanted, _origin(request, wanted, waits=waits), dialect=dialect)
     if wanted.stream:
         return await _stream(site, request, reader, dialect)
     if wanted.background:
@@ -67,6 +71,15 @@ async def cancel(request: HttpRequest, response_id: str) -> HttpResponse:
     site = get_site()
     dialect = _dialect(site, request)
     return _answer(dialect, await site.responses.cancel(PROJECT, response_id))
+
+
+async def tool_outputs(request: HttpRequest, response_id: str) -> HttpResponse:
+    """Give a response that waits what came of a call."""
+    _only(request, "POST")
+    site = get_site()
+    parse = partial(parse_tool_output, max_bytes=site.settings.responses_max_tool_output_bytes)
+    await site.outputs.give(PROJECT, response_id, await read_json(request, parse, site.reader))
+    return json_response({"id": response_id, "status": Status.IN_PROGRESS.value})
 
 
 async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
@@ -117,9 +130,11 @@ def _answer(dialect: Dialect, response: Mapping[str, object]) -> HttpResponse:
     return json_response(dialect.response(response))
 
 
-def _origin(request: HttpRequest, wanted: CreateRequest) -> Origin:
+def _origin(request: HttpRequest, wanted: CreateRequest, *, waits: bool = False) -> Origin:
+    """Return where a request came from; one whose client hears nothing before the end does not wait for it."""
     transport = "background" if wanted.background else "sse" if wanted.stream else "json"
-    return Origin(transport=transport, project=PROJECT, request_id=request_id_of(request))
+    waits = waits and transport != "json"
+    return Origin(transport=transport, project=PROJECT, request_id=request_id_of(request), awaits_tools=waits)
 
 
 async def _stream(site: Site, request: HttpRequest, reader: ResponseReader, dialect: Dialect) -> HttpResponseBase:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.bench import admin, chains, events, grammars, loads, logs, memory, paced, replay, sealed, work
+from tests.bench import admin, chains, events, grammars, loads, logs, memory, paced, replay, sealed, steering, work
 from tests.bench.report import Report, Result
 from tests.bench.servers import Bench, can_pin
 
@@ -35,6 +35,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "cold": replay.cold,
     "sealing": sealed.sealing,
     "sealed-replay": sealed.sealed_replay,
+    "steer": steering.steer,
     "admin": admin.admin,
     "grammar": grammars.grammar,
 }

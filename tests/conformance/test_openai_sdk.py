@@ -334,7 +334,8 @@ async def test_steering_is_refused_in_the_sdks_form(async_chat: AsyncChat) -> No
     await async_chat.connection.response.steer(previous_response_id=response.id, input="Stop")
     frame = json.loads(await async_chat.connection.recv_bytes())
     validate_frame(frame)
-    assert frame["error"]["code"] == "steering_not_supported"
+    assert frame["error"]["code"] == "response_already_completed"
+    assert frame["steer"] == {"previous_response_id": response.id, "input": "Stop"}
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ class SocketDriver:
                 frame = json.loads(socket.recv(timeout=WAIT_SECONDS))
                 if frame["type"] == "error":
                     check_error(frame["error"], frame["status"])
-                if frame["type"] in TERMINAL or frame["type"].startswith("response.steer."):
+                if frame["type"] in TERMINAL or frame["type"].startswith(ANSWERS):
                     return
         except ConnectionClosed:
             assert socket.close_code in (1000, 4009), f"the server broke the connection off: {socket.close_code}"
@@ -82,6 +82,9 @@ class SocketDriver:
         if self._socket is None:
             self._socket = connect(self._url, max_size=None, compression=None, ping_interval=None)
         return self._socket
+
+
+ANSWERS = ("response.steer.", "response.interrupt.")  # to what is said to a response that runs
 
 
 def check_error(error: Json, status: int) -> None:

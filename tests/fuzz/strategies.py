@@ -147,7 +147,10 @@ def frames() -> "st.SearchStrategy[Json]":
         [
             {"type": "response.steer", "previous_response_id": "resp_0", "input": "stop"},
             {"type": "response.cancel", "response_id": "resp_0"},
+            {"type": "response.steer", "previous_response_id": "resp_0", "input": [{"role": "user", "content": []}]},
+            {"type": "response.steer", "input": {"role": "user"}, "stream_id": "a"},
             {"type": "response.interrupt"},
+            {"type": "response.interrupt", "response_id": "resp_0", "mode": "discard_partial_items"},
             {"type": "response.inject", "input": []},
             {"type": "session.update"},
         ]

@@ -99,6 +99,8 @@ def text_of(item: JsonObject) -> str:
         return str(item["arguments"])
     if item["type"] == "custom_tool_call":
         return str(item["input"])
+    if item["type"] == "function_call_output":
+        return str(item["output"])
     return "".join(part["text"] for part in item.get("content", ()))  # type: ignore[attr-defined]
 
 
@@ -109,6 +111,7 @@ _ORDER = {  # OpenAI's order inside an item, a letter an event
     "custom_tool_call": re.compile(r"A(?:u)*UD"),
     "compaction": re.compile(r"AcD"),
     **dict.fromkeys(("local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"), re.compile(r"AD")),
+    "function_call_output": re.compile(r"AD"),  # of a response that waits for its client
 }
 _LETTERS = {
     "response.output_item.added": "A",
@@ -128,6 +131,7 @@ _LETTERS = {
     "response.reasoning_summary_text.delta": "s",
     "response.reasoning_summary_text.done": "Z",
     "response.reasoning_summary_part.done": "z",
+    "response.output_item.interrupted": "I",
 }
 
 
@@ -181,6 +185,10 @@ def _stories(events: Sequence[JsonObject]) -> dict[int, _ItemStory]:
         story.ids.add(str(item["id"] if isinstance(item, dict) else event["item_id"]))
         _tell(story, letter, event)
         _tell_summary(story, letter, event)
+        if letter == "I":  # in the place of its `done`, and it is not in the output
+            assert len(story.ids) == 1
+            assert not story.done
+            del stories[index]
     return dict(stories)
 
 
@@ -226,6 +234,9 @@ def _assert_item_laws(story: _ItemStory) -> None:
     if done["type"] == "compaction":  # it has no status, and no text that a client could read
         assert story.added == {**done, "encrypted_content": ""}
         assert done["encrypted_content"]
+        return
+    if done["type"] == "function_call_output":  # it comes whole
+        assert story.added == done
         return
     assert story.added["status"] == "in_progress"
     assert done["status"] in ("completed", "incomplete", "failed")

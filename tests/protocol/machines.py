@@ -11,11 +11,21 @@ from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
 from responses_app.protocol.builders import HostedBuilder
-from responses_app.protocol.commands import CallTool, Command, Finish, Generate, Prefill, Seal
+from responses_app.protocol.commands import Await, CallTool, Command, Finish, Generate, Prefill, Seal
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event
 from responses_app.protocol.ids import DerivedIds
-from responses_app.protocol.inputs import Ended, Input, Sampled, Sealed, ToolReturned, TurnBegan
+from responses_app.protocol.inputs import (
+    Ended,
+    Input,
+    OutputGiven,
+    Sampled,
+    Sealed,
+    TimedOut,
+    ToolReturned,
+    TurnBegan,
+    WaitBegan,
+)
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.resources import new_response
 from responses_app.protocol.response import ResponseMachine
@@ -71,9 +81,15 @@ def machine(
 
 @dataclass
 class Driver:
-    """Runs a machine on turns that are known beforehand, and keeps its inputs and events."""
+    """Runs a machine on turns that are known beforehand, and keeps its inputs and events.
+
+    `outputs` are what the client says of its calls, where the response waits; it times out where there are no more.
+    `eager`: each comes as soon as the call was said.
+    """
 
     machine: ResponseMachine
+    outputs: list[str] = field(default_factory=list)
+    eager: bool = False
     log: list[Input] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
@@ -93,6 +109,8 @@ class Driver:
                     command = self._generate(next(waiting, [Sampled((), FinishReason.ABORT)]))
                 case CallTool():
                     command = self.tell(next(answers, ToolReturned("It broke.", failed=True)))
+                case Await():
+                    command = self._wait(command)
                 case Seal(summary=summary):
                     command = self.tell(Sealed(f"sealed {summary}", budget=None))
                 case Finish():
@@ -111,7 +129,22 @@ class Driver:
             command = self.tell(chunk)
             if command is not None:
                 return command
+            if self.eager and self.outputs and self.machine.takes_outputs and self.machine.calls.unanswered:
+                assert self._give(self.machine.calls.unanswered[-1]) is None
         raise AssertionError("the last chunk has a finish reason")
+
+    def _wait(self, wanted: Await) -> Command | None:
+        self.tell(WaitBegan(AT + 300.0))
+        assert self.machine.due == Await(wanted.call_ids, AT + 300.0)
+        for call_id in sorted(wanted.call_ids, key=lambda call_id: call_id[-3:]):  # in any order
+            if not self.outputs:
+                return self.tell(TimedOut(300.0))
+            command = self._give(call_id)
+        return command
+
+    def _give(self, call_id: str) -> Command | None:
+        text = self.outputs.pop()
+        return self.tell(OutputGiven(call_id, text, text))
 
     @property
     def bytes(self) -> list[bytes]:

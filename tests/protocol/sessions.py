@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterable
+from functools import partial
+from itertools import count
 
 import orjson
 
@@ -9,14 +11,8 @@ from engine.formats.harmony.prompt import render_text
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import Status
-from responses_app.protocol.session import (
-    Command,
-    Create,
-    Send,
-    SessionLimits,
-    Start,
-    WebSocketSession,
-)
+from responses_app.protocol.session import Command, SessionLimits, Start, WebSocketSession
+from responses_app.protocol.steering import Create, Reply, Send
 
 DEEP = orjson.loads("[" * 1010 + "]" * 1010)
 LIMITS = SessionLimits(max_in_flight=3, max_lanes=4, max_queued=5, warning_after=50, lifetime=60, grace=10)
@@ -24,7 +20,8 @@ LIMITS = SessionLimits(max_in_flight=3, max_lanes=4, max_queued=5, warning_after
 
 def session(limits: SessionLimits = LIMITS, **changes: object) -> WebSocketSession:
     values = {name: getattr(limits, name) for name in SessionLimits.__slots__} | changes
-    return WebSocketSession(SessionLimits(**values), opened=1000.0, unix_offset=1_700_000_000.0)  # type: ignore[arg-type]
+    ids = (f"steer_{number}" for number in count(1))
+    return WebSocketSession(SessionLimits(**values), 1000.0, partial(next, ids), unix_offset=1_700_000_000.0)  # type: ignore[arg-type]
 
 
 def create(lane: str | None = None, /, *, size: int = 100, **fields: object) -> tuple[dict[str, object], int]:
@@ -37,7 +34,8 @@ def started(commands: Iterable[Command]) -> list[Create]:
 
 
 def frames(commands: Iterable[Command]) -> list[dict[str, object]]:
-    return [json.loads(command.text) for command in commands if isinstance(command, Send)]
+    texts = [command.text for command in commands if isinstance(command, Send)]
+    return [json.loads(text) for text in texts] + [command.frame for command in commands if isinstance(command, Reply)]
 
 
 def codes(commands: Iterable[Command]) -> list[tuple[object, object, object]]:

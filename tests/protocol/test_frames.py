@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from openai.types.responses import ResponseSteerAcceptedEvent, ResponseSteerFailedEvent, ResponseSteerPendingEvent
 
 from responses_app.protocol import connection_errors
 from responses_app.protocol.errors import (
@@ -21,9 +22,13 @@ from responses_app.protocol.frames import (
     connection_expiring,
     error_frame,
     event_bytes,
+    interrupt_accepted,
     lane_suffix,
     ping,
+    reply_frame,
+    steer_accepted,
     steer_failed,
+    steer_pending,
 )
 
 
@@ -103,8 +108,43 @@ def test_the_warning(seconds: int, said: str) -> None:
     assert (frame["type"], frame["seconds_left"], frame["closes_at"]) == ("connection_expiring", seconds, 1_700_000_000)
 
 
-def test_steering_fails_with_what_was_sent() -> None:
-    frame = json.loads(steer_failed({"type": "response.steer", "input": [{"role": "user", "content": "x"}]}))
-    assert frame["steer"] == {"previous_response_id": None, "input": [{"role": "user", "content": "x"}]}
-    assert "id" not in frame["steer"]
-    assert frame["error"]["code"] == "steering_not_supported"
+STEER_FRAMES = {
+    "response.steer.accepted": (steer_accepted("steer_1", "resp_1"), ResponseSteerAcceptedEvent),
+    "response.steer.pending": (
+        steer_pending("steer_1", "resp_1", [{"type": "function_call_output", "call_id": "call_1", "name": "f"}]),
+        ResponseSteerPendingEvent,
+    ),
+    "response.steer.failed": (
+        steer_failed(
+            "invalid_input", "No.", "resp_1", [{"role": "user", "content": "x", "type": "message"}], "steer_1"
+        ),
+        ResponseSteerFailedEvent,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STEER_FRAMES)
+def test_answers_to_steering_are_what_the_sdk_reads(kind: str) -> None:
+    reply, event = STEER_FRAMES[kind]
+    frame = json.loads(reply_frame(reply, 7, "a"))
+    read = event.model_validate(frame, strict=True)
+    assert (read.type, read.sequence_number, read.stream_id) == (kind, 7, "a")
+    assert read.steer.id == "steer_1"
+    assert json.loads(read.model_dump_json(exclude_unset=True)) == frame, "nothing that the SDK does not know"
+
+
+def test_a_number_is_that_of_the_last_event_and_never_below_0() -> None:
+    assert json.loads(reply_frame(interrupt_accepted("resp_1"), -1)) == {
+        "type": "response.interrupt.accepted",
+        "sequence_number": 0,
+        "response_id": "resp_1",
+    }
+
+
+@pytest.mark.parametrize(("response_id", "given"), [(None, None), (7, {"a": 1}), ("resp_1", "x")])
+def test_what_was_sent_comes_back_with_a_refusal(response_id: object, given: object) -> None:
+    steer = steer_failed("invalid_input", "No.", response_id, given)["steer"]
+    assert steer == {
+        "previous_response_id": response_id if isinstance(response_id, str) else "",
+        "input": "" if given is None else given,
+    }

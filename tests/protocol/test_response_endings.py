@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.formats.harmony.encoding import encode_harmony
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.types import FinishReason
 from responses_app.protocol.commands import CallTool, Finish, Generate, Prefill
 from responses_app.protocol.errors import SERVER_STOPPED
@@ -12,6 +12,7 @@ from responses_app.protocol.inputs import (
     Failed,
     Mode,
     Prefilled,
+    Sampled,
     Sealed,
     Started,
     Stopped,
@@ -26,8 +27,10 @@ from tests.protocol.machines import (
     AT,
     BROKEN,
     CALL,
+    FIRST_CALL,
     HALF,
     PYTHON,
+    RESPONSE_ID,
     THOUGHT,
     count,
     ending_of,
@@ -38,6 +41,7 @@ from tests.protocol.machines import (
 )
 
 STOP, LENGTH, ABORT = FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT
+STOPPED = Sampled((), STOP)
 
 
 class TestBeginnings:
@@ -217,6 +221,45 @@ class TestStops:
         driver, command = told(Started(), *turn(PYTHON), Stopped(StopReason.STEERED), hosted=True)
         assert ending_of(command) == ("incomplete", "steered")
         assert driver.items[-1]["status"] == "incomplete"
+
+    @pytest.mark.parametrize(
+        "said", [CALL.removesuffix("<|call|>"), FIRST_CALL, f"{FIRST_CALL}<|start|>assistant{HALF}"]
+    )
+    @pytest.mark.parametrize("at_once", [False, True])
+    def test_a_turn_with_a_call_of_the_clients_goes_to_its_end(self, said: str, at_once: bool) -> None:
+        """What continues the response needs what came of the call, which only the client can tell."""
+        rest = "<|call|>" if said.endswith("}") else f"<|end|><|start|>assistant{ANSWER}"
+        driver, _ = told(Started(), TurnBegan(9), sampled(said))
+        assert driver.tell(Stopped(StopReason.STEERED)) is None
+        chunks = [sampled(rest, STOP)] if at_once else [*(Sampled([each]) for each in encode_harmony(rest)), STOPPED]
+        command = None
+        for chunk in chunks:
+            command = driver.tell(chunk) or command
+        assert ending_of(command) == ("completed", None)
+
+    def test_what_is_discarded_was_never_said(self) -> None:
+        driver, command = told(Started(), TurnBegan(9), sampled(THOUGHT + HALF), Stopped(StopReason.DISCARDED))
+        assert ending_of(command) == ("incomplete", "interrupted")
+        driver.tell(Ended(AT))
+        interrupted = driver.seen[-2]
+        assert interrupted["type"] == "response.output_item.interrupted"
+        assert (interrupted["response_id"], interrupted["output_index"]) == (RESPONSE_ID, 1)
+        response = driver.seen[-1]["response"]
+        assert [item["type"] for item in response["output"]] == ["reasoning"]
+        assert len(driver.machine.stream.messages) == 1
+        assert response["usage"]["output_tokens"] == count(THOUGHT + HALF), "it was sampled all the same"
+
+    def test_a_call_of_this_servers_that_is_discarded_is_not_in_the_chain(self) -> None:
+        driver, _ = told(Started(), *turn(PYTHON), Stopped(StopReason.DISCARDED), hosted=True)
+        assert driver.machine.stream.messages == []
+        assert types_of(driver)[-1] == "output_item.interrupted"
+
+    def test_what_was_said_before_an_interrupt_can_be_continued(self) -> None:
+        driver, _ = told(Started(), TurnBegan(9), sampled(HALF), Stopped(StopReason.INTERRUPTED))
+        [message] = driver.machine.stream.messages
+        [item] = driver.items
+        assert (item["status"], item["content"][0]["text"]) == ("incomplete", "Half of it")
+        assert "Half of it" in decode_tokens(message.tokens)
 
     def test_a_call_that_was_being_said_when_it_was_steered_is_finished_and_not_answered(self) -> None:
         driver, _ = told(Started(), TurnBegan(9), sampled(PYTHON.removesuffix("<|call|>")), hosted=True)

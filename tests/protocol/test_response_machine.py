@@ -66,7 +66,14 @@ finishes = st.sampled_from([FinishReason.STOP, FinishReason.STOP, FinishReason.L
 returns = st.lists(st.builds(ToolReturned, unicode_texts, st.booleans()), max_size=3)
 asked = st.builds(Asked, st.booleans(), st.sampled_from([None, Summaries.TEXT, Summaries.MODEL, Summaries.MODEL]))
 beginnings = st.sampled_from(
-    [Started(), Started(budget=20), Started(Mode.COMPACT_AND_ANSWER), Started(Mode.COMPACT, budget=5)]
+    [
+        Started(),
+        Started(budget=20),
+        Started(Mode.COMPACT_AND_ANSWER),
+        Started(Mode.COMPACT, budget=5),
+        Started(waits=True),
+        Started(budget=200, waits=True),
+    ]
 )
 
 
@@ -74,6 +81,7 @@ beginnings = st.sampled_from(
 def runs(draw: st.DrawFn, model: str) -> Driver:
     """Draw a response from its beginning to its end: turns, tools, compaction, and sometimes a stop in the middle."""
     driver = Driver(machine(FORMATS[model], hosted=draw(st.booleans()), one_call=draw(st.booleans())))
+    driver.outputs, driver.eager = draw(st.lists(unicode_texts, max_size=5)), draw(st.booleans())
     if draw(st.booleans()):
         driver.tell(Enqueued())
     if draw(st.integers(0, 3)):
@@ -86,7 +94,9 @@ def runs(draw: st.DrawFn, model: str) -> Driver:
 def replayed(driver: Driver, log: Iterable[Input]) -> Driver:
     """Feed a log to a new machine with the same tools."""
     stream = driver.machine.stream
-    again = Driver(machine(driver.machine._format, hosted=bool(stream._hosted), one_call=driver.machine._one_call))
+    again = Driver(
+        machine(driver.machine._format, hosted=bool(stream._hosted), one_call=driver.machine._cuts._one_call)
+    )
     for each in log:
         again.tell(each)
     return again

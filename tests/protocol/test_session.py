@@ -1,5 +1,6 @@
 """`WebSocketSession`: lanes, parents and limits."""
 
+import json
 import re
 
 import pytest
@@ -12,12 +13,10 @@ from responses_app.protocol.errors import (
     rate_limited,
     server_error,
 )
+from responses_app.protocol.frames import reply_frame
 from responses_app.protocol.resources import Status
-from responses_app.protocol.session import (
-    Send,
-    SessionLimits,
-    WebSocketSession,
-)
+from responses_app.protocol.session import SessionLimits, WebSocketSession
+from responses_app.protocol.steering import Reply, Send
 from tests.protocol.sessions import DEEP, LIMITS, codes, create, frames, link, run, session, started
 
 FOR_GOOD = [invalid_request("No."), server_error("req_1"), ApiError("Too large.", status=413)]
@@ -34,7 +33,7 @@ class TestFrames:
     def test_a_frame_that_is_no_object(self, frame: object) -> None:
         assert codes(session().receive(frame, 2)) == [(400, "invalid_json", None)]
 
-    @pytest.mark.parametrize("kind", [None, "response.cancel", 7, {}, "", "x" * 500])
+    @pytest.mark.parametrize("kind", [None, "response.inject", 7, {}, "", "x" * 500])
     def test_an_unknown_type(self, kind: object) -> None:
         frame = {} if kind is None else {"type": kind}
         commands = session().receive(frame, 2)
@@ -48,24 +47,22 @@ class TestFrames:
         for kind in known:
             assert "unknown_event_type" not in str(session().receive({"type": kind}, 2))
 
-    def test_steering_is_answered_and_returns_the_input(self) -> None:
-        frame = {"type": "response.steer", "previous_response_id": "resp_1", "input": "Faster!"}
-        [answer] = frames(session().receive(frame, 2))
-        assert answer["type"] == "response.steer.failed"
-        assert answer["error"]["code"] == "steering_not_supported"  # type: ignore[index]
-        assert answer["steer"] == {"previous_response_id": "resp_1", "input": "Faster!"}
-
     @pytest.mark.parametrize(
         "frame",
         [
             {"type": DEEP},
             {"type": "response.create", "stream_id": DEEP},
             {"type": "response.steer", "input": DEEP, "previous_response_id": DEEP},
+            {"type": "response.interrupt", "response_id": DEEP, "mode": DEEP},
+            {"type": "response.cancel", "response_id": DEEP},
         ],
     )
     def test_a_frame_that_is_nested_deeper_than_can_be_written(self, frame: dict[str, object]) -> None:
-        [answer] = frames(session().receive(frame, 2000))
-        assert answer["type"] in ("error", "response.steer.failed")
+        commands = session().receive(frame, 2000)
+        [answer] = frames(commands)
+        assert answer["type"] in ("error", "response.steer.failed", "response.interrupt.failed")
+        if isinstance(commands[0], Reply):
+            assert json.loads(reply_frame(commands[0].frame, 0))
 
     @pytest.mark.parametrize("lane", ["", "x" * 257, "a b", "ä", "a/b", 7, None, ["a"], "a\n", True])
     def test_a_lane_that_is_no_name(self, lane: object) -> None:
@@ -135,12 +132,12 @@ class TestLanes:
         assert [begun.lane for begun in started(connection.receive(*create("b")))] == ["b"]
 
     def test_sixteen_in_flight_by_default(self) -> None:
-        connection = WebSocketSession(SessionLimits(), opened=0)
+        connection = WebSocketSession(SessionLimits(), opened=0, new_id=str)
         begun = [create for n in range(32) for create in started(connection.receive(*create_on(n)))]
         assert len(begun) == connection.in_flight == 16
 
     def test_the_thirty_third_lane_is_refused_and_the_others_go_on(self) -> None:
-        connection = WebSocketSession(SessionLimits(), opened=0)
+        connection = WebSocketSession(SessionLimits(), opened=0, new_id=str)
         for number in range(32):
             [begun] = started(connection.receive(*create_on(number)))
             connection.ended(begun, Status.COMPLETED, None)

@@ -8,10 +8,10 @@ from responses_app.protocol.resources import Status
 from responses_app.protocol.session import (
     CancelRuns,
     Close,
-    Send,
     SessionLimits,
     WebSocketSession,
 )
+from responses_app.protocol.steering import Send
 from tests.protocol.sessions import codes, create, frames, link, session, started
 
 CLOSE = Close(1000, "websocket_connection_limit_reached")
@@ -36,7 +36,7 @@ class TestLifetime:
         assert connection.deadline() == 1060
 
     def test_the_warning_of_the_defaults(self) -> None:
-        connection = WebSocketSession(SessionLimits(), opened=0, unix_offset=1_000)
+        connection = WebSocketSession(SessionLimits(), opened=0, new_id=str, unix_offset=1_000)
         assert connection.deadline() == 3300
         [frame] = frames(connection.tick(3300))
         assert (frame["message"], frame["seconds_left"]) == ("Connection will close in 5 minutes", 300)

@@ -8,13 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from responses_app.protocol.errors import ApiError, invalid_request, overloaded, rate_limited, server_error
 from responses_app.protocol.resources import Status
-from responses_app.protocol.session import (
-    CancelRuns,
-    Close,
-    Command,
-    Create,
-)
-from tests.protocol.sessions import LIMITS, codes, create, link, session, started
+from responses_app.protocol.session import CancelRuns, Close, Command
+from responses_app.protocol.steering import Create, Reply, Stop
+from tests.protocol.sessions import LIMITS, codes, create, frames, link, session, started
+
+CALL = {"type": "function_call", "call_id": "call_1", "name": "f", "status": "completed"}
 
 PROBLEMS = (overloaded("No.", retry_after=1), rate_limited("Full."), server_error("req_1"), invalid_request("No."))
 ENDS = (
@@ -38,7 +36,11 @@ class Lanes(RuleBasedStateMachine):
         self.refusals: Counter[int] = Counter()
         self.running: dict[str | None, Create] = {}
         self.latest: dict[str | None, str] = {}  # the response that each lane remembers
+        self.names: dict[str | None, str] = {}  # of the responses that run and were named
+        self.said: set[str] = set()  # steering that was accepted, and neither applied nor given back
         self.cut = self.closed = False
+        self.named = 0
+        self.every: set[str] = set()
 
     def follow(self, commands: list[Command]) -> None:
         assert not (self.closed and commands), "nothing after the close"
@@ -46,12 +48,22 @@ class Lanes(RuleBasedStateMachine):
             assert not self.cut, "nothing starts after the end"
             assert begun.lane not in self.running, "one at a time on a lane"
             self.running[begun.lane] = begun
-            self.begun[begun.lane].append(begun.fields["n"])  # type: ignore[arg-type]
+            if not begun.is_successor:
+                self.begun[begun.lane].append(begun.fields["n"])  # type: ignore[arg-type]
+            assert {steer.id for steer in begun.steers} <= self.said, "it is applied once"
         if CancelRuns() in commands:
             assert self.running
             assert not self.cut, "once"
             assert not codes(commands), "no error frame while something has yet to end"
             self.cut = True
+        for frame in frames(commands):
+            steer_id = str(frame.get("steer", {}).get("id"))  # type: ignore[attr-defined]
+            if frame["type"] == "response.steer.accepted":
+                self.said.add(steer_id)
+            elif frame["type"] == "response.steer.failed" and steer_id != "None":
+                self.said.remove(steer_id)
+            elif frame["type"] == "response.steer.pending":
+                assert steer_id in self.said
         if any(isinstance(command, Close) for command in commands):
             assert not self.running, "nothing is cut without a word"
             self.closed = True
@@ -71,26 +83,53 @@ class Lanes(RuleBasedStateMachine):
         else:
             self.accepted[lane].append(self.sent)
 
+    @precondition(lambda self: set(self.running) - set(self.names))
+    @rule(data=st.data())
+    def name(self, data: st.DataObject) -> None:
+        """A create has its response; what was said for it is applied by that."""
+        lane = data.draw(st.sampled_from(sorted(set(self.running) - set(self.names), key=str)))
+        begun = self.running[lane]
+        self.named += 1
+        self.names[lane] = f"resp_named_{self.named}"
+        self.said -= {steer.id for steer in begun.steers}
+        self.connection.started(begun, self.names[lane])
+
+    @precondition(lambda self: self.names and not self.closed)
+    @rule(data=st.data())
+    def steer(self, data: st.DataObject) -> None:
+        lane = data.draw(st.sampled_from(sorted(self.names, key=str)))
+        frame = {"type": "response.steer", "previous_response_id": self.names[lane], "input": "x"}
+        commands = self.connection.receive(frame, 10)
+        assert {type(command) for command in commands} <= {Reply, Stop}
+        self.follow(commands)
+
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), ending=st.sampled_from(ENDS))
-    def end(self, data: st.DataObject, ending: tuple[Status, ApiError | None]) -> None:
+    @rule(data=st.data(), ending=st.sampled_from(ENDS), called=st.booleans())
+    def end(self, data: st.DataObject, ending: tuple[Status, ApiError | None], called: bool) -> None:
         status, problem = ending
         lane = data.draw(st.sampled_from(list(self.running)))
         begun = self.running.pop(lane)
-        known = link(f"resp_{begun.fields['n']}") if status in (Status.COMPLETED, Status.INCOMPLETE) else None
+        name = self.names.pop(lane, f"resp_{begun.fields['n']}")
+        known = link(name) if status in (Status.COMPLETED, Status.INCOMPLETE) else None
+        if name.startswith("resp_named"):
+            self.every.add(name)
+        else:  # it ended without a name: only tests do that
+            self.said -= {steer.id for steer in begun.steers}
         if known is not None:
             self.latest[lane] = known.response_id
         elif status is Status.FAILED:
             self.evict(begun, problem)
-        self.follow(self.connection.ended(begun, status, known, problem))
+        self.follow(self.connection.ended(begun, status, known, problem, [CALL] if called else []))
 
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: set(self.running) - set(self.names))
     @rule(data=st.data(), problem=st.sampled_from(PROBLEMS))
     def refuse(self, data: st.DataObject, problem: ApiError) -> None:
-        begun = self.running.pop(data.draw(st.sampled_from(list(self.running))))
-        self.evict(begun, problem)
+        lane = data.draw(st.sampled_from(sorted(set(self.running) - set(self.names), key=str)))
+        begun = self.running.pop(lane)
+        if not begun.is_successor:
+            self.evict(begun, problem)
         commands = self.connection.refused(begun, problem)
-        assert codes(commands)[0][0] == problem.status
+        assert begun.is_successor or codes(commands)[0][0] == problem.status
         self.follow(commands)
 
     def evict(self, begun: Create, problem: ApiError | None) -> None:
@@ -117,8 +156,7 @@ class Lanes(RuleBasedStateMachine):
 
     @invariant()
     def what_can_be_continued_is_remembered(self) -> None:
-        for number in range(1, self.sent + 1):
-            response_id = f"resp_{number}"
+        for response_id in [*(f"resp_{number}" for number in range(1, self.sent + 1)), *self.every]:
             remembered = self.connection.recall(response_id) is not None
             assert remembered == (response_id in self.latest.values()), response_id
 
@@ -126,6 +164,8 @@ class Lanes(RuleBasedStateMachine):
         """Whatever was accepted is started in the end, once, unless the connection's life is over."""
         while self.running:
             begun = self.running.pop(next(iter(self.running)))
+            self.said -= {steer.id for steer in begun.steers} if begun.lane not in self.names else set()
+            self.names.pop(begun.lane, None)
             self.follow(self.connection.ended(begun, Status.COMPLETED, None))
         if not self.closed:
             assert {lane: n for lane, n in self.begun.items() if n} == {

@@ -24,6 +24,7 @@ from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
 from responses_app.runs.journal import Waiter
 from responses_app.runs.log import LiveLogs
+from responses_app.runs.outputs import GivenOutputs
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.runs.rebuilding import Machines
@@ -183,6 +184,12 @@ class FakeOthers:
     async def ask_to_cancel(self, response_id: str) -> bool:
         return self._tell("cancel", [response_id])
 
+    async def ask_to_take(self, told: JsonObject) -> JsonObject | None:
+        if not self.reaches_others:
+            return None
+        answers = [await site.outputs.take_here(told) for site in self.sites]
+        return next((answer for answer in answers if answer is not None), None)
+
     async def ask_to_forget(self, response_ids: Collection[str]) -> bool:
         return self._tell("forget", response_ids)
 
@@ -217,6 +224,7 @@ class Site:
     conversations: FakeConversations = field(default_factory=FakeConversations)
     max_lag_bytes: int = 1_000_000
     delta_seconds: float = 0.0
+    tool_seconds: float = 300.0
     store_responses: bool = True
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
     model_format: ModelFormat = field(default_factory=HarmonyFormat)
@@ -251,6 +259,7 @@ class Site:
                 tiers=self.tiers,
                 worker=self.worker,
                 delta_seconds=self.delta_seconds,
+                tool_seconds=self.tool_seconds,
             ),
             live=self.live,
         )
@@ -269,11 +278,14 @@ class Site:
             followers=self.followers,
             others=self.others,
         )
+        self.outputs = GivenOutputs(self.store, self.registry, others=self.others)
         self.others.connect(self)
 
-    async def begin(self, *, project: str = "default", transport: str = "test", **fields: object) -> "Reading":
+    async def begin(
+        self, *, project: str = "default", transport: str = "test", awaits_tools: bool = False, **fields: object
+    ) -> "Reading":
         """Start a run and attach a reader."""
-        origin = Origin(transport=transport, project=project, request_id="req_1")
+        origin = Origin(transport=transport, project=project, request_id="req_1", awaits_tools=awaits_tools)
         return Reading(self, await self.service.create(parse_create(fields, engine_fields=True), origin))
 
     async def follow(self, response_id: str, *, starting_after: int | None = None) -> "Reading":

@@ -283,16 +283,3 @@ async def test_a_response_that_runs_elsewhere_cannot_be_continued_yet(socket: So
 async def test_stream_and_background_mean_nothing_here(socket: Socket, fields: Frame) -> None:
     response = await socket.ask("Hello", store=False, **fields)
     assert response["background"] is False
-
-
-async def test_steering_is_answered_as_not_supported(socket: Socket) -> None:
-    parent = await socket.ask("One")
-    steer = {"previous_response_id": parent["id"], "input": "Shorter!"}
-    await socket.send({"type": "response.steer", **steer})
-    failed = await socket.next()
-    assert failed["type"] == "response.steer.failed"
-    assert failed["steer"] == steer
-    assert failed["error"]["code"] == "steering_not_supported"
-    assert failed["error"]["type"] == "invalid_request_error"
-    assert isinstance(failed["sequence_number"], int)
-    await socket.ask("Still here")

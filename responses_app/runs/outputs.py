@@ -1,0 +1,92 @@
+"""`GivenOutputs`: what clients say came of calls goes to the run that waits for it, here or on another worker.
+
+An output that was accepted is kept: the worker that runs the response answers once the output is in its log, and
+whoever goes on with the response has it from there.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from responses_app.protocol.errors import ApiError, JsonObject, overloaded, response_not_found
+from responses_app.protocol.inputs import OutputGiven
+from responses_app.protocol.resources import RUNNING
+from responses_app.protocol.tool_outputs import as_json, from_json, not_waiting
+from responses_app.runs.history import store_away
+from responses_app.runs.others import OtherWorkers
+from responses_app.runs.registry import RunRegistry
+from responses_app.runs.run import ResponseRun
+from responses_app.stores.base import BaseResponseStore, StoreError
+
+logger = logging.getLogger("respsite.runs")
+
+_ERROR = ("message", "status", "type", "code", "param", "retry_after")
+
+
+class GivenOutputs:
+    """One per process."""
+
+    def __init__(self, store: BaseResponseStore, registry: RunRegistry, *, others: OtherWorkers | None = None) -> None:
+        self._store = store
+        self._registry = registry
+        self._others = others
+
+    async def give(self, project: str, response_id: str, given: OutputGiven) -> None:
+        """Give an output to the response that waits for it; it is kept when this returns.
+
+        Raises `ApiError`: 404 for an unknown response or call, 409 where nobody waits for it (any more), 503 where the
+        worker that runs the response cannot be reached, or cannot keep it.
+        """
+        run = self._run(project, response_id)
+        if run is not None:
+            await _take(run, given)
+            return
+        try:
+            stored = await self._store.response(project, response_id)
+        except StoreError as error:
+            raise store_away() from error
+        if stored is not None and stored["status"] not in RUNNING:
+            raise not_waiting(response_id)
+        await self._give_elsewhere(project, response_id, given, is_stored=stored is not None)
+
+    async def take_here(self, told: Mapping[str, object]) -> JsonObject | None:
+        """Take what another worker was given; return what came of that, None where the response does not run here."""
+        run = self._run(str(told["project"]), str(told["response_id"]))
+        if run is None:
+            return None
+        try:
+            await _take(run, from_json(told))
+        except ApiError as error:
+            return {"error": {name: getattr(error, name) for name in _ERROR}}
+        return {}
+
+    def _run(self, project: str, response_id: str) -> ResponseRun | None:
+        """Return a response that runs here; also one that is not stored, which other doors do not find by its id."""
+        run = self._registry.find(project, response_id)
+        return run if run is not None and not run.journal.closed and not run.lost else None
+
+    async def _give_elsewhere(self, project: str, response_id: str, given: OutputGiven, *, is_stored: bool) -> None:
+        """Give it to whichever worker runs the response. One that is not stored is known to that worker alone."""
+        answer = None
+        if self._others is not None and self._others.reaches_others:
+            answer = await self._others.ask_to_take({"project": project, "response_id": response_id, **as_json(given)})
+        elif is_stored:
+            raise overloaded(
+                "Another worker runs this response, and workers reach each other through Redis only (REDIS_URL).",
+                retry_after=5,
+            )
+        if answer is None:
+            if not is_stored:
+                raise response_not_found(response_id)
+            raise overloaded("The worker that runs this response did not answer. Try again.", retry_after=5)
+        error = answer.get("error")
+        if isinstance(error, dict):
+            raise ApiError(str(error["message"]), **{name: error[name] for name in _ERROR[1:]})
+
+
+async def _take(run: ResponseRun, given: OutputGiven) -> None:
+    run.take_output(given)
+    try:
+        await run.keep_inputs()
+    except StoreError as problem:
+        logger.error("response %s: an output of a tool is not kept yet: %s", run.response_id, problem)
+        raise store_away() from problem

@@ -1,0 +1,390 @@
+"""A run that waits for what its client says of calls: here, on another worker, beside a stop, across a takeover."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from engine.formats.harmony.encoding import decode_tokens
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.input_codec import decode, encode
+from responses_app.protocol.inputs import Ended, Input, OutputGiven, TimedOut, WaitBegan
+from responses_app.runs import run as run_module
+from responses_app.runs.registry import RunLimits
+from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoreError, WorkerState
+from tests.protocol.laws import assert_laws
+from tests.runs.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, FakeOthers, FakeStore, Reading, Site
+from tests.waiting import eventually
+
+CALL = CALL_F.removeprefix(THOUGHT)
+FIRST_CALL = CALL_F.replace("<|call|>", "<|end|>")
+TWO_CALLS = f"{FIRST_CALL}<|start|>assistant{CALL}"
+
+
+@pytest.fixture(autouse=True)
+async def closed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Close every site of a test: what waits keeps its log meanwhile."""
+    sites: list[Site] = []
+    prepare = Site.__post_init__
+
+    def noted(site: Site) -> None:
+        prepare(site)
+        sites.append(site)
+
+    monkeypatch.setattr(Site, "__post_init__", noted)
+    yield
+    for site in sites:
+        site.store.failure, site.store.gate = None, None
+        await site.registry.aclose()
+        await site.followers.aclose()
+        await site.live.aclose()
+
+
+def given(call_id: str, text: str = "18 °C") -> OutputGiven:
+    return OutputGiven(call_id, text, text)
+
+
+async def waits(site: Site, *, calls: int = 1, **fields: object) -> tuple[Reading, list[str]]:
+    """Begin a response, read it until it waits; return its reader and its calls."""
+    options = {"input": "hi", "tools": [TOOL_F], "awaits_tools": True, "transport": "sse", **fields}
+    reading = await site.begin(**options)  # type: ignore[arg-type]
+    await eventually(lambda: is_waiting(reading))
+    assert len(call_ids(reading)) == calls
+    return reading, call_ids(reading)
+
+
+def is_waiting(reading: Reading) -> bool:
+    reading.take()
+    return getattr(reading.run._machine.due, "until", None) is not None
+
+
+def call_ids(reading: Reading) -> list[str]:
+    """Return the calls that were said so far."""
+    reading.take()
+    done = [event["item"] for event in reading.events if event["type"] == "response.output_item.done"]
+    return [str(item["call_id"]) for item in done if item["type"] == "function_call"]  # type: ignore[index]
+
+
+async def refused(site: Site, response_id: str, output: OutputGiven) -> tuple[int, str | None]:
+    """Give an output that is not taken; return why: status and param."""
+    with pytest.raises(ApiError) as caught:
+        await site.outputs.give("default", response_id, output)
+    return caught.value.status, caught.value.param
+
+
+async def test_it_goes_on_in_the_same_stream() -> None:
+    site = Site(FakeEngine([CALL_F, ANSWER]))
+    reading, [call_id] = await waits(site)
+    response_id = reading.reader.response_id
+    assert site.engine.running == 0
+    assert (await site.responses.response("default", response_id))["status"] == "in_progress"
+    await site.outputs.give("default", response_id, given(call_id))
+    events = await reading.to_the_end()
+    assert_laws(events)
+    response = events[-1]["response"]
+    kinds = [item["type"] for item in response["output"]]  # type: ignore[index]
+    assert kinds == ["reasoning", "function_call", "function_call_output", "message"]
+    first, second = site.engine.prompts
+    assert second[: len(first)] == first
+    assert "18 °C" in decode_tokens(second[len(first) :])
+
+
+async def test_a_continuation_has_the_very_tokens() -> None:
+    site = Site(FakeEngine([CALL, ANSWER, ANSWER]))
+    reading, [call_id] = await waits(site)
+    await site.outputs.give("default", reading.reader.response_id, given(call_id))
+    await reading.to_the_end()
+    await site.ask(input="And?", previous_response_id=reading.reader.response_id, tools=[TOOL_F])
+    _, second, third = site.engine.prompts
+    assert third[: len(second)] == second
+
+
+async def test_a_client_that_sends_all_items_again_needs_no_more() -> None:
+    site = Site(FakeEngine([CALL, ANSWER, ANSWER]))
+    reading, [call_id] = await waits(site)
+    await site.outputs.give("default", reading.reader.response_id, given(call_id))
+    response = (await reading.to_the_end())[-1]["response"]
+    said = [{"role": "user", "content": "hi"}, *response["output"]]  # type: ignore[index]
+    await site.ask(input=[*said, {"role": "user", "content": "And?"}], tools=[TOOL_F])
+    _, second, third = site.engine.prompts
+    assert third[: len(second)] == second
+
+
+async def test_several_calls_and_each_mistake() -> None:
+    site = Site(FakeEngine([TWO_CALLS, ANSWER]))
+    reading, [first, second] = await waits(site, calls=2)
+    response_id = reading.reader.response_id
+    assert await refused(site, response_id, given("call_nobody")) == (404, "tool_call_id")
+    assert await refused(site, "resp_nobody", given(first)) == (404, "response_id")
+    await site.outputs.give("default", response_id, given(second, "b"))
+    assert await refused(site, response_id, given(second, "again")) == (409, "tool_call_id")
+    with pytest.raises(ApiError) as foreign:
+        await site.outputs.give("other", response_id, given(first))
+    assert foreign.value.status == 404
+    await site.outputs.give("default", response_id, given(first, "a"))
+    events = await reading.to_the_end()
+    outputs = [item["output"] for item in events[-1]["response"]["output"] if "output" in item]  # type: ignore[index]
+    assert outputs == ["a", "b"]
+    assert await refused(site, response_id, given(first)) == (409, "response_id"), "it has ended"
+
+
+async def test_two_at_once_are_one() -> None:
+    site = Site(FakeEngine([CALL_F, ANSWER]))
+    reading, [call_id] = await waits(site)
+    give = site.outputs.give
+    answers = await asyncio.gather(
+        *(give("default", reading.reader.response_id, given(call_id, text)) for text in ("a", "b")),
+        return_exceptions=True,
+    )
+    assert answers[0] is None
+    assert isinstance(answers[1], ApiError)
+    assert answers[1].status == 409
+    await reading.to_the_end()
+    assert len(site.engine.requests) == 2
+
+
+async def test_one_that_does_not_wait_takes_nothing() -> None:
+    waiting = asyncio.Event()
+    site = Site(FakeEngine([[FIRST_CALL, waiting, f"<|start|>assistant{CALL}"]]))
+    reading = await site.begin(input="hi", tools=[TOOL_F], transport="sse")
+    await eventually(lambda: len(call_ids(reading)) == 1)
+    assert await refused(site, reading.reader.response_id, given(call_ids(reading)[0])) == (409, "response_id")
+    waiting.set()
+    assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+
+
+async def test_an_output_may_come_while_the_model_still_speaks() -> None:
+    speaks = asyncio.Event()
+    rest = f"<|start|>assistant{CALL}"
+    site = Site(FakeEngine([[FIRST_CALL, speaks, rest], ANSWER]))
+    reading = await site.begin(input="hi", tools=[TOOL_F], transport="sse", awaits_tools=True)
+    await eventually(lambda: len(call_ids(reading)) == 1)
+    await site.outputs.give("default", reading.reader.response_id, given(call_ids(reading)[0], "early"))
+    speaks.set()
+    await eventually(lambda: is_waiting(reading))
+    await site.outputs.give("default", reading.reader.response_id, given(call_ids(reading)[1], "late"))
+    events = await reading.to_the_end()
+    outputs = [item["output"] for item in events[-1]["response"]["output"] if "output" in item]  # type: ignore[index]
+    assert outputs == ["early", "late"]
+
+
+async def test_time_runs_out() -> None:
+    site = Site(FakeEngine([CALL_F, ANSWER]), tool_seconds=0.05)
+    reading, [call_id] = await waits(site)
+    events = await reading.to_the_end()
+    error = events[-1]["response"]["error"]  # type: ignore[index]
+    assert (events[-1]["type"], "RESPONSES_TOOL_TIMEOUT" in error["message"]) == ("response.failed", True)
+    assert await refused(site, reading.reader.response_id, given(call_id)) == (409, "response_id")
+    assert len(site.engine.requests) == 1
+
+
+@pytest.mark.parametrize("order", ["output first", "cancel first"])
+async def test_an_output_and_a_cancellation_at_once(order: str) -> None:
+    """Whatever comes first: the response ends as cancelled, and nothing runs on."""
+    site = Site(FakeEngine([CALL_F, [asyncio.Event(), ANSWER]]))
+    reading, [call_id] = await waits(site)
+    run = reading.run
+    if order == "cancel first":
+        site.registry.cancel(run, reason="test")
+        await asyncio.sleep(0)
+        run.take_output(given(call_id))
+    else:
+        run.take_output(given(call_id))
+        site.registry.cancel(run, reason="test")
+    events = await reading.to_the_end()
+    assert events[-1]["response"]["status"] == "cancelled"  # type: ignore[index]
+    await eventually(lambda: len(site.registry) == 0)
+    assert site.engine.running == 0
+
+
+async def test_a_reader_that_leaves_ends_it_as_any_other() -> None:
+    site = Site(FakeEngine([CALL_F, ANSWER]))
+    reading, [call_id] = await waits(site)
+    response_id = reading.reader.response_id
+    reading.leave()
+    await eventually(lambda: len(site.registry) == 0)
+    assert (await site.responses.response("default", response_id))["status"] == "cancelled"
+    assert await refused(site, response_id, given(call_id)) == (409, "response_id")
+
+
+async def test_with_a_reconnect_grace_it_goes_on_without_its_reader() -> None:
+    limits = RunLimits(max_runs=10, reconnect_grace=30)
+    site = Site(FakeEngine([CALL_F, ANSWER]), run_limits=limits)
+    reading, [call_id] = await waits(site)
+    response_id, last = reading.reader.response_id, len(reading.events) - 1
+    reading.leave()
+    await site.outputs.give("default", response_id, given(call_id))
+    again = await site.follow(response_id, starting_after=last)
+    assert_laws([*reading.events, *await again.to_the_end()])
+
+
+async def test_it_is_deleted_while_it_waits() -> None:
+    site = Site(FakeEngine([CALL_F, ANSWER]))
+    reading, [call_id] = await waits(site)
+    await site.responses.delete("default", reading.reader.response_id)
+    assert await refused(site, reading.reader.response_id, given(call_id)) == (404, "response_id")
+    await eventually(lambda: len(site.registry) == 0)
+
+
+async def test_one_that_is_not_stored_takes_outputs_too() -> None:
+    site = Site(FakeEngine([CALL_F, ANSWER]))
+    reading, [call_id] = await waits(site, store=False, transport="websocket")
+    await site.outputs.give("default", reading.reader.response_id, given(call_id))
+    assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+    assert await refused(site, reading.reader.response_id, given(call_id)) == (404, "response_id")
+
+
+async def test_a_server_that_stops_ends_it() -> None:
+    site = Site(FakeEngine([CALL_F, ANSWER]))
+    reading, _ = await waits(site)
+    await site.registry.aclose()
+    assert (await reading.to_the_end())[-1]["type"] == "response.failed"
+
+
+async def test_in_the_background_it_goes_to_another_worker_at_once() -> None:
+    store = FakeStore()
+    site = Site(FakeEngine([CALL_F, ANSWER]), store, worker="stops")
+    reading, [call_id] = await waits(site, background=True)
+    response_id = reading.reader.response_id
+    async with asyncio.timeout(5):
+        await site.registry.aclose(grace=60)
+    heir = Site(FakeEngine([ANSWER]), store, worker="heir")
+    await store.beat(WorkerState(id="heir", started_at=0.0))
+    [claimed] = (await store.reclaim("heir", dead_before=0.0)).claimed
+    await heir.service.run_again(claimed)
+    await heir.outputs.give("default", response_id, given(call_id))
+    again = await heir.follow(response_id)
+    events = await again.to_the_end()
+    assert_laws(events)
+    assert events[: len(reading.events)] == reading.events
+
+
+class TestOtherWorkers:
+    async def test_the_one_that_runs_it_takes_it(self) -> None:
+        store, others = FakeStore(), FakeOthers()
+        owner = Site(FakeEngine([CALL_F, ANSWER]), store, others=others, worker="owner")
+        other = Site(FakeEngine(), store, others=others, worker="other")
+        reading, [call_id] = await waits(owner)
+        response_id = reading.reader.response_id
+        assert await refused(other, response_id, given("call_nobody")) == (404, "tool_call_id")
+        await reading.run.keep_inputs()
+        seen = await other.responses.response("default", response_id)
+        assert seen == await owner.responses.response("default", response_id)
+        assert seen["output"][-1]["call_id"] == call_id, "who polls it there knows what to answer"
+        await other.outputs.give("default", response_id, given(call_id))
+        assert await refused(other, response_id, given(call_id)) in [(409, "tool_call_id"), (409, "response_id")]
+        assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+
+    async def test_one_that_is_not_stored_is_found_by_asking(self) -> None:
+        others = FakeOthers()
+        owner = Site(FakeEngine([CALL_F, ANSWER]), others=others)
+        other = Site(FakeEngine(), others=others)
+        reading, [call_id] = await waits(owner, store=False)
+        assert await refused(other, "resp_nobody", given(call_id)) == (404, "response_id")
+        await other.outputs.give("default", reading.reader.response_id, given(call_id))
+        assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+
+    async def test_without_redis_it_is_refused_and_goes_on(self) -> None:
+        store, others = FakeStore(), FakeOthers(reaches_others=False)
+        owner = Site(FakeEngine([CALL_F, ANSWER]), store, others=others, worker="owner")
+        other = Site(FakeEngine(), store, others=others, worker="other")
+        reading, [call_id] = await waits(owner)
+        with pytest.raises(ApiError) as caught:
+            await other.outputs.give("default", reading.reader.response_id, given(call_id))
+        assert caught.value.status == 503
+        assert "REDIS_URL" in caught.value.message
+        await owner.outputs.give("default", reading.reader.response_id, given(call_id))
+        assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+
+
+class TestLog:
+    async def test_it_is_kept_before_it_is_acknowledged(self) -> None:
+        site = Site(FakeEngine([CALL_F, [asyncio.Event(), ANSWER]]))
+        reading, [call_id] = await waits(site, background=True)
+        await site.outputs.give("default", reading.reader.response_id, given(call_id))
+        stored = await site.store.log("default", reading.reader.response_id)
+        assert stored is not None
+        assert given(call_id) in list(decode(stored.data))
+
+    async def test_where_it_cannot_be_kept_that_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("responses_app.runs.log.KEEP_SECONDS", 0.05)
+        site = Site(FakeEngine([CALL_F, [asyncio.Event(), ANSWER]]))
+        reading, [call_id] = await waits(site, background=True)
+        site.store.failure = StoreError("away")
+        with pytest.raises(ApiError) as caught:
+            await site.outputs.give("default", reading.reader.response_id, given(call_id))
+        assert caught.value.status == 503
+        site.store.failure = None
+        assert await refused(site, reading.reader.response_id, given(call_id)) == (409, "tool_call_id")
+
+
+async def left(inputs: Sequence[Input], accepted: AcceptedResponse) -> tuple[Site, AcceptedResponse]:
+    """Leave a response as a worker did that died behind these inputs; return a site that has claimed it."""
+    store = FakeStore()
+    await store.accept(replace(accepted, claim=Claim("dead", 1), again=False))
+    site = Site(FakeEngine([ANSWER]), store, worker="heir")
+    log = encode(inputs)
+    response_id = accepted.response["id"]
+    await store.append([LogAppend(response_id=response_id, claim=Claim("dead", 1), position=0, data=log)])
+    await store.beat(WorkerState(id="heir", started_at=0.0))
+    [claimed] = (await store.reclaim("heir", dead_before=10**11)).claimed
+    return site, claimed
+
+
+async def undisturbed() -> tuple[AcceptedResponse, list[Input], list[JsonObject]]:
+    """Run a background response with two calls to its end; return it as it was accepted, its inputs and events."""
+    site = Site(FakeEngine([TWO_CALLS, ANSWER]))
+    accepted: list[AcceptedResponse] = []
+    accept = site.store.accept
+
+    async def noted(each: AcceptedResponse) -> None:
+        accepted.append(each)
+        await accept(each)
+
+    site.store.accept = noted  # type: ignore[method-assign]
+    reading, calls = await waits(site, calls=2, background=True)
+    for call_id in reversed(calls):
+        await site.outputs.give("default", reading.reader.response_id, given(call_id, f"of {call_id}"))
+    events = await reading.to_the_end()
+    stored = await site.store.log("default", reading.reader.response_id)
+    assert stored is not None
+    return accepted[0], list(decode(stored.data)), events
+
+
+async def test_a_takeover_at_every_input_gives_the_same_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "TAKEOVER_SECONDS", 30.0)
+    accepted, inputs, events = await undisturbed()
+    assert accepted.request is not None
+    assert accepted.request["tool_mode"] == "wait"
+    began = next(index for index, each in enumerate(inputs) if isinstance(each, WaitBegan))
+    for cut in range(began, len(inputs)):
+        site, claimed = await left(inputs[:cut], accepted)
+        await site.service.run_again(claimed)
+        heir = await site.follow(accepted.response["id"])
+        for output in inputs[cut:]:
+            if isinstance(output, OutputGiven):
+                await eventually(lambda: is_waiting(heir))  # noqa: B023
+                await site.outputs.give("default", accepted.response["id"], output)
+        assert await heir.to_the_end() == events
+
+
+@pytest.mark.parametrize("mercy", [0.02, 30.0])
+async def test_the_deadline_survives_a_takeover(monkeypatch: pytest.MonkeyPatch, mercy: float) -> None:
+    """It passed while nobody ran the response; there is a little time left for what could not be given meanwhile."""
+    monkeypatch.setattr(run_module, "TAKEOVER_SECONDS", mercy)
+    accepted, inputs, _ = await undisturbed()
+    began = next(index for index, each in enumerate(inputs) if isinstance(each, WaitBegan))
+    site, claimed = await left([*inputs[:began], WaitBegan(NOW - 1)], accepted)
+    await site.service.run_again(claimed)
+    heir = await site.follow(accepted.response["id"])
+    if mercy > 1:
+        for output in inputs:
+            if isinstance(output, OutputGiven):
+                await site.outputs.give("default", accepted.response["id"], output)
+    last = (await heir.to_the_end())[-1]
+    assert last["type"] == ("response.failed" if mercy < 1 else "response.completed")
+    stored = await site.store.log("default", accepted.response["id"])
+    assert stored is not None
+    kinds = {type(each) for each in decode(stored.data)}
+    assert (TimedOut in kinds, Ended in kinds) == (mercy < 1, True)
