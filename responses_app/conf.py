@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from responses_app.protocol.dialects import KNOWN as KNOWN_DIALECTS
-from responses_app.protocol.dialects import OPENAI, Dialect, parse_dialect
+from responses_app.protocol.dialects import OPENAI, PRESETS, Dialect, parse_dialect
 from responses_app.protocol.tiers import TIERS
 
 KIB, MIB = 1024, 1024 * 1024
@@ -95,7 +94,8 @@ def _dialect(value: str) -> Dialect:
     try:
         return parse_dialect(value)
     except ValueError:
-        raise ValueError(f"{KNOWN_DIALECTS}; several are separated by commas") from None
+        names = ", ".join(PRESETS)
+        raise ValueError(f"the presets {names}, and switches (see Dialects), separated by commas") from None
 
 
 def _origins(value: str) -> tuple[str, ...]:
@@ -237,6 +237,10 @@ class Settings:
     responses_dialect: Dialect = _setting(
         OPENAI, _dialect, "how events are worded: presets and switches, separated by commas (see Dialects)",
         default_text="openai",
+    )  # fmt: skip
+    responses_compatibility_mode: bool = _setting(
+        True, _flag, "refuse fields that only vLLM knows; `false` takes them (see Fields of the engine)",
+        default_text="on",
     )  # fmt: skip
     responses_usage_per_turn: bool = _setting(
         False, _flag, "`usage` has lists of each turn's tokens beside the sums; some clients break on them",

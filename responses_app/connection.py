@@ -22,7 +22,7 @@ from responses_app.protocol.connection_errors import message_too_large, not_json
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.frames import error_frame, event_bytes, lane_suffix, ping
-from responses_app.protocol.requests import only_known, parse_create
+from responses_app.protocol.requests import only_known
 from responses_app.protocol.session import CancelRuns, Close, Command, Create, Send, Start, WebSocketSession
 from responses_app.runs.journal import ReaderTooSlow, gather
 from responses_app.runs.plan import PROJECT, Origin
@@ -167,7 +167,7 @@ class Connection:
         origin = Origin(transport="websocket", project=PROJECT, request_id=self.id)
         try:
             fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
-            request = await self._site.reader.run(create.size, partial(parse_create, fields))
+            request = await self._site.reader.run(create.size, partial(self._site.parse_create, fields))
             reader = await self._site.service.create(
                 request, origin, recall=lambda id: self._recall(create, id), dialect=self._dialect
             )

@@ -98,7 +98,7 @@ class Response(models.Model):
 
 class ChainPart(models.Model):
     """One response's part of a chain, see `protocol.chain.LinkTokens`; `tokens` and `lengths` are little-endian 32-bit
-    numbers, `calls` the function calls in it (call_id → name)."""
+    numbers, `calls` the calls in it, see `rows.calls_text`."""
 
     id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     project = models.CharField(max_length=64, default="default")

@@ -21,7 +21,9 @@ from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.memory import MemoryConnectionLimit
 from responses_app.protocol import ids
 from responses_app.protocol.dialects import Dialect, requested_dialect
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import IdFactory
+from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session import SessionLimits
 from responses_app.protocol.tiers import ServiceTiers
@@ -83,6 +85,10 @@ class Site:
         """Return the dialect that a request asks for by its header. Raises `ApiError` (400) for one not known."""
         settings = self.settings
         return requested_dialect(header, settings.responses_dialect, usage_per_turn=settings.responses_usage_per_turn)
+
+    def parse_create(self, data: JsonObject) -> CreateRequest:
+        """Validate a request, with the fields that this server takes. Raises `ApiError`."""
+        return parse_create(data, engine_fields=not self.settings.responses_compatibility_mode)
 
     async def start(self) -> None:
         """Start what must run before anything is served; the engine goes on loading beside."""

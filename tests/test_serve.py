@@ -119,6 +119,7 @@ def test_every_older_flag_is_its_setting(tmp_path: Path) -> None:
         "--responses-store-ttl": ("RESPONSES_STORE_TTL", "3600"),
         "--responses-store-max-entries": ("RESPONSES_STORE_MAX_ENTRIES", "8"),
         "--responses-store-max-bytes": ("RESPONSES_STORE_MAX_BYTES", "9000"),
+        "--responses-compatibility-mode": ("RESPONSES_COMPATIBILITY_MODE", "false"),
         "--responses-default-service-tier": ("RESPONSES_DEFAULT_SERVICE_TIER", "flex"),
         "--responses-allowed-service-tiers": ("RESPONSES_ALLOWED_SERVICE_TIERS", "auto,flex"),
         "--reasoning-encryption-key": ("REASONING_ENCRYPTION_KEYS", "a secret of many words"),

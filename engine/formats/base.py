@@ -11,9 +11,10 @@ parser and nowhere else. `tests/formats/` holds a second, tiny format to the sam
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
 from engine.grammar import TurnGrammar, TurnRules
 from engine.types import TokenLogprob
@@ -46,11 +47,15 @@ class RenderedMessage:
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A function the model may call. `schema` is the JSON schema of its parameters, as JSON text; "" for none."""
+    """A function the model may call. `schema` is the JSON schema of its parameters, as JSON text; "" for none.
+
+    `freeform`: it is called with text as it is, which is not JSON.
+    """
 
     name: str
     description: str
     schema: str
+    freeform: bool = False
 
 
 class ItemKind(Enum):
@@ -123,6 +128,14 @@ class TurnParser(ABC):
         return False
 
 
+class UnreadableMessage(ValueError):
+    """A message that cannot be rendered; `index` says which, the text what is wrong with it."""
+
+    def __init__(self, index: int, hint: str) -> None:
+        super().__init__(hint)
+        self.index = index
+
+
 class ModelFormat(ABC):
     """One family of models. Stateless; shared by all responses."""
 
@@ -175,8 +188,11 @@ class ModelFormat(ABC):
         """Render reasoning, a preamble or an answer of the model that was not sampled here."""
 
     @abstractmethod
-    def call(self, name: str, arguments: str, *, hosted: bool = False) -> RenderedMessage:
-        """Render a call that was not sampled here. `hosted`: of a tool of a server's, else of the client's function."""
+    def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
+        """Render a call that was not sampled here. `hosted`: of a tool of a server's, else of the client's function.
+
+        `freeform`: what it is called with is text as it is, which is not JSON.
+        """
 
     @abstractmethod
     def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
@@ -193,6 +209,23 @@ class ModelFormat(ABC):
     @abstractmethod
     def text_of(self, tokens: "Tokens[int]") -> str:
         """Return the text of a message that `user` has rendered."""
+
+    def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:
+        """Return the messages that tokens of a prompt, or of a turn, are, as JSON in the model's own words.
+
+        A format that has no such words gives their text beside the tokens themselves.
+        """
+        text = b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
+        return [{"type": "raw_message_tokens", "message": text, "tokens": list(tokens)}]
+
+    def render_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[RenderedMessage]:
+        """Render messages in the model's own words, as `messages_of` returns them.
+
+        Instructions among them are left out. Raises `UnreadableMessage`.
+        """
+        if messages:
+            raise UnreadableMessage(0, "This model has no messages of its own; send items in 'input'.")
+        return []
 
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:

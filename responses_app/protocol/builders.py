@@ -24,6 +24,8 @@ class ItemBuilder(ABC):
     delta_type: ClassVar[EventType]
     delta_before: ClassVar[JsonObject] = {}  # fields of a delta before its text, and behind it
     delta_after: ClassVar[JsonObject] = {}
+    holds_back: ClassVar[bool] = False  # `told` decides what of a text is said now
+    at_once: ClassVar[bool] = False  # nothing is said of it until it has ended
 
     def __init__(self, new_id: Callable[[str], str]) -> None:
         self.id = new_id(self.prefix)
@@ -42,6 +44,18 @@ class ItemBuilder(ABC):
         """Take more text. The event that it makes is the template's, but for these fields."""
         self._texts.append(text)
         return None
+
+    def told(self, text: str) -> str:
+        """Take more text, and return what `grow` is to get of it now."""
+        return text
+
+    def rest(self) -> str:
+        """Return what `told` has held back; the item ends."""
+        return ""
+
+    def settled(self, status: ItemStatus) -> "ItemBuilder":
+        """Return what writes the item, which ends, where that is known at its end only."""
+        return self
 
     def delta_template(self, output_index: int) -> DeltaTemplate:
         """Return what the deltas of this item are written with."""
@@ -126,31 +140,6 @@ class ReasoningBuilder(ItemBuilder):
         if status != "in_progress":
             item["content"] = [_reasoning_text(self.text)]
         return item
-
-
-class FunctionCallBuilder(ItemBuilder):
-    """A call to one of the request's functions."""
-
-    prefix = ids.FUNCTION_CALL
-    delta_type = EventType.ARGUMENTS_DELTA
-
-    def __init__(self, new_id: Callable[[str], str], name: str) -> None:
-        super().__init__(new_id)
-        self.name = name
-        self.call_id = new_id(ids.CALL)
-
-    def closed(self) -> PendingEvents:
-        return [(EventType.ARGUMENTS_DONE, {"name": self.name, "arguments": self.text})]
-
-    def item(self, status: ItemStatus) -> JsonObject:
-        return {
-            "id": self.id,
-            "type": "function_call",
-            "status": status,
-            "call_id": self.call_id,
-            "name": self.name,
-            "arguments": self.text,
-        }
 
 
 class CompactionBuilder(ItemBuilder):

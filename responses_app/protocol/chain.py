@@ -35,10 +35,11 @@ As long as nothing settles, a prompt begins with the whole prompt before it and 
 what an engine's prefix cache finds. The turn that settles shares the tokens up to the first analysis it drops.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
+from responses_app.protocol.calls import calls_of, without_answered
 from responses_app.protocol.errors import JsonObject
 
 _ANALYSIS = MessageKind.ANALYSIS.value
@@ -87,7 +88,8 @@ class ChainLink:
 
     `started_on` is the date (ISO 8601) the chain's system message carries; it stays, or the prefix cache would be lost
     at midnight. `root_id` is the chain's first response. `calls` are the calls in here, call_id →
-    name of the function or custom tool. `total_bytes` estimates the memory of this link and all before it. `stored`: a
+    name of the function or custom tool. `awaited` are those calls that what continues it must answer, with the types of
+    their items. `total_bytes` estimates the memory of this link and all before it. `stored`: a
     store keeps the response, so whether it can (still) be continued is the store's to say.
     """
 
@@ -99,6 +101,7 @@ class ChainLink:
     settled: "Tokens[int]"
     calls: Mapping[str, str]
     total_bytes: int
+    awaited: Mapping[str, str] = field(default_factory=dict)
     stored: bool = False
 
     def lineage(self) -> "Iterator[ChainLink]":
@@ -132,8 +135,12 @@ def new_link(
     started_on: str,
     messages: Sequence[RenderedMessage],
     items: Sequence[JsonObject] = (),
+    free: Collection[str] = (),
 ) -> ChainLink:
-    """Make a link after `parent`; `started_on` counts for the first link only. `items` are its input and output."""
+    """Make a link after `parent`; `started_on` counts for the first link only. `items` are its input and output.
+
+    What the model called with one of the `free` names runs in the background: nobody waits for its output.
+    """
     # Tool outputs and developer messages change nothing of `ends_final`: it is about what the model said last.
     ends_final = parent.own.ends_final if parent else False
     settled_before: int | None = None  # messages before this index have lost their analysis for good
@@ -144,6 +151,8 @@ def new_link(
             case MessageKind.FINAL | MessageKind.ANALYSIS | MessageKind.COMMENTARY:
                 ends_final = message.kind is MessageKind.FINAL
     kept = [m for i, m in enumerate(messages) if i >= (settled_before or 0) or m.kind is not MessageKind.ANALYSIS]
+    calls = list(calls_of(items))
+    opened = {call.id: call.type for call in calls if call.is_open and call.called not in free}
     own = LinkTokens(
         kinds="".join(message.kind.value for message in kept),
         lengths=[len(message.tokens) for message in kept],
@@ -151,18 +160,14 @@ def new_link(
         settles=settled_before is not None,
         ends_final=ends_final,
     )
-    return link_of(
+    link = link_of(
         parent,
         response_id=response_id,
         started_on=parent.started_on if parent else started_on,
         own=own,
-        calls={str(i["call_id"]): str(i["name"]) for i in items if _is_call(i)},
+        calls={call.id: call.called for call in calls},
     )
-
-
-def _is_call(item: JsonObject) -> bool:
-    """Whether an item is a call by name; a custom tool's may lack what a function's always has."""
-    return item.get("type") in ("function_call", "custom_tool_call") and {"call_id", "name"} <= item.keys()
+    return replace(link, awaited=without_answered({**(parent.awaited if parent else {}), **opened}, items))
 
 
 def link_of(

@@ -28,6 +28,8 @@ class EventType(StrEnum):
     REASONING_DONE = "response.reasoning_text.done"
     ARGUMENTS_DELTA = "response.function_call_arguments.delta"
     ARGUMENTS_DONE = "response.function_call_arguments.done"
+    CUSTOM_INPUT_DELTA = "response.custom_tool_call_input.delta"
+    CUSTOM_INPUT_DONE = "response.custom_tool_call_input.done"
     COMPACTING = "response.compaction.compacting"
 
 

@@ -31,6 +31,11 @@ NAME = r"^[A-Za-z0-9_.\-]+$"  # of a function or a namespace
 MAX_NAME = 256  # characters of one
 
 
+def called_name(name: str, namespace: str | None) -> str:
+    """Return what the model calls: a tool in a namespace by both names."""
+    return f"{namespace}.{name}" if namespace else name
+
+
 class ClientModel(BaseModel):
     """Base of everything that comes from a client: frozen, tolerant of fields it does not know."""
 
@@ -104,6 +109,11 @@ class FunctionCall(ClientModel):
     arguments: str
     status: Any = None
     output: Any = None  # what the function gave back: some clients put it here
+
+    @property
+    def called(self) -> str:
+        """What the model called."""
+        return called_name(self.name, self.namespace)
 
 
 class FunctionCallOutput(ClientModel):
@@ -188,13 +198,23 @@ class SampledItem:
 
 def fingerprint(item: JsonObject) -> str:
     """Digest what a client sees of an output item: its type and texts, not its decorations (annotations, status)."""
-    seen = [item.get(name) for name in ("type", "call_id", "name", "arguments")]
+    seen = [item.get(name) for name in ("type", "call_id", "name")]
+    arguments = item.get("arguments")  # digests are kept: what this makes of an item may never change
+    seen.append(_without_nulls(arguments) if isinstance(arguments, dict) else arguments)
+    seen += [_without_nulls(item[name]) for name in ("input", "action", "operation") if item.get(name) is not None]
     parts = item.get("content")
     if isinstance(parts, str):
         seen.append(parts)
     elif isinstance(parts, list):
         seen += [part.get("text") for part in parts if isinstance(part, dict)]
     return hashlib.blake2b(repr(seen).encode(), digest_size=16).hexdigest()
+
+
+def _without_nulls(value: object) -> object:
+    """Return an object with its fields in one order and without nulls, which some SDKs add and others leave out."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(each) for name, each in sorted(value.items()) if each is not None}
 
 
 def parse_input(value: object) -> tuple[list[ParsedItem], list[JsonObject]]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from engine.formats.base import ItemKind, ModelFormat, RenderedMessage, Tokens
+from responses_app.protocol.calls import needs_its_call, unknown_call
 from responses_app.protocol.chain import ChainLink, drop_oldest
 from responses_app.protocol.compaction import UNREADABLE, digest, summary_message
-from responses_app.protocol.errors import ApiError, JsonObject, context_length_exceeded, invalid_request
+from responses_app.protocol.errors import JsonObject, context_length_exceeded
 from responses_app.protocol.items import (
     Compaction,
     FunctionCall,
@@ -112,9 +113,13 @@ class _ItemRenderer:
             case FunctionCallOutput():
                 tool = self._tool_of(item.call_id)
                 if tool is None and index is not None:
-                    raise _unknown_call(index, item.call_id)
+                    raise unknown_call(raw, index)
                 return [self._output(tool or Tool(UNKNOWN), text_of(item.output))]
+            case PassedThrough() if replayed or self._was_made(raw):
+                return replayed or []
             case PassedThrough():
+                if index is not None and needs_its_call(raw) and self._tool_of(str(raw["call_id"])) is None:
+                    raise unknown_call(raw, index)
                 return [self._tool_item(read) for read in read_tool_item(raw, self._tool_of)]
         return replayed or self._said(item)
 
@@ -123,12 +128,21 @@ class _ItemRenderer:
 
         A call of the chain that comes back completed, and without any output, gave back nothing.
         """
-        made = self._parent is not None and self._parent.call_name(item.call_id) == item.name
-        messages = [] if made else replayed or [self._format.call(item.name, item.arguments)]
+        made = self._parent is not None and self._parent.call_name(item.call_id) == item.called
+        messages = [] if made else replayed or [self._format.call(item.called, item.arguments)]
         has_output = item.output is not None or (made and item.status == "completed")
         if has_output and item.call_id not in self._answered:
-            messages = [*messages, self._format.output(item.name, text_and_omissions(item.output)[0])]
+            messages = [*messages, self._format.output(item.called, text_and_omissions(item.output)[0])]
         return messages
+
+    def _was_made(self, raw: JsonObject) -> bool:
+        """Whether this is a call that the chain holds."""
+        called = called_tool(raw)
+        if called is None or self._parent is None:
+            return False
+        call_id, tool = called
+        name = self._parent.call_name(call_id)
+        return name is not None and function_tool(name) == tool
 
     def _tool_of(self, call_id: str) -> Tool | None:
         name = self._parent.call_name(call_id) if self._parent and call_id not in self._tools else None
@@ -137,7 +151,7 @@ class _ItemRenderer:
     def _tool_item(self, read: ToolItem) -> RenderedMessage:
         match read:
             case ToolCall(tool=tool):
-                return self._format.call(tool.name, read.arguments, hosted=tool.hosted)
+                return self._format.call(tool.name, read.arguments, hosted=tool.hosted, freeform=read.freeform)
             case ToolOutput():
                 return self._output(read.tool, read.text)
             case LateFunctions():
@@ -272,12 +286,3 @@ class PromptWriter:
             effort=request.effort,
             date=started_on,
         )
-
-
-def _unknown_call(index: int, call_id: str) -> ApiError:
-    param = f"input[{index}].call_id"
-    message = (
-        f"No tool call found for function call output with call_id '{call_id}' ('{param}'). Send the function_call "
-        "item before its output, or continue the response that made the call with 'previous_response_id'."
-    )
-    return invalid_request(message, param=param)

@@ -5,18 +5,21 @@ refused when its value asks for the feature, with 400 `unsupported_parameter`.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SkipValidation
+from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation
 
 from engine.formats.base import FunctionTool
+from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.compaction import MIN_THRESHOLD
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel, CompactionTrigger, ParsedItem, parse_input
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.metadata import Metadata, check_metadata
+from responses_app.protocol.text_format import TextFormat, parse_text_format
 from responses_app.protocol.tiers import ServiceTier
-from responses_app.protocol.tools import parse_tools, server_tool_missing
+from responses_app.protocol.tool_choice import ToolChoice, parse_tool_choice
+from responses_app.protocol.tools import callable_tools, parse_tools
 from responses_app.protocol.validation import validate
 
 KNOWN_INCLUDES = frozenset(
@@ -24,7 +27,7 @@ KNOWN_INCLUDES = frozenset(
     "message.input_image.image_url message.output_text.logprobs reasoning.encrypted_content "
     "web_search_call.action.sources web_search_call.results".split()
 )
-ENGINE_FIELDS = (  # known to some forks of vLLM only
+ENGINE_FIELDS = (  # known to vLLM or some forks of it only, and taken where RESPONSES_COMPATIBILITY_MODE is off
     "request_id",
     "mm_processor_kwargs",
     "priority",
@@ -47,16 +50,10 @@ class ReasoningOptions(ClientModel):
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class TextFormat(ClientModel):
-    """The shape of the answer."""
-
-    type: Literal["text", "json_object", "json_schema"] = "text"
-
-
 class TextOptions(ClientModel):
-    """Options of the answer's text."""
+    """Options of the answer's text; `format` is what `parse_text_format` reads."""
 
-    format: TextFormat = TextFormat()
+    format: SkipValidation[object] = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
@@ -117,17 +114,24 @@ class Fields(ClientModel):
     prompt_cache_retention: str | None = Field(default=None, max_length=64)
     prompt_cache_options: CacheOptions | None = None
     context_management: Annotated[list[ContextManagement], Field(fail_fast=True)] | None = None
+    priority: int | None = Field(default=None, ge=-(2**31), lt=2**31)
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
+    enable_response_messages: bool | None = None
+    previous_input_messages: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
 
 
 class CreateRequest(Fields):
     """A whole request: its fields, its input and its tools. `input_json` and `tools_json` are kept and echoed."""
 
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
     input: SkipValidation[list[ParsedItem]]  # these are validated already, by `parse_input` and `parse_tools`
     input_json: SkipValidation[list[JsonObject]]
-    functions: SkipValidation[list[FunctionTool]]
+    tools: SkipValidation[ClientTools]  # that the model can call
     tools_json: SkipValidation[list[JsonObject]]
+    tool_choice: SkipValidation[ToolChoice]
+    text_format: SkipValidation[TextFormat]
     size: SkipValidation[int]  # of what is read of the request, as JSON, in bytes
-    tool_choice: Literal["auto", "none"] = "auto"
 
     @property
     def warm_up(self) -> bool:
@@ -154,12 +158,12 @@ class CreateRequest(Fields):
     def as_json(self) -> JsonObject:
         """Return a request that `parse_create` reads as this one."""
         fields = self.model_dump(mode="json", include=set(Fields.model_fields), exclude_none=True)
-        return {**fields, "input": self.input_json, "tools": self.tools_json, "tool_choice": self.tool_choice}
+        return {**fields, "input": self.input_json, "tools": self.tools_json, "tool_choice": self.tool_choice.echo}
 
     @property
     def offered_functions(self) -> list[FunctionTool]:
         """The functions the model may call now: none where the request forbids calls."""
-        return [] if self.tool_choice == "none" else self.functions
+        return [] if self.tool_choice.forbids else [tool.declaration() for tool in self.tools.shown()]
 
     @property
     def logprobs(self) -> int | None:
@@ -186,19 +190,25 @@ def only_known(frame: object) -> object:
     return {name: value for name, value in frame.items() if name in _KNOWN}
 
 
-def parse_create(data: Mapping[str, object]) -> CreateRequest:
-    """Validate a request. Raises `ApiError` that names the field and says what it takes."""
-    _refuse_unbuilt(data)
+def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> CreateRequest:
+    """Validate a request; `engine_fields`: with the fields that are the engine's, not OpenAI's.
+
+    Raises `ApiError` that names the field and says what it takes.
+    """
+    _refuse_unbuilt(data, engine_fields=engine_fields)
     size = _written_size(data)
     items, input_json = parse_input(data.get("input"))
-    functions, tools_json = parse_tools(data.get("tools"))
+    tools_json = parse_tools(data.get("tools"))
+    tools = callable_tools(tools_json)
+    text = data.get("text")
     parsed = {
         "input": items,
         "input_json": input_json,
-        "functions": functions,
+        "tools": tools,
         "tools_json": tools_json,
+        "tool_choice": parse_tool_choice(data.get("tool_choice"), tools),
+        "text_format": parse_text_format(text.get("format") if isinstance(text, dict) else None),
         "size": size,
-        "tool_choice": data.get("tool_choice") or "auto",
     }
     request = validate(CreateRequest, {**data, **parsed})
     _check_together(request)
@@ -227,26 +237,22 @@ def _check_together(request: CreateRequest) -> None:
             param="conversation",
             code="mutually_exclusive_parameters",
         )
+    if request.previous_input_messages and (request.previous_response_id or request.conversation):
+        raise invalid_request(
+            "Send either 'previous_input_messages' or what continues a response or a conversation: each says what "
+            "comes before.",
+            param="previous_input_messages",
+            code="mutually_exclusive_parameters",
+        )
 
 
-def _refuse_unbuilt(data: Mapping[str, object]) -> None:
+def _refuse_unbuilt(data: Mapping[str, object], *, engine_fields: bool) -> None:
     for name in ENGINE_FIELDS:
-        if data.get(name) is not None:
+        if data.get(name) is not None and (not engine_fields or name == "request_id"):
             raise unsupported_parameter(name, "It is not part of the OpenAI API. Leave it out.")
     for name, hint in _UNBUILT.items():
         if data.get(name):
             raise unsupported_parameter(name, hint)
-    choice = data.get("tool_choice")
-    if choice not in (None, "auto", "none"):
-        kind = choice.get("type") if isinstance(choice, dict) else None
-        cannot = server_tool_missing(kind) if isinstance(kind, str) else None
-        raise unsupported_parameter(
-            "tool_choice", cannot or "This server takes 'auto' and 'none'; it cannot force a call yet."
-        )
-    text = data.get("text")
-    form = text.get("format") if isinstance(text, dict) else None
-    if isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"):
-        raise unsupported_parameter("text.format", "This server cannot enforce a JSON format yet; ask for 'text'.")
 
 
 _UNBUILT = {
@@ -254,6 +260,7 @@ _UNBUILT = {
     "moderation": "This server does not moderate; leave it out.",
     "image": "This server does not make images; leave it out.",
     "access_programs": "This server has no access programs; leave it out.",
+    "mm_processor_kwargs": "The model here reads text only; leave it out.",
 }
 _KNOWN = frozenset(
     ("type", "stream_id", "input", "tools", "tool_choice", *Fields.model_fields, *ENGINE_FIELDS, *_UNBUILT)

@@ -1,7 +1,7 @@
 """The response object: what a request asked for, echoed, beside what became of it."""
 
 from enum import Enum
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests import CreateRequest
@@ -72,6 +72,8 @@ class ResponseObject(TypedDict):
     truncation: str
     usage: JsonObject | None
     user: str | None
+    input_messages: NotRequired[list[JsonObject]]  # what the model read and said, in its own words, where asked for
+    output_messages: NotRequired[list[JsonObject]]
 
 
 def as_failed(response: ResponseObject, error: JsonObject) -> ResponseObject:
@@ -125,10 +127,10 @@ def new_response(
         "store": store,
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {
-            "format": {"type": text.format.type if text else "text"},
+            "format": request.text_format.echoed(),
             "verbosity": (text.verbosity if text else None) or "medium",
         },
-        "tool_choice": request.tool_choice,
+        "tool_choice": request.tool_choice.echo,
         "tools": request.tools_json,
         "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,

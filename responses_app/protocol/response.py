@@ -321,7 +321,11 @@ class ResponseMachine:
     def _ending(self, ending: Ending, at: int, error: JsonObject | None) -> Ending:
         if error is not None:
             ending = Ending(status=Status.FAILED, error=error)
-        return replace(ending, completed_at=at, usage=usage(self.turns) if self.turns else None)
+        messages = self._messages() if self._stream.shows_messages else None
+        return replace(ending, completed_at=at, usage=usage(self.turns) if self.turns else None, messages=messages)
+
+    def _messages(self) -> list[JsonObject]:
+        return [message for said in self._stream.messages for message in self._format.messages_of(said.tokens)]
 
     def _now(self, command: Command) -> Command:
         self._due = command

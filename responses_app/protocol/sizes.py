@@ -41,7 +41,12 @@ def has_more_values(content: bytes, limit: int) -> bool:
 
 def check_lengths(data: JsonObject, *, max_items: int) -> None:
     """Refuse a request whose arrays are longer than this server takes."""
-    for name, limit, setting in (("input", max_items, " (MAX_INPUT_ITEMS)"), ("tools", MAX_TOOLS, "")):
+    of_input = max_items, " (MAX_INPUT_ITEMS)"
+    for name, limit, setting in (
+        ("input", *of_input),
+        ("previous_input_messages", *of_input),
+        ("tools", MAX_TOOLS, ""),
+    ):
         value = data.get(name)
         if isinstance(value, list) and len(value) > limit:
             raise invalid_request(

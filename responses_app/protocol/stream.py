@@ -9,13 +9,12 @@ has one `done` with the same id and index, but for the item that a failure cuts 
 joined deltas equal the `done` text; the terminal `output` equals the `done` items.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessage, Text, TurnEvent
+from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessage, Text, TextLogprob, TurnEvent
 from responses_app.protocol.builders import (
     CompactionBuilder,
-    FunctionCallBuilder,
     HostedBuilder,
     ItemBuilder,
     ItemStatus,
@@ -23,6 +22,8 @@ from responses_app.protocol.builders import (
     PendingEvents,
     ReasoningBuilder,
 )
+from responses_app.protocol.call_items import CallBuilder
+from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Delta, DeltaTemplate, Event, EventType
 from responses_app.protocol.items import SampledItem, fingerprint
@@ -41,7 +42,7 @@ class Ending:
     """How a response ends.
 
     `completed_at` is in Unix seconds, `error` the `{code, message}` of a failed response, `reason` why an incomplete
-    one is.
+    one is. `messages` are what the model said in its own words, None where nobody asked for them.
     """
 
     status: Status
@@ -49,6 +50,7 @@ class Ending:
     usage: JsonObject | None = None
     error: JsonObject | None = None
     reason: str | None = None
+    messages: list[JsonObject] | None = None
 
 
 class LocalProtocolError(Exception):
@@ -66,9 +68,9 @@ class HostedCall:
 class ResponseStream:
     """One response from `created` to its terminal event.
 
-    `response` is the object `resources.new_response` made; `new_id` makes an id from a prefix; `hosted` makes the items
-    of the tools that the server runs, by their names. After `start()` and until `finish()` feed it every event of
-    every turn, in order.
+    `response` is the object `resources.new_response` made; `new_id` makes an id from a prefix; `tools` make the items
+    of calls that clients answer, `hosted` those of the tools that the server runs, by their names. After `start()` and
+    until `finish()` feed it every event of every turn, in order.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class ResponseStream:
         response: ResponseObject,
         *,
         new_id: Callable[[str], str],
+        tools: ClientTools | None = None,
         hosted: Mapping[str, Callable[[Callable[[str], str]], "HostedBuilder"]] | None = None,
     ) -> None:
         self.status = Status.QUEUED
@@ -83,10 +86,12 @@ class ResponseStream:
         self.messages: list[RenderedMessage] = []  # what was sampled, as it is fed back in the next turn
         self.sampled: list[SampledItem] = []  # the output items with their messages
         self.unknown_tools: list[str] = []  # called, and not there
+        self.misfits = 0  # calls with arguments that are no JSON, or not what their tool takes
         self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
         self.unknown_call: str | None = None  # what the last item called, where that is not there
         self._response = response
         self._new_id = new_id
+        self._tools = tools or ClientTools()
         self._hosted = hosted or {}
         self._next_number = 0
         self._open: ItemBuilder | None = None
@@ -97,6 +102,11 @@ class ResponseStream:
     def has_begun(self) -> bool:
         """Whether `created` was said."""
         return self._next_number > 0
+
+    @property
+    def shows_messages(self) -> bool:
+        """Whether the request asks for what the model says in its own words."""
+        return "output_messages" in self._response
 
     @property
     def is_open(self) -> bool:
@@ -144,18 +154,18 @@ class ResponseStream:
         events: list[Event] = []
         for each in said:
             if isinstance(each, Text):  # nearly always
-                events.append(self._delta(each))
+                events += self._delta(each)
             else:
                 events += self.receive(each)
         return events
 
-    def receive(self, event: TurnEvent) -> list[Event]:
+    def receive(self, event: TurnEvent) -> Sequence[Event]:
         """Take what the model did next."""
         if self.status is not Status.IN_PROGRESS:
             raise LocalProtocolError(f"{event!r} in a response that is {self.status.value}")
         match event:
             case Text():
-                return [self._delta(event)]
+                return self._delta(event)
             case ItemStarted():
                 return self._open_item(event)
             case ItemEnded():
@@ -191,7 +201,7 @@ class ResponseStream:
 
     def outcome(self, ending: "Ending") -> ResponseObject:
         """Return the response object as it will be after this ending: what a store commits before clients see it."""
-        return {
+        outcome: ResponseObject = {
             **self._response,
             "status": ending.status.value,
             "output": list(self.output),
@@ -200,6 +210,9 @@ class ResponseStream:
             "error": ending.error,
             "incomplete_details": {"reason": ending.reason} if ending.reason else None,
         }
+        if ending.messages is not None:
+            outcome["output_messages"] = ending.messages
+        return outcome
 
     def finish(self, ending: "Ending") -> list[Event]:
         """End: the terminal event, after the events of an item that was still open.
@@ -226,7 +239,7 @@ class ResponseStream:
         name = event.name or ""
         match event.kind:
             case ItemKind.CALL:
-                return FunctionCallBuilder(self._new_id, name)
+                return self._tools.builder(name, self._new_id)
             case ItemKind.HOSTED_CALL if name in self._hosted:
                 return self._hosted[name](self._new_id)
             case ItemKind.HOSTED_CALL:
@@ -248,18 +261,25 @@ class ResponseStream:
 
     def _open_builder(self, item: ItemBuilder) -> list[Event]:
         self._open, self._template = item, None
+        return [] if item.at_once else self._added(item)
+
+    def _added(self, item: ItemBuilder) -> list[Event]:
         added = {"output_index": len(self.output), "item": item.item("in_progress")}
         return [self._event(EventType.ITEM_ADDED, added), *self._emit(item, item.opened())]
 
-    def _delta(self, delta: Text) -> Event:
+    def _delta(self, delta: Text) -> Sequence[Event]:
         item = self._open
         if item is None:
             raise LocalProtocolError("text outside of a message")
+        text = item.told(delta.text) if item.holds_back else delta.text
+        return (self._grow(item, text, delta.logprobs),) if text else ()
+
+    def _grow(self, item: ItemBuilder, text: str, logprobs: Sequence[TextLogprob] = ()) -> Event:
         template = self._template
         if template is None:
             template = self._template = item.delta_template(len(self.output))
-        own = item.grow(delta.text, delta.logprobs)
-        event = Delta(template, self._next_number, delta.text)
+        own = item.grow(text, logprobs)
+        event = Delta(template, self._next_number, text)
         self._next_number += 1
         return event if own is None else Event(event.type, event.sequence_number, {**event.fields, **own})
 
@@ -284,7 +304,15 @@ class ResponseStream:
         item = self._open
         if item is None:
             raise LocalProtocolError("no item is open")
-        events = self._emit(item, item.closed())
+        events: list[Event] = []
+        if item.at_once:
+            item = item.settled(status)
+            events += self._added(item)
+        if rest := item.rest():
+            events.append(self._grow(item, rest))
+        if isinstance(item, CallBuilder) and not item.fits:
+            self.misfits += 1
+        events += self._emit(item, item.closed())
         finished = item.item(status)
         events.append(self._event(EventType.ITEM_DONE, {"output_index": len(self.output), "item": finished}))
         self.output.append(finished)

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import orjson
 
+from responses_app.protocol.calls import call_of
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items import MAX_NAME
+from responses_app.protocol.items import MAX_NAME, called_name
 
 UNKNOWN = "unknown"  # stands for the name of a tool that nobody told
 IMAGE_OMITTED = "[image omitted: this model cannot see images]"
@@ -43,6 +44,7 @@ class ToolCall:
     tool: Tool
     arguments: str
     omitted: int = 0
+    freeform: bool = False  # the arguments are text as it is, no JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +86,11 @@ def function_tool(name: str) -> Tool:
 
 def called_tool(item: JsonObject) -> tuple[str, Tool] | None:
     """Return the id and the tool of a call whose output comes as an item that names the id alone."""
-    match item.get("type"):
-        case "function_call" | "custom_tool_call":
-            call_id, tool = item.get("call_id"), function_tool(_string(item, "name"))
-        case "mcp_approval_request":
-            call_id, tool = item.get("id"), _mcp_tool(item)
-        case _:
-            return None
-    return (call_id, tool) if isinstance(call_id, str) else None
+    if item.get("type") == "mcp_approval_request":
+        asked = item.get("id")
+        return (asked, _mcp_tool(item)) if isinstance(asked, str) else None
+    call = call_of(item)
+    return (call.id, function_tool(call.called)) if call is not None else None
 
 
 def read_tool_item(item: JsonObject, tool_of: ToolOf) -> Sequence[ToolItem]:
@@ -135,7 +134,7 @@ def _output(tool: Tool, value: object) -> ToolOutput:
 
 
 def _custom_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [ToolCall(function_tool(_string(item, "name")), _json({"input": item.get("input")}))]
+    return [ToolCall(_called(item), _arguments(item.get("input")), freeform=True)]
 
 
 def _custom_output(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
@@ -268,6 +267,10 @@ def _results(tool: Tool, value: object) -> ToolOutput:
 def _error(tool: Tool, value: object) -> ToolOutput:
     text, omitted = text_and_omissions(value)
     return ToolOutput(tool, f"Error: {text}", omitted)
+
+
+def _called(item: JsonObject) -> Tool:
+    return function_tool(called_name(_string(item, "name"), _string(item, "namespace")))
 
 
 def _mcp_tool(item: JsonObject) -> Tool:

@@ -1,16 +1,17 @@
-"""The tools a request declares. Functions reach the model; what else a client executes is accepted and echoed.
+"""The tools a request declares, validated, and in the form in which they are echoed.
 
 A tool that this server would have to run is refused, since its answer would be missing. `web_search` alone is left out
-silently, because Codex declares it in every request.
+silently, because Codex declares it in every request; `computer` is, too, since the model cannot see a screen. What all
+others are to the model is `client_tools`'s to say.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
-import orjson
 from pydantic import Field
 
-from engine.formats.base import FunctionTool
-from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.client_tools import ClientTool, ClientTools, read_tools
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import MAX_NAME, NAME, ClientModel
 from responses_app.protocol.validation import missing, validate, wrong_type
 
@@ -26,35 +27,89 @@ _RUN_BY_SERVERS: Mapping[str, str] = {  # and the setting that names what runs i
 }
 
 
-class Function(ClientModel):
-    """A function tool in the Responses API's flat form."""
+class _Callable(ClientModel):
+    """What functions and custom tools have in common."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
     description: str | None = None
+    is_async: bool | None = Field(default=None, alias="async")
+    defer_loading: bool | None = None
+    allowed_callers: list[str] | None = None
+
+    def further(self) -> JsonObject:
+        """Return the fields that are echoed only where they were given."""
+        given: JsonObject = {
+            "async": self.is_async,
+            "defer_loading": self.defer_loading,
+            "allowed_callers": self.allowed_callers,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class Function(_Callable):
+    """A function tool in the Responses API's flat form."""
+
     parameters: dict[str, object] | None = None
     strict: bool | None = None
+    output_schema: dict[str, object] | None = None
+
+    def echoed(self) -> JsonObject:
+        """Return it as OpenAI does."""
+        output_schema: JsonObject = {} if self.output_schema is None else {"output_schema": self.output_schema}
+        return {
+            "type": "function",
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "strict": True if self.strict is None else self.strict,
+            **output_schema,
+            **self.further(),
+        }
 
 
-def parse_tools(value: object) -> tuple[list[FunctionTool], list[JsonObject]]:
-    """Validate `tools`: the functions the model will see, and all tools in the form they are echoed in."""
+class CustomFormat(ClientModel):
+    """What the input of a custom tool is: any text, or what a grammar derives."""
+
+    type: Literal["text", "grammar"] = "text"
+    syntax: Literal["lark", "regex"] | None = None
+    definition: str | None = Field(default=None, min_length=1)
+
+
+class Custom(_Callable):
+    """A custom tool: its input is text."""
+
+    format: CustomFormat | None = None
+
+    def echoed(self) -> JsonObject:
+        """Return it as OpenAI does."""
+        form = self.format or CustomFormat()
+        shown = {"type": "text"} if form.type == "text" else form.model_dump()
+        described = {} if self.description is None else {"description": self.description}
+        return {"type": "custom", "name": self.name, **described, "format": shown, **self.further()}
+
+
+class Namespace(ClientModel):
+    """Functions and custom tools under one name."""
+
+    name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
+    description: str | None = None
+    tools: list[object]
+
+
+def parse_tools(value: object, *, at: str = "tools") -> list[JsonObject]:
+    """Validate `tools`: return all of them in the form they are echoed in."""
     if value is None:
-        return [], []
+        return []
     if not isinstance(value, list):
-        raise wrong_type("tools", "an array of tools", value)
-    functions: list[FunctionTool] = []
-    echoed: list[JsonObject] = []
-    for index, tool in enumerate(value):
-        at = f"tools[{index}]"
-        if not isinstance(tool, dict):
-            raise wrong_type(at, "an object", tool)
-        if not isinstance(tool.get("type"), str):
-            raise missing(f"{at}.type")
-        if tool["type"] == "function":
-            tool = _function(tool, at, functions)
-        else:
-            _check_kind(tool["type"], at)
-        echoed.append(tool)
-    return functions, echoed
+        raise wrong_type(at, "an array of tools", value)
+    return [_tool(tool, f"{at}[{index}]") for index, tool in enumerate(value)]
+
+
+def callable_tools(echoed: list[JsonObject]) -> ClientTools:
+    """Return those of the tools that the model can call. Raises `ApiError` for two of one name."""
+    tools = read_tools(echoed)
+    _refuse_doubles(tools)
+    return ClientTools(tools)
 
 
 def server_tool_missing(kind: str) -> str | None:
@@ -68,37 +123,109 @@ def server_tool_missing(kind: str) -> str | None:
     )
 
 
+def _tool(tool: object, at: str) -> JsonObject:
+    if not isinstance(tool, dict):
+        raise wrong_type(at, "an object", tool)
+    kind = tool.get("type")
+    if not isinstance(kind, str):
+        raise missing(f"{at}.type")
+    if kind == "namespace":
+        return _namespace(tool, at)
+    if kind in ("function", "custom"):
+        return _callable(tool, at, namespace=None)
+    _check_kind(kind, at)
+    if tool.get("async") is not None:
+        raise _unknown_parameter(f"{at}.async")
+    return tool
+
+
 def _check_kind(kind: str, at: str) -> None:
     if kind in EXECUTED_BY_CLIENTS or kind in WEB_SEARCH:
         return
     missing_tool = server_tool_missing(kind)
     if missing_tool is not None:
         raise unsupported_parameter(f"{at}.type", missing_tool)
-    known = ", ".join(repr(name) for name in ("function", *EXECUTED_BY_CLIENTS, WEB_SEARCH[0]))
-    raise invalid_request(
-        f"Invalid value for '{at}.type': {kind[:80]!r}. Supported values are: {known}.",
+    raise _unknown_kind(kind, ("function", *EXECUTED_BY_CLIENTS, WEB_SEARCH[0]), at)
+
+
+def _callable(tool: JsonObject, at: str, *, namespace: str | None) -> JsonObject:
+    """Validate a function or a custom tool, in the Responses API's form or that of Chat Completions."""
+    kind = str(tool["type"])
+    nested = tool.get(kind)
+    if isinstance(nested, dict) and "name" not in tool:
+        tool, at = {"type": kind, **nested}, f"{at}.{kind}"
+    if kind == "function":
+        declared: Function | Custom = validate(Function, tool, at=at)
+    else:
+        declared = _custom(tool, at)
+    if namespace is not None and len(namespace) + 1 + len(declared.name) > MAX_NAME:
+        raise invalid_request(
+            f"Invalid value for '{at}.name': with its namespace it has more than {MAX_NAME} characters.",
+            param=f"{at}.name",
+            code="invalid_value",
+        )
+    return declared.echoed()
+
+
+def _custom(tool: JsonObject, at: str) -> Custom:
+    form = tool.get("format")
+    if isinstance(form, dict) and isinstance(form.get("grammar"), dict):  # the Chat Completions form
+        tool = {**tool, "format": {"type": "grammar", **form["grammar"]}}
+    custom = validate(Custom, tool, at=at)
+    if custom.format is not None and custom.format.type == "grammar":
+        for name in ("syntax", "definition"):
+            if getattr(custom.format, name) is None:
+                raise missing(f"{at}.format.{name}")
+    return custom
+
+
+def _namespace(tool: JsonObject, at: str) -> JsonObject:
+    if tool.get("async") is not None:
+        raise _unknown_parameter(f"{at}.async")
+    namespace = validate(Namespace, tool, at=at)
+    members: list[JsonObject] = []
+    for index, member in enumerate(namespace.tools):
+        where = f"{at}.tools[{index}]"
+        if not isinstance(member, dict):
+            raise wrong_type(where, "an object", member)
+        kind = member.get("type")
+        if not isinstance(kind, str):
+            raise missing(f"{where}.type")
+        if kind not in ("function", "custom"):
+            raise _unknown_kind(kind, ("function", "custom"), where)
+        members.append(_callable(member, where, namespace=namespace.name))
+    return {
+        "type": "namespace",
+        "name": namespace.name,
+        "description": namespace.description or "",
+        "tools": members,
+    }
+
+
+def _refuse_doubles(tools: Iterable[ClientTool]) -> None:
+    known: dict[str, ClientTool] = {}
+    for tool in tools:
+        if tool.called in known:
+            raise invalid_request(
+                f"Invalid value for '{tool.at}.name': the tool '{tool.called}' is declared twice, the first time in "
+                f"'{known[tool.called].at}'. Give each tool a name of its own.",
+                param=f"{tool.at}.name",
+                code="invalid_value",
+            )
+        known[tool.called] = tool
+
+
+def _unknown_kind(kind: str, kinds: Iterable[str], at: str) -> ApiError:
+    return invalid_request(
+        f"Invalid value for '{at}.type': {kind[:80]!r}. Supported values are: {', '.join(map(repr, kinds))}.",
         param=f"{at}.type",
         code="invalid_value",
     )
 
 
-def _function(tool: JsonObject, at: str, functions: list[FunctionTool]) -> JsonObject:
-    nested = tool.get("function")  # the Chat Completions form
-    if isinstance(nested, dict) and "name" not in tool:
-        tool, at = {"type": "function", **nested}, f"{at}.function"
-    function = validate(Function, tool, at=at)
-    if any(known.name == function.name for known in functions):
-        raise invalid_request(
-            f"Invalid value for '{at}.name': the function '{function.name}' is declared twice.",
-            param=f"{at}.name",
-            code="invalid_value",
-        )
-    schema = orjson.dumps(function.parameters).decode() if function.parameters else ""
-    functions.append(FunctionTool(function.name, function.description or "", schema))
-    return {
-        "type": "function",
-        "name": function.name,
-        "description": function.description,
-        "parameters": function.parameters,
-        "strict": True if function.strict is None else function.strict,
-    }
+def _unknown_parameter(param: str) -> ApiError:
+    return invalid_request(
+        f"Unknown parameter: '{param}'. Functions and custom tools alone can run in the background.",
+        param=param,
+        code="unknown_parameter",
+    )

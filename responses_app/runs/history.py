@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from responses_app.protocol import ids
 from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.client_kinds import CLIENT_KINDS
 from responses_app.protocol.compaction import PURPOSE, Compacted
 from responses_app.protocol.errors import (
     ApiError,
@@ -177,7 +178,13 @@ class History:
         return await self._store.sampled_items(project, replayed) if replayed else {}
 
 
-_OWN_PREFIXES = (ids.MESSAGE, ids.REASONING, ids.FUNCTION_CALL)
+_OWN_PREFIXES = (
+    ids.MESSAGE,
+    ids.REASONING,
+    ids.FUNCTION_CALL,
+    ids.CUSTOM_TOOL_CALL,
+    *(kind.prefix for kind in CLIENT_KINDS.values()),
+)
 
 
 def _unresolved_reference(index: int, item_id: str) -> ApiError:

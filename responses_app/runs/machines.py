@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from engine.formats.base import ModelFormat
+from responses_app.protocol.client_tools import ClientTools, read_tools
 from responses_app.protocol.ids import DerivedIds, milliseconds_of
 from responses_app.protocol.resources import ResponseObject
 from responses_app.protocol.response import ResponseMachine
@@ -26,16 +27,17 @@ def machine_of(
     `key` makes its ids, and is the same on all workers; `tools` are those of this server that it may call.
     """
     response_id = response["id"]
-    functions = [str(tool["name"]) for tool in response["tools"] if tool["type"] == "function"]
+    client_tools = ClientTools(read_tools(response["tools"], hosted=[tool.kind for tool in tools.values()]))
     created_ms = milliseconds_of(response_id) or response["created_at"] * 1000
     stream = ResponseStream(
         response,
         new_id=DerivedIds(response_id, created_ms=created_ms, key=key),
+        tools=client_tools,
         hosted={name: tool.builder for name, tool in tools.items()},
     )
     return ResponseMachine(
         stream,
         model_format,
-        functions=None if response["tool_choice"] == "none" else functions,
+        functions=None if response["tool_choice"] == "none" else client_tools.names,
         one_call=response["parallel_tool_calls"] is False,
     )

@@ -37,6 +37,7 @@ def report(plan: RunPlan, machine: ResponseMachine, measured: Measured, remark: 
     remarks += ["compacted"] if machine.compacted else []
     unknown_tools = machine.stream.unknown_tools
     remarks += [f"unknown_tools={len(unknown_tools)}"] if unknown_tools else []
+    remarks += [f"misfit_calls={machine.stream.misfits}"] if machine.stream.misfits else []
     remarks += [f"({remark})"] if remark else []
     logger.info(
         "response %s %s %s input=%d cached=%d output=%d ttft=%s duration=%dms%s",

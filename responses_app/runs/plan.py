@@ -48,7 +48,8 @@ class RunPlan:
     `input_messages` what it was rendered to. `context_items` are the items they were rendered from: those of the
     conversation that the chain does not hold yet, and the request's own, which are `input_items` (each with an id).
     `generation` is the first turn's. `created_at` is in Unix seconds. `omitted` counts what the model cannot read of
-    the request. Text is held back for up to `delta_seconds`, to make fewer deltas.
+    the request. Text is held back for up to `delta_seconds`, to make fewer deltas. `shown` are the messages that the
+    model reads in its own words, where the request asks to see them.
     """
 
     response_id: str
@@ -68,6 +69,7 @@ class RunPlan:
     tools: Mapping[str, BaseTool] = field(default_factory=dict)  # that this server runs, by their names
     compaction: CompactionPlan | None = None
     delta_seconds: float = 0.0
+    shown: list[JsonObject] | None = None
 
     @property
     def background(self) -> bool:

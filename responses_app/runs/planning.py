@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import orjson
 
 from engine.backends.base import BaseEngine
-from engine.formats.base import MessageKind, ModelFormat, RenderedMessage
+from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, UnreadableMessage, as_tokens
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.compaction import digest
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.items import ItemReference, OpenedCompaction
 from responses_app.protocol.prompt import PromptWriter, count_omitted, is_of_user, render_items, text_of
@@ -47,9 +47,11 @@ class Draft:
     @property
     def is_long(self) -> bool:
         """Whether rendering it may hold up the event loop: it is large, or has items from the store, of any size."""
-        context = self.context
-        named = any(isinstance(item, ItemReference) for item in self.request.input)
-        return self.request.size > LONG_INPUT or bool(context.before.parsed) or named
+        context, request = self.context, self.request
+        named = any(isinstance(item, ItemReference) for item in request.input)
+        return (
+            request.size > LONG_INPUT or bool(context.before.parsed) or named or bool(request.enable_response_messages)
+        )
 
 
 def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
@@ -81,13 +83,14 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
             request_id=draft.response_id,
             prompt_token_ids=prompt,
             sampling=sampling,
-            priority=PRIORITIES[draft.tier] if engine.supports_priority else 0,
+            priority=_priority(draft) if engine.supports_priority else 0,
             cache_salt=_cache_salt(request, draft.origin) if engine.supports_cache_salt else None,
             affinity=request.prompt_cache_key or link.root_id,
         ),
         stored=draft.stored,
         omitted=count_omitted(request.input, request.input_json),
         compaction=plan,
+        shown=draft.format.messages_of(as_tokens(prompt)) if request.enable_response_messages else None,
     )
 
 
@@ -150,13 +153,35 @@ def _rendered(draft: Draft) -> tuple[ChainLink, list[RenderedMessage]]:
         sampled=context.sampled,
         before=context.before,
     )
+    messages = [*_previous_messages(draft), *messages]
     today = datetime.fromtimestamp(draft.created_at, UTC).date().isoformat()
     link = new_link(context.parent, response_id=draft.response_id, started_on=today, messages=messages)
     return link, messages
 
 
+def _previous_messages(draft: Draft) -> list[RenderedMessage]:
+    """Return what the request says came before it, in the model's own words."""
+    try:
+        return draft.format.render_messages(draft.request.previous_input_messages or ())
+    except UnreadableMessage as problem:
+        param = f"previous_input_messages[{problem.index}]"
+        raise invalid_request(f"Invalid value for '{param}': {problem}", param=param, code="invalid_value") from None
+
+
+def _priority(draft: Draft) -> int:
+    """Return how soon the engine is to begin: what the request says itself, else what its tier says; less is sooner."""
+    asked = draft.request.priority
+    return PRIORITIES[draft.tier] if asked is None else asked
+
+
 def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
-    """Return what separates the engine's prefix cache: one salt for each key of each project."""
+    """Return what separates the engine's prefix cache: one salt for each key of each project.
+
+    A salt of the client's own counts before the key. It is not sent as it is: so nobody shares blocks with another
+    project, whose salt it may have guessed, or with a key that reads the same.
+    """
+    if request.cache_salt is not None:
+        return hashlib.sha256(orjson.dumps([origin.project, "salt", request.cache_salt])).hexdigest()
     if request.prompt_cache_key is None:
         return None
     return hashlib.sha256(orjson.dumps([origin.project, request.prompt_cache_key])).hexdigest()

@@ -67,7 +67,7 @@ def last_number(stored: StoredLog, machine: ResponseMachine) -> int | None:
 def as_begun(response: ResponseObject) -> ResponseObject:
     """Return a response object as it was when it began."""
     status = Status.QUEUED if response["background"] else Status.IN_PROGRESS
-    return {
+    begun: ResponseObject = {
         **response,
         "status": status.value,
         "output": [],
@@ -76,6 +76,9 @@ def as_begun(response: ResponseObject) -> ResponseObject:
         "error": None,
         "incomplete_details": None,
     }
+    if "output_messages" in begun:
+        begun["output_messages"] = []
+    return begun
 
 
 def end_of_failure(response: ResponseObject, *, has_begun: bool) -> Sequence[Input]:

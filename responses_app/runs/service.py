@@ -140,7 +140,7 @@ class ResponseService:
         `BrokenLog`.
         """
         origin = Origin(transport=accepted.transport, project=accepted.project)
-        request = parse_create({**(accepted.request or {}), "input": list(accepted.input_items)})
+        request = parse_create({**(accepted.request or {}), "input": list(accepted.input_items)}, engine_fields=True)
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
         run = self._run(plan, model, accepted)
         try:
@@ -259,7 +259,7 @@ class ResponseService:
         )
 
     def _new_response(self, plan: RunPlan, model: ServedModel) -> ResponseObject:
-        return new_response(
+        response = new_response(
             plan.request,
             response_id=plan.response_id,
             created_at=int(plan.created_at),
@@ -267,6 +267,9 @@ class ResponseService:
             store=plan.stored,
             service_tier=self.limits.tiers.choose(plan.request.service_tier),
         )
+        if plan.shown is not None:
+            response |= {"input_messages": plan.shown, "output_messages": []}
+        return response
 
     def _defer(self, stored: StoredResponse) -> None:
         if len(self.unsaved) < MAX_UNSAVED:
@@ -298,10 +301,16 @@ class ResponseService:
         self.limits.tiers.choose(request.service_tier)
         if request.top_logprobs and not engine.supports_logprobs:
             raise unsupported_parameter("top_logprobs", "The engine here gives no log probabilities; leave it out.")
+        if request.priority and not engine.supports_priority:
+            raise unsupported_parameter("priority", "The engine here takes requests as they come; leave it out.")
+        if request.cache_salt is not None and not engine.supports_cache_salt:
+            raise unsupported_parameter("cache_salt", "The engine here cannot keep its cache apart; leave it out.")
         if request.background and not self.limits.store_responses:
             raise _background_needs_store()
 
     def _note_omissions(self, plan: RunPlan) -> None:
+        if plan.request.cache_salt is not None and plan.request.prompt_cache_key is not None:
+            logger.warning("response %s: its cache_salt counts, and not its prompt_cache_key", plan.response_id)
         if plan.omitted:
             logger.info("response %s: %d parts the model cannot read were left out", plan.response_id, plan.omitted)
 

@@ -19,7 +19,7 @@ from responses_app.protocol.dialects import HEADER, Dialect
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.pages import Query, check_include_query, list_page, parse_list_query, unknown_cursor
-from responses_app.protocol.requests import CreateRequest, parse_create
+from responses_app.protocol.requests import CreateRequest
 from responses_app.runs.plan import PROJECT, Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.servers.backpressure import CUT
@@ -33,7 +33,7 @@ async def create(request: HttpRequest) -> HttpResponseBase:
         raise MethodNotAllowed(str(request.method), ["POST"], " A WebSocket needs an upgrade request to this path.")
     site = get_site()
     dialect = _dialect(site, request)
-    wanted = await read_json(request, parse_create, site.reader)
+    wanted = await read_json(request, site.parse_create, site.reader)
     reader = await site.service.create(wanted, _origin(request, wanted), dialect=dialect)
     if wanted.stream:
         return await _stream(site, request, reader, dialect)
@@ -94,7 +94,7 @@ async def input_tokens(request: HttpRequest) -> HttpResponse:
     """Count the tokens of the prompt that a request would have."""
     _only(request, "POST")
     site = get_site()
-    wanted = await read_json(request, parse_create, site.reader)
+    wanted = await read_json(request, site.parse_create, site.reader)
     count = await site.service.count_input_tokens(wanted, _origin(request, wanted))
     counted: JsonObject = {"object": "response.input_tokens", "input_tokens": count}
     return json_response(counted)

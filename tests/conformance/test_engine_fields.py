@@ -1,17 +1,23 @@
-"""Fields that reach into the engine, through OpenAI's SDK: log probabilities, cache keys, service tiers."""
+"""Fields that reach into the engine, through OpenAI's SDK: log probabilities, cache keys, tiers, and vLLM's own."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
 from openai import OpenAI
 
+from engine.formats.harmony.encoding import decode_tokens
 from tests.conformance.sdk import PATIENCE
 from tests.server import Server
 
-SCRIPT = [{"say": "<|channel|>final<|message|>Good day.<|return|>", "chunk_tokens": 2}]
+THINKS = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So.<|return|>"
+SCRIPT = [
+    {"when": "[think]", "say": THINKS},
+    {"say": "<|channel|>final<|message|>Good day.<|return|>", "chunk_tokens": 2},
+]
 
 
 @pytest.fixture(scope="module")
@@ -68,4 +74,138 @@ def test_keys_and_tiers_reach_the_engine(client: OpenAI, journal: Path) -> None:
 def test_what_is_not_allowed_is_told(client: OpenAI, fields: dict[str, str], param: str) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(input="hi", **fields)  # type: ignore[call-overload]
+    assert refused.value.param == param
+
+
+OPEN = {
+    "priority": -5,
+    "cache_salt": "salt",
+    "enable_response_messages": True,
+    "previous_input_messages": [{"role": "user", "content": "Before."}],
+    "mm_processor_kwargs": {"size": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def open_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the engine of `open_client` writes what it was asked for."""
+    return tmp_path_factory.mktemp("open-journal") / "journal.jsonl"
+
+
+@pytest.fixture(scope="module")
+def open_client(tmp_path_factory: pytest.TempPathFactory, open_journal: Path) -> Iterator[OpenAI]:
+    """A client of a server that takes vLLM's own fields."""
+    options = json.dumps({"journal": str(open_journal)})
+    folder = tmp_path_factory.mktemp("open-fields")
+    with (
+        Server(folder, script=SCRIPT, engine_options=options, responses_compatibility_mode="false") as server,
+        OpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client,
+    ):
+        yield client
+
+
+def asked_of(journal: Path) -> dict[str, Any]:
+    """Return the last generation that an engine was asked for."""
+    found: dict[str, Any] = json.loads(journal.read_text().splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_only_vllm_knows_is_refused_where_nobody_opened_the_door(client: OpenAI, name: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(input="hi", extra_body={name: OPEN[name]})
+    assert (refused.value.param, refused.value.code, refused.value.type) == (
+        name,
+        "unsupported_parameter",
+        "invalid_request_error",
+    )
+
+
+def test_a_priority_of_its_own_counts_before_the_tier(open_client: OpenAI, open_journal: Path) -> None:
+    open_client.responses.create(input="hi", service_tier="flex", extra_body={"priority": -5})
+    assert asked_of(open_journal)["priority"] == -5
+    open_client.responses.create(input="hi", service_tier="flex", extra_body={"priority": 0})
+    assert asked_of(open_journal)["priority"] == 0
+
+
+def test_a_salt_of_its_own_counts_before_the_key_and_is_none_that_anybody_could_guess(
+    open_client: OpenAI, open_journal: Path
+) -> None:
+    salts = []
+    for fields, key in (
+        ({"cache_salt": "a"}, "k"),
+        ({"cache_salt": "a"}, None),
+        ({"cache_salt": "b"}, "k"),
+        ({}, "a"),
+    ):
+        open_client.responses.create(input="hi", prompt_cache_key=key, extra_body=fields)  # type: ignore[arg-type]
+        salts.append(asked_of(open_journal)["cache_salt"])
+    first, again, other, of_key = salts
+    assert first == again
+    assert len({first, other, of_key, "a"}) == 4
+
+
+def test_messages_that_the_model_read_and_said(open_client: OpenAI) -> None:
+    asked: dict[str, Any] = {"input": "Now [think].", "instructions": "Be brief."}
+    before = [
+        {"role": "system", "content": "Left out."},
+        {"role": "user", "content": "Before."},
+        {"role": "assistant", "channel": "final", "content": "Long ago."},
+    ]
+    fields = {"enable_response_messages": True, "previous_input_messages": before}
+    response = open_client.responses.create(**asked, extra_body=fields)
+    kept = open_client.responses.retrieve(response.id)
+    with open_client.responses.stream(**asked, model="scripted", extra_body=fields) as stream:
+        streamed = stream.get_final_response()
+    *_, last = open_client.responses.retrieve(streamed.id, stream=True)
+    for each in (response, kept, streamed, last.response):  # type: ignore[union-attr]
+        extra: Any = each.model_extra
+        texts = [(message["role"], message["content"][0]["text"]) for message in extra["input_messages"]]
+        assert [role for role, _ in texts] == ["system", "developer", "user", "assistant", "user"]
+        assert [text for _, text in texts[2:]] == ["Before.", "Long ago.", "Now [think]."]
+        assert "Be brief." in texts[1][1]
+        said = [(message["channel"], message["content"][0]["text"]) for message in extra["output_messages"]]
+        assert said == [("analysis", "Hm."), ("final", "So.")]
+
+
+def test_nobody_is_shown_messages_who_does_not_ask(open_client: OpenAI) -> None:
+    extra = open_client.responses.create(input="hi").model_extra or {}
+    assert not {"input_messages", "output_messages"} & extra.keys()
+
+
+def test_what_was_said_before_stays_in_the_chain(open_client: OpenAI, open_journal: Path) -> None:
+    before = {"previous_input_messages": [{"role": "user", "content": "Before."}]}
+    first = open_client.responses.create(input="hi", extra_body=before)
+    assert "Before." in decode_tokens(asked_of(open_journal)["prompt_tokens"])
+    open_client.responses.create(input="more", previous_response_id=first.id)
+    assert "Before." in decode_tokens(asked_of(open_journal)["prompt_tokens"])
+    counted = open_client.responses.input_tokens.count(input="hi", extra_body=before)
+    assert counted.input_tokens > open_client.responses.input_tokens.count(input="hi").input_tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"cache_salt": ""}, "cache_salt"),
+        ({"cache_salt": 5}, "cache_salt"),
+        ({"priority": "soon"}, "priority"),
+        ({"priority": 2**40}, "priority"),
+        ({"enable_response_messages": "yes"}, "enable_response_messages"),
+        ({"previous_input_messages": "Before."}, "previous_input_messages"),
+        ({"previous_input_messages": ["Before."]}, "previous_input_messages[0]"),
+        (
+            {"previous_input_messages": [{"role": "user", "content": "x"}, {"role": "bard"}]},
+            "previous_input_messages[1]",
+        ),
+        ({"previous_input_messages": [{"role": "user"}] * 5001}, "previous_input_messages"),
+        (
+            {"previous_input_messages": [{"role": "user", "content": "x"}], "previous_response_id": "resp_1"},
+            "previous_input_messages",
+        ),
+        ({"mm_processor_kwargs": {"size": 1}}, "mm_processor_kwargs"),
+    ],
+)
+def test_what_is_wrong_with_them_is_told(open_client: OpenAI, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        open_client.responses.create(input="hi", extra_body=fields)
     assert refused.value.param == param

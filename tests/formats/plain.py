@@ -117,7 +117,7 @@ class PlainFormat(ModelFormat):
         thought = _THOUGHT if kind is ItemKind.REASONING else ""
         return self._message(_KINDS.get(kind, MessageKind.COMMENTARY), f"Assistant: {thought}{text}")
 
-    def call(self, name: str, arguments: str, *, hosted: bool = False) -> RenderedMessage:
+    def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
         return self._message(MessageKind.COMMENTARY, f"Assistant: {name}({arguments})")
 
     def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:

@@ -183,11 +183,6 @@ UNBUILT: list[tuple[dict[str, object], str]] = [
     ({"moderation": {"type": "auto"}}, "moderation"),
     ({"image": {"size": "auto"}}, "image"),
     ({"access_programs": ["x"]}, "access_programs"),
-    ({"tool_choice": "required"}, "tool_choice"),
-    ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
-    ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice"),
-    ({"text": {"format": {"type": "json_object"}}}, "text.format"),
-    ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}, "text.format"),
     *(({name: 0}, name) for name in ENGINE_FIELDS),
 ]
 
@@ -221,10 +216,11 @@ def test_defaults_and_hints_are_taken(fields: dict[str, object]) -> None:
 def test_the_frame_of_codex_is_taken_and_echoed() -> None:
     request = parse_create(CODEX_FRAME)
     assert request.warm_up
-    assert [tool.name for tool in request.functions] == ["exec_command"]
+    assert [tool.name for tool in request.offered_functions] == ["exec_command", "multi_agent_v1.close_agent"]
     response = new_response(request, response_id="resp_1", created_at=1, model="gpt-oss-20b", store=False)
-    assert response["tools"][1:] == CODEX_TOOLS[1:]  # type: ignore[index]
-    assert response["tools"][0]["strict"] is False  # type: ignore[index]
+    assert response["tools"][0] == CODEX_TOOLS[0]
+    member = {**CODEX_TOOLS[1]["tools"][0], "description": None, "strict": True}  # type: ignore[index]
+    assert response["tools"][1:] == [{**CODEX_TOOLS[1], "tools": [member]}, CODEX_TOOLS[2]]
     assert request.input_json == CODEX_INPUT
 
 
@@ -276,7 +272,7 @@ def test_tools_in_chat_completions_form_are_flattened() -> None:
     function = {"name": "f", "description": "d", "parameters": {"type": "object"}}
     request = parse_create({"tools": [{"type": "function", "function": function}]})
     assert request.tools_json == [{"type": "function", **function, "strict": True}]
-    assert request.functions[0].name == "f"
+    assert request.offered_functions[0].name == "f"
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ class Site:
     async def begin(self, *, project: str = "default", transport: str = "test", **fields: object) -> "Reading":
         """Start a run and attach a reader."""
         origin = Origin(transport=transport, project=project, request_id="req_1")
-        return Reading(self, await self.service.create(parse_create(fields), origin))
+        return Reading(self, await self.service.create(parse_create(fields, engine_fields=True), origin))
 
     async def follow(self, response_id: str, *, starting_after: int | None = None) -> "Reading":
         """Read a response by its id."""

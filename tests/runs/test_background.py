@@ -244,7 +244,7 @@ async def test_a_request_that_is_written_and_read_again_is_the_same() -> None:
     request = parse_create(fields)
     again = parse_create(request.as_json())
     assert again.as_json() == request.as_json()
-    assert (again.functions, again.conversation_id, again.effort) == (request.functions, "conv_1", "low")
+    assert (again.tools_json, again.conversation_id, again.effort) == (request.tools_json, "conv_1", "low")
 
 
 async def test_each_gives_its_place_back_when_it_has_ended() -> None:

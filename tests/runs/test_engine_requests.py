@@ -42,6 +42,34 @@ async def test_keys_become_salts_that_never_meet() -> None:
     assert len({first, other_key, other_project}) == 3
 
 
+async def test_salts_of_clients_are_kept_apart_by_projects_too() -> None:
+    site = Site()
+    for project, salt in (("a", "s"), ("a", "s"), ("b", "s")):
+        await (await site.begin(project=project, input="hi", cache_salt=salt)).to_the_end()
+    first, same, other_project = (request.cache_salt for request in site.engine.requests)
+    assert first == same != other_project
+    assert "s" not in (first, other_project)
+
+
+async def test_of_a_salt_and_a_key_the_log_says_which_counts(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    await site.ask(input="hi", cache_salt="s")
+    assert "cache_salt" not in caplog.text
+    await site.ask(input="hi", cache_salt="s", prompt_cache_key="k")
+    assert "its cache_salt counts" in caplog.text
+    salted, both = (request.cache_salt for request in site.engine.requests)
+    assert salted == both
+
+
+@pytest.mark.parametrize(("name", "value"), [("priority", 3), ("cache_salt", "s")])
+async def test_an_engine_that_cannot_do_what_is_asked_for_says_so(name: str, value: object) -> None:
+    engine = FakeEngine()
+    engine.supports_priority = engine.supports_cache_salt = False
+    with pytest.raises(ApiError) as refused:
+        await Site(engine).ask(input="hi", **{name: value})
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", name)
+
+
 async def test_without_a_key_the_cache_is_shared() -> None:
     site = Site()
     response = await site.ask(input="hi")

@@ -29,7 +29,7 @@ def developer_text(instructions: str | None, tools: Sequence[FunctionTool]) -> s
 
 def _declaration(tool: FunctionTool) -> str:
     comment = "".join(f"// {line}\n" for line in _lines(tool.description))
-    parameters = f"_: {_type(orjson.loads(tool.schema), '')}" if tool.schema else ""
+    parameters = "FREEFORM" if tool.freeform else f"_: {_type(orjson.loads(tool.schema), '')}" if tool.schema else ""
     return f"{comment}type {tool.name} = ({parameters}) => any;"
 
 

@@ -1,7 +1,8 @@
 """`HarmonyFormat`: gpt-oss. What a channel and a recipient mean is decided in `_item_of`, and nowhere else."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from engine.formats.base import (
     FunctionTool,
@@ -19,6 +20,7 @@ from engine.formats.base import (
 from engine.formats.harmony.encoding import END_TOKENS, ENDOFTEXT, STOP_TOKENS, token_bytes
 from engine.formats.harmony.grammar import FUNCTIONS, turn_grammar
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
+from engine.formats.harmony.messages import messages_of, render_messages
 from engine.formats.harmony.parser import HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
 from engine.formats.harmony.prompt import (
     generation_start,
@@ -142,8 +144,8 @@ class HarmonyFormat(ModelFormat):
     def said(self, kind: ItemKind, text: str) -> RenderedMessage:
         return render_assistant(_CHANNELS[kind], text)
 
-    def call(self, name: str, arguments: str, *, hosted: bool = False) -> RenderedMessage:
-        return render_call(name if hosted else FUNCTIONS + name, arguments)
+    def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
+        return render_call(name if hosted else FUNCTIONS + name, arguments, freeform=freeform)
 
     def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
         return render_tool_output(name if hosted else FUNCTIONS + name, text)
@@ -158,6 +160,12 @@ class HarmonyFormat(ModelFormat):
 
     def text_of(self, tokens: "Tokens[int]") -> str:
         return text_of_message(tokens)
+
+    def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:
+        return messages_of(tokens)
+
+    def render_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[RenderedMessage]:
+        return render_messages(messages)
 
     def token_bytes(self, token: int) -> bytes:
         return token_bytes(token)

@@ -85,9 +85,12 @@ def render_assistant(channel: str, text: str) -> RenderedMessage:
     return RenderedMessage(_kind_of(channel), _render(f"assistant<|channel|>{channel}", text))
 
 
-def render_call(recipient: str, arguments: str) -> RenderedMessage:
-    """Render a function call that was not sampled here, in the order the models are trained on."""
-    header = f"assistant<|channel|>{COMMENTARY} to={recipient} <|constrain|>json"
+def render_call(recipient: str, arguments: str, *, freeform: bool = False) -> RenderedMessage:
+    """Render a call that was not sampled here, in the order the models are trained on.
+
+    `freeform`: it is text as it is, and said to be what the `python` tool is called with.
+    """
+    header = f"assistant<|channel|>{COMMENTARY} to={recipient} {'code' if freeform else '<|constrain|>json'}"
     return RenderedMessage(MessageKind.COMMENTARY, _render(header, arguments, end=CALL))
 
 

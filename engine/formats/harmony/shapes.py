@@ -14,6 +14,8 @@ import orjson
 
 from engine.contents.fitting import problem_of
 from engine.contents.lark_grammars import to_ebnf
+from engine.contents.patterns import without_dots
+from engine.contents.schemas import enforceable
 from engine.formats.harmony.encoding import SPECIAL_TOKENS
 from engine.grammar import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
 
@@ -174,11 +176,11 @@ class Held(Shape):
             return rest_of_content(self.content, self.said)
         match self.content:
             case JsonSchema(schema):
-                return _json(orjson.Fragment(schema))
+                return _json(orjson.Fragment(enforceable(schema)))
             case AnyObject():
                 return _json({"type": "object"})
             case Regex(pattern):
-                return {"type": "regex", "pattern": pattern}
+                return {"type": "regex", "pattern": without_dots(pattern)}
             case Lark(grammar):
                 return {"type": "grammar", "grammar": to_ebnf(grammar)}
         return _ANY_TEXT

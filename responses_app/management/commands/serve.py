@@ -24,6 +24,7 @@ FLAGS = {  # older names, and the settings they stand for
     "--responses-store-ttl": "RESPONSES_STORE_TTL",
     "--responses-store-max-entries": "RESPONSES_STORE_MAX_ENTRIES",
     "--responses-store-max-bytes": "RESPONSES_STORE_MAX_BYTES",
+    "--responses-compatibility-mode": "RESPONSES_COMPATIBILITY_MODE",
     "--responses-default-service-tier": "RESPONSES_DEFAULT_SERVICE_TIER",
     "--responses-allowed-service-tiers": "RESPONSES_ALLOWED_SERVICE_TIERS",
     "--reasoning-encryption-key": "REASONING_ENCRYPTION_KEYS",

@@ -4,7 +4,6 @@ Each step is one lookup by primary key and carries the whole part; the rows are 
 with parts of 40 KB, a walk over ids and a join after it takes twice as long, and so does an ORDER BY.
 """
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from django.db.backends.utils import CursorWrapper
 
 from responses_app.models import ChainPart, Response
 from responses_app.protocol.chain import ChainLink, LinkTokens, link_of
-from responses_app.stores.database.rows import time_value, unpack
+from responses_app.stores.database.rows import read_calls, time_value, unpack
 
 logger = logging.getLogger("respsite.stores")
 
@@ -73,7 +72,7 @@ def chain_of(rows: Sequence[Sequence[Any]]) -> ChainLink:
 def _link(
     before: ChainLink | None, rows: Sequence[Sequence[Any]], own: LinkTokens, *, first: Sequence[Any]
 ) -> ChainLink:
-    return link_of(
+    link = link_of(
         before,
         response_id=rows[-1][_ID],
         started_on=first[_STARTED_ON],
@@ -81,6 +80,7 @@ def _link(
         calls=_calls(rows),
         root_id=first[_ID],
     )
+    return replace(link, awaited=read_calls(rows[-1][_CALLS])[1])
 
 
 def _joined(rows: Sequence[Sequence[Any]]) -> LinkTokens:
@@ -98,8 +98,7 @@ def _joined(rows: Sequence[Sequence[Any]]) -> LinkTokens:
 def _calls(rows: Sequence[Sequence[Any]]) -> dict[str, str]:
     calls: dict[str, str] = {}
     for row in rows:
-        if row[_CALLS] != "{}":
-            calls |= json.loads(row[_CALLS])
+        calls |= read_calls(row[_CALLS])[0]
     return calls
 
 

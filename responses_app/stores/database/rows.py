@@ -1,5 +1,6 @@
 """What the store keeps ⇄ rows of the database. Token ids and lengths stand there as little-endian 32-bit numbers."""
 
+import json
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
@@ -74,13 +75,27 @@ def part_row(project: str, link: ChainLink) -> Row:
         "project": project,
         "parent_id": link.parent.response_id if link.parent else None,
         "started_on": link.started_on,
-        "calls": json_text(link.calls) if link.calls else "{}",
+        "calls": calls_text(link),
         "kinds": link.own.kinds,
         "lengths": pack(link.own.lengths),
         "tokens": pack(link.own.tokens),
         "settles": link.own.settles,
         "ends_final": link.own.ends_final,
     }
+
+
+def calls_text(link: ChainLink) -> str:
+    """Return the calls of a link as JSON: names by ids, and under "", which is no call's id, those that are awaited."""
+    kept = {**link.calls, "": link.awaited} if link.awaited else link.calls
+    return json_text(kept) if kept else "{}"
+
+
+def read_calls(text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what `calls_text` wrote: the calls, and those that are awaited; older versions did not keep these."""
+    if text == "{}":
+        return {}, {}
+    calls = json.loads(text)
+    return calls, calls.pop("", {})
 
 
 def sampled_rows(stored: StoredResponse) -> Iterator[Row]:

@@ -1,0 +1,69 @@
+"""Regular expressions that clients send: those that xgrammar can hold a model to."""
+
+import re
+
+import regex
+
+from engine.errors import GrammarRefused
+
+MAX_CHARACTERS = 8192
+MAX_REPETITIONS = 10_000  # of one {n,m}
+
+_UNKNOWN = (
+    (re.compile(r"\(\?(?:=|!|<=|<!)"), "looks around"),
+    (re.compile(r"\\[1-9]|\(\?P=|\\[gk]"), "refers back to a group"),
+    (re.compile(r"\(\?(?![:<])|\(\?P"), "has flags or a named group of Python's"),
+    (re.compile(r"\\[bBAZzQEGRXK]"), "asks for a place (\\b, \\A, \\Z, …)"),
+    (re.compile(r"\\[pP]"), "asks for a property of Unicode"),
+    (re.compile(r"[+*?}]\+"), "is possessive"),
+    (re.compile(r"\[\[:"), "has a POSIX class"),
+)
+_ESCAPED_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_ESCAPED_OR_CLASS_OR_DOT = re.compile(rf"{_ESCAPED_OR_CLASS.pattern}|\.", re.DOTALL)
+_REPETITION = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+_NEEDS_ESCAPE = re.compile(r'"|[\x00-\x1f]|\\\\|\\[nrtfv0]|\\x|\\u|\\c')
+
+
+def check_regex(pattern: str) -> None:
+    """Return if a model can be held to a regular expression; else raise `GrammarRefused` with a reason."""
+    if not pattern:
+        raise GrammarRefused("The regular expression is empty.")
+    if len(pattern) > MAX_CHARACTERS:
+        raise GrammarRefused(
+            f"The regular expression has {len(pattern)} characters; at most {MAX_CHARACTERS} are allowed."
+        )
+    bare = _ESCAPED_OR_CLASS.sub(lambda found: "" if found[0].startswith("[") else found[0], pattern)
+    plain = bare.replace("\\\\", "")
+    for unknown, what in _UNKNOWN:
+        if unknown.search(pattern if "POSIX" in what else plain):
+            raise GrammarRefused(f"The regular expression {pattern[:100]!r} {what}, which cannot be enforced.")
+    inner = _ESCAPED_OR_CLASS.sub("_", pattern).removeprefix("^").removesuffix("$")
+    if "^" in inner or "$" in inner:
+        raise GrammarRefused(
+            f"The regular expression {pattern[:100]!r} has ^ or $ within, which cannot be enforced: a text is matched "
+            "as a whole."
+        )
+    try:
+        regex.compile(pattern)
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise GrammarRefused(f"The regular expression {pattern[:100]!r} cannot be read: {error}.") from error
+    if any(int(bound) > MAX_REPETITIONS for found in _REPETITION.findall(inner) for bound in found if bound):
+        raise GrammarRefused(f"The regular expression repeats something more than {MAX_REPETITIONS} times.")
+
+
+def check_pattern(pattern: str) -> None:
+    """Return if the `pattern` of a JSON schema can be enforced; else raise `GrammarRefused`.
+
+    It is matched against a string as JSON writes it, so what JSON writes with a backslash cannot be in it.
+    """
+    check_regex(pattern)
+    if _NEEDS_ESCAPE.search(pattern):
+        raise GrammarRefused(
+            f"The pattern {pattern[:100]!r} has a quote, a backslash or a control character in it, which JSON writes "
+            "with an escape: that cannot be enforced."
+        )
+
+
+def without_dots(pattern: str) -> str:
+    """Return a pattern in which `.` matches no line's end, as everywhere: xgrammar's matches that too."""
+    return _ESCAPED_OR_CLASS_OR_DOT.sub(lambda found: r"[^\n]" if found[0] == "." else found[0], pattern)

@@ -1,0 +1,176 @@
+"""Regular expressions as trees, for what has to be made of them: a text that matches, or rules of a grammar.
+
+pattern ── parse() ──> OneCharacter | Sequence | Choice | Repeat
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from re import _constants, _parser  # nothing else reads them as `re` does
+from typing import Any
+
+from engine.errors import GrammarRefused
+
+MAX_CHARACTERS = 64 * 1024  # of a text that matches
+Ranges = tuple[tuple[int, int], ...]  # of code points, both ends included
+
+_CATEGORIES: dict[Any, tuple[bool, Ranges]] = {  # as xgrammar reads them: of ASCII
+    _constants.CATEGORY_DIGIT: (False, ((48, 57),)),
+    _constants.CATEGORY_NOT_DIGIT: (True, ((48, 57),)),
+    _constants.CATEGORY_WORD: (False, ((48, 57), (65, 90), (95, 95), (97, 122))),
+    _constants.CATEGORY_NOT_WORD: (True, ((48, 57), (65, 90), (95, 95), (97, 122))),
+    _constants.CATEGORY_SPACE: (False, ((9, 13), (32, 32))),
+    _constants.CATEGORY_NOT_SPACE: (True, ((9, 13), (32, 32))),
+}
+_LAST = 0x10FFFF
+_SURROGATES = (0xD800, 0xDFFF)  # no text has them
+
+
+@dataclass(frozen=True, slots=True)
+class OneCharacter:
+    """One character out of some ranges, which are in order and do not touch."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One after the other; the empty text, where there is none."""
+
+    parts: tuple["Tree", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of these."""
+
+    options: tuple["Tree", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """This, so often; `most` is None without limit."""
+
+    part: "Tree"
+    least: int
+    most: int | None
+
+
+Tree = OneCharacter | Sequence | Choice | Repeat
+
+
+def parse(pattern: str, flags: str = "") -> Tree:
+    """Return a regular expression as a tree; raises `GrammarRefused` for what has none (`\\b`, what looks around)."""
+    try:
+        value = sum((getattr(re, flag.upper()) for flag in flags if flag in "imsx"), re.RegexFlag(0))
+        parsed = _parser.parse(re.sub(r"\(\?<(?![=!])", "(?P<", pattern), int(value))
+    except (re.error, RecursionError, OverflowError) as error:
+        raise GrammarRefused(f"The regular expression {pattern[:100]!r} cannot be read: {error}.") from error
+    return _Reader(pattern, parsed.state.flags).sequence(parsed)
+
+
+def smallest_match(pattern: str) -> str:
+    """Return a text that a regular expression matches as a whole; raises `GrammarRefused` where it is long."""
+    return _smallest(parse(pattern))
+
+
+def _smallest(tree: Tree) -> str:
+    match tree:
+        case OneCharacter(ranges):
+            return _nice(ranges)
+        case Sequence(parts):
+            found = "".join(map(_smallest, parts))
+        case Choice(options):
+            found = min(map(_smallest, options), key=len)
+        case Repeat(part, least, _):
+            one = _smallest(part) if least else ""
+            if len(one) * least > MAX_CHARACTERS:
+                raise GrammarRefused(f"Every text that matches is longer than {MAX_CHARACTERS} characters.")
+            found = one * least
+    if len(found) > MAX_CHARACTERS:
+        raise GrammarRefused(f"Every text that matches is longer than {MAX_CHARACTERS} characters.")
+    return found
+
+
+def _nice(ranges: Ranges) -> str:
+    """Return one of the characters, a readable one where there is one."""
+    for each in "x1_ X-.":
+        if any(first <= ord(each) <= last for first, last in ranges):
+            return each
+    return chr(next((max(first, 32) for first, last in ranges if last >= 32), ranges[0][0]))
+
+
+class _Reader:
+    """Reads what `re` has parsed."""
+
+    def __init__(self, pattern: str, flags: int) -> None:
+        self._pattern = pattern
+        self._any_case = bool(flags & re.IGNORECASE)
+        self._dot_is_all = bool(flags & re.DOTALL)
+
+    def sequence(self, parsed: Iterable[Any]) -> Tree:
+        """Return the parts of a (sub)pattern; anchors match where they stand, since a text is matched as a whole."""
+        parts = tuple(self._part(op, argument) for op, argument in parsed if op is not _constants.AT)
+        return parts[0] if len(parts) == 1 else Sequence(parts)
+
+    def _part(self, op: Any, argument: Any) -> Tree:
+        if op is _constants.LITERAL:
+            return self._one(((argument, argument),))
+        if op is _constants.NOT_LITERAL:
+            return self._one(((argument, argument),), negated=True)
+        if op is _constants.ANY:
+            return OneCharacter(_complement(() if self._dot_is_all else ((10, 10),)))
+        if op is _constants.IN:
+            return self._class(argument)
+        if op is _constants.BRANCH:
+            return Choice(tuple(self.sequence(each) for each in argument[1]))
+        if op is _constants.SUBPATTERN:
+            return self.sequence(argument[3])
+        if op in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
+            least, most, part = argument
+            return Repeat(self.sequence(part), least, None if most is _constants.MAXREPEAT else most)
+        raise GrammarRefused(f"The regular expression {self._pattern[:100]!r} has {op}, which cannot be enforced.")
+
+    def _class(self, items: Iterable[Any]) -> Tree:
+        negated, ranges = False, []
+        for op, argument in items:
+            if op is _constants.NEGATE:
+                negated = True
+            elif op is _constants.LITERAL:
+                ranges.append((argument, argument))
+            elif op is _constants.RANGE:
+                ranges.append(argument)
+            else:
+                inverse, category = _CATEGORIES[argument]
+                ranges += _complement(category) if inverse else category
+        return self._one(tuple(ranges), negated=negated)
+
+    def _one(self, ranges: Ranges, *, negated: bool = False) -> Tree:
+        if self._any_case:
+            ranges = _in_any_case(ranges)
+        found = _complement(ranges) if negated else _complement(_complement(ranges))
+        if not found:
+            raise GrammarRefused(f"The regular expression {self._pattern[:100]!r} has a class without a character.")
+        return OneCharacter(found)
+
+
+def _in_any_case(ranges: Ranges) -> Ranges:
+    """Add the other case of ASCII letters."""
+    more = []
+    for low, high, step in ((65, 90, 32), (97, 122, -32)):
+        more += [
+            (max(first, low) + step, min(last, high) + step) for first, last in ranges if first <= high and last >= low
+        ]
+    return (*ranges, *more)
+
+
+def _complement(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Return all other characters, in order."""
+    found, begin = [], 0
+    for first, last in sorted((*ranges, _SURROGATES)):
+        if first > begin:
+            found.append((begin, first - 1))
+        begin = max(begin, last + 1)
+    if begin <= _LAST:
+        found.append((begin, _LAST))
+    return tuple(found)

@@ -1,0 +1,379 @@
+"""JSON schemas that clients send: whether one can be enforced, and the same one in the words that xgrammar enforces.
+
+    a client's schema ── enforceable() ──> a schema without `allOf`, `oneOf`, siblings of `$ref`, …, or GrammarRefused
+
+xgrammar passes over what it does not know, so a schema as it comes is no guarantee: `{"$ref": …, "minimum": 3}` would
+let 1 pass. What comes out of here is at least as strict as what went in, and in the form that xgrammar holds to (the
+tests let it write values and check them against the schema as it came). What has no such form is refused.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from itertools import combinations
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, best_match
+from jsonschema_specifications import REGISTRY
+
+from engine.contents.merging import Schema, Unsatisfiable, both
+from engine.contents.samples import smallest_value
+from engine.contents.scalars import integer, number, string
+from engine.errors import GrammarRefused
+
+MAX_BYTES = 128 * 1024  # of a schema
+MAX_DEPTH = 48  # objects and lists in each other: xgrammar under vLLM takes 64
+MAX_NODES = 20_000  # schemas within a schema, once `allOf` and its like are resolved
+MAX_BRANCHES = 256  # of one `anyOf`, once nested ones are multiplied
+REFUSED = {
+    "not": "forbids values",
+    "if": "depends on a condition",
+    "dependentRequired": "depends on another property",
+    "dependentSchemas": "depends on another property",
+    "dependencies": "depends on another property",
+    "contains": "asks for some item",
+    "patternProperties": "goes by the names of properties",
+    "unevaluatedProperties": "goes by what other parts of the schema have left over",
+    "unevaluatedItems": "goes by what other parts of the schema have left over",
+    "$dynamicRef": "is resolved while a value is read",
+    "$recursiveRef": "is resolved while a value is read",
+}
+OF_TYPE: dict[str, tuple[str, ...]] = {
+    "object": ("properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"),
+    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
+    "string": ("pattern", "format", "minLength", "maxLength"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "boolean": (),
+    "null": (),
+}
+KNOWN = {
+    "type",
+    "enum",
+    "const",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "$ref",
+    *(name for names in OF_TYPE.values() for name in names),
+}
+
+
+def check_schema(schema: object) -> None:
+    """Return if a model can be held to a schema; else raise `GrammarRefused`, whose reason is for the client."""
+    enforceable(_written(schema))
+
+
+@lru_cache(maxsize=256)  # of at most `MAX_BYTES` each: the tools of the agents that are busy
+def enforceable(schema: str) -> str:
+    """Return a schema, as JSON, in the words that xgrammar enforces, as JSON; raises `GrammarRefused`."""
+    if len(schema) > MAX_BYTES:
+        raise GrammarRefused(f"The schema has {len(schema)} characters; at most {MAX_BYTES} are allowed.")
+    root = json.loads(schema)
+    _require_schema(root)
+    translated = _Translation(root).whole()
+    smallest_value(translated)  # raises where no finite value fits
+    return json.dumps(translated, ensure_ascii=False, separators=(",", ":"))
+
+
+def _written(schema: object) -> str:
+    try:
+        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except RecursionError:
+        raise _too_deep() from None
+    except (TypeError, ValueError) as error:
+        raise GrammarRefused(f"The schema is not JSON: {error}.") from error
+
+
+def _too_deep() -> GrammarRefused:
+    return GrammarRefused(f"The schema is nested too deeply; at most {MAX_DEPTH} levels are allowed.")
+
+
+def _require_schema(root: object) -> None:
+    level = [root]
+    for _ in range(MAX_DEPTH + 1):
+        level = [child for each in level for child in _children(each)]
+        if not level:
+            break
+    else:
+        raise _too_deep()
+    if not isinstance(root, dict | bool):
+        raise GrammarRefused(f"A schema is an object, not {type(root).__name__}.")
+    try:
+        Draft202012Validator.check_schema(root)
+    except SchemaError as error:
+        found = best_match([error]) or error
+        raise GrammarRefused(
+            f"{_place(found.absolute_path)} is not a valid JSON schema: {found.message[:300]}."
+        ) from None
+
+
+def _children(value: object) -> Iterator[object]:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (each for each in inside if isinstance(each, dict | list))
+
+
+def _place(path: object) -> str:
+    parts = [str(part) for part in path]  # type: ignore[attr-defined]
+    return f"The schema at {'/'.join(parts)[:200]!r}" if parts else "The schema"
+
+
+class _Translation:
+    """One schema on its way; `#/…` references become definitions of the outcome, so recursion stays."""
+
+    def __init__(self, root: Schema | bool) -> None:
+        self._root: Schema = root if isinstance(root, dict) else {} if root else {"enum": []}
+        self._validator = Draft202012Validator(self._root, registry=REGISTRY)
+        self._names: dict[str, str] = {}  # of definitions, by reference
+        self._waiting: list[str] = []
+        self._nodes = 0
+
+    def whole(self) -> Schema:
+        """Return the outcome."""
+        try:
+            outcome = self._node(self._root, "")
+        except Unsatisfiable as error:
+            raise GrammarRefused(f"No value fits the schema: {error}.") from error
+        definitions: Schema = {}
+        while self._waiting:
+            reference = self._waiting.pop()
+            try:
+                definitions[self._names[reference]] = self._node(self._target(reference), reference)
+            except Unsatisfiable as error:
+                raise GrammarRefused(f"No value fits {reference}: {error}.") from error
+        return {**outcome, "$defs": definitions} if definitions else outcome
+
+    def _node(self, schema: object, place: str) -> Schema:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise GrammarRefused("The schema is too large once its references and combinations are resolved.")
+        flat = self._flat(schema, place, ())
+        if set(flat) == {"$ref"}:
+            return {"$ref": f"#/$defs/{self._name(flat['$ref'])}"}
+        if "enum" in flat:
+            return {"enum": self._chosen(flat)}
+        if "anyOf" in flat:
+            return self._any_of(flat, place)
+        kinds = _kinds(flat)
+        if kinds is None:
+            return {}
+        return _alternatives([self._of_kind(kind, flat, place) for kind in kinds])
+
+    def _name(self, reference: str) -> str:
+        if reference not in self._names:
+            self._names[reference] = f"d{len(self._names)}"
+            self._waiting.append(reference)
+        return self._names[reference]
+
+    def _target(self, reference: str) -> object:
+        if not reference.startswith("#"):
+            raise GrammarRefused(f"{reference[:200]!r} is outside of the schema; a $ref may only begin with '#'.")
+        found: Any = self._root
+        for part in filter(None, reference[1:].split("/")):
+            key = part.replace("~1", "/").replace("~0", "~")
+            try:
+                found = found[int(key)] if isinstance(found, list) else found[key]
+            except (LookupError, ValueError, TypeError):
+                raise GrammarRefused(f"The schema refers to {reference[:200]!r}, which it does not have.") from None
+        return found
+
+    def _flat(self, schema: object, place: str, inside: tuple[str, ...]) -> Schema:
+        """Return a node without annotations, `allOf`, `oneOf`, `const`, and without siblings of a `$ref`."""
+        if isinstance(schema, bool):
+            if not schema:
+                raise Unsatisfiable(f"{place or 'it'} is false")
+            return {}
+        if not isinstance(schema, dict):
+            raise GrammarRefused(f"{place!r} in the schema is not a schema.")
+        _refuse_unknown(schema, place)
+        node = {name: schema[name] for name in schema if name in KNOWN}
+        if set(node) == {"$ref"}:
+            return node
+        parts: list[object] = [*node.pop("allOf", ())]
+        if "$ref" in node:
+            parts.append({"$ref": node.pop("$ref")})
+        if "const" in node:
+            parts.append({"enum": [node.pop("const")]})
+        if "oneOf" in node:
+            branches = node.pop("oneOf")
+            self._require_disjoint(branches, place, inside)
+            parts.append({"anyOf": branches})
+        for part in parts:
+            node = both(node, self._resolved(part, place, inside))
+        return node
+
+    def _resolved(self, schema: object, place: str, inside: tuple[str, ...]) -> Schema:
+        flat = self._flat(schema, place, inside)
+        while set(flat) == {"$ref"}:
+            reference = flat["$ref"]
+            if reference in inside:
+                raise GrammarRefused(f"{reference[:200]!r} refers to itself without end.")
+            inside = (*inside, reference)
+            flat = self._flat(self._target(reference), reference, inside)
+        return flat
+
+    def _any_of(self, flat: Schema, place: str) -> Schema:
+        siblings = {name: value for name, value in flat.items() if name != "anyOf"}
+        if not siblings:
+            branches = list(flat["anyOf"])
+        else:
+            branches = [both(siblings, self._resolved(each, place, ())) for each in flat["anyOf"]]
+        if len(branches) > MAX_BRANCHES:
+            raise GrammarRefused(f"{place or 'The schema'!r} has more than {MAX_BRANCHES} alternatives.")
+        found, problem = [], "it has no alternative"
+        for each in branches:
+            try:
+                found.append(self._node(each, f"{place}/anyOf"))
+            except Unsatisfiable as error:
+                problem = str(error)
+        if not found:
+            raise Unsatisfiable(problem)
+        return _alternatives(found)
+
+    def _require_disjoint(self, branches: list[object], place: str, inside: tuple[str, ...]) -> None:
+        if len(branches) > MAX_BRANCHES:
+            raise GrammarRefused(f"{place or 'The schema'!r} has more than {MAX_BRANCHES} alternatives.")
+        flat = [self._resolved(each, place, inside) for each in branches]
+        for one, other in combinations(flat, 2):
+            if not self._disjoint(one, other):
+                raise GrammarRefused(
+                    f"{place or 'The schema'}: two alternatives of oneOf may both fit a value, which cannot be "
+                    "prevented: use anyOf, or give each a property with a const of its own."
+                )
+
+    def _disjoint(self, one: Schema, other: Schema) -> bool:
+        """Whether no value can fit both, as far as can be seen at once: by type, by enum, or by a required property."""
+        kinds, others = _kinds(one), _kinds(other)
+        if kinds is not None and others is not None and not _overlap(kinds, others):
+            return True
+        if "enum" in one and "enum" in other:
+            return not {json.dumps(each) for each in one["enum"]} & {json.dumps(each) for each in other["enum"]}
+        shared = set(one.get("required", ())) & set(other.get("required", ()))
+        for name in shared:
+            mine, its = (each.get("properties", {}).get(name) for each in (one, other))
+            if mine is not None and its is not None and _tells(mine, its):
+                return True
+        return False
+
+    def _chosen(self, flat: Schema) -> list[object]:
+        rest = {name: value for name, value in flat.items() if name != "enum"}
+        validator = self._validator.evolve(schema=rest)
+        chosen = [value for value in flat["enum"] if validator.is_valid(value)]
+        if not chosen:
+            raise Unsatisfiable("none of its enum's values fits the rest of it")
+        return chosen
+
+    # Types.
+
+    def _of_kind(self, kind: str, flat: Schema, place: str) -> Schema:
+        build: Mapping[str, Callable[[Schema, str], Schema]] = {
+            "object": self._object,
+            "array": self._array,
+            "string": string,
+            "integer": integer,
+            "number": number,
+        }
+        own = {name: flat[name] for name in OF_TYPE[kind] if name in flat}
+        return {"type": kind, **(build[kind](own, place) if kind in build else {})}
+
+    def _object(self, own: Schema, place: str) -> Schema:
+        properties, required = own.get("properties", {}), own.get("required", [])
+        extra = own.get("additionalProperties", True)
+        declared = "additionalProperties" in own
+        built: Schema = {}
+        for name, schema in properties.items():
+            try:
+                built[name] = self._node(schema, f"{place}/properties/{name}")
+            except Unsatisfiable:
+                if name in required:
+                    raise
+                if extra is not False and declared:
+                    raise GrammarRefused(
+                        f"{place}/properties/{name} forbids a property, which cannot be enforced."
+                    ) from None
+        for name in required:
+            if name not in properties:
+                if extra is False:
+                    raise Unsatisfiable(f"{name!r} is required and not among the properties of {place or 'the schema'}")
+                built[name] = self._node(extra, f"{place}/additionalProperties")
+        found: Schema = {"properties": built, "required": list(required)} if built else {}
+        open_ = extra is not False and (declared or not built)
+        if open_ and extra is not True:
+            found["additionalProperties"] = self._node(extra, f"{place}/additionalProperties")
+        else:
+            found["additionalProperties"] = open_
+        return found | self._sizes(own, place, open_=open_, named=bool(built))
+
+    def _sizes(self, own: Schema, place: str, *, open_: bool, named: bool) -> Schema:
+        found: Schema = {name: own[name] for name in ("minProperties", "maxProperties") if name in own}
+        if open_ and own.get("minProperties", 0) > len(own.get("required", [])):
+            raise GrammarRefused(
+                f"{place or 'The schema'}: minProperties cannot be enforced where other properties are allowed."
+            )
+        if "propertyNames" in own and open_:
+            if named:
+                raise GrammarRefused(f"{place or 'The schema'}: propertyNames cannot be enforced beside properties.")
+            found["propertyNames"] = {"type": "string", **self._node(own["propertyNames"], f"{place}/propertyNames")}
+        return found
+
+    def _array(self, own: Schema, place: str) -> Schema:
+        if own.get("uniqueItems"):
+            raise GrammarRefused(f"{place or 'The schema'}: uniqueItems cannot be enforced.")
+        first = [self._node(each, f"{place}/prefixItems") for each in own.get("prefixItems", ())]
+        found: Schema = {name: own[name] for name in ("minItems", "maxItems") if name in own}
+        least, most = found.get("minItems", 0), found.get("maxItems")
+        if most is not None and least > most:
+            raise Unsatisfiable("minItems is above maxItems")
+        items = own.get("items", True)
+        if items is False:
+            if least > len(first):
+                raise Unsatisfiable("minItems asks for more items than there may be")
+            return found | {"prefixItems": first, "items": False} if first else {"maxItems": 0}
+        if first:
+            found["prefixItems"] = first
+        try:
+            return found | {"items": self._node(items, f"{place}/items")}
+        except Unsatisfiable:
+            if least > len(first):
+                raise
+            return found | {"items": False} if first else {"maxItems": 0}
+
+
+def _refuse_unknown(schema: Schema, place: str) -> None:
+    for name, why in REFUSED.items():
+        if name in schema and not (name == "if" and "then" not in schema and "else" not in schema):
+            raise GrammarRefused(f"{place or 'The schema'} has {name!r}, which {why}: that cannot be enforced.")
+
+
+def _kinds(flat: Schema) -> list[str] | None:
+    """Return the types that a node may have; None for any value at all. Keywords without a type imply theirs."""
+    given = flat.get("type")
+    if given is not None:
+        kinds = [given] if isinstance(given, str) else list(given)
+        return [kind for kind in kinds if not (kind == "integer" and "number" in kinds)]
+    implied = [kind for kind, names in OF_TYPE.items() if kind != "integer" and any(name in flat for name in names)]
+    return implied or None
+
+
+def _overlap(kinds: list[str], others: list[str]) -> bool:
+    return bool(
+        {kind.replace("integer", "number") for kind in kinds} & {kind.replace("integer", "number") for kind in others}
+    )
+
+
+def _tells(one: object, other: object) -> bool:
+    """Whether a property's two schemas have nothing in common: constants, as in a tagged union, or types."""
+    values = [_values(each) for each in (one, other)]
+    return values[0] is not None and values[1] is not None and not values[0] & values[1]
+
+
+def _values(schema: object) -> set[str] | None:
+    if not isinstance(schema, dict):
+        return None
+    chosen = [schema["const"]] if "const" in schema else schema.get("enum")
+    return None if chosen is None else {json.dumps(each, sort_keys=True) for each in chosen}
+
+
+def _alternatives(found: list[Schema]) -> Schema:
+    return found[0] if len(found) == 1 else {"anyOf": found}

@@ -1,0 +1,144 @@
+"""Harmony messages as JSON, in the shape of OpenAI's library: tokens → messages, and messages → tokens.
+
+    {"role": "assistant", "channel": "commentary", "recipient": "functions.f", "content": [{"type": "text", "text": …}]}
+
+Tokens that models have sampled need not be well-formed, so they are read here, and nothing of their text is lost.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from engine.formats.base import RenderedMessage, UnreadableMessage
+from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, START, decode_tokens
+from engine.formats.harmony.header import ANALYSIS, CHANNELS, COMMENTARY, FINAL, NOBODY
+from engine.formats.harmony.prompt import render_assistant, render_call, render_text, render_tool_output
+
+ROLES = ("system", "developer", "user", "assistant")
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
+_AUTHOR = re.compile(r"\s*([^\s<]*)")
+_RECIPIENT = re.compile(r"to=([^\s<]+)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*([^\s<]+)")
+_CONTENT_TYPE = re.compile(r"(<\|constrain\|>\s*\w+|(?<=\s)\w+)\s*$")
+
+Json = dict[str, Any]
+
+
+def messages_of(tokens: Iterable[int]) -> list[Json]:
+    """Return the messages that these tokens are, which begin with one."""
+    messages = []
+    for header, content in _cut(tokens):
+        message = _header(decode_tokens(header))
+        messages.append({**message, "content": [{"type": "text", "text": decode_tokens(content)}]})
+    return messages
+
+
+def _cut(tokens: Iterable[int]) -> list[tuple[list[int], list[int]]]:
+    """Divide tokens into messages: the tokens of each one's header and those of its content.
+
+    A header that is not complete is not a message: a prompt ends with one, which the model is to go on with.
+    """
+    cut: list[tuple[list[int], list[int]]] = []
+    in_header = False
+    for token in tokens:
+        if token == START:
+            cut.append(([], []))
+            in_header = True
+        elif token == MESSAGE and in_header:
+            in_header = False
+        elif token not in END_TOKENS and cut:
+            cut[-1][0 if in_header else 1].append(token)
+    return cut[:-1] if in_header else cut
+
+
+def _header(text: str) -> Json:
+    found = _AUTHOR.match(text)
+    author = found[1] if found else ""
+    recipient, channel = _RECIPIENT.search(text), _CHANNEL.search(text)
+    rest = _CHANNEL.sub("", _RECIPIENT.sub("", text.removeprefix(author)))
+    content_type = _CONTENT_TYPE.search(rest)
+    named = author not in ROLES  # a tool is the author by its name
+    fields = {
+        "channel": channel and channel[1],
+        "recipient": recipient and recipient[1],
+        "content_type": content_type and content_type[1].strip(),
+    }
+    message: Json = {"role": "tool" if named else author, "name": author if named else None}
+    return message | {name: value for name, value in fields.items() if value}
+
+
+def render_messages(messages: Sequence[Mapping[str, Any]]) -> list[RenderedMessage]:
+    """Render messages in the shape of Harmony's library, or of Chat Completions.
+
+    Those of the system and of developers are left out: the present request says what counts now. Raises
+    `UnreadableMessage`.
+    """
+    rendered: list[RenderedMessage] = []
+    called: dict[str, str] = {}  # the names of what was called in the shape of Chat Completions, by their ids
+    for index, message in enumerate(messages):
+        try:
+            rendered += _render(message, called)
+        except ValueError as problem:
+            raise UnreadableMessage(index, str(problem)) from None
+    return rendered
+
+
+def _render(message: Mapping[str, Any], called: dict[str, str]) -> list[RenderedMessage]:
+    author = message.get("author")
+    author = author if isinstance(author, Mapping) else message
+    match author.get("role"):
+        case "system" | "developer":
+            return []
+        case "user":
+            return [render_text("user", _text(message))]
+        case "assistant":
+            return _of_assistant(message, called)
+        case "tool":
+            name = author.get("name") or called.get(str(message.get("tool_call_id")))
+            if not name:
+                raise ValueError("It does not say whose output it is, by a 'name' or by the 'tool_call_id' of a call.")
+            return [render_tool_output(_checked(name), _text(message))]
+    raise ValueError("Its 'role' must be one of 'system', 'developer', 'user', 'assistant' and 'tool'.")
+
+
+def _of_assistant(message: Mapping[str, Any], called: dict[str, str]) -> list[RenderedMessage]:
+    calls = message.get("tool_calls") or ()
+    recipient, channel = message.get("recipient"), message.get("channel") or (COMMENTARY if calls else FINAL)
+    if recipient is not None and recipient not in NOBODY:
+        return [render_call(_checked(recipient), _text(message))]
+    if channel not in CHANNELS:
+        raise ValueError(f"Its 'channel' must be one of {', '.join(map(repr, CHANNELS))}.")
+    text, thought = _text(message), message.get("reasoning_content") or message.get("reasoning")
+    rendered = [render_assistant(ANALYSIS, thought)] if isinstance(thought, str) else []
+    if text or not calls:
+        rendered.append(render_assistant(str(channel), text))
+    return [*rendered, *(_call(call, called) for call in calls)]
+
+
+def _call(call: object, called: dict[str, str]) -> RenderedMessage:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not (isinstance(call, Mapping) and isinstance(function, Mapping) and isinstance(function.get("name"), str)):
+        raise ValueError("Each of its 'tool_calls' must have a 'function' with a 'name'.")
+    name = _checked(f"functions.{function['name']}")
+    called[str(call.get("id"))] = name
+    return render_call(name, str(function.get("arguments") or ""))
+
+
+def _checked(name: object) -> str:
+    """Return the name of a tool. It goes into a header, where special tokens would count."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError("The name of a tool has up to 256 letters, digits, '_', '-' and '.'.")
+    return name
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts: list[str] = []
+    for part in content if isinstance(content, list) else [content]:
+        text = part.get("text") if isinstance(part, Mapping) else part
+        if not isinstance(text, str):
+            raise ValueError("Its 'content' must be text: a string, or parts that have a 'text'.")
+        texts.append(text)
+    return "".join(texts)

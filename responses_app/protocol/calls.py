@@ -1,0 +1,138 @@
+"""Which items are calls, which are their outputs, and whether the two go together.
+
+A call that the model has made must be answered before it goes on: it would wait, or make something up. Not so an
+asynchronous call, whose output may come at any time, and more than once; nor one that was cut, which nobody ran.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.items import called_name
+
+_FUNCTION, _CUSTOM = "function_call", "custom_tool_call"
+_OF_KINDS: Mapping[str, str] = {  # types of calls whose tools have no name of their own, and what the model calls
+    "local_shell_call": "local_shell",
+    "shell_call": "shell",
+    "apply_patch_call": "apply_patch",
+    "tool_search_call": "tool_search",
+}
+_SPOKEN: Mapping[str, str] = {  # as OpenAI's errors name them
+    _FUNCTION: "function call",
+    _CUSTOM: "custom tool call",
+    **{kind: kind.replace("_", " ") for kind in _OF_KINDS},
+}
+# The calls that an output answers. Codex gives back the outputs of all but custom tools as those of functions.
+_ANSWERS: Mapping[str, Collection[str]] = {
+    "function_call_output": (_FUNCTION, *_OF_KINDS),
+    "custom_tool_call_output": (_CUSTOM,),
+    "local_shell_call_output": ("local_shell_call",),
+    "shell_call_output": ("shell_call",),
+    "apply_patch_call_output": ("apply_patch_call",),
+    "tool_search_output": ("tool_search_call",),
+}
+# Their tools are known by the type of the item alone: old ones, from other servers, may name no call.
+_KNOW_THEIR_TOOL = frozenset(_ANSWERS) - {"function_call_output", "custom_tool_call_output"}
+
+
+class Call(NamedTuple):
+    """A call: `type` is that of its item, `called` what the model called; `is_open`: it must be answered."""
+
+    id: str
+    type: str
+    called: str
+    is_open: bool
+
+
+def call_of(item: JsonObject) -> Call | None:
+    """Return the call that an item is; items that other servers have written may lack anything."""
+    kind, call_id = str(item.get("type")), item.get("call_id")
+    if not isinstance(call_id, str):
+        return None
+    if kind in _OF_KINDS:
+        called = _OF_KINDS[kind]
+    elif kind in (_FUNCTION, _CUSTOM) and isinstance(item.get("name"), str):
+        namespace = item.get("namespace")
+        called = called_name(str(item["name"]), namespace if isinstance(namespace, str) else None)
+    else:
+        return None
+    cut = item.get("status") in ("incomplete", "in_progress", "failed")
+    answered = item.get("output") is not None  # some clients put a call's output into the call
+    return Call(call_id, kind, called, is_open=not (cut or answered or item.get("async") is True))
+
+
+def calls_of(items: Iterable[JsonObject]) -> Iterator[Call]:
+    """Yield the calls among items."""
+    return (call for item in items if (call := call_of(item)) is not None)
+
+
+def open_calls(items: Iterable[JsonObject]) -> dict[str, str]:
+    """Return the calls among items that must be answered and are not, by their ids, with the types of their items."""
+    items = list(items)
+    calls = {call.id: call.type for call in calls_of(items) if call.is_open}
+    return without_answered(calls, items)
+
+
+def without_answered(calls: Mapping[str, str], items: Iterable[JsonObject]) -> dict[str, str]:
+    """Return those of the calls that no output among items answers; one that names no call answers all of its kind."""
+    left = dict(calls)
+    for item in items:
+        kinds = _ANSWERS.get(str(item.get("type")))
+        if kinds is None:
+            continue
+        named = _answered_id(item)
+        if named in left:
+            del left[named]
+        elif named is None or item.get("call_id") is None:
+            left = {call_id: kind for call_id, kind in left.items() if kind not in kinds}
+    return left
+
+
+def check_outputs(
+    items: Sequence[JsonObject], *, before: Sequence[JsonObject], known: Mapping[str, str], free: Collection[str]
+) -> None:
+    """Raise `ApiError` for outputs among a request's items that answer nothing, and for calls without an output.
+
+    `before` are the items of its conversation; `known` the calls of its chain that wait for an output, as `open_calls`
+    has them. What the model called with one of the `free` names runs in the background.
+    """
+    every = [*before, *items]
+    types = {**known, **{call.id: call.type for call in calls_of(every)}}
+    for index, item in enumerate(items):
+        kinds, named = _ANSWERS.get(str(item.get("type"))), _answered_id(item)
+        if kinds is not None and named in types and types[named] not in kinds:
+            raise unknown_call(item, index)
+    free_ids = {call.id for call in calls_of(every) if call.called in free}
+    lacking = without_answered({**known, **_opened(every)}, every)
+    for item in items:  # a call of the chain that comes back completed gave back nothing, and is answered so
+        if item.get("status") == "completed" and item.get("call_id") in known:
+            lacking.pop(str(item["call_id"]), None)
+    for call_id, kind in lacking.items():
+        if call_id not in free_ids:
+            raise invalid_request(f"No tool output found for {_SPOKEN[kind]} {call_id}.", param="input")
+
+
+def unknown_call(item: JsonObject, index: int) -> ApiError:
+    """The output of a call that was never made, or of another kind (400)."""
+    spoken = str(item["type"]).removesuffix("_output").replace("_", " ")
+    return invalid_request(
+        f"No tool call found for {spoken} output with call_id {_answered_id(item)}. It is 'input[{index}]': send the "
+        "call before it, or continue the response that made the call with 'previous_response_id'.",
+        param="input",
+    )
+
+
+def needs_its_call(item: JsonObject) -> bool:
+    """Whether an output says nothing without the call that it names."""
+    kind = str(item.get("type"))
+    return kind in _ANSWERS and kind not in _KNOW_THEIR_TOOL and _answered_id(item) is not None
+
+
+def _opened(items: Iterable[JsonObject]) -> dict[str, str]:
+    return {call.id: call.type for call in calls_of(items) if call.is_open}
+
+
+def _answered_id(item: JsonObject) -> str | None:
+    """Return the id of the call that an output names; a local shell's output has it as its own id, too."""
+    names = ("call_id", "id") if item.get("type") == "local_shell_call_output" else ("call_id",)
+    return next((str(item[name]) for name in names if isinstance(item.get(name), str)), None)

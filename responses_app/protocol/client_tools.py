@@ -1,0 +1,203 @@
+"""The tools that clients execute: how the model calls each, and what item a call of it becomes.
+
+Both are decided here, by the tools as they are echoed in the response object and nothing else: so whoever makes the
+machine of a response, on any worker and at any time, makes the same items. Tools that clients do not execute (a web
+search) are left out, and so is what cannot be read: an older version may have kept it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import orjson
+
+from engine.formats.base import FunctionTool
+from engine.grammar import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
+from responses_app.protocol.call_items import ActionCallBuilder, CallBuilder, CustomCallBuilder, FunctionCallBuilder
+from responses_app.protocol.client_kinds import CLIENT_KINDS
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items import called_name
+
+_NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
+_IN_BACKGROUND = (
+    "This runs in the background: its output comes later, when it is done. Do not wait for it, and do not call it "
+    "again for the same thing: go on with what can be done without it, or tell the user that it runs."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTool:
+    """One tool. `type` is `function`, `custom`, or a kind of `CLIENT_KINDS`.
+
+    `schema` describes a call's arguments, as JSON text; "" where nothing is said of them. Without `strict` it is only
+    shown. `format` is that of a custom tool's input. `deferred`: a search for tools is to find it before it is shown.
+    `at` is where it stands in the request.
+    """
+
+    type: str
+    name: str
+    namespace: str | None = None
+    description: str = ""
+    schema: str = ""
+    strict: bool = True
+    format: JsonObject | None = None
+    is_async: bool = False
+    deferred: bool = False
+    at: str = ""
+
+    @property
+    def called(self) -> str:
+        """What the model calls."""
+        return called_name(self.name, self.namespace)
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether it is called with text as it is."""
+        return self.type == "custom"
+
+    @property
+    def definition(self) -> str:
+        """The grammar of a custom tool's input; "" for any text."""
+        return str((self.format or {}).get("definition") or "")
+
+    @property
+    def content(self) -> Content:
+        """What may stand in a call."""
+        if self.is_custom:
+            if not self.definition:
+                return AnyText()
+            return (Regex if (self.format or {}).get("syntax") == "regex" else Lark)(self.definition)
+        if not self.strict:
+            return AnyText()
+        schema = CLIENT_KINDS[self.type].schema if self.type in _SHOWN_OTHERWISE else self.schema
+        return JsonSchema(schema or _NO_ARGUMENTS) if schema != "{}" else AnyObject()
+
+    @property
+    def content_at(self) -> str:
+        """Where the request says what may stand in a call."""
+        return f"{self.at}.{'format.definition' if self.is_custom else 'parameters'}"
+
+    def declaration(self) -> FunctionTool:
+        """Return what the model is told of it."""
+        told = [self.description] if self.description else []
+        if self.definition:
+            syntax = str((self.format or {}).get("syntax"))
+            told.append(f"Its input is text as it is, no JSON, in this grammar ({syntax}):\n{self.definition}")
+        elif self.is_custom:
+            told.append("Its input is text as it is, no JSON.")
+        if self.is_async:
+            told.append(_IN_BACKGROUND)
+        return FunctionTool(self.called, "\n".join(told), self.schema, freeform=self.is_custom)
+
+    def builder(self, new_id: Callable[[str], str]) -> CallBuilder:
+        """Return what writes the item of a call."""
+        decorations: JsonObject = {"namespace": self.namespace} if self.namespace else {}
+        if self.is_async:
+            decorations["async"] = True
+        if self.is_custom:
+            return CustomCallBuilder(new_id, self.name, decorations, unwraps=not self.definition)
+        if self.type in CLIENT_KINDS:
+            return ActionCallBuilder(new_id, CLIENT_KINDS[self.type])
+        return FunctionCallBuilder(new_id, self.name, decorations)
+
+
+class ClientTools:
+    """The tools of one request, by what the model calls; immutable."""
+
+    def __init__(self, tools: Iterable[ClientTool] = ()) -> None:
+        self._by_name: Mapping[str, ClientTool] = {tool.called: tool for tool in tools}
+
+    def __iter__(self) -> Iterator[ClientTool]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def names(self) -> Collection[str]:
+        """What the model can call."""
+        return self._by_name.keys()
+
+    def get(self, called: str) -> ClientTool | None:
+        """Return the tool that the model calls so."""
+        return self._by_name.get(called)
+
+    def of_type(self, type: str) -> ClientTool | None:
+        """Return the tool of a kind of which there is one."""
+        return next((tool for tool in self if tool.type == type), None)
+
+    def shown(self) -> list[ClientTool]:
+        """Return those that the model is told of: but for what it can look for, all."""
+        return [tool for tool in self if not tool.deferred or self.of_type("tool_search") is None]
+
+    def builder(self, called: str, new_id: Callable[[str], str]) -> CallBuilder:
+        """Return what writes the item of a call; what nobody declared here is the client's function all the same."""
+        tool = self.get(called)
+        return tool.builder(new_id) if tool is not None else FunctionCallBuilder(new_id, called)
+
+    def joined(self, more: Iterable[ClientTool]) -> "ClientTools":
+        """Return these, and those that came later: they can be called now."""
+        return ClientTools([*self, *(replace(tool, deferred=False) for tool in more)])
+
+
+def read_tools(tools: object, *, at: str = "tools", hosted: Collection[str] = ()) -> list[ClientTool]:
+    """Return the tools that clients execute, of those that stand at the path `at`.
+
+    `hosted` are types of tools that this server runs.
+    """
+    found: list[ClientTool] = []
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if isinstance(tool, dict) and tool.get("type") not in hosted:
+            found += _read(tool, f"{at}[{index}]", None)
+    return found
+
+
+def _read(tool: JsonObject, at: str, namespace: str | None) -> list[ClientTool]:
+    kind, name = tool.get("type"), tool.get("name")
+    if kind in CLIENT_KINDS and namespace is None:
+        return _of_kind(tool, at)
+    if not isinstance(name, str):
+        return []
+    if kind == "namespace" and namespace is None:
+        inside = tool.get("tools")
+        members = enumerate(inside if isinstance(inside, list) else ())
+        return [each for i, m in members if isinstance(m, dict) for each in _read(m, f"{at}.tools[{i}]", name)]
+    if kind not in ("function", "custom"):
+        return []
+    parameters, form = tool.get("parameters"), tool.get("format")
+    return [
+        ClientTool(
+            type=str(kind),
+            name=name,
+            namespace=namespace,
+            description=_text(tool.get("description")),
+            schema=_json(parameters) if isinstance(parameters, dict) else "",
+            strict=tool.get("strict") is not False,
+            format=form if isinstance(form, dict) else None,
+            is_async=tool.get("async") is True,
+            deferred=tool.get("defer_loading") is True,
+            at=at,
+        )
+    ]
+
+
+def _of_kind(tool: JsonObject, at: str) -> list[ClientTool]:
+    kind = CLIENT_KINDS[str(tool["type"])]
+    description, schema = kind.description, kind.shown
+    if kind.type == "tool_search":
+        if tool.get("execution") != "client":  # a server would look for them, so all are shown at once
+            return []
+        description = _text(tool.get("description")) or description
+        own = tool.get("parameters")
+        schema = _json(own) if isinstance(own, dict) else schema
+    return [ClientTool(type=kind.type, name=kind.type, description=description, schema=schema, at=at)]
+
+
+_SHOWN_OTHERWISE = [kind.type for kind in CLIENT_KINDS.values() if kind.shown != kind.schema]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()

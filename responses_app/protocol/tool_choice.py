@@ -1,0 +1,144 @@
+"""`tool_choice`: which of its tools the model may call, and whether it must."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from responses_app.protocol.client_kinds import CLIENT_KINDS
+from responses_app.protocol.client_tools import ClientTool, ClientTools
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.items import called_name
+from responses_app.protocol.tools import server_tool_missing
+from responses_app.protocol.validation import missing, wrong_type
+
+PARAM = "tool_choice"
+_MODES = ("none", "auto", "required")
+_UNSEEN = ("computer", "computer_use", "computer_use_preview")  # accepted, and not shown to the model
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """`allowed` are tools by what the model calls, None: all that it is shown. `echo` is how OpenAI gives it back."""
+
+    mode: Literal["none", "auto", "required"] = "auto"
+    allowed: frozenset[str] | None = None
+    echo: str | JsonObject = "auto"
+
+    @property
+    def forbids(self) -> bool:
+        """Whether the model may call nothing."""
+        return self.mode == "none"
+
+    @property
+    def demands(self) -> bool:
+        """Whether the model must call something."""
+        return self.mode == "required"
+
+
+def parse_tool_choice(value: object, tools: ClientTools) -> ToolChoice:
+    """Validate a request's `tool_choice`; `tools` are those it can name. Raises `ApiError` that names that field."""
+    if value is None:
+        return ToolChoice()
+    if isinstance(value, str):
+        return _mode(value, tools)
+    if not isinstance(value, dict):
+        raise wrong_type(PARAM, "a string or an object", value)
+    kind = value.get("type")
+    if not isinstance(kind, str):
+        raise missing(f"{PARAM}.type")
+    if kind == "allowed_tools":
+        return _allowed(value, tools)
+    tool, echo = _named(value, kind, tools)
+    return ToolChoice("required", frozenset((tool.called,)), echo)
+
+
+def _mode(mode: str, tools: ClientTools) -> ToolChoice:
+    match mode:
+        case "required":
+            if not tools.shown():
+                raise _invalid("It is 'required', and no tool that the model can call is in 'tools'.")
+            return ToolChoice("required", None, mode)
+        case "none" | "auto":
+            return ToolChoice(mode, None, mode)
+    known = ", ".join(repr(each) for each in _MODES)
+    raise invalid_request(
+        f"Invalid value for '{PARAM}': {mode[:80]!r}. Supported values are: {known}, and objects.",
+        param=PARAM,
+        code="invalid_value",
+    )
+
+
+def _allowed(value: JsonObject, tools: ClientTools) -> ToolChoice:
+    nested = value.get("allowed_tools")  # the Chat Completions form
+    given = nested if isinstance(nested, dict) else value
+    mode, entries = given.get("mode"), given.get("tools")
+    if mode not in ("auto", "required"):
+        raise _invalid("The 'mode' of 'allowed_tools' is 'auto' or 'required'.")
+    if not isinstance(entries, list):
+        raise _invalid("'allowed_tools' has 'tools': an array of tools.")
+    names: set[str] = set()
+    echoed: list[JsonObject] = []
+    for entry in entries:
+        found, echo = _allowed_entry(entry, tools)
+        names.update(tool.called for tool in found)
+        echoed.append(echo)
+    if mode == "required" and not names:
+        raise _invalid("A call is 'required', and none of the allowed tools can be called.")
+    echo = {"type": "allowed_tools", "mode": mode, "tools": echoed}
+    return ToolChoice("required" if mode == "required" else "auto", frozenset(names), echo)
+
+
+def _allowed_entry(entry: object, tools: ClientTools) -> tuple[Sequence[ClientTool], JsonObject]:
+    kind = entry.get("type") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(kind, str):
+        raise _invalid("Each of the allowed tools is an object with a 'type'.")
+    if kind == "namespace":
+        members = [tool for tool in tools if tool.namespace is not None and tool.namespace == entry.get("name")]
+        if not members:
+            raise _absent(str(entry.get("name")))
+        return members, {"type": kind, "name": entry["name"]}
+    if kind in _UNSEEN or server_tool_missing(kind) is not None:  # one that is left out cannot be called anyway
+        return (), dict(entry)
+    tool, echo = _named(entry, kind, tools)
+    return (tool,), echo
+
+
+def _named(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTool, JsonObject]:
+    """Return the tool that a choice names, and how that is echoed."""
+    if kind in ("function", "custom"):
+        return _by_name(value, kind, tools)
+    if kind in CLIENT_KINDS:
+        tool = tools.of_type(kind)
+        if tool is None:
+            raise _absent(kind)
+        return tool, {"type": kind}
+    cannot = server_tool_missing(kind)
+    if cannot is not None or kind in _UNSEEN:
+        raise unsupported_parameter(PARAM, cannot or "This model cannot see a screen, so it cannot use a computer.")
+    known = ", ".join(repr(each) for each in ("function", "custom", "allowed_tools", *CLIENT_KINDS))
+    raise invalid_request(
+        f"Invalid value for '{PARAM}.type': {kind[:80]!r}. Supported values are: {known}.",
+        param=PARAM,
+        code="invalid_value",
+    )
+
+
+def _by_name(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTool, JsonObject]:
+    nested = value.get(kind)  # the Chat Completions form
+    given = nested if isinstance(nested, dict) else value
+    name, namespace = given.get("name"), given.get("namespace")
+    if not isinstance(name, str):
+        raise missing(f"{PARAM}.name")
+    called = called_name(name, namespace if isinstance(namespace, str) else None)
+    tool = tools.get(called)
+    if tool is None or tool.type != kind:
+        raise _absent(called)
+    return tool, {"type": kind, "name": name, **({"namespace": namespace} if isinstance(namespace, str) else {})}
+
+
+def _absent(name: str) -> ApiError:
+    return _invalid(f"The tool '{name[:256]}' is not in 'tools'.")
+
+
+def _invalid(message: str) -> ApiError:
+    return invalid_request(f"Invalid value for '{PARAM}'. {message}", param=PARAM, code="invalid_value")
