@@ -12,6 +12,12 @@ from responses_app.admin.text import FOLDED, Clipped, Room, pretty, visible
 
 ROLES = {"user": "User", "assistant": "Assistant", "developer": "Developer", "system": "System"}
 OUTPUT = "_output"  # how the types of outputs end: function_call_output, custom_tool_call_output, …
+ACTIONS = {  # calls whose tools have no name, and the field that says what was asked for
+    "local_shell_call": "action",
+    "shell_call": "action",
+    "apply_patch_call": "operation",
+    "tool_search_call": "arguments",
+}
 MAX_ITEMS = 200  # shown of each list of items
 ONE_LINE = 80  # characters of JSON that need no second one
 MAX_PARTS = 50  # shown of an item
@@ -91,6 +97,8 @@ class Transcript:
             block = self._reasoning(item)
         elif kind in ("function_call", "custom_tool_call"):
             block = self._call(item)
+        elif kind in ACTIONS:
+            block = self._action(kind, item)
         elif kind.endswith(OUTPUT):
             block = self._output(kind, item)
         else:
@@ -121,6 +129,11 @@ class Transcript:
         block = Block("call", "assistant", visible(name) or "function call", call_id=_string(item, "call_id"))
         written = item.get("arguments", item.get("input", ""))
         block.code = self._room.clip(_readable(written))
+        return block
+
+    def _action(self, kind: str, item: Any) -> Block:
+        block = Block("call", "assistant", kind.removesuffix("_call"), call_id=_string(item, "call_id"))
+        block.code = self._room.clip(_readable(item.get(ACTIONS[kind], "")))
         return block
 
     def _output(self, kind: str, item: Any) -> Block:

@@ -109,7 +109,9 @@ def check_outputs(
             lacking.pop(str(item["call_id"]), None)
     for call_id, kind in lacking.items():
         if call_id not in free_ids:
-            raise invalid_request(f"No tool output found for {_SPOKEN[kind]} {call_id}.", param="input")
+            raise invalid_request(
+                f"No tool output found for {_SPOKEN[kind]} {call_id}. Send it as an item of 'input'.", param="input"
+            )
 
 
 def unknown_call(item: JsonObject, index: int) -> ApiError:

@@ -40,6 +40,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.calls import calls_of, without_answered
+from responses_app.protocol.client_tools import late_tools
 from responses_app.protocol.errors import JsonObject
 
 _ANALYSIS = MessageKind.ANALYSIS.value
@@ -87,10 +88,10 @@ class ChainLink:
     """One response's part of a chain: its input and what was sampled. Or several parts, which a store reads at once.
 
     `started_on` is the date (ISO 8601) the chain's system message carries; it stays, or the prefix cache would be lost
-    at midnight. `root_id` is the chain's first response. `calls` are the calls in here, call_id →
-    name of the function or custom tool. `awaited` are those calls that what continues it must answer, with the types of
-    their items. `total_bytes` estimates the memory of this link and all before it. `stored`: a
-    store keeps the response, so whether it can (still) be continued is the store's to say.
+    at midnight. `root_id` is the chain's first response. `calls` are the calls in here, call_id → what the model
+    called. `awaited` are those that what continues it must answer, with the types of their items; `late_tools` are the
+    tools that its items declare. `total_bytes` estimates the memory of this link and all before it. `stored`: a store
+    keeps the response, so whether it can (still) be continued is the store's to say.
     """
 
     response_id: str
@@ -102,6 +103,7 @@ class ChainLink:
     calls: Mapping[str, str]
     total_bytes: int
     awaited: Mapping[str, str] = field(default_factory=dict)
+    late_tools: Sequence[JsonObject] = ()
     stored: bool = False
 
     def lineage(self) -> "Iterator[ChainLink]":
@@ -122,6 +124,11 @@ class ChainLink:
         for part in reversed(parts):
             joined.extend(part)
         return joined
+
+    def all_late_tools(self) -> list[JsonObject]:
+        """Return the tools that the whole chain's items declare, the latest last."""
+        links = reversed(list(self.lineage()))
+        return [tool for link in links for tool in link.late_tools]
 
     def call_name(self, call_id: str) -> str | None:
         """Return the name of the function that `call_id` called in this chain, else None."""
@@ -167,7 +174,8 @@ def new_link(
         own=own,
         calls={call.id: call.called for call in calls},
     )
-    return replace(link, awaited=without_answered({**(parent.awaited if parent else {}), **opened}, items))
+    awaited = without_answered({**(parent.awaited if parent else {}), **opened}, items)
+    return replace(link, awaited=awaited, late_tools=late_tools(items))
 
 
 def link_of(

@@ -5,6 +5,7 @@ machine of a response, on any worker and at any time, makes the same items. Tool
 search) are left out, and so is what cannot be read: an older version may have kept it.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -15,8 +16,9 @@ from engine.grammar import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
 from responses_app.protocol.call_items import ActionCallBuilder, CallBuilder, CustomCallBuilder, FunctionCallBuilder
 from responses_app.protocol.client_kinds import CLIENT_KINDS
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items import called_name
+from responses_app.protocol.items import NAME, called_name
 
+_NAME = re.compile(NAME)
 _NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 _IN_BACKGROUND = (
     "This runs in the background: its output comes later, when it is done. Do not wait for it, and do not call it "
@@ -139,15 +141,22 @@ class ClientTools:
         return ClientTools([*self, *(replace(tool, deferred=False) for tool in more)])
 
 
-def read_tools(tools: object, *, at: str = "tools", hosted: Collection[str] = ()) -> list[ClientTool]:
-    """Return the tools that clients execute, of those that stand at the path `at`.
-
-    `hosted` are types of tools that this server runs.
-    """
+def read_tools(tools: object, *, at: str = "tools") -> list[ClientTool]:
+    """Return the tools that clients execute, of those that stand at the path `at`."""
     found: list[ClientTool] = []
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
-        if isinstance(tool, dict) and tool.get("type") not in hosted:
+        if isinstance(tool, dict):
             found += _read(tool, f"{at}[{index}]", None)
+    return found
+
+
+def late_tools(items: Iterable[JsonObject]) -> list[JsonObject]:
+    """Return the tools that items of a conversation declare: those that came later, and those that a search found."""
+    found: list[JsonObject] = []
+    for item in items:
+        if item.get("type") in ("additional_tools", "tool_search_output"):
+            tools = item.get("tools")
+            found += [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     return found
 
 
@@ -155,7 +164,7 @@ def _read(tool: JsonObject, at: str, namespace: str | None) -> list[ClientTool]:
     kind, name = tool.get("type"), tool.get("name")
     if kind in CLIENT_KINDS and namespace is None:
         return _of_kind(tool, at)
-    if not isinstance(name, str):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         return []
     if kind == "namespace" and namespace is None:
         inside = tool.get("tools")

@@ -13,7 +13,7 @@ class Generate:
 
     The prompt is the response's first one with `said` behind it, and `sampled`, which this turn has given already.
     `has_begun`: it has begun on another worker, and `TurnBegan` is left out. `budget` is how many tokens it may give.
-    `summary`: it sums up.
+    `summary`: it sums up. `after_call`: the model has called something in this response already.
     """
 
     turn: int
@@ -21,6 +21,7 @@ class Generate:
     sampled: "Tokens[int]" = field(default_factory=as_tokens)
     budget: int | None = None
     summary: bool = False
+    after_call: bool = False
     has_begun: bool = False
 
 

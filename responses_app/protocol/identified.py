@@ -3,6 +3,7 @@
 from collections.abc import Callable, Container, Sequence
 
 from responses_app.protocol import ids
+from responses_app.protocol.client_kinds import CLIENT_KINDS
 from responses_app.protocol.errors import JsonObject
 
 MAX_ID = 64  # characters; longer ones, which some clients make, get another id
@@ -11,6 +12,8 @@ PREFIXES = {
     "reasoning": ids.REASONING,
     "function_call": ids.FUNCTION_CALL,
     "function_call_output": ids.FUNCTION_CALL_OUTPUT,
+    "custom_tool_call": ids.CUSTOM_TOOL_CALL,
+    **{kind.item: kind.prefix for kind in CLIENT_KINDS.values()},
     "compaction": ids.COMPACTION,
 }
 WITH_STATUS = frozenset(("message", "function_call", "function_call_output"))

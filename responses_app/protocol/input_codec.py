@@ -16,6 +16,7 @@ import orjson
 
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.inputs import (
+    Declared,
     Ended,
     Enqueued,
     Failed,
@@ -129,6 +130,7 @@ def _logprob(written: float | None) -> float:
 _Writer = tuple[str, Callable[[Any], tuple[object, ...]]]
 _WRITERS: Mapping[type[Any], _Writer] = {
     Enqueued: ("enqueued", lambda _: ()),
+    Declared: ("declared", lambda given: (list(given.tools),)),
     Started: ("started", lambda given: (given.mode.value, given.budget)),
     TurnBegan: ("turn", lambda given: (given.prompt_tokens,)),
     Sampled: ("sampled", _write_sampled),
@@ -141,6 +143,7 @@ _WRITERS: Mapping[type[Any], _Writer] = {
 }
 _READERS: Mapping[str, Callable[..., Input]] = {
     "enqueued": Enqueued,
+    "declared": Declared,
     "started": lambda mode, budget: Started(Mode(mode), budget),
     "turn": TurnBegan,
     "sampled": _read_sampled,

@@ -37,6 +37,13 @@ class Enqueued:
 
 
 @dataclass(frozen=True, slots=True)
+class Declared:
+    """The conversation declares tools of the client's, beside those of the request; before all other inputs."""
+
+    tools: Sequence[JsonObject]
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """It starts. `budget` is how many tokens it may sample in all its turns; None: as many as the model gives."""
 
@@ -105,5 +112,5 @@ class Ended:
 
 
 Input = (
-    Enqueued | Started | TurnBegan | Sampled | Prefilled | Sealed | ToolReturned | Failed | Stopped | Ended
+    Declared | Enqueued | Started | TurnBegan | Sampled | Prefilled | Sealed | ToolReturned | Failed | Stopped | Ended
 )  # in the order of a response's life

@@ -32,6 +32,7 @@ from responses_app.protocol.commands import CallTool, Command, Finish, Generate,
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.events import Event
 from responses_app.protocol.inputs import (
+    Declared,
     Ended,
     Enqueued,
     Failed,
@@ -52,6 +53,11 @@ from responses_app.protocol.turns import Summary, Turn, merged
 from responses_app.protocol.usage import TurnUsage, usage
 
 MAX_CORRECTIONS = 1  # how often the model is told, in one response, that a tool does not exist
+MAX_TURNS_BEHIND_CALLS = 16  # that run in the background: a model that calls on and on ends its response
+RUNS_IN_BACKGROUND = (
+    "This runs in the background now, and has no output yet; that will come in a later message. Go on without it: "
+    "answer the user, or do something else."
+)
 
 
 class Step(NamedTuple):
@@ -86,6 +92,7 @@ class ResponseMachine:
         self._mode = Mode.ANSWER
         self._answering_since = 0  # number of the first turn that is not a summary
         self._corrections = 0
+        self._turns_behind_calls = 0
         self._stop_at_boundary: StopReason | None = None
         self._due: Command | None = None
         self.turns: list[TurnUsage] = []
@@ -155,6 +162,10 @@ class ResponseMachine:
 
     def _begin(self, given: Input) -> Step:
         match given:
+            case Declared() if not self._stream.has_begun:
+                names = self._stream.declare(given.tools)
+                self._functions = None if self._functions is None else names
+                return Step([])
             case Enqueued():
                 return Step(self._stream.enqueue())
             case Started():
@@ -238,10 +249,27 @@ class ResponseMachine:
             self._corrections += 1
             self._stream.interject(correction)
             return Step([], self._generate())
+        if self._goes_on(turn):
+            return Step([], self._generate())
         if finish is FinishReason.LENGTH:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
         answered = len(self._stream.output) > self.compacted
         return self._finish(Status.COMPLETED if answered else Status.INCOMPLETE)
+
+    def _goes_on(self, turn: Turn) -> bool:
+        """Whether the model goes on behind calls that run in the background; it is told so, and that they do.
+
+        Not where it has called something else, too: then the client's answer to that comes first.
+        """
+        called, stream = self._stream.background_calls, self._stream
+        may = turn.called and called and not stream.waits_for_client and not self._one_call and self._left() != 0
+        if not may or self._turns_behind_calls >= MAX_TURNS_BEHIND_CALLS:
+            return False
+        self._turns_behind_calls += 1
+        for name in called:
+            stream.interject(self._format.output(name, RUNS_IN_BACKGROUND))
+        called.clear()
+        return True
 
     def _correction(self, turn: Turn) -> RenderedMessage | None:
         """Return what to tell a model that has just called a tool which does not exist, if it is to be told."""
@@ -288,7 +316,8 @@ class ResponseMachine:
 
     def _generate(self) -> Command:
         said = tuple(self._stream.messages)
-        return self._now(Generate(len(self.turns), said, budget=self._left(), summary=self._summary is not None))
+        summary, after_call = self._summary is not None, self._stream.has_called
+        return self._now(Generate(len(self.turns), said, budget=self._left(), summary=summary, after_call=after_call))
 
     def _left(self) -> int | None:
         """How many tokens may still be sampled."""

@@ -9,7 +9,7 @@ has one `done` with the same id and index, but for the item that a failure cuts 
 joined deltas equal the `done` text; the terminal `output` equals the `done` items.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessage, Text, TextLogprob, TurnEvent
@@ -23,7 +23,7 @@ from responses_app.protocol.builders import (
     ReasoningBuilder,
 )
 from responses_app.protocol.call_items import CallBuilder
-from responses_app.protocol.client_tools import ClientTools
+from responses_app.protocol.client_tools import ClientTools, read_tools
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Delta, DeltaTemplate, Event, EventType
 from responses_app.protocol.items import SampledItem, fingerprint
@@ -86,6 +86,9 @@ class ResponseStream:
         self.messages: list[RenderedMessage] = []  # what was sampled, as it is fed back in the next turn
         self.sampled: list[SampledItem] = []  # the output items with their messages
         self.unknown_tools: list[str] = []  # called, and not there
+        self.has_called = False  # something that is there
+        self.background_calls: list[str] = []  # what the model has called, and goes on without
+        self.waits_for_client = False  # for the output of a call
         self.misfits = 0  # calls with arguments that are no JSON, or not what their tool takes
         self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
         self.unknown_call: str | None = None  # what the last item called, where that is not there
@@ -131,6 +134,11 @@ class ResponseStream:
     def is_compacting(self) -> bool:
         """Whether a compaction has begun and not ended."""
         return isinstance(self._open, CompactionBuilder)
+
+    def declare(self, tools: Sequence[JsonObject]) -> Collection[str]:
+        """Take further tools of the client's; return the names of all that the model can call."""
+        self._tools = self._tools.joined(read_tools(list(tools)))
+        return self._tools.names
 
     def start(self, *, warm_up: bool = False) -> list[Event]:
         """Begin at once: `created` and `in_progress`; a warm-up, which generates nothing, only says `created`."""
@@ -239,8 +247,10 @@ class ResponseStream:
         name = event.name or ""
         match event.kind:
             case ItemKind.CALL:
+                self.has_called = True
                 return self._tools.builder(name, self._new_id)
             case ItemKind.HOSTED_CALL if name in self._hosted:
+                self.has_called = True
                 return self._hosted[name](self._new_id)
             case ItemKind.HOSTED_CALL:
                 self.unknown_tools.append(name)
@@ -310,14 +320,21 @@ class ResponseStream:
             events += self._added(item)
         if rest := item.rest():
             events.append(self._grow(item, rest))
-        if isinstance(item, CallBuilder) and not item.fits:
-            self.misfits += 1
+        if isinstance(item, CallBuilder):
+            self._note_call(item, status)
         events += self._emit(item, item.closed())
         finished = item.item(status)
         events.append(self._event(EventType.ITEM_DONE, {"output_index": len(self.output), "item": finished}))
         self.output.append(finished)
         self._open = None
         return events
+
+    def _note_call(self, call: CallBuilder, status: ItemStatus) -> None:
+        self.misfits += not call.fits
+        if call.is_async:
+            self.background_calls.append(self._name)
+        elif status == "completed":
+            self.waits_for_client = True
 
     def _emit(self, item: ItemBuilder, said: PendingEvents) -> list[Event]:
         place = {"item_id": item.id, "output_index": len(self.output)}

@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import orjson
 
+from engine.formats.base import FunctionTool
 from responses_app.protocol.calls import call_of
+from responses_app.protocol.client_tools import read_tools
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import MAX_NAME, called_name
 
@@ -151,8 +153,10 @@ def _patch_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     return [_output(Tool("apply_patch"), item.get("status") if output is None else output)]
 
 
-def _searched_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [ToolOutput(Tool("tool_search"), _json(item.get("tools")))]
+def _searched_tools(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
+    names = [tool.called for tool in read_tools(item.get("tools"))]
+    found = f"Found: {', '.join(names)}." if names else "Nothing was found."
+    return [ToolOutput(Tool("tool_search"), found), *(_more_tools(item, tool_of) if names else ())]
 
 
 def _program_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
@@ -217,17 +221,22 @@ def _more_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     """Functions that came late: calls to them go to the client, which declared them."""
     tools = item.get("tools")
     given = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    functions = [tool for tool in given if tool.get("type") == "function"]
-    others = ", ".join(_names([tool for tool in given if tool.get("type") != "function"]))
+    functions = read_tools(tools)
+    others = ", ".join(_names([tool for tool in given if not read_tools([tool])]))
     told: list[ToolItem] = []
     if functions:
-        told.append(LateFunctions(tuple(_json({name: tool.get(name) for name in _SHOWN}) for tool in functions)))
+        told.append(LateFunctions(tuple(_declared(tool.declaration()) for tool in functions)))
     if others or not functions:
         told.append(Note(f"[tools omitted, they cannot be called here: {others or 'none'}]", 1))
     return told
 
 
-_SHOWN = ("name", "description", "parameters")
+def _declared(function: FunctionTool) -> str:
+    parameters = orjson.loads(function.schema) if function.schema else None
+    taken: JsonObject = {"input": "text"} if function.freeform else {"parameters": parameters}
+    return _json({"name": function.name, "description": function.description or None, **taken})
+
+
 _CALLS: Mapping[str, tuple[Tool, str]] = {  # the tool, and the field with its arguments
     "local_shell_call": (Tool("local_shell"), "action"),
     "shell_call": (Tool("shell"), "action"),

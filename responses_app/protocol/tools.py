@@ -10,6 +10,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from engine.contents.patterns import check_regex
+from engine.contents.schemas import check_schema
+from engine.errors import GrammarRefused
 from responses_app.protocol.client_tools import ClientTool, ClientTools, read_tools
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import MAX_NAME, NAME, ClientModel
@@ -61,7 +64,7 @@ class Function(_Callable):
             "name": self.name,
             "description": self.description,
             "parameters": self.parameters,
-            "strict": True if self.strict is None else self.strict,
+            "strict": _can_be_enforced(self.parameters) if self.strict is None else self.strict,
             **output_schema,
             **self.further(),
         }
@@ -176,7 +179,18 @@ def _custom(tool: JsonObject, at: str) -> Custom:
         for name in ("syntax", "definition"):
             if getattr(custom.format, name) is None:
                 raise missing(f"{at}.format.{name}")
+        if custom.format.syntax == "regex":
+            _check_regex(custom.format.definition or "", f"{at}.format.definition")
     return custom
+
+
+def _check_regex(pattern: str, at: str) -> None:
+    try:
+        check_regex(pattern)
+    except GrammarRefused as refused:
+        raise invalid_request(
+            f"Invalid value for '{at}': {refused.reason}", param=at, code="invalid_value"
+        ) from refused
 
 
 def _namespace(tool: JsonObject, at: str) -> JsonObject:
@@ -213,6 +227,15 @@ def _refuse_doubles(tools: Iterable[ClientTool]) -> None:
                 code="invalid_value",
             )
         known[tool.called] = tool
+
+
+def _can_be_enforced(parameters: JsonObject | None) -> bool:
+    """Whether a model can be held to a schema: where a request does not say `strict`, those that can be are."""
+    try:
+        check_schema(parameters or {})
+    except GrammarRefused:
+        return False
+    return True
 
 
 def _unknown_kind(kind: str, kinds: Iterable[str], at: str) -> ApiError:

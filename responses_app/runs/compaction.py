@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from engine.errors import PromptTooLong
 from engine.formats.base import MessageKind, RenderedMessage, Tokens
 from engine.types import SamplingOptions
+from responses_app.protocol.calls import call_of
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.compaction import MIN_SUMMARY, Compacted, split, summary_request, summary_room
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
@@ -14,7 +15,6 @@ from responses_app.protocol.prompt import PromptWriter
 from responses_app.protocol.requests import CreateRequest
 from responses_app.runs.plan import CompactionPlan, RunPlan
 
-_OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _SAID_LAST = (MessageKind.ANALYSIS, MessageKind.COMMENTARY)
 
 
@@ -80,7 +80,10 @@ def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:
         link=link,
         parent=None,
         input_messages=messages,
-        context_items=() if compaction.sampling is None else [*_calls(plan), *plan.context_items],
+        context_items=[
+            *_declared(plan),
+            *([] if compaction.sampling is None else [*_calls(plan), *plan.context_items]),
+        ],
         compaction=None,
     )
     if compaction.sampling is None:
@@ -127,12 +130,18 @@ def _unanswered(parent: ChainLink | None) -> list[RenderedMessage]:
     return found
 
 
+def _declared(plan: RunPlan) -> list[JsonObject]:
+    """Return the tools that the old chain declares and the new one does not."""
+    late_tools = plan.parent.all_late_tools() if plan.parent else []
+    return [{"type": "additional_tools", "tools": late_tools}] if late_tools else []
+
+
 def _calls(plan: RunPlan) -> list[JsonObject]:
     """Return the calls of the old chain whose outputs the new one begins with."""
     calls: list[JsonObject] = []
     for item in plan.context_items:
         call_id = str(item.get("call_id"))
-        name = plan.parent.call_name(call_id) if plan.parent and item["type"] in _OUTPUTS else None
+        name = plan.parent.call_name(call_id) if plan.parent and call_of(item) is None else None
         if name is not None:
             calls.append({"type": "function_call", "call_id": call_id, "name": name})
     return calls

@@ -8,6 +8,7 @@ from dataclasses import replace
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.formats.base import as_tokens
+from engine.grammar import TurnGrammar
 from engine.types import FinishReason, GenerationRequest
 from responses_app.protocol.commands import Generate
 from responses_app.runs.plan import RunPlan
@@ -23,7 +24,16 @@ def request_for(plan: RunPlan, wanted: Generate) -> GenerationRequest:
         request_id=f"{plan.response_id}-{wanted.turn}",
         prompt_token_ids=_prompt(plan, wanted),
         sampling=replace(generation.sampling, max_output_tokens=wanted.budget),
+        grammar=_grammar(plan, wanted),
     )
+
+
+def _grammar(plan: RunPlan, wanted: Generate) -> TurnGrammar | None:
+    """Return what the turn is held to: a call that was demanded is not demanded again, and a summary is free."""
+    if plan.rules is None or wanted.summary:
+        return None
+    rules = plan.rules.after_call if wanted.after_call else plan.rules.first
+    return plan.format.grammar(rules, wanted.sampled)
 
 
 def _prompt(plan: RunPlan, wanted: Generate) -> Sequence[int]:

@@ -137,6 +137,7 @@ class RunPersistence:
             started_on=plan.link.started_on,
             messages=[*plan.input_messages, *stream.messages],
             items=[*plan.context_items, *stream.output],
+            free=[tool.called for tool in plan.request.tools if tool.is_async],
         )
         return replace(link, stored=plan.stored)
 

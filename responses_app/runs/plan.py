@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.formats.base import ModelFormat, RenderedMessage
+from engine.grammar import TurnGrammar
 from engine.types import GenerationRequest, SamplingOptions
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.prompt import PromptWriter
 from responses_app.protocol.requests import CreateRequest
+from responses_app.protocol.turn_rules import RulesOfTurns
 from responses_app.stores.base import ConversationRecord
 from responses_app.tools.base import BaseTool
 
@@ -48,8 +50,9 @@ class RunPlan:
     `input_messages` what it was rendered to. `context_items` are the items they were rendered from: those of the
     conversation that the chain does not hold yet, and the request's own, which are `input_items` (each with an id).
     `generation` is the first turn's. `created_at` is in Unix seconds. `omitted` counts what the model cannot read of
-    the request. Text is held back for up to `delta_seconds`, to make fewer deltas. `shown` are the messages that the
-    model reads in its own words, where the request asks to see them.
+    the request. `late_tools` were declared in the conversation, not in the request. The engine holds the model to
+    `rules`, and `grammar` is that of its first turn. Text is held back for up to `delta_seconds`, to make fewer deltas.
+    `shown` are the messages that the model reads in its own words, where the request asks to see them.
     """
 
     response_id: str
@@ -67,6 +70,9 @@ class RunPlan:
     stored: bool
     omitted: int = 0
     tools: Mapping[str, BaseTool] = field(default_factory=dict)  # that this server runs, by their names
+    late_tools: Sequence[JsonObject] = ()
+    rules: RulesOfTurns | None = None
+    grammar: TurnGrammar | None = None
     compaction: CompactionPlan | None = None
     delta_seconds: float = 0.0
     shown: list[JsonObject] | None = None

@@ -1,7 +1,7 @@
 """A request and what it continues → the plan of its run. Pure computation, off the event loop where it is long."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -10,7 +10,9 @@ import orjson
 from engine.backends.base import BaseEngine
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, UnreadableMessage, as_tokens
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions
+from responses_app.protocol.calls import check_outputs
 from responses_app.protocol.chain import ChainLink, new_link
+from responses_app.protocol.client_tools import ClientTools, late_tools, read_tools
 from responses_app.protocol.compaction import digest
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource
@@ -19,8 +21,10 @@ from responses_app.protocol.prompt import PromptWriter, count_omitted, is_of_use
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.compaction import bounded, plan_compaction, summary_sampling
+from responses_app.runs.grammars import plan_rules
 from responses_app.runs.history import Context
 from responses_app.runs.plan import Origin, RunPlan
+from responses_app.tools.base import BaseTool
 
 LONG_INPUT = 20_000  # bytes of JSON; so much is rendered in 5 ms at most
 _USER = MessageKind.USER.value
@@ -30,7 +34,8 @@ _USER = MessageKind.USER.value
 class Draft:
     """What a plan is made of. `input_items` are the request's own, each with an id; `created_at` in Unix seconds.
 
-    `format` is how the model is written to. `seal` seals for the request's project.
+    `format` is how the model is written to. `tools` are those that this server runs. `seal` seals for the
+    request's project.
     """
 
     response_id: str
@@ -42,6 +47,7 @@ class Draft:
     input_items: list[JsonObject]
     tier: str
     stored: bool
+    tools: Mapping[str, BaseTool]
     seal: Callable[[bytes], str]
 
     @property
@@ -57,7 +63,12 @@ class Draft:
 def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     """Render what is new, and decide how to generate. Raises `ApiError` for what the model cannot take."""
     request, context = draft.request, draft.context
+    late_tools = _late_tools(context)
+    tools = request.tools.joined(read_tools(late_tools, at="input"))
+    rules, grammar = plan_rules(request, tools, hosted=draft.tools, model_format=draft.format, engine=engine)
     link, messages = _rendered(draft)
+    if not (request.warm_up or request.only_compacts):
+        _check_outputs(context, tools)
     sampling = _sampling(draft, engine)
     writer = PromptWriter(draft.format, info.max_model_len)
     compaction = plan_compaction(request, link, messages, writer=writer, sampling=sampling, seal=draft.seal)
@@ -89,8 +100,27 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         ),
         stored=draft.stored,
         omitted=count_omitted(request.input, request.input_json),
+        tools=draft.tools,
+        late_tools=late_tools,
+        rules=rules,
+        grammar=grammar,
         compaction=plan,
         shown=draft.format.messages_of(as_tokens(prompt)) if request.enable_response_messages else None,
+    )
+
+
+def _late_tools(context: Context) -> list[JsonObject]:
+    before = context.parent.all_late_tools() if context.parent else []
+    return [*before, *late_tools(context.raw)]
+
+
+def _check_outputs(context: Context, tools: ClientTools) -> None:
+    """Raise `ApiError` where a call has no output, or an output no call."""
+    check_outputs(
+        context.own.raw,
+        before=context.before.raw,
+        known=context.parent.awaited if context.parent else {},
+        free=[tool.called for tool in tools if tool.is_async],
     )
 
 

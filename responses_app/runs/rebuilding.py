@@ -26,7 +26,7 @@ class Machines:
 
     def of(self, response: ResponseObject) -> ResponseMachine:
         """Return the machine of a response, which is as it began."""
-        tools = wanted_tools(response, self.tools)
+        tools = wanted_tools(response["tools"], response["tool_choice"], self.tools)
         return machine_of(response, self._model_of(response).format, key=self.id_key, tools=tools)
 
     def replay(self, stored: StoredLog) -> Replay | None:

@@ -16,6 +16,7 @@ from responses_app.protocol.commands import CallTool, Command, Finish, Generate,
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import (
+    Declared,
     Ended,
     Enqueued,
     Failed,
@@ -112,6 +113,7 @@ class ResponseRun:
     def begin(self) -> None:
         """Say that it runs, if that is not said: so its reader, once it has one, has what to write at once."""
         if not self._machine.stream.has_begun:
+            self._declare()
             self._tell(self._started())
 
     async def execute(self) -> None:
@@ -179,10 +181,15 @@ class ResponseRun:
             await self._drive(self._machine.due)
             return
         if not self._machine.stream.has_begun:
+            self._declare()
             self._tell(Enqueued())
         async with self._queue.turn():
             due = self._machine.due
             await self._drive(self._resumed(due) if due is not None else self._tell(self._started()))
+
+    def _declare(self) -> None:
+        if self.plan.late_tools:
+            self._tell(Declared(self.plan.late_tools))
 
     def _resumed(self, due: Command) -> Command | None:
         """Return what is to be done first, behind the log of another worker."""

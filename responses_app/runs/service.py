@@ -28,6 +28,7 @@ from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.protocol.validation import missing
 from responses_app.runs.failures import refusal
+from responses_app.runs.grammars import check_grammar
 from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.log import LiveLogs, RunLog
@@ -215,8 +216,11 @@ class ResponseService:
     ) -> tuple[ServedModel, RunPlan]:
         model, draft, info = await self._draft(request, origin, recall, accepted=accepted)
         if draft.is_long:
-            return model, await asyncio.to_thread(make_plan, draft, model.engine, info)
-        return model, make_plan(draft, model.engine, info)
+            plan = await asyncio.to_thread(make_plan, draft, model.engine, info)
+        else:
+            plan = make_plan(draft, model.engine, info)
+        await check_grammar(plan, model.engine)
+        return model, plan
 
     async def _draft(
         self, request: CreateRequest, origin: Origin, recall: Recall, *, accepted: AcceptedResponse | None = None
@@ -238,6 +242,7 @@ class ResponseService:
             input_items=identified(context.own.raw, self.new_id),
             tier=self.limits.tiers.choose(request.service_tier),
             stored=self.limits.store_responses and request.store is not False,
+            tools=wanted_tools(request.tools_json, request.tool_choice.echo, self.machines.tools),
             seal=partial(self.sealer.seal, PURPOSE, origin.project),
         )
         return model, draft, info
@@ -250,7 +255,7 @@ class ResponseService:
         if plan.stored:
             log = RunLog(plan.response_id, claim, live=self.live, journal=journal, only_kept=plan.background)
         return ResponseRun(
-            replace(plan, tools=wanted_tools(response, self.machines.tools), delta_seconds=self.limits.delta_seconds),
+            replace(plan, delta_seconds=self.limits.delta_seconds),
             engine=model.engine,
             machine=self.machines.of(response),
             journal=journal,

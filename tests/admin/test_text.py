@@ -93,6 +93,22 @@ def test_an_output_stands_with_its_call() -> None:
     assert (blocks[1].answer_in, blocks[1].answer.texts[0].shown) == ("resp_9", "later")
 
 
+def test_calls_of_tools_without_a_name_show_what_was_asked_for() -> None:
+    calls = [
+        {"type": "custom_tool_call", "call_id": "c0", "namespace": "crm", "name": "note", "input": "Hm"},
+        {"type": "shell_call", "call_id": "c1", "action": {"commands": ["ls"]}},
+        {"type": "apply_patch_call", "call_id": "c2", "operation": {"type": "delete_file", "path": "a"}},
+    ]
+    outputs = [{"type": f"{call['type']}_output", "call_id": call["call_id"], "output": "done"} for call in calls]
+    blocks = Transcript().read([*calls, *outputs])
+    assert [(block.kind, block.title, block.code.shown) for block in blocks if block.code] == [
+        ("call", "crm.note", "Hm"),
+        ("call", "shell", pretty({"commands": ["ls"]})),
+        ("call", "apply_patch", pretty({"type": "delete_file", "path": "a"})),
+    ]
+    assert [block.answer.code.shown for block in blocks if block.answer and block.answer.code] == ["done"] * 3
+
+
 def test_an_output_without_its_call_stands_alone() -> None:
     (block,) = Transcript().read([gave("call_1", "alone")])
     assert (block.kind, block.title) == ("output", "Output of call_1")

@@ -171,6 +171,7 @@ async def test_what_is_not_built_yet_is_accepted_in_the_history(socket: ClientCo
         message("user", "search"),
         {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
         {"type": "local_shell_call", "id": "ls_1", "call_id": "c", "status": "completed", "action": {"type": "exec"}},
+        {"type": "function_call_output", "call_id": "c", "output": "README"},
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "unknown to this server"},
         message("user", "and now"),
     ]

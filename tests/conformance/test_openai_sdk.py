@@ -254,7 +254,7 @@ REFUSALS = {
         {"input": [{"type": "function_call_output", "call_id": "call_0", "output": "x"}]},
         openai.BadRequestError,
         None,
-        "input[0].call_id",
+        "input",
     ),
     "a wrong part": (
         {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
@@ -272,10 +272,10 @@ REFUSALS = {
     "include": ({"include": ["nonsense"]}, openai.BadRequestError, "invalid_value", "include[0]"),
     "conversation": ({"conversation": "conv_1"}, openai.NotFoundError, None, "conversation"),
     "a schema": (
-        {"text": {"format": {"type": "json_object"}}},
+        {"text": {"format": {"type": "json_schema", "name": "x"}}},
         openai.BadRequestError,
-        "unsupported_parameter",
-        "text.format",
+        "missing_required_parameter",
+        "text.format.schema",
     ),
     "a prompt over the context": (
         {"input": "word " * 140_000},

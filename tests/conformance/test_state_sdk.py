@@ -167,6 +167,8 @@ ITEMS: list[Any] = [
     {"type": "local_shell_call", "id": "lsh_1", "call_id": "c", "status": "completed",
      "action": {"type": "exec", "command": ["ls"], "env": {}}},
     {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "x"},
+    {"type": "function_call_output", "call_id": "c", "output": "README"},
+    {"type": "custom_tool_call_output", "call_id": "c2", "output": "done"},
     {"role": "user", "content": "Last"},
 ]  # fmt: skip
 

@@ -96,6 +96,8 @@ def text_of(item: JsonObject) -> str:
     """Return the text that an output item carries."""
     if item["type"] == "function_call":
         return str(item["arguments"])
+    if item["type"] == "custom_tool_call":
+        return str(item["input"])
     return "".join(part["text"] for part in item.get("content", ()))  # type: ignore[attr-defined]
 
 
@@ -103,7 +105,9 @@ _ORDER = {  # OpenAI's order inside an item, a letter an event
     "message": re.compile(r"AP(?:t)*TpD"),
     "reasoning": re.compile(r"AP(?:r)*RpD"),
     "function_call": re.compile(r"A(?:f)*FD"),
+    "custom_tool_call": re.compile(r"A(?:u)*UD"),
     "compaction": re.compile(r"AcD"),
+    **dict.fromkeys(("local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"), re.compile(r"AD")),
 }
 _LETTERS = {
     "response.output_item.added": "A",
@@ -116,6 +120,8 @@ _LETTERS = {
     "response.reasoning_text.done": "R",
     "response.function_call_arguments.delta": "f",
     "response.function_call_arguments.done": "F",
+    "response.custom_tool_call_input.delta": "u",
+    "response.custom_tool_call_input.done": "U",
     "response.compaction.compacting": "c",
 }
 
@@ -176,13 +182,15 @@ def _tell(story: _ItemStory, letter: str, event: JsonObject) -> None:
             story.added = event["item"]  # type: ignore[assignment]
         case "D":
             story.done = event["item"]  # type: ignore[assignment]
-        case "t" | "r" | "f":
+        case "t" | "r" | "f" | "u":
             assert event["delta"], "no empty deltas"
             story.deltas += str(event["delta"])
         case "T" | "R":
             story.full_texts.append(str(event["text"]))
         case "F":
             story.full_texts.append(str(event["arguments"]))
+        case "U":
+            story.full_texts.append(str(event["input"]))
         case "P":
             story.parts.append(event["part"])  # type: ignore[arg-type]
         case "p":
@@ -203,6 +211,9 @@ def _assert_item_laws(story: _ItemStory) -> None:
     assert text_of(story.added) == ""
     for name in ("type", "call_id", "name", "role", "phase"):
         assert story.added.get(name) == done.get(name)
+    if story.letters == "AD":  # it is there at once
+        assert {**story.added, "status": "completed"} == done
+        return
     assert {story.deltas, *story.full_texts} == {text_of(done)}
     for part in (*story.parts, *done.get("content", ())):  # type: ignore[misc]
         if part["type"] == "output_text":

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.input_codec import BrokenLog, decode, encode
 from responses_app.protocol.inputs import (
+    Declared,
     Ended,
     Enqueued,
     Failed,
@@ -53,6 +54,7 @@ KEPT = [  # what has once been written, and must be read for as long as there ar
         Sampled([7], logprobs=[TokenLogprob(7, -0.5, ((7, -0.5), (8, -1.25)))]),
         long('["sampled",[7],null,null,[[7,-0.5,[[7,-0.5],[8,-1.25]]]]]'),
     ),
+    (Declared([{"type": "function", "name": "f"}]), long('["declared",[{"type":"function","name":"f"}]]')),
     (Prefilled(), long('["prefilled"]')),
     (Sealed("gAAA", None), long('["sealed","gAAA",null]')),
     (Sealed("gAAA", 4), long('["sealed","gAAA",4]')),

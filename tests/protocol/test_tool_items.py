@@ -91,7 +91,13 @@ ITEMS: dict[str, tuple[JsonObject, list[str]]] = {
     ),
     "tool_search_output": (
         {"call_id": "c", "tools": [{"type": "function", "name": "f"}]},
-        [output("functions.tool_search", '[{"type":"function","name":"f"}]')],
+        [
+            output("functions.tool_search", "Found: f."),
+            note(
+                "# More functions that can be called, to=functions.NAME\n\n"
+                '{"name":"f","description":null,"parameters":null}'
+            ),
+        ],
     ),
     "additional_tools": (
         {"role": "developer", "tools": [{"type": "function", "name": "f", "parameters": {}}, {"type": "mcp"}]},

@@ -10,7 +10,6 @@ from tests.runs.fakes import TOOL_F, Site
 from tests.server import ROOT
 
 WITHOUT_EFFECT: dict[str, JsonObject] = {
-    "strict": {"tools": [{**TOOL_F, "strict": True}]},
     "reasoning.summary": {"reasoning": {"summary": "detailed"}},
     "text.verbosity": {"text": {"verbosity": "high"}},
     "max_tool_calls": {"max_tool_calls": 1},

@@ -124,6 +124,12 @@ class TestChains:
         assert response["status"] == "completed"
 
 
+def output_of(response: JsonObject) -> JsonObject:
+    """Return an output for the call that a response ends with."""
+    call = response["output"][-1]  # type: ignore[index]
+    return {"type": "function_call_output", "call_id": call["call_id"], "output": "42"}
+
+
 class TestReplayedItems:
     """Agents SDKs, and Codex after a reconnect, send everything again."""
 
@@ -136,9 +142,7 @@ class TestReplayedItems:
         early = CALL_F.replace("<|channel|>commentary to=functions.f ", " to=functions.f<|channel|>commentary ")
         site = Site(FakeEngine([early, ANSWER]))
         first = await site.ask(input="hi", tools=[TOOL_F])
-        call_id = first["output"][-1]["call_id"]
-        output = {"type": "function_call_output", "call_id": call_id, "output": "42"}
-        await site.ask(input=[*self.replayed(first), output], tools=[TOOL_F])
+        await site.ask(input=[*self.replayed(first), output_of(first)], tools=[TOOL_F])
         told = render_tool_output("functions.f", "42").tokens
         assert site.engine.prompts[1] == [*site.engine.prompts[0], *encode_harmony(early), *told, *generation_start()]
 
@@ -148,8 +152,9 @@ class TestReplayedItems:
 
         site = Site(FakeEngine([CALL_F, ANSWER]))
         first = await site.ask(input="hi", tools=[TOOL_F])
-        await site.ask(input=self.replayed(first, strip), tools=[TOOL_F])
-        assert site.engine.prompts[1] == [*site.engine.prompts[0], *encode_harmony(CALL_F), *generation_start()]
+        await site.ask(input=[*self.replayed(first, strip), output_of(first)], tools=[TOOL_F])
+        told = render_tool_output("functions.f", "42").tokens
+        assert site.engine.prompts[1] == [*site.engine.prompts[0], *encode_harmony(CALL_F), *told, *generation_start()]
 
     async def test_changed_items_are_rendered_as_the_client_wrote_them(self) -> None:
         def edit(item: JsonObject) -> JsonObject:
@@ -157,7 +162,7 @@ class TestReplayedItems:
 
         site = Site(FakeEngine([CALL_F, ANSWER]))
         first = await site.ask(input="hi", tools=[TOOL_F])
-        await site.ask(input=self.replayed(first, edit), tools=[TOOL_F])
+        await site.ask(input=[*self.replayed(first, edit), output_of(first)], tools=[TOOL_F])
         text = decode_tokens(site.engine.prompts[1])
         assert '{"a":2}' in text
         assert '{"a":1}' not in text

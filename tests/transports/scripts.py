@@ -18,9 +18,23 @@ TWICE = f"{FIRST_CALL}<|start|>assistant{CALL}"  # a model that calls in paralle
 SPOKEN = 3  # tokens of BEGIN
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
 
+CALLS = {  # what the model calls the client's tools with
+    "crm.find": '{"name":"Ada"}',
+    "sql": "SELECT 1",
+    "local_shell": '{"command":["ls"]}',
+    "shell": '{"commands":["ls"]}',
+    "apply_patch": '{"type":"delete_file","path":"a"}',
+    "tool_search": '{"query":"weather"}',
+}
+
 GATES = tuple(f"{letter}{number}" for letter in "abcdefgh" for number in range(2))
 
 Entry = dict[str, Any]
+
+
+def call_of(name: str, text: str) -> str:
+    """Return how a call of the client's tool is said."""
+    return f"<|channel|>commentary to=functions.{name}<|message|>{text}<|call|>"
 
 
 def gate(name: str) -> str:
@@ -62,6 +76,7 @@ def main_script(folder: Path) -> list[Entry]:
         {"when": "[end of text]", "say": f"{BEGIN}That is all.<|endoftext|>"},
         {"when": "[weird]", "say": "<|channel|>weird<|message|>text here<|return|>"},
         {"when": "[undeclared]", "say": CALL.replace("get_weather", "somewhere.else")},
+        *({"when": f"[call {name}]", "say": call_of(name, text)} for name, text in CALLS.items()),
         {"when": "[long]", "say": LONG},
         {"say": HELLO},
     ]

@@ -53,7 +53,7 @@ BAD_BODIES: dict[str, tuple[object, dict[str, Any]]] = {
     ),
     "call-unknown": (
         {"input": [{"type": "function_call_output", "call_id": "call_nobody", "output": "1"}]},
-        wrong("input[0].call_id", None),
+        wrong("input", None),
     ),
     "reference-unknown": ({"input": [{"type": "item_reference", "id": "msg_nobody"}]}, wrong("input[0].id", None)),
     "context": ({"input": "word " * 5000}, wrong("input", "context_length_exceeded")),
@@ -61,7 +61,7 @@ BAD_BODIES: dict[str, tuple[object, dict[str, Any]]] = {
     "conversation": ({"input": "Hi", "conversation": "conv_1"}, wrong("conversation", None, 404)),
     "format": (
         {"input": "Hi", "text": {"format": {"type": "json_schema"}}},
-        wrong("text.format", "unsupported_parameter"),
+        wrong("text.format.name", "missing_required_parameter"),
     ),
 }
 

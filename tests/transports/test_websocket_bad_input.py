@@ -83,7 +83,7 @@ BAD_FRAMES: dict[str, tuple[object, dict[str, Any]]] = {
         wrong("previous_response_id", "previous_response_not_found"),
     ),
     "parent-number": ({**CREATE, "input": "Hi", "previous_response_id": 5}, wrong("previous_response_id")),
-    "call-unknown": ({**CREATE, "input": [ORPHAN]}, {"status": 400, "code": None, "param": "input[0].call_id"}),
+    "call-unknown": ({**CREATE, "input": [ORPHAN]}, {"status": 400, "code": None, "param": "input"}),
     "context": ({**CREATE, "input": LONG_INPUT}, wrong("input", "context_length_exceeded")),
     "conversation-unknown": (
         {**CREATE, "input": "Hi", "conversation": "conv_1"},
@@ -91,10 +91,10 @@ BAD_FRAMES: dict[str, tuple[object, dict[str, Any]]] = {
     ),
     "not-built-prompt": ({**CREATE, "input": "Hi", "prompt": {"id": "pmpt_1"}}, unsupported("prompt")),
     "logprobs-too-many": ({**CREATE, "input": "Hi", "top_logprobs": 21}, wrong("top_logprobs", "invalid_value")),
-    "not-built-choice": ({**CREATE, "input": "Hi", "tool_choice": "required"}, unsupported("tool_choice")),
-    "not-built-format": (
-        {**CREATE, "input": "Hi", "text": {"format": {"type": "json_object"}}},
-        unsupported("text.format"),
+    "choice-absent": ({**CREATE, "input": "Hi", "tool_choice": "required"}, wrong("tool_choice", "invalid_value")),
+    "format": (
+        {**CREATE, "input": "Hi", "text": {"format": {"type": "json_schema"}}},
+        wrong("text.format.name", "missing_required_parameter"),
     ),
     "of-forks-only": ({**CREATE, "input": "Hi", "cache_salt": "x"}, unsupported("cache_salt")),
 }

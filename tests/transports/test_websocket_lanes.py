@@ -174,8 +174,9 @@ async def test_a_warm_up_is_continued(server: Server, socket: Socket) -> None:
     assert warm["output"] == []
     assert generations(server, warm["id"]) == []
     child = await socket.ask("[weather] now?", store=False, previous_response_id=warm["id"], tools=[WEATHER])
-    assert [item["type"] for item in child["output"]] == ["function_call"]
-    again = await socket.ask("Hello", "fork", store=False, previous_response_id=child["id"], tools=[WEATHER])
+    (call,) = child["output"]
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+    again = await socket.ask([output], "fork", store=False, previous_response_id=child["id"], tools=[WEATHER])
     assert again["previous_response_id"] == child["id"]
 
 

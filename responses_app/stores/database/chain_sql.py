@@ -80,7 +80,9 @@ def _link(
         calls=_calls(rows),
         root_id=first[_ID],
     )
-    return replace(link, awaited=read_calls(rows[-1][_CALLS])[1])
+    further = [read_calls(row[_CALLS])[1] for row in rows]
+    late_tools = [tool for each in further for tool in each.get("late_tools", ())]
+    return replace(link, awaited=further[-1].get("awaited", {}), late_tools=late_tools)
 
 
 def _joined(rows: Sequence[Sequence[Any]]) -> LinkTokens:

@@ -85,13 +85,16 @@ def part_row(project: str, link: ChainLink) -> Row:
 
 
 def calls_text(link: ChainLink) -> str:
-    """Return the calls of a link as JSON: names by ids, and under "", which is no call's id, those that are awaited."""
-    kept = {**link.calls, "": link.awaited} if link.awaited else link.calls
+    """Return the calls of a link as JSON: names by ids, and under "", which is no call's id, what else it knows."""
+    further = {"awaited": link.awaited, "late_tools": link.late_tools}
+    kept = {**link.calls, "": {name: value for name, value in further.items() if value}}
+    if not kept[""]:
+        del kept[""]
     return json_text(kept) if kept else "{}"
 
 
-def read_calls(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what `calls_text` wrote: the calls, and those that are awaited; older versions did not keep these."""
+def read_calls(text: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return what `calls_text` wrote: the calls, and the rest, which older versions did not keep."""
     if text == "{}":
         return {}, {}
     calls = json.loads(text)

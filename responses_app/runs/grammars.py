@@ -1,0 +1,95 @@
+"""What a response's turns are held to: rules and grammar of a request, and whether its engine can do that.
+
+A request that cannot be served as it asks is refused before anything is accepted, and told which of its fields is why.
+"""
+
+from collections.abc import Collection, Iterator
+
+from engine.backends.base import BaseEngine
+from engine.errors import GrammarRefused
+from engine.formats.base import ModelFormat
+from engine.grammar import AnyText, CallRule, TurnGrammar, TurnRules
+from responses_app.protocol.client_tools import ClientTools, read_tools
+from responses_app.protocol.errors import ApiError, invalid_request, unsupported_parameter
+from responses_app.protocol.requests import CreateRequest
+from responses_app.protocol.turn_rules import RulesOfTurns, enforced_field, rules_of_turns
+from responses_app.runs.plan import RunPlan
+
+
+def plan_rules(
+    request: CreateRequest,
+    tools: ClientTools,
+    *,
+    hosted: Collection[str],
+    model_format: ModelFormat,
+    engine: BaseEngine,
+) -> tuple[RulesOfTurns | None, TurnGrammar | None]:
+    """Return what the turns of a request are held to, and the grammar of the first; None where they are free.
+
+    `tools` are those that the model can call, `hosted` the names of those that this server runs. Raises `ApiError` for
+    what cannot be enforced.
+    """
+    if request.warm_up or request.only_compacts:
+        return None, None
+    rules = rules_of_turns(request, tools, hosted=hosted)
+    if rules is None:
+        return None, None
+    if not engine.supports_grammar:
+        field = enforced_field(request, tools)
+        if field is not None:
+            raise _cannot_enforce(field)
+        return None, None
+    try:
+        grammar = model_format.grammar(rules.first)
+    except GrammarRefused as refused:
+        for field, part in _parts(request, tools):
+            try:
+                model_format.grammar(part)
+            except GrammarRefused as its:
+                raise _refused(its, field) from its
+        raise _refused(refused, None) from refused
+    if grammar is None:  # this format has none
+        field = enforced_field(request, tools)
+        if field is not None:
+            raise _cannot_enforce(field)
+        return None, None
+    return rules, grammar
+
+
+async def check_grammar(plan: RunPlan, engine: BaseEngine) -> None:
+    """Raise `ApiError` where the engine cannot hold the model to the grammar of a plan."""
+    if plan.grammar is None:
+        return
+    try:
+        await engine.check_grammar(plan.grammar)
+    except GrammarRefused as refused:
+        tools = plan.request.tools.joined(read_tools(list(plan.late_tools), at="input"))
+        for field, part in _parts(plan.request, tools):
+            grammar = plan.format.grammar(part)
+            try:
+                if grammar is not None:
+                    await engine.check_grammar(grammar)
+            except GrammarRefused as its:
+                raise _refused(its, field) from its
+        raise _refused(refused, None) from refused
+
+
+def _parts(request: CreateRequest, tools: ClientTools) -> Iterator[tuple[str, TurnRules]]:
+    """Yield each field that says what the model may write, with the rules that it alone makes."""
+    if request.text_format.content != AnyText():
+        yield "text.format.schema", TurnRules(answer=request.text_format.content)
+    for tool in tools:
+        if tool.content != AnyText():
+            field = tool.content_at if tool.at.startswith("tools") else "input"
+            yield field, TurnRules(calls=(CallRule(tool.called, tool.content),), must_call=True)
+
+
+def _refused(refused: GrammarRefused, field: str | None) -> ApiError:
+    at = f"Invalid value for '{field}': " if field else ""
+    return invalid_request(f"{at}{refused.reason}", param=field or "tools", code="invalid_value")
+
+
+def _cannot_enforce(field: str) -> ApiError:
+    return unsupported_parameter(
+        field, "The engine here cannot hold the model to a format or to a call. Leave it out, or use another model."
+    )

@@ -1,0 +1,120 @@
+"""Calls and their outputs: what must be answered, what answers it, and OpenAI's sentences where they do not match."""
+
+import pytest
+
+from responses_app.protocol.calls import check_outputs, open_calls
+from responses_app.protocol.chain import new_link
+from responses_app.protocol.errors import ApiError, JsonObject
+
+CALLS: dict[str, JsonObject] = {
+    "function_call": {"name": "f", "arguments": "{}"},
+    "custom_tool_call": {"name": "f", "input": ""},
+    "local_shell_call": {"action": {}},
+    "shell_call": {"action": {}},
+    "apply_patch_call": {"operation": {}},
+    "tool_search_call": {"arguments": {}},
+}
+
+
+def call(kind: str = "function_call", call_id: str = "c1", **fields: object) -> JsonObject:
+    return {"type": kind, "call_id": call_id, **CALLS[kind], **fields}
+
+
+def output(kind: str = "function_call_output", call_id: str | None = "c1", **fields: object) -> JsonObject:
+    named: JsonObject = {} if call_id is None else {"call_id": call_id}
+    return {"type": kind, **named, "output": "", **fields}
+
+
+def problem(
+    *items: JsonObject, before: list[JsonObject] | None = None, known: dict[str, str] | None = None, free: str = ""
+) -> str | None:
+    """Return what is wrong with a request's items."""
+    try:
+        check_outputs(items, before=before or [], known=known or {}, free=free.split())
+    except ApiError as error:
+        said = error.message.removesuffix(" Send it as an item of 'input'.")
+        return said if (error.status, error.param) == (400, "input") else f"{error.status} {error.param}"
+    return None
+
+
+ANSWERS = {"tool_search_call": "tool_search_output", **{kind: f"{kind}_output" for kind in CALLS if kind[0] != "t"}}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_call_needs_its_output(kind: str) -> None:
+    spoken = kind.replace("_", " ")
+    assert problem(call(kind)) == f"No tool output found for {spoken} c1."
+    assert problem(call(kind), output(ANSWERS[kind])) is None
+    assert problem(output(ANSWERS[kind]), call(kind)) is None, "in any order"
+    assert (
+        problem(call(kind), output(ANSWERS[kind], "c2"), call(kind, "c2")) == f"No tool output found for {spoken} c1."
+    )
+    assert problem(call(kind), output(ANSWERS[kind], None)) is None, "other servers' items name no call"
+    assert problem(output(ANSWERS[kind]), known={"c1": kind}) is None
+    assert problem(known={"c1": kind}) == f"No tool output found for {spoken} c1."
+    assert problem(output(ANSWERS[kind]), before=[call(kind)]) is None
+
+
+@pytest.mark.parametrize("status", ["incomplete", "in_progress"])
+def test_a_call_that_was_cut_needs_none(status: str) -> None:
+    assert problem(call(status=status), {"type": "message", "role": "user", "content": "Stop!"}) is None
+
+
+def test_an_asynchronous_call_needs_none_and_takes_any_number() -> None:
+    later = call(**{"async": True})
+    assert problem(later) is None
+    assert problem(later, output(), output()) is None
+    assert problem(call(), free="f") is None, "a client may leave the mark out: the tool has it"
+    assert problem(call(namespace="ns"), free="f") is not None
+    assert problem(call(namespace="ns"), free="ns.f") is None
+
+
+def test_an_output_inside_the_call_is_one() -> None:
+    assert problem(call(output="42")) is None
+    assert problem(call(status="completed"), known={"c1": "function_call"}) is None, "it gave nothing back"
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("custom_tool_call", "function_call_output"),
+        ("function_call", "custom_tool_call_output"),
+        ("function_call", "shell_call_output"),
+        ("shell_call", "apply_patch_call_output"),
+    ],
+)
+def test_an_output_of_the_wrong_kind_answers_nothing(kind: str, wrong: str) -> None:
+    said = f"No tool call found for {wrong.removesuffix('_output').replace('_', ' ')} output with call_id c1."
+    assert str(problem(call(kind), output(wrong))).startswith(said)
+    assert str(problem(output(wrong), known={"c1": kind})).startswith(said)
+
+
+def test_codex_gives_back_a_shells_output_as_a_functions() -> None:
+    assert problem(call("local_shell_call"), output()) is None
+    assert problem(call("local_shell_call"), {"type": "local_shell_call_output", "id": "c1", "output": ""}) is None
+
+
+def test_a_chain_knows_what_it_waits_for() -> None:
+    def link(parent: object, *items: JsonObject, free: str = "") -> object:
+        return new_link(
+            parent,  # type: ignore[arg-type]
+            response_id="resp_1",
+            started_on="2026-01-01",
+            messages=[],
+            items=items,
+            free=free.split(),
+        )
+
+    first = link(
+        None,
+        call(),
+        call("shell_call", "c2"),
+        call(call_id="c3", **{"async": True}),
+        call(call_id="c4", name="g"),
+        free="g",
+    )
+    assert first.awaited == {"c1": "function_call", "c2": "shell_call"}  # type: ignore[attr-defined]
+    warm = link(first, output())
+    assert warm.awaited == {"c2": "shell_call"}  # type: ignore[attr-defined]
+    assert link(warm, output("shell_call_output", "c2")).awaited == {}  # type: ignore[attr-defined]
+    assert open_calls([call(), output()]) == {}

@@ -1,0 +1,263 @@
+"""`tool_choice`: every form of OpenAI's, how each is echoed, and what is wrong with the others."""
+
+import pytest
+
+from engine.grammar import AnyObject, AnyText, CallRule, JsonSchema, Lark, Regex, TurnRules
+from responses_app.protocol.client_tools import read_tools
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.requests import CreateRequest, parse_create
+from responses_app.protocol.resources import new_response
+from responses_app.protocol.turn_rules import enforced_field, rules_of_turns
+from tests.oracle import validate_response
+
+CITY: JsonObject = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+NO_ARGUMENTS = JsonSchema('{"type":"object","properties":{},"additionalProperties":false}')
+WEATHER: JsonObject = {"type": "function", "name": "weather", "parameters": CITY}
+LOOSE: JsonObject = {"type": "function", "name": "loose", "parameters": CITY, "strict": False}
+BARE: JsonObject = {"type": "function", "name": "bare"}
+SQL: JsonObject = {"type": "custom", "name": "sql"}
+DAYS: JsonObject = {
+    "type": "custom",
+    "name": "days",
+    "format": {"type": "grammar", "syntax": "regex", "definition": "mon|tue"},
+}
+SUM: JsonObject = {
+    "type": "custom",
+    "name": "sum",
+    "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "1+1"'},
+}
+CRM: JsonObject = {
+    "type": "namespace",
+    "name": "crm",
+    "description": "Customers.",
+    "tools": [{"type": "function", "name": "find", "parameters": CITY}, {"type": "custom", "name": "note"}],
+}
+TOOLS = [WEATHER, LOOSE, BARE, SQL, DAYS, SUM, CRM, {"type": "shell"}, {"type": "web_search"}]
+NAMES = ["weather", "loose", "bare", "sql", "days", "sum", "crm.find", "crm.note", "shell"]
+FUNCTION = {"type": "function", "name": "weather"}
+
+
+def request_with(choice: object = None, tools: object = TOOLS, **fields: object) -> CreateRequest:
+    return parse_create({"input": "hi", "tools": tools, "tool_choice": choice, **fields})
+
+
+def rules_of(request: CreateRequest, **options: object) -> TurnRules | None:
+    rules = rules_of_turns(request, request.tools, **options)  # type: ignore[arg-type]
+    return rules.first if rules else None
+
+
+def echo_of(request: CreateRequest) -> JsonObject:
+    response = new_response(request, response_id="resp_1", created_at=1, model="m", store=True)
+    validate_response(response)
+    return response  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("choice", "echo", "names", "must"),
+    [
+        (None, "auto", NAMES, False),
+        ("auto", "auto", NAMES, False),
+        ("none", "none", [], False),
+        ("required", "required", NAMES, True),
+        (FUNCTION, FUNCTION, ["weather"], True),
+        ({"type": "function", "function": {"name": "weather"}}, FUNCTION, ["weather"], True),
+        ({"type": "function", "name": "crm.find"}, {"type": "function", "name": "crm.find"}, ["crm.find"], True),
+        ({"type": "custom", "name": "sql"}, {"type": "custom", "name": "sql"}, ["sql"], True),
+        ({"type": "shell"}, {"type": "shell"}, ["shell"], True),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [FUNCTION, {"type": "shell"}]},
+            {"type": "allowed_tools", "mode": "auto", "tools": [FUNCTION, {"type": "shell"}]},
+            ["weather", "shell"],
+            False,
+        ),
+        (
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "required", "tools": [{"type": "custom", "name": "sql"}]},
+            },
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "sql"}]},
+            ["sql"],
+            True,
+        ),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "namespace", "name": "crm"}]},
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "namespace", "name": "crm"}]},
+            ["crm.find", "crm.note"],
+            False,
+        ),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]},
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]},
+            [],
+            False,
+        ),
+    ],
+)
+def test_a_choice_is_which_tools_can_be_called_and_whether_one_must(
+    choice: object, echo: object, names: list[str], must: bool
+) -> None:
+    request = request_with(choice)
+    rules = rules_of(request)
+    assert rules is not None
+    assert ([rule.name for rule in rules.calls], rules.must_call) == (names, must)
+    assert echo_of(request)["tool_choice"] == echo
+    assert parse_create(request.as_json()).tool_choice == request.tool_choice
+    shown = [function.name for function in request.offered_functions]
+    assert shown == ([] if choice == "none" else NAMES), "the prompt stays, and with it the engine's prefix cache"
+
+
+def test_what_is_demanded_is_demanded_once() -> None:
+    request = request_with("required")
+    rules = rules_of_turns(request, request.tools)
+    assert rules is not None
+    assert (rules.first.must_call, rules.after_call.must_call) == (True, False)
+    assert rules.first.calls == rules.after_call.calls
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"type": "function", "name": "nope"}, "'nope' is not in 'tools'"),
+        ({"type": "function", "name": "sql"}, "'sql' is not in 'tools'"),
+        ({"type": "function", "name": "find"}, "'find' is not in 'tools'"),
+        ({"type": "custom", "name": "weather"}, "'weather' is not in 'tools'"),
+        ({"type": "apply_patch"}, "'apply_patch' is not in 'tools'"),
+        ({"type": "function", "name": 5}, "tool_choice.name"),
+        ({"type": "telepathy"}, "'telepathy'"),
+        ({"name": "weather"}, "tool_choice.type"),
+        ({"type": "mcp", "server_label": "x"}, "MCP_SERVERS"),
+        ({"type": "web_search_preview"}, "SEARCH_URL"),
+        ({"type": "computer_use_preview"}, "cannot see a screen"),
+        ({"type": "allowed_tools", "mode": "none", "tools": []}, "'mode'"),
+        ({"type": "allowed_tools", "mode": "auto"}, "an array of tools"),
+        ({"type": "allowed_tools", "mode": "auto", "tools": ["weather"]}, "an object with a 'type'"),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "nope"}]}, "'nope'"),
+        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]}, "none of the allowed"),
+        ("always", "Supported values"),
+        (5, "an integer"),
+    ],
+)
+def test_a_wrong_choice_is_named(choice: object, said: str) -> None:
+    with pytest.raises(ApiError, match=said.replace("'", ".")) as refused:
+        request_with(choice)
+    assert refused.value.status == 400
+    assert str(refused.value.param).partition(".")[0] == "tool_choice"
+
+
+def test_nothing_can_be_required_where_there_is_nothing() -> None:
+    for tools in ([], [{"type": "web_search"}], None):
+        with pytest.raises(ApiError) as refused:
+            request_with("required", tools=tools)
+        assert refused.value.param == "tool_choice"
+
+
+def test_what_may_stand_in_a_call() -> None:
+    rules = rules_of(request_with())
+    assert rules is not None
+    contents = {rule.name: rule.content for rule in rules.calls}
+    city = JsonSchema('{"type":"object","properties":{"city":{"type":"string"}},"required":["city"],'
+                      '"additionalProperties":false}')  # fmt: skip
+    assert (
+        contents.items()
+        >= {
+            "weather": city,
+            "loose": AnyText(),
+            "bare": NO_ARGUMENTS,
+            "sql": AnyText(),
+            "days": Regex("mon|tue"),
+            "sum": Lark('start: "1+1"'),
+            "crm.find": city,
+            "crm.note": AnyText(),
+        }.items()
+    )
+    (empty,) = rules_of(request_with(tools=[{"type": "function", "name": "f", "parameters": {}}])).calls  # type: ignore[union-attr]
+    assert empty.content == AnyObject()
+
+
+def test_without_tools_and_format_there_is_no_rule() -> None:
+    assert rules_of(request_with(tools=None)) is None
+    assert rules_of(request_with(tools=[{"type": "web_search"}])) is None
+    served = rules_of(request_with(tools=None), hosted=["python"])
+    assert served == TurnRules(calls=(CallRule("python", hosted=True),))
+
+
+SCHEMA: JsonObject = {"type": "json_schema", "name": "answer", "schema": CITY}
+
+
+@pytest.mark.parametrize(
+    ("form", "echo", "content"),
+    [
+        ({"type": "text"}, {"type": "text"}, AnyText()),
+        ({"type": "json_object"}, {"type": "json_object"}, AnyObject()),
+        (SCHEMA, {**SCHEMA, "description": None, "strict": False}, rules_of(request_with()).calls[0].content),  # type: ignore[union-attr]
+        (
+            {**SCHEMA, "description": "d", "strict": True},
+            {**SCHEMA, "description": "d", "strict": True},
+            rules_of(request_with()).calls[0].content,  # type: ignore[union-attr]
+        ),
+    ],
+)
+def test_a_format_is_what_the_answer_is(form: JsonObject, echo: JsonObject, content: object) -> None:
+    request = request_with(text={"format": form})
+    rules = rules_of(request)
+    assert rules is not None
+    assert rules.answer == content
+    assert len(rules.calls) == len(NAMES), "it may call before it answers"
+    assert echo_of(request)["text"] == {"format": echo, "verbosity": "medium"}
+    assert parse_create(request.as_json()).text_format == request.text_format
+
+
+@pytest.mark.parametrize(
+    ("form", "param"),
+    [
+        ({"type": "json_schema"}, "text.format.name"),
+        ({"type": "json_schema", "name": "x"}, "text.format.schema"),
+        ({"type": "json_schema", "name": "a b", "schema": {}}, "text.format.name"),
+        ({"type": "json_schema", "name": "x" * 65, "schema": {}}, "text.format.name"),
+        ({"type": "json_schema", "name": "x", "schema": []}, "text.format.schema"),
+        ({"type": "yaml"}, "text.format.type"),
+        ({"type": 5}, "text.format.type"),
+        ("json_object", "text.format"),
+    ],
+)
+def test_a_wrong_format_is_named(form: object, param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        request_with(text={"format": form})
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({}, "tools[4].format.definition"),
+        ({"tools": [WEATHER, {**WEATHER, "name": "g", "strict": True}]}, None),
+        ({"choice": "none"}, None),
+        ({"choice": "required"}, "tool_choice"),
+        ({"choice": FUNCTION}, "tool_choice"),
+        ({"choice": {"type": "allowed_tools", "mode": "required", "tools": [FUNCTION]}}, "tool_choice"),
+        ({"tools": [], "text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"tools": [], "text": {"format": {"type": "text"}}}, None),
+    ],
+)
+def test_what_an_engine_must_be_able_to_enforce(fields: dict[str, object], field: str | None) -> None:
+    request = request_with(**fields)  # type: ignore[arg-type]
+    assert enforced_field(request, request.tools) == field
+
+
+def test_what_can_be_looked_for_is_not_shown_until_it_is_found() -> None:
+    deferred = {**WEATHER, "defer_loading": True}
+    search = {"type": "tool_search", "execution": "client"}
+    for tools, shown in (([deferred, search], ["tool_search"]), ([deferred, {"type": "tool_search"}], ["weather"])):
+        request = request_with(tools=tools)
+        assert [function.name for function in request.offered_functions] == shown
+        rules = rules_of(request)
+        assert rules is not None
+        assert [rule.name for rule in rules.calls] == shown
+    request = request_with(tools=[deferred, search])
+    found = request.tools.joined(read_tools([deferred]))
+    assert [tool.called for tool in found.shown()] == ["weather", "tool_search"]
