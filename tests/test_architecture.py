@@ -239,7 +239,7 @@ def test_the_protocol_is_pure() -> None:
 
 def test_only_the_embedded_vllm_imports_vllm_and_only_when_it_starts() -> None:
     heavy = [each for each in imports() if each.imported.partition(".")[0] in HEAVY]
-    assert {each.importer for each in heavy} <= {"engine.backends.vllm_local"}
+    assert {each.importer for each in heavy} <= {"engine.backends.vllm_local", "engine.backends.vllm_inputs"}
 
 
 def loaded_by(*names: str, **environ: str) -> set[str]:

@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 
+from engine.backends.demo_contents import require_makeable
 from engine.backends.demo_replies import reply_tokens
 from engine.backends.options import OptionReader
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.backends.transcript import turn_beginnings
+from engine.grammar import TurnGrammar, TurnRules
 from engine.types import FinishReason, GenerationRequest, TokenChunk
 
 LONG_PROMPT = 1000  # tokens, of up to 128 characters each: 30 ms to read and to answer
@@ -21,6 +24,7 @@ class DemoEngine(SimulatedEngine):
     """
 
     backend = "demo"
+    supports_grammar = True
     known_options = (*SimulatedEngine.known_options, "chunk_tokens", "tokens_per_second")
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
@@ -29,11 +33,16 @@ class DemoEngine(SimulatedEngine):
         self._chunk_tokens = 1
         self._tokens_per_second: float | None = None
 
+    async def check_grammar(self, grammar: TurnGrammar) -> None:
+        """Make up everything that could be asked for, and raise `GrammarRefused` for what cannot be."""
+        await asyncio.to_thread(require_makeable, grammar.rules)
+
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Yield the reply; nothing is kept of a generation, so closing it needs no more."""
         limit = await self._admit(request)
-        prompt = request.prompt_token_ids
-        reply = await asyncio.to_thread(_rest_of_reply, prompt) if len(prompt) > LONG_PROMPT else _rest_of_reply(prompt)
+        rules = request.grammar.rules if request.grammar else None
+        answer = partial(_rest_of_reply, request.prompt_token_ids, rules)
+        reply = await asyncio.to_thread(answer) if len(request.prompt_token_ids) > LONG_PROMPT else answer()
         finish_reason = FinishReason.STOP if len(reply) <= limit else FinishReason.LENGTH
         if self._tokens_per_second is not None:
             async with aclosing(self._paced(reply[:limit], finish_reason, self._tokens_per_second)) as chunks:
@@ -68,11 +77,11 @@ class DemoEngine(SimulatedEngine):
         self._tokens_per_second = options.rate("tokens_per_second")
 
 
-def _rest_of_reply(prompt: Sequence[int]) -> Sequence[int]:
+def _rest_of_reply(prompt: Sequence[int], rules: TurnRules | None) -> Sequence[int]:
     """Return the reply to a prompt, without what of it the prompt ends with: a turn that was cut goes on."""
     for begin in turn_beginnings(prompt):
         said = list(prompt[begin:])
-        reply = reply_tokens(prompt[:begin])
+        reply = reply_tokens(prompt[:begin], rules)
         if reply[: len(said)] == said:
             return reply[len(said) :]
-    return reply_tokens(prompt)
+    return reply_tokens(prompt, rules)

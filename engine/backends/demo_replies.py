@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from engine.backends.demo_contents import make_content
 from engine.backends.demo_functions import ParameterType, make_argument, read_functions, read_hints
 from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
 from engine.formats.harmony.encoding import CALL, RETURN, encode_harmony, encode_text
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
+from engine.grammar import TurnRules
 
 MAX_COUNT = 10_000
 MAX_READ = 20_000  # characters of the user's text that are searched for what it wants
@@ -46,6 +48,7 @@ class DemoCall:
     thought: str
     name: str
     arguments: str
+    hosted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,11 @@ class _Mention:
     text: str
 
 
-def reply_tokens(prompt_token_ids: Sequence[int]) -> list[int]:
-    """Return the whole completion of a prompt, from the first channel to the stop token."""
-    return render_reply(reply_to(Transcript(prompt_token_ids)))
+def reply_tokens(prompt_token_ids: Sequence[int], rules: TurnRules | None = None) -> list[int]:
+    """Return the whole completion of a prompt, from the first channel to the stop token, by the rules if there are."""
+    transcript = Transcript(prompt_token_ids)
+    reply = reply_to(transcript)
+    return render_reply(reply if rules is None else _by_rules(reply, transcript, rules))
 
 
 def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
@@ -83,14 +88,30 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
     return DemoAnswer("No model is loaded. I say so, and what I was told.", _introduction(transcript, text))
 
 
+def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnRules) -> DemoAnswer | DemoCall:
+    """Return a reply as the rules allow it: the call that was meant, or any where one is needed, or else an answer."""
+    asked = transcript.last_user
+    hints = read_hints(asked.text()[:MAX_READ] if asked else "")
+    meant, wanted = (reply.name, reply.arguments) if isinstance(reply, DemoCall) else (None, "")
+    call = next((each for each in rules.calls if each.name == meant), None)
+    if call is None and rules.must_call:
+        call = rules.calls[0]
+    if call is not None:
+        arguments = make_content(call.content, hints, wanted)
+        return DemoCall(reply.thought, call.name, arguments, call.hosted)
+    text = reply.text if isinstance(reply, DemoAnswer) else ""
+    return DemoAnswer(reply.thought, make_content(rules.answer, hints, text or _introduction(transcript, "")))
+
+
 def render_reply(reply: DemoAnswer | DemoCall) -> list[int]:
     """Return a reply as the tokens that a model would sample after `<|start|>assistant`."""
     thought = [*encode_harmony(f"<|channel|>{ANALYSIS}<|message|>"), *encode_text(reply.thought)]
     match reply:
         case DemoAnswer(_, text):
             header, content, end = FINAL, text, RETURN
-        case DemoCall(_, name, arguments):
-            header, content, end = f"{COMMENTARY} to={FUNCTIONS}{name} <|constrain|>json", arguments, CALL
+        case DemoCall(_, name, arguments, hosted):
+            recipient = name if hosted else FUNCTIONS + name
+            header, content, end = f"{COMMENTARY} to={recipient} <|constrain|>json", arguments, CALL
     between = encode_harmony(f"<|end|><|start|>assistant<|channel|>{header}<|message|>")
     return [*thought, *between, *encode_text(content), end]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,11 @@ from engine.errors import (
     GenerationFailed,
     PromptTooLong,
 )
+from engine.formats.harmony.grammar import problem_of_turn
+from engine.grammar import TurnGrammar
 from engine.types import FinishReason, GenerationRequest, TokenChunk, TokenLogprob
+
+logger = logging.getLogger("respsite.engine")
 
 FILE_POLL_SECONDS = 0.02
 
@@ -69,6 +74,8 @@ class ScriptedEngine(SimulatedEngine):
     Options: `script` (a list of entries, or the path of a JSON file that holds one), `journal` (the path of a file
     that gets a line of JSON for every generation that ended), `max_model_len`, `start_seconds`.
 
+    A completion that breaks its request's grammar is refused: no engine that has one would have sampled it.
+
     Tests in the same process may read `requests`, `running` and `aborted`, and set `available`.
     """
 
@@ -76,6 +83,7 @@ class ScriptedEngine(SimulatedEngine):
     supports_priority = True
     supports_cache_salt = True
     supports_logprobs = True
+    supports_grammar = True
     known_options = (*SimulatedEngine.known_options, "journal", "script")
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
@@ -100,6 +108,8 @@ class ScriptedEngine(SimulatedEngine):
         self.requests.append(request)
         limit = await self._admit(request)
         part, behind = self._choose(request)
+        if request.grammar is not None:
+            _require_to_follow(request.grammar, part)
         with self._following(request, behind) as generation:
             for chunk in part.chunks(limit, behind=behind):
                 await self._wait_and_fail(part.entry, generation)
@@ -207,6 +217,16 @@ class ScriptedEngine(SimulatedEngine):
             }
             with self._journal.open("a", encoding="utf-8") as journal:
                 journal.write(json.dumps(line) + "\n")
+
+
+def _require_to_follow(grammar: TurnGrammar, part: _Part) -> None:
+    """Raise `GenerationFailed` where a script has the model say what its request's grammar keeps it from."""
+    entry = part.entry
+    cut = entry.finish is FinishReason.LENGTH or entry.fault is not None or entry.hang_after is not None
+    problem = problem_of_turn(grammar.rules, part.completion, cut=cut)
+    if problem is not None:
+        logger.error("the script breaks the grammar of its request: %s", problem)
+        raise GenerationFailed(f"The script breaks the grammar of its request: {problem}.")
 
 
 def with_logprobs(chunk: TokenChunk, top: int | None) -> TokenChunk:

@@ -30,14 +30,19 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import chain, repeat
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import uuid4
 
 from pydantic import ValidationError
 
 from engine.backends.base import BaseEngine
+from engine.backends.grammar_checks import GrammarChecks
 from engine.backends.model_folder import check_folder, check_model_type
 from engine.backends.threads import in_thread
+from engine.backends.vllm_inputs import rendered, require_readable, sampling_params
 from engine.backends.vllm_outputs import chunk_of
+from engine.backends.vocabulary_folder import write_vocabulary
 from engine.errors import (
     EngineConfigurationError,
     EngineError,
@@ -47,12 +52,13 @@ from engine.errors import (
     PromptTooLong,
 )
 from engine.formats.harmony.encoding import load_encoding
+from engine.formats.harmony.prompt import generation_start
+from engine.grammar import TurnGrammar
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions, TokenChunk
 
 logger = logging.getLogger("respsite.engine")
 
 DEFAULT_OPTIONS: Mapping[str, object] = {
-    "skip_tokenizer_init": True,  # tokens in, tokens out
     "scheduling_policy": "priority",
     "disable_log_stats": True,
     # gpt-oss has sliding-window layers, and with vLLM's own default (0) they keep nothing of what was generated: every
@@ -60,6 +66,8 @@ DEFAULT_OPTIONS: Mapping[str, object] = {
     # size, at the price of KV memory (vllm/v1/core/single_type_kv_cache_manager.py, `reachable_block_mask`).
     "prefix_cache_retention_interval": None,
 }
+# Grammars begin with the turn, not behind what vLLM takes for the end of the reasoning.
+STRUCTURED_OUTPUTS: Mapping[str, object] = {"backend": "xgrammar", "enable_in_reasoning": True}
 RESTART_SECONDS = (1, 2, 5, 10, 30)  # between attempts to start a dead engine again; the last one repeats
 WATCH_SECONDS = 0.5  # how soon a death is noticed while nothing is generated
 STOP_SECONDS = 8  # an engine core takes 4 to 5 s to stop; then it is killed. Container runtimes kill us after 10.
@@ -85,6 +93,9 @@ class VllmEngine(BaseEngine):
         self._died = asyncio.Event()
         self._closed = False
         self._max_model_len = 0
+        self._vocabulary = TemporaryDirectory(prefix="respsite-vocabulary-", ignore_cleanup_errors=True)
+        self._grammars = GrammarChecks(self._try_grammar)
+        self.supports_grammar = not self.options.get("skip_tokenizer_init")
 
     def check(self) -> None:
         """Raise `EngineConfigurationError` where vLLM is missing, or `model` is a folder without a gpt-oss model."""
@@ -121,8 +132,9 @@ class VllmEngine(BaseEngine):
         if prompt_tokens >= self._max_model_len:
             raise PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=self._max_model_len)
         try:
-            params = _sampling_params(request.sampling, room=self._max_model_len - prompt_tokens)
-            outputs = llm.generate(_rendered(llm, request), params, request.request_id, priority=request.priority)
+            room = self._max_model_len - prompt_tokens
+            params = sampling_params(request.sampling, room=room, grammar=request.grammar)
+            outputs = llm.generate(rendered(llm, request), params, request.request_id, priority=request.priority)
             async with aclosing(outputs):  # closing it aborts in the engine core
                 async for output in outputs:
                     yield chunk_of(output, request.sampling.top_logprobs)
@@ -132,6 +144,22 @@ class VllmEngine(BaseEngine):
             if llm is self._llm and llm.errored:  # not one that was replaced while this generation lasted
                 self._died.set()
             raise _translated(error) from error
+
+    async def check_grammar(self, grammar: TurnGrammar) -> None:
+        """Have the engine compile a grammar, once: it keeps what it has compiled."""
+        await self._grammars.check(grammar)
+
+    async def _try_grammar(self, grammar: TurnGrammar) -> None:
+        await in_thread(partial(require_readable, grammar))
+        request = GenerationRequest(
+            request_id=f"grammar-{uuid4().hex}",
+            prompt_token_ids=generation_start(),
+            sampling=SamplingOptions(max_output_tokens=1),
+            grammar=grammar,
+        )
+        async with aclosing(self.generate(request)) as chunks:
+            async for _ in chunks:
+                pass
 
     async def health(self) -> None:
         """Raise `EngineUnavailable` before the start, once closed, and from the engine's death to its restart."""
@@ -151,6 +179,7 @@ class VllmEngine(BaseEngine):
             llm = llm or _result(loading)
         if llm:
             await _dispose(llm)
+        self._vocabulary.cleanup()
 
     def _serving(self) -> Any:
         self._require_open()
@@ -184,7 +213,10 @@ class VllmEngine(BaseEngine):
             raise
 
     def _build(self) -> Any:
-        config, engine_args = _configure(self.model, self.options)  # may wait for the hub
+        folder = Path(self._vocabulary.name)
+        if self.supports_grammar and "tokenizer" not in self.options:
+            write_vocabulary(folder)
+        config, engine_args = _configure(self.model, self.options, folder)  # may wait for the hub
         self._launching = True  # before the look at `_closed`, which `aclose()` sets before it looks at this
         self._require_open()
         return _launch(config, engine_args)
@@ -227,7 +259,7 @@ def _import_vllm() -> None:
         raise EngineConfigurationError(f"vLLM is installed but cannot be imported: {_reason(error)}.") from error
 
 
-def _configure(model: str, options: Mapping[str, object]) -> tuple[Any, Any]:
+def _configure(model: str, options: Mapping[str, object], vocabulary: Path) -> tuple[Any, Any]:
     """Return vLLM's configuration, and the arguments it was made of. Raises `EngineConfigurationError`."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
@@ -239,8 +271,13 @@ def _configure(model: str, options: Mapping[str, object]) -> tuple[Any, Any]:
             raise EngineConfigurationError(
                 f"ENGINE_OPTIONS has {name!r}, which is not a field of vLLM's AsyncEngineArgs{hint}"
             )
+    given: dict[str, Any] = {"tokenizer": str(vocabulary), **DEFAULT_OPTIONS, **options}
+    if isinstance(given.get("structured_outputs_config", {}), Mapping):
+        given["structured_outputs_config"] = {**STRUCTURED_OUTPUTS, **given.get("structured_outputs_config", {})}
+    if given.get("skip_tokenizer_init"):
+        del given["structured_outputs_config"]
     try:
-        engine_args = AsyncEngineArgs(model=str(Path(model).expanduser()), **{**DEFAULT_OPTIONS, **options})
+        engine_args = AsyncEngineArgs(model=str(Path(model).expanduser()), **given)
         config = engine_args.create_engine_config()
     except Exception as error:
         if type(error.__cause__).__name__ == "LocalEntryNotFoundError":
@@ -295,33 +332,6 @@ def _described(config: Any) -> str:
 
 
 # One generation.
-
-
-def _rendered(llm: Any, request: GenerationRequest) -> Any:
-    prompt: dict[str, object] = {"prompt_token_ids": list(request.prompt_token_ids)}
-    if request.cache_salt is not None:
-        prompt["cache_salt"] = request.cache_salt
-    (rendered,) = llm.renderer.render_cmpl([prompt])
-    return rendered
-
-
-def _sampling_params(sampling: SamplingOptions, *, room: int) -> Any:
-    from vllm.sampling_params import RequestOutputKind, SamplingParams
-
-    wanted = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "logprobs": sampling.top_logprobs,
-    }
-    return SamplingParams(
-        **{name: value for name, value in wanted.items() if value is not None},
-        max_tokens=room if sampling.max_output_tokens is None else min(room, sampling.max_output_tokens),
-        stop_token_ids=list(sampling.stop_token_ids),
-        output_kind=RequestOutputKind.DELTA,
-        detokenize=False,
-    )
 
 
 def _translated(error: Exception) -> EngineError:

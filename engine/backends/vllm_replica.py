@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import Any
 from uuid import uuid4
@@ -19,9 +19,12 @@ from engine.errors import (
     EngineOverloaded,
     EngineUnavailable,
     GenerationFailed,
+    GrammarRefused,
     PromptTooLong,
 )
+from engine.formats.harmony.encoding import END
 from engine.formats.harmony.prompt import generation_start
+from engine.grammar import TurnGrammar, TurnRules
 from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 
 logger = logging.getLogger("respsite.engine")
@@ -31,6 +34,8 @@ FIRST_PRIORITY = -1  # lower runs first: what a server can do is found out befor
 FLAGS = "start it with --tokens-only or --enable-scale-out"
 CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
 TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/input_processor.py, api_utils.py
+OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
+ONE_TOKEN = f'{{"type":"structural_tag","format":{{"type":"token","token":{END}}}}}'  # no model begins with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,7 @@ class Service:
 
     wire: Wire
     takes_priorities: bool
+    takes_grammars: bool = False
     max_model_len: int
 
 
@@ -69,7 +75,8 @@ class Replica:
         try:
             async with asyncio.timeout(seconds):
                 max_model_len = await self._find_model()
-                return await self._find_wire(max_model_len)
+                service = await self._find_wire(max_model_len)
+                return replace(service, takes_grammars=await self._takes_grammars(service))
         except TimeoutError as error:
             raise EngineUnavailable(f"{self} generated no token within {seconds:g} s.") from error
 
@@ -107,16 +114,32 @@ class Replica:
                     return service
         raise AssertionError("the last attempt has worked or raised")
 
-    async def _try(self, service: Service, priority: int) -> None:
+    async def _takes_grammars(self, service: Service) -> bool:
+        """Whether the server holds a token to a grammar that allows one only: it needs a tokenizer for that."""
+        grammar = TurnGrammar(TurnRules(), ONE_TOKEN)
+        try:
+            return await self.first_token(service, grammar=grammar) == [END]
+        except (Refusal, GenerationFailed) as error:
+            logger.info("%s enforces no grammars: %s", self, error)
+            return False
+
+    async def first_token(
+        self, service: Service, *, priority: int = 0, grammar: TurnGrammar | None = None
+    ) -> list[int]:
+        """Have the server generate one token; raises as `VllmClient.stream()` does."""
         request = GenerationRequest(
             request_id=f"respsite-{uuid4().hex}",
             prompt_token_ids=generation_start(),
             sampling=SamplingOptions(temperature=0.0),
             priority=priority,
+            grammar=grammar,
         )
+        async with aclosing(self.stream(request, service, max_tokens=1)) as chunks:
+            return [token async for chunk in chunks for token in chunk.token_ids]
+
+    async def _try(self, service: Service, priority: int) -> None:
         try:
-            async with aclosing(self.stream(request, service, max_tokens=1)) as chunks:
-                tokens = [token async for chunk in chunks for token in chunk.token_ids]
+            tokens = await self.first_token(service, priority=priority)
         except GenerationFailed as error:
             raise EngineUnavailable(f"{self} gives no token: {error}") from error
         if not tokens:
@@ -166,6 +189,8 @@ class Replica:
             return EngineUnavailable(problem, retry_after=refusal.retry_after or 5)
         if refusal.status == 400 and self.service and any(words in refusal.text for words in TOO_LONG):
             return PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=self.service.max_model_len)
+        if refusal.status in (400, 422) and any(words in refusal.text.lower() for words in OF_GRAMMARS):
+            return GrammarRefused(f"The engine's server refuses the grammar: {refusal.text}")
         return GenerationFailed(problem)
 
     # Whether it is there.

@@ -5,11 +5,13 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from hashlib import blake2b
 from typing import Any
+from uuid import uuid4
 
 import aiohttp
 from yarl import URL
 
 from engine.backends.base import BaseEngine
+from engine.backends.grammar_checks import GrammarChecks
 from engine.backends.options import OptionReader
 from engine.backends.vllm_client import Timeouts, VllmClient, open_session
 from engine.backends.vllm_replica import Replica, Service
@@ -23,7 +25,9 @@ from engine.errors import (
     PromptTooLong,
 )
 from engine.formats.harmony.encoding import load_encoding
-from engine.types import EngineInfo, GenerationRequest, TokenChunk
+from engine.formats.harmony.prompt import generation_start
+from engine.grammar import TurnGrammar
+from engine.types import EngineInfo, GenerationRequest, SamplingOptions, TokenChunk
 
 CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 120.0
@@ -53,6 +57,7 @@ class VllmServerEngine(BaseEngine):
         self._session: aiohttp.ClientSession | None = None
         self._replicas: tuple[Replica, ...] = ()
         self._watchers: list[asyncio.Task[None]] = []
+        self._grammars = GrammarChecks(self._try_grammar)
         self._started = False
         self._closed = asyncio.Event()
 
@@ -91,6 +96,7 @@ class VllmServerEngine(BaseEngine):
         ]
         self._started = True
         services = [replica.service for replica in self._replicas if replica.service]
+        self.supports_grammar = all(service.takes_grammars for service in services)
         self.supports_priority = any(service.takes_priorities for service in services)
         return EngineInfo(
             backend="vllm-server",
@@ -108,7 +114,7 @@ class VllmServerEngine(BaseEngine):
         problem: EngineError = EngineUnavailable("Every vLLM server went away.")
         for replica in replicas:
             service, begun = replica.service, False
-            if service is None:  # lost since the candidates were chosen
+            if service is None or (request.grammar and not service.takes_grammars):  # it may be lost by now
                 continue
             replica.running += 1
             try:
@@ -126,6 +132,23 @@ class VllmServerEngine(BaseEngine):
             if begun or not isinstance(problem, EngineUnavailable | EngineOverloaded):
                 break
         raise problem
+
+    async def check_grammar(self, grammar: TurnGrammar) -> None:
+        """Have a server compile a grammar, once: it keeps what it has compiled."""
+        await self._grammars.check(grammar)
+
+    async def _try_grammar(self, grammar: TurnGrammar) -> None:
+        """Ask for one token."""
+        request = GenerationRequest(
+            request_id=f"grammar-{uuid4().hex}",
+            prompt_token_ids=generation_start(),
+            sampling=SamplingOptions(max_output_tokens=1),
+            affinity=grammar.structural_tag,
+            grammar=grammar,
+        )
+        async with aclosing(self.generate(request)) as chunks:
+            async for _ in chunks:
+                pass
 
     async def health(self) -> None:
         """Return while a server is there, else raise `EngineUnavailable`."""
@@ -242,4 +265,9 @@ def _described(replicas: tuple[Replica, ...]) -> str:
 
 
 def _way(service: Service) -> str:
-    return service.wire.path + ("" if service.takes_priorities else " (takes no priorities)")
+    missing = [
+        what
+        for what, there in (("takes no priorities", service.takes_priorities), ("no grammars", service.takes_grammars))
+        if not there
+    ]
+    return service.wire.path + (f" ({', '.join(missing)})" if missing else "")

@@ -42,12 +42,15 @@ class Wire(ABC):
 
     def body(self, request: GenerationRequest, *, model: str, max_tokens: int, priority: int) -> bytes:
         """Return the JSON that asks for a streamed generation; what is `None` in the request is left out."""
+        sampling = _sampling(request.sampling, max_tokens)
+        if request.grammar is not None:
+            sampling["structured_outputs"] = {"structural_tag": request.grammar.structural_tag}
         body = {
             "request_id": request.request_id,
             "model": model,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **self._asked(list(request.prompt_token_ids), _sampling(request.sampling, max_tokens)),
+            **self._asked(list(request.prompt_token_ids), sampling),
         }
         if request.cache_salt:
             body["cache_salt"] = request.cache_salt

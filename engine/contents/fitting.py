@@ -7,10 +7,10 @@ import regex
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from jsonschema_specifications import REGISTRY
-from lark import Lark as LarkParser
-from lark.exceptions import LarkError, UnexpectedInput
 from referencing.exceptions import Unresolvable
 
+from engine.contents.derivations import derives
+from engine.errors import GrammarRefused
 from engine.grammar import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
 
 MATCH_SECONDS = 2.0  # for a regular expression over one text
@@ -66,18 +66,12 @@ def _compiled(pattern: str) -> "regex.Pattern[str]":
 
 def _problem_of_derivation(grammar: str, text: str) -> str | None:
     try:
-        parser_of(grammar).parse(text)
-    except UnexpectedInput as error:
-        return f"{_shown(text.encode())} is not what its Lark grammar derives: {str(error).partition(chr(10))[0]}"
-    except LarkError as error:
-        return f"the Lark grammar cannot be used: {error}"
-    return None
-
-
-@lru_cache(maxsize=64)
-def parser_of(grammar: str) -> LarkParser:
-    """Return what reads texts by a Lark grammar; raises `LarkError` where it is none."""
-    return LarkParser(grammar, parser="earley", lexer="dynamic_complete", import_paths=[])
+        found = derives(grammar, text)
+    except GrammarRefused as error:
+        return error.reason
+    except RecursionError:
+        return f"{_shown(text.encode())} is nested too deeply to be read by its Lark grammar"
+    return None if found else f"{_shown(text.encode())} is not what its Lark grammar derives"
 
 
 def _shown(text: bytes) -> str:

@@ -21,7 +21,6 @@ _UNKNOWN = (
 _ESCAPED_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _ESCAPED_OR_CLASS_OR_DOT = re.compile(rf"{_ESCAPED_OR_CLASS.pattern}|\.", re.DOTALL)
 _REPETITION = re.compile(r"\{(\d+)(?:,(\d*))?\}")
-_NEEDS_ESCAPE = re.compile(r'"|[\x00-\x1f]|\\\\|\\[nrtfv0]|\\x|\\u|\\c')
 
 
 def check_regex(pattern: str) -> None:
@@ -49,19 +48,6 @@ def check_regex(pattern: str) -> None:
         raise GrammarRefused(f"The regular expression {pattern[:100]!r} cannot be read: {error}.") from error
     if any(int(bound) > MAX_REPETITIONS for found in _REPETITION.findall(inner) for bound in found if bound):
         raise GrammarRefused(f"The regular expression repeats something more than {MAX_REPETITIONS} times.")
-
-
-def check_pattern(pattern: str) -> None:
-    """Return if the `pattern` of a JSON schema can be enforced; else raise `GrammarRefused`.
-
-    It is matched against a string as JSON writes it, so what JSON writes with a backslash cannot be in it.
-    """
-    check_regex(pattern)
-    if _NEEDS_ESCAPE.search(pattern):
-        raise GrammarRefused(
-            f"The pattern {pattern[:100]!r} has a quote, a backslash or a control character in it, which JSON writes "
-            "with an escape: that cannot be enforced."
-        )
 
 
 def without_dots(pattern: str) -> str:

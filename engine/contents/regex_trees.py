@@ -22,7 +22,7 @@ _CATEGORIES: dict[Any, tuple[bool, Ranges]] = {  # as xgrammar reads them: of AS
     _constants.CATEGORY_SPACE: (False, ((9, 13), (32, 32))),
     _constants.CATEGORY_NOT_SPACE: (True, ((9, 13), (32, 32))),
 }
-_LAST = 0x10FFFF
+LAST = 0x10FFFF  # the largest code point
 _SURROGATES = (0xD800, 0xDFFF)  # no text has them
 
 
@@ -56,7 +56,14 @@ class Repeat:
     most: int | None
 
 
-Tree = OneCharacter | Sequence | Choice | Repeat
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a rule of a grammar says; no regular expression has one."""
+
+    name: str
+
+
+Tree = OneCharacter | Sequence | Choice | Repeat | Rule
 
 
 def parse(pattern: str, flags: str = "") -> Tree:
@@ -76,8 +83,10 @@ def smallest_match(pattern: str) -> str:
 
 def _smallest(tree: Tree) -> str:
     match tree:
+        case Rule(name):
+            raise AssertionError(f"{name} is no part of a regular expression")
         case OneCharacter(ranges):
-            return _nice(ranges)
+            return nice_character(ranges)
         case Sequence(parts):
             found = "".join(map(_smallest, parts))
         case Choice(options):
@@ -92,7 +101,7 @@ def _smallest(tree: Tree) -> str:
     return found
 
 
-def _nice(ranges: Ranges) -> str:
+def nice_character(ranges: Ranges) -> str:
     """Return one of the characters, a readable one where there is one."""
     for each in "x1_ X-.":
         if any(first <= ord(each) <= last for first, last in ranges):
@@ -119,17 +128,27 @@ class _Reader:
         if op is _constants.NOT_LITERAL:
             return self._one(((argument, argument),), negated=True)
         if op is _constants.ANY:
-            return OneCharacter(_complement(() if self._dot_is_all else ((10, 10),)))
+            return OneCharacter(complement(() if self._dot_is_all else ((10, 10),)))
         if op is _constants.IN:
             return self._class(argument)
         if op is _constants.BRANCH:
             return Choice(tuple(self.sequence(each) for each in argument[1]))
         if op is _constants.SUBPATTERN:
-            return self.sequence(argument[3])
+            return self._group(*argument[1:])
         if op in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
             least, most, part = argument
             return Repeat(self.sequence(part), least, None if most is _constants.MAXREPEAT else most)
         raise GrammarRefused(f"The regular expression {self._pattern[:100]!r} has {op}, which cannot be enforced.")
+
+    def _group(self, more: int, less: int, part: Iterable[Any]) -> Tree:
+        """Return a group, which may have flags of its own."""
+        before = self._any_case, self._dot_is_all
+        self._any_case = (self._any_case or bool(more & re.IGNORECASE)) and not less & re.IGNORECASE
+        self._dot_is_all = (self._dot_is_all or bool(more & re.DOTALL)) and not less & re.DOTALL
+        try:
+            return self.sequence(part)
+        finally:
+            self._any_case, self._dot_is_all = before
 
     def _class(self, items: Iterable[Any]) -> Tree:
         negated, ranges = False, []
@@ -142,13 +161,13 @@ class _Reader:
                 ranges.append(argument)
             else:
                 inverse, category = _CATEGORIES[argument]
-                ranges += _complement(category) if inverse else category
+                ranges += complement(category) if inverse else category
         return self._one(tuple(ranges), negated=negated)
 
     def _one(self, ranges: Ranges, *, negated: bool = False) -> Tree:
         if self._any_case:
             ranges = _in_any_case(ranges)
-        found = _complement(ranges) if negated else _complement(_complement(ranges))
+        found = complement(ranges) if negated else complement(complement(ranges))
         if not found:
             raise GrammarRefused(f"The regular expression {self._pattern[:100]!r} has a class without a character.")
         return OneCharacter(found)
@@ -164,13 +183,13 @@ def _in_any_case(ranges: Ranges) -> Ranges:
     return (*ranges, *more)
 
 
-def _complement(ranges: Iterable[tuple[int, int]]) -> Ranges:
+def complement(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Return all other characters, in order."""
     found, begin = [], 0
     for first, last in sorted((*ranges, _SURROGATES)):
         if first > begin:
             found.append((begin, first - 1))
         begin = max(begin, last + 1)
-    if begin <= _LAST:
-        found.append((begin, _LAST))
+    if begin <= LAST:
+        found.append((begin, LAST))
     return tuple(found)

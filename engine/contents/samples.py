@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import regex
+
 from engine.contents.merging import Schema
 from engine.contents.regex_trees import smallest_match
 from engine.errors import GrammarRefused
@@ -120,12 +122,13 @@ class _Sampler:
     def _string(self, schema: Schema) -> str:
         if "format" in schema:
             return FORMATS[schema["format"]]
-        if "pattern" in schema:
-            return smallest_match(schema["pattern"])
-        least = schema.get("minLength", 0)
-        if least > MAX_CHARACTERS:
-            raise GrammarRefused(f"Every value that fits the schema is longer than {MAX_CHARACTERS} characters.")
-        return self._text.ljust(least, "x")[: schema.get("maxLength", None)]
+        if "pattern" not in schema:
+            return self._text
+        pattern = schema["pattern"]
+        if regex.fullmatch(pattern, json.dumps(self._text, ensure_ascii=False)[1:-1]):
+            return self._text
+        found: str = json.loads(f'"{smallest_match(pattern)}"')  # it is what JSON writes
+        return found
 
     def _integer(self, schema: Schema) -> int:
         found = int(self._number)

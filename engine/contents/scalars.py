@@ -1,10 +1,12 @@
 """What a schema says of strings and numbers, in the words that xgrammar enforces."""
 
+from engine.contents.json_strings import pattern_of, pattern_of_length
 from engine.contents.merging import Schema, Unsatisfiable
-from engine.contents.patterns import check_pattern
+from engine.contents.patterns import check_regex
 from engine.errors import GrammarRefused
 
 LARGEST_NUMBER = 10**15  # of a `number`'s bounds
+MAX_LENGTH = 100_000  # of a string that has a bound
 LARGEST_INTEGER = 2**63 - 1
 FORMATS = frozenset(
     "email date time date-time duration ipv4 ipv6 hostname uuid uri uri-reference uri-template json-pointer "
@@ -14,19 +16,26 @@ FORMATS = frozenset(
 
 def string(own: Schema, place: str) -> Schema:
     """Return what holds for a string; raises `Unsatisfiable` or `GrammarRefused`, as all here do."""
-    found: Schema = {name: own[name] for name in ("minLength", "maxLength") if name in own}
-    if found.get("minLength", 0) > found.get("maxLength", found.get("minLength", 0)):
+    least, most = own.get("minLength", 0), own.get("maxLength")
+    if most is not None and least > most:
         raise Unsatisfiable("minLength is above maxLength")
+    if max(least, most or 0) > MAX_LENGTH:
+        raise GrammarRefused(
+            f"{place or 'The schema'}: a minLength or maxLength above {MAX_LENGTH} cannot be enforced."
+        )
+    bounded = bool(least) or most is not None
     form = own.get("format") if own.get("format") in FORMATS else None
     pattern = own.get("pattern") or None
-    if sum(map(bool, (form, pattern, found))) > 1:
+    if sum(map(bool, (form, pattern, bounded))) > 1:
         raise GrammarRefused(
             f"{place or 'The schema'}: of pattern, format, and minLength or maxLength only one can be enforced."
         )
     if pattern is not None:
-        check_pattern(pattern)
-        return {"pattern": pattern}
-    return {"format": form} if form else found
+        check_regex(pattern)
+        return {"pattern": pattern_of(pattern)}
+    if bounded:
+        return {"pattern": pattern_of_length(least, most)}
+    return {"format": form} if form else {}
 
 
 def _bounds(own: Schema) -> tuple[float | None, bool, float | None, bool]:

@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.exceptions import SchemaError
 from jsonschema_specifications import REGISTRY
 
 from engine.contents.merging import Schema, Unsatisfiable, both
@@ -103,10 +103,8 @@ def _require_schema(root: object) -> None:
     try:
         Draft202012Validator.check_schema(root)
     except SchemaError as error:
-        found = best_match([error]) or error
-        raise GrammarRefused(
-            f"{_place(found.absolute_path)} is not a valid JSON schema: {found.message[:300]}."
-        ) from None
+        where = _place(error.absolute_path)
+        raise GrammarRefused(f"{where} is not a valid JSON schema: {error.message[:300]}.") from None
 
 
 def _children(value: object) -> Iterator[object]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.bench import admin, chains, events, loads, logs, memory, paced, replay, work
+from tests.bench import admin, chains, events, grammars, loads, logs, memory, paced, replay, work
 from tests.bench.report import Report, Result
 from tests.bench.servers import Bench, can_pin
 
@@ -34,6 +34,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "replay": replay.replay,
     "cold": replay.cold,
     "admin": admin.admin,
+    "grammar": grammars.grammar,
 }
 
 

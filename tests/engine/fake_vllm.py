@@ -25,6 +25,7 @@ from tests.server import free_port
 JsonObject = dict[str, Any]
 MODEL = "openai/gpt-oss-20b"
 FULL = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+FINISHED = FinishReason.LENGTH
 DISABLED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
 
 
@@ -38,6 +39,8 @@ class Switches:
     scale_out: bool = True  # --enable-scale-out: `/inference/v1/generate` is there
     knows_token_ids: bool = True  # of completions: `return_token_ids`
     takes_priorities: bool = True
+    takes_grammars: bool = True  # it has a tokenizer
+    grammar_refusal: str = ""  # what it says of a grammar that is not the one it is tried with
     usage: bool = True
     is_well: bool = True
     answers: bool = True  # else every request waits for ever
@@ -196,6 +199,9 @@ class FakeVllm:
             raised = f"The decoder prompt (length {len(prompt)}) is longer than the maximum model length."
             await stream.say(error(raised, 400))
             return
+        grammar = sampling.get("structured_outputs")
+        if grammar and not await self._takes(stream, grammar, event):
+            return
         cached, sampled = None, 0
         async with aclosing(self.engine.generate(_request(body, prompt, sampling))) as chunks:
             async for chunk in chunks:
@@ -208,6 +214,17 @@ class FakeVllm:
             details = None if cached is None else {"cached_tokens": cached}
             usage = {"prompt_tokens": len(prompt), "completion_tokens": sampled, "prompt_tokens_details": details}
             await stream.say({"choices": [], "usage": usage})
+
+    async def _takes(self, stream: "_Stream", grammar: JsonObject, event: "Event") -> bool:
+        """Whether the engine behind is to answer: a grammar of one token leaves it no choice."""
+        only, refusal = json.loads(grammar["structural_tag"])["format"], self.switches.grammar_refusal
+        if not self.switches.takes_grammars:
+            refusal, only = "Structured outputs requires a tokenizer", {"type": ""}
+        if only["type"] == "token":
+            await stream.say(event(TokenChunk(token_ids=[only["token"]], finish_reason=FINISHED), None, None))
+        elif refusal:
+            await stream.say(error(refusal, 400))
+        return only["type"] != "token" and not refusal
 
 
 class _Ended(Exception):

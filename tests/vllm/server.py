@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from engine.backends.vocabulary_folder import write_vocabulary
 from tests.server import ROOT, free_port
 
 START_SECONDS = 240.0  # a start takes 20 to 100 s here, by what else the machine does
@@ -44,6 +45,7 @@ class VllmServer:
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self.log = folder / "vllm.log"
+        self._vocabulary = folder / "vocabulary"
         self.process: subprocess.Popen[bytes] | None = None
         self._client = httpx.Client(timeout=5, verify=False, headers={"authorization": f"Bearer {API_KEY}"})
 
@@ -59,6 +61,8 @@ class VllmServer:
 
     def start(self) -> "VllmServer":
         """Start, and wait until it is healthy."""
+        if not self._vocabulary.exists():
+            write_vocabulary(self._vocabulary)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self._command(), cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -117,10 +121,12 @@ class VllmServer:
             "num-gpu-blocks-override": KV_BLOCKS,
             "distributed-executor-backend": EXECUTOR,
             "scheduling-policy": "priority",
+            "tokenizer": self._vocabulary,
+            "structured-outputs-config": '{"backend": "xgrammar", "enable_in_reasoning": true}',
             "prefix-cache-retention-interval": BLOCK_SIZE,
             "logits-processors": "tests.vllm.forced_tokens:ForcedTokens",
         }
-        switches = ("skip-tokenizer-init", "tokens-only", "enforce-eager", "enable-prompt-tokens-details")
+        switches = ("enable-scale-out", "enforce-eager", "enable-prompt-tokens-details")
         return [
             *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
             *(str(each) for name, value in flags.items() for each in (f"--{name}", value)),

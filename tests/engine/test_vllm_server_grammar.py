@@ -1,0 +1,86 @@
+"""Grammars over vLLM's wire: found out at the start, sent, and what a server says against one."""
+
+import pytest
+
+from engine.backends.vllm_server import VllmServerEngine
+from engine.errors import EngineUnavailable, GrammarRefused
+from engine.formats.harmony.format import HarmonyFormat
+from engine.grammar import CallRule, TurnGrammar, TurnRules
+from engine.types import GenerationRequest
+from tests.contracts.engine import collect
+from tests.engine.fake_vllm import FakeVllm
+
+SCRIPT = {"say": "<|channel|>commentary to=functions.f<|message|>{}<|call|>"}
+
+
+def grammar() -> TurnGrammar:
+    """Return one that a model could be held to."""
+    made = HarmonyFormat().grammar(TurnRules(calls=(CallRule("f"),), must_call=True))
+    assert made is not None
+    return made
+
+
+async def started(*servers: FakeVllm) -> VllmServerEngine:
+    """Return an engine over some servers."""
+    engine = VllmServerEngine(model=servers[0].model, options={"urls": [each.url for each in servers]})
+    await engine.start()
+    return engine
+
+
+@pytest.mark.parametrize("scale_out", [True, False])
+async def test_a_grammar_is_sent_with_the_sampling(scale_out: bool) -> None:
+    async with FakeVllm(SCRIPT, scale_out=scale_out) as vllm:
+        engine = await started(vllm)
+        try:
+            assert engine.supports_grammar
+            asked = GenerationRequest(request_id="1", prompt_token_ids=[1, 2], grammar=grammar())
+            assert await collect(engine, asked)
+            body = vllm.asked[-1].body
+            sent = body["sampling_params"] if scale_out else body
+            assert sent["structured_outputs"] == {"structural_tag": grammar().structural_tag}
+        finally:
+            await engine.aclose()
+
+
+async def test_a_server_without_a_tokenizer_enforces_nothing() -> None:
+    async with FakeVllm(SCRIPT, takes_grammars=False) as vllm:
+        engine = await started(vllm)
+        try:
+            assert not engine.supports_grammar
+            assert await collect(engine, GenerationRequest(request_id="1", prompt_token_ids=[1, 2]))
+            with pytest.raises(EngineUnavailable):
+                await collect(engine, GenerationRequest(request_id="2", prompt_token_ids=[1], grammar=grammar()))
+        finally:
+            await engine.aclose()
+
+
+async def test_what_a_server_refuses_is_refused_and_asked_about_once() -> None:
+    async with FakeVllm(SCRIPT) as vllm:
+        engine = await started(vllm)
+        try:
+            vllm.switches.grammar_refusal = "Invalid structural tag specification."
+            for _ in range(2):
+                with pytest.raises(GrammarRefused, match="Invalid structural tag"):
+                    await engine.check_grammar(grammar())
+                asked = len(vllm.asked)
+            with pytest.raises(GrammarRefused):
+                await collect(engine, GenerationRequest(request_id="1", prompt_token_ids=[1], grammar=grammar()))
+            assert len(vllm.asked) == asked + 1
+        finally:
+            await engine.aclose()
+
+
+async def test_a_grammar_that_was_taken_is_not_asked_about_again() -> None:
+    async with FakeVllm(SCRIPT) as vllm:
+        engine = await started(vllm)
+        try:
+            await engine.check_grammar(grammar())
+            asked = len(vllm.asked)
+            await engine.check_grammar(grammar())
+            assert len(vllm.asked) == asked
+            assert vllm.asked[-1].body["sampling_params"]["max_tokens"] == 1
+            vast = TurnGrammar(TurnRules(), "x" * 2_000_000)
+            with pytest.raises(GrammarRefused, match="characters"):
+                await engine.check_grammar(vast)
+        finally:
+            await engine.aclose()
