@@ -27,7 +27,7 @@ PATCH = """\
 +    return "good evening"
 *** End Patch
 """
-HEADER = "<|channel|>commentary to=functions.apply_patch <|message|>"
+HEADER = "<|channel|>commentary to=functions.apply_patch<|message|>"
 # No encoder makes these tokens of the patch: only who keeps what was sampled can give them back.
 SPELLED_OUT = [token for letter in PATCH for token in encode_harmony(letter)]
 BEGIN = encode_harmony(f"<|channel|>analysis<|message|>An edit.<|end|><|start|>assistant{HEADER}")

@@ -45,7 +45,7 @@ SCRIPT: list[Entry] = [
     {"when": "first done", "say": f"{bash('echo left')}<|end|><|start|>assistant{bash('echo right')}<|call|>"},
     {"when": "right", "say": f"{bash('cat one.txt; echo last done')}<|call|>"},
     {"when": "last done", "say": f"{BEGIN}All four ran.<|return|>"},
-    {"when": "[patch]", "say": f"<|channel|>commentary to=functions.apply_patch <|message|>{PATCH}<|call|>"},
+    {"when": "[patch]", "say": f"<|channel|>commentary to=functions.apply_patch<|message|>{PATCH}<|call|>"},
     {"when": "greeting.py", "say": f"{BEGIN}It greets in the evening.<|return|>"},
 ]
 PRINTED = ["first done\n", "left\n", "right\n", "one\nlast done\n"]
