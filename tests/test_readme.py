@@ -23,6 +23,11 @@ def blocks(language: str) -> list[str]:
     return [code for found, code in PATTERN_OF_BLOCKS.findall(README) if found == language]
 
 
+def needs_a_venv_of_its_own(code: str) -> bool:
+    """Whether a Python example uses what these tests' environment does not have."""
+    return bool(re.search(r"^from (?:pydantic_ai|langchain_openai) ", code, re.MULTILINE))
+
+
 def commands() -> list[str]:
     """Return the lines of the shell blocks, without their comments."""
     lines = "\n".join(blocks("sh")).replace("\\\n", " ").splitlines()
@@ -32,6 +37,8 @@ def commands() -> list[str]:
 def test_python_examples_print_what_they_say(demo_server: Server) -> None:
     session: dict[str, object] = {"__name__": "readme"}
     for code in blocks("python"):
+        if needs_a_venv_of_its_own(code):
+            continue  # tests/python_clients runs it
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(code.replace(ADDRESS, f"127.0.0.1:{demo_server.port}"), "README.md", "exec"), session)
@@ -100,6 +107,17 @@ def test_clients_are_those_of_the_tests(client: str) -> None:
     versions = [wanted.rpartition("@")[2] for name, wanted in packages.items() if "openai" in name or "github" in name]
     assert versions
     assert [version for version in versions if not re.search(rf"(?<![\d.]){re.escape(version)}(?![\d])", README)] == []
+
+
+def test_python_clients_are_those_of_the_tests() -> None:
+    pinned = dict(
+        re.findall(r"^(.+)==(.+)$", (ROOT / "tests/python_clients/requirements.txt").read_text(), re.MULTILINE)
+    )
+    for name in ("pydantic-ai-slim", "langchain-openai"):
+        (chapter,) = re.findall(
+            rf"^`pip install '?{name}(?:\[openai\])?'?`, tested with ([\d.]+)\.", README, re.MULTILINE
+        )
+        assert chapter == pinned[name]
 
 
 def test_nothing_is_said_about_one_persons_machine() -> None:

@@ -15,7 +15,7 @@ FunctionArgument = (
 )
 
 _DEEPEST = 30  # nested types; deeper ones count as `any`
-_FUNCTION = re.compile(r"^type ([\w.-]+) = \((_: )?", re.MULTILINE)
+_FUNCTION = re.compile(r"^type ([\w.-]+) = \((_: )?(FREEFORM)?", re.MULTILINE)
 _BLANK = re.compile(r"(?:\s|//[^\n]*)*")
 _PROPERTY = re.compile(r"([^\n:{}]+?)(\?)?:(?=\s)")
 _LITERAL = re.compile(r'"([^"\n]*)"')
@@ -86,13 +86,17 @@ def read_functions(developer_text: str) -> tuple[tuple[str, ParameterType], ...]
     return _read_functions(developer_text)
 
 
+# Of what has no JSON schema: a custom tool, whose input is a text, and a function without parameters.
+_PARAMETERS: dict[str | None, ParameterType] = {"FREEFORM": SimpleType("string"), None: ObjectType()}
+
+
 @lru_cache(maxsize=32)  # a conversation asks with the same declarations at every turn
 def _read_functions(developer_text: str) -> tuple[tuple[str, ParameterType], ...]:
     _, _, declarations = developer_text.rpartition("\nnamespace functions {\n")
     functions = list(_FUNCTION.finditer(declarations))
     ends = [*(found.start() for found in functions), len(declarations)][1:]
     return tuple(
-        (found[1], _TypeReader(declarations[found.end() : end]).read() if found[2] else ObjectType())
+        (found[1], _TypeReader(declarations[found.end() : end]).read() if found[2] else _PARAMETERS[found[3]])
         for found, end in zip(functions, ends, strict=True)
     )
 

@@ -17,7 +17,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.backends.demo_contents import make_content
-from engine.backends.demo_functions import ParameterType, make_argument, read_functions, read_hints
+from engine.backends.demo_functions import (
+    Hints,
+    ObjectType,
+    ParameterType,
+    make_argument,
+    read_functions,
+    read_hints,
+)
 from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
 from engine.formats.harmony.encoding import CALL, RETURN, START, encode_harmony, encode_text
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
@@ -103,7 +110,9 @@ def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnR
     meant, wanted = (reply.name, reply.arguments) if isinstance(reply, DemoCall) else (None, "")
     call = next((each for each in rules.calls if each.name == meant), None)
     if call is None and rules.must_call:
-        call = rules.calls[0]
+        made = Counter(message.called for message in transcript.since_last_user())
+        call = min(rules.calls, key=lambda each: made[each.name])  # an agent that always forces a call has to end, too
+        wanted = _arguments(dict(_declared(transcript)).get(call.name, ObjectType()), hints)
     if call is not None:
         arguments = make_content(call.content, hints, wanted)
         return DemoCall(reply.thought, call.name, arguments, call.hosted)
@@ -137,11 +146,16 @@ def _next_call(transcript: Transcript, text: str) -> DemoCall | None:
     made = Counter(message.called for message in transcript.since_last_user())
     for mention in _mentions(text, functions):
         if made[mention.name] == 0:
-            arguments = make_argument(functions[mention.name], read_hints(mention.text, text))
-            thought = f"The user names the function {mention.name}. I call it."
-            return DemoCall(thought, mention.name, json.dumps(arguments, ensure_ascii=False, separators=(",", ":")))
+            arguments = _arguments(functions[mention.name], read_hints(mention.text, text))
+            return DemoCall(f"The user names the function {mention.name}. I call it.", mention.name, arguments)
         made[mention.name] -= 1
     return None
+
+
+def _arguments(parameters: ParameterType, hints: Hints) -> str:
+    """Return what a call carries: a text for a tool that takes text, else JSON."""
+    made = make_argument(parameters, hints)
+    return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, separators=(",", ":"))
 
 
 def _declared(transcript: Transcript) -> tuple[tuple[str, ParameterType], ...]:

@@ -33,6 +33,7 @@ class AppServer:
         self._decision = decision
         self._ids = itertools.count()
         self._answers: dict[object, asyncio.Future[JsonObject]] = {}
+        self._thread: object = None
         self._ended: asyncio.Future[JsonObject] | None = None
 
     async def __aenter__(self) -> "AppServer":
@@ -96,6 +97,8 @@ class AppServer:
                 self._notice(message["method"], message["params"])
 
     def _notice(self, method: str, params: JsonObject) -> None:
+        if params.get("threadId", self._thread) != self._thread:
+            return  # of a sub-agent, which has a thread of its own
         if method == "item/completed":
             self.finished.append(params["item"])  # type: ignore[arg-type]
         elif method == "item/agentMessage/delta":

@@ -81,15 +81,15 @@ class Codex:
         (home / "config.toml").write_text(config + OFFLINE)
         self.environ = secluded(home, CODEX_HOME=str(home))
 
-    async def ask(self, prompt: str) -> Turn:
+    async def ask(self, prompt: str, *options: str | Path) -> Turn:
         """Begin a conversation (`codex exec`), and return when it is answered; commands run without a question."""
-        return await self._run("exec", *_FLAGS, prompt)
+        return await self._run("exec", *_FLAGS, *options, prompt)
 
     async def resume(self, thread_id: str, prompt: str) -> Turn:
         """Go on with a conversation (`codex exec resume`)."""
         return await self._run("exec", "resume", *_FLAGS, thread_id, prompt)
 
-    async def _run(self, *arguments: str) -> Turn:
+    async def _run(self, *arguments: str | Path) -> Turn:
         done = await run_program(self.program, *arguments, cwd=self.work, environ=self.environ, seconds=TURN_SECONDS)
         return Turn(done.exit_code, [json.loads(line) for line in done.printed.splitlines()], done.complaints)
 

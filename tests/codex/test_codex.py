@@ -222,3 +222,17 @@ async def test_the_readmes_config_works(
     codex = Codex(codex_program, tmp_path, config=readme.replace(ADDRESS, f"127.0.0.1:{daphne_server.port}"))
     turn = await codex.ask("count to 5")
     assert (turn.exit_code, turn.last_message, turn.items("error")) == (0, "1 2 3 4 5", []), turn
+
+
+async def test_an_answer_of_the_users_own_schema(codex_program: Path, daphne_server: Server, tmp_path: Path) -> None:
+    schema = tmp_path / "trip.json"
+    properties = {"city": {"type": "string"}, "by": {"enum": ["rail", "road"]}}
+    wanted = {"type": "object", "properties": properties, "required": ["city", "by"], "additionalProperties": False}
+    schema.write_text(json.dumps(wanted))
+    provider = config(base_url=daphne_server.base_url, model="demo", websockets=True)
+    codex = Codex(codex_program, tmp_path, config=provider)
+    turn = await codex.ask("Plan a trip to Paris", "--output-schema", schema)
+    assert (turn.exit_code, turn.items("error")) == (0, []), turn
+    trip = json.loads(str(turn.last_message))
+    assert sorted(trip) == ["by", "city"]
+    assert trip["by"] in ("rail", "road")

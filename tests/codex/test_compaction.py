@@ -15,16 +15,17 @@ from tests.waiting import eventually
 
 MODEL = "gpt-oss-20b"
 BEGIN = "<|channel|>final<|message|>"
-COMMAND = json.dumps({"cmd": "seq 1 2000", "max_output_tokens": 20_000})
+COMMAND = json.dumps({"cmd": "seq 1 4000", "max_output_tokens": 20_000})
 CALL = f"<|channel|>commentary to=functions.exec_command <|constrain|>json<|message|>{COMMAND}<|call|>"
 SCRIPT: list[Entry] = [
     {"when": "[count]", "say": CALL},
-    {"when": "handoff summary", "say": f"{BEGIN}The user had somebody count to 2000.<|return|>"},
-    {"when": "1999\n2000", "say": f"{BEGIN}Counted.<|return|>"},
-    {"say": f"{BEGIN}To 2000.<|return|>"},
+    {"when": "handoff summary", "say": f"{BEGIN}The user had somebody count to 4000.<|return|>"},
+    {"when": "3999\n4000", "say": f"{BEGIN}Counted.<|return|>"},
+    {"say": f"{BEGIN}To 4000.<|return|>"},
 ]
-# What stands before the conversation has 2500 tokens, and the command's output 5000.
-COMPACTS = "model_auto_compact_token_limit = 6000\n"
+# What stands before the conversation has 4,600 tokens, and the command's output 11,000. Codex guesses that these are
+# 4,700, so it goes on with them, and compacts before the next turn.
+COMPACTS = "model_auto_compact_token_limit = 11500\n"
 REMOTELY = '\n[model_providers.respsite.capabilities]\nremote_compaction = "v2"\n'
 
 
@@ -32,7 +33,7 @@ REMOTELY = '\n[model_providers.respsite.capabilities]\nremote_compaction = "v2"\
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that says what these tests need."""
     folder = tmp_path_factory.mktemp("codex-compaction") / "server"
-    options = json.dumps({"journal": str(folder / "journal.jsonl")})
+    options = json.dumps({"journal": str(folder / "journal.jsonl"), "max_model_len": 131_072})
     with Server(folder, script=SCRIPT, model_name=MODEL, engine_options=options) as started:
         yield started
 
@@ -46,14 +47,14 @@ async def test_a_long_thread_is_compacted_and_goes_on(server: Server, tmp_path: 
         first = await codex.ask("Count, please. [count]")
         assert (first.exit_code, first.last_message) == (0, "Counted."), first
         second = await codex.resume(first.thread_id, "How far?")
-        assert (second.exit_code, second.last_message) == (0, "To 2000."), second
+        assert (second.exit_code, second.last_message) == (0, "To 4000."), second
         frames = tap.frames()
     await eventually(lambda: len(journal(server)) >= begin + 4)
     _, counted, summed_up, answered = (decode_tokens(entry["prompt_tokens"]) for entry in journal(server)[begin:])
-    assert "1999\n2000" in counted
-    assert "1999\n2000" in summed_up
-    assert "1999\n2000" not in answered
-    order = ["Count, please. [count]", "The user had somebody count to 2000.", "How far?"]
+    assert "3999\n4000" in counted
+    assert "3999\n4000" in summed_up
+    assert "3999\n4000" not in answered
+    order = ["Count, please. [count]", "The user had somebody count to 4000.", "How far?"]
     assert [answered.count(each) for each in order] == [1, 1, 1]
     assert sorted(order, key=answered.index) == order
     if transport == "websocket":

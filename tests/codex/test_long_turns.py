@@ -19,6 +19,7 @@ from tests.waiting import eventually
 MODEL = "gpt-oss-20b"
 BEGIN = "<|channel|>final<|message|>"
 HEADER = "<|channel|>commentary to=functions.exec_command <|constrain|>json<|message|>"
+SPAWN = "<|channel|>commentary to=functions.multi_agent_v1.spawn_agent <|constrain|>json<|message|>"
 
 
 def call(command: str) -> str:
@@ -43,6 +44,11 @@ def script(gate: Path) -> list[Entry]:
         *[{"when": when, "say": f"{BEGIN}{text}<|return|>"} for when, text in said.items()],
         {"when": "[refuse]", "say": f"{call('rm -r precious')}<|call|>"},
         {"when": "[hang]", "say": long, "hang_after": 5},
+        {"when": "[delegate]", "say": f"{SPAWN}{json.dumps({'message': 'Look at it. [delegated]'})}<|call|>"},
+        {"when": "[delegated]", "say": f"{BEGIN}I have looked.<|return|>"},
+        *[  # a sub-agent that has ended before the next prompt is told of behind the call's output
+            {"when": when, "say": f"{BEGIN}Somebody is on it.<|return|>"} for when in ("agent_id", "I have looked.")
+        ],
         {"when": "[restart]", "say": long, "hang_after": 5, "wait_for_file": str(gate)},
     ]
 
@@ -139,3 +145,12 @@ async def test_a_turn_goes_on_after_the_servers_death(folder: Path, tmp_path: Pa
         assert (turn.exit_code, turn.last_message) == (0, "This takes long, and is said to its end."), turn
         (whole,) = [entry for entry in journal(mortal) if entry["finish"] != "abort"]
         assert decode_tokens(whole["prompt_tokens"]).count("Say it all. [restart]") == 1
+
+
+async def test_a_sub_agent_does_a_part(server: Server, editor: AppServer) -> None:
+    """Codex's tools for that are a namespace: the model calls `multi_agent_v1.spawn_agent`."""
+    begin = len(journal(server))
+    await editor.begin("Let another one look. [delegate]")
+    assert await editor.end() == "completed"
+    assert editor.said()[-1] == "Somebody is on it."
+    await eventually(lambda: any("[delegated]<|end|>" in text for text in texts(server, begin)))

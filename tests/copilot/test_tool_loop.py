@@ -27,6 +27,15 @@ def bash(command: str) -> str:
     return call("bash", command=command, description="Work")
 
 
+PATCH = """\
+*** Begin Patch
+*** Update File: greeting.py
+@@
+ def greet():
+-    return "hello"
++    return "good evening"
+*** End Patch
+"""
 SCRIPT: list[Entry] = [
     {
         "when": "[several]",
@@ -36,6 +45,8 @@ SCRIPT: list[Entry] = [
     {"when": "first done", "say": f"{bash('echo left')}<|end|><|start|>assistant{bash('echo right')}<|call|>"},
     {"when": "right", "say": f"{bash('cat one.txt; echo last done')}<|call|>"},
     {"when": "last done", "say": f"{BEGIN}All four ran.<|return|>"},
+    {"when": "[patch]", "say": f"<|channel|>commentary to=functions.apply_patch<|message|>{PATCH}<|call|>"},
+    {"when": "greeting.py", "say": f"{BEGIN}It greets in the evening.<|return|>"},
 ]
 PRINTED = ["first done\n", "left\n", "right\n", "one\nlast done\n"]
 
@@ -64,3 +75,17 @@ async def test_several_calls_in_one_turn(server: Server, tmp_path: Path, transpo
         assert later["prompt_tokens"][: len(history)] == history
     told = decode_tokens(turns[-1]["prompt_tokens"])
     assert [each for each in PRINTED if each not in told] == []
+
+
+@pytest.mark.parametrize("transport", ["websockets", "http"])
+async def test_a_patch_through_its_grammar(server: Server, tmp_path: Path, transport: str) -> None:
+    """Copilot's apply_patch is a custom tool, too."""
+    begin = len(journal(server))
+    variables = provider(base_url=server.base_url, model=MODEL, transport=transport)
+    copilot = Copilot(installed(), tmp_path, variables)
+    (copilot.work / "greeting.py").write_text('def greet():\n    return "hello"\n')
+    turn = await copilot.ask("Greet in the evening. [patch]")
+    assert (turn.exit_code, turn.last_message) == (0, "It greets in the evening."), turn
+    assert (copilot.work / "greeting.py").read_text() == 'def greet():\n    return "good evening"\n'
+    await eventually(lambda: len(journal(server)) == begin + 2)
+    assert f"<|message|>{PATCH}<|call|>" in decode_tokens(journal(server)[-1]["prompt_tokens"])

@@ -5,16 +5,19 @@ import json
 import pytest
 
 from engine.backends.demo import DemoEngine
+from engine.backends.demo_replies import reply_tokens
 from engine.backends.scripted import ScriptedEngine
 from engine.contents.fitting import problem_of
 from engine.errors import GenerationFailed, GrammarRefused
+from engine.formats.base import FunctionTool
 from engine.formats.harmony.encoding import START, decode_tokens, encode_harmony, encode_text
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.grammar import problem_of_turn
-from engine.grammar import AnyObject, CallRule, Content, JsonSchema, Lark, Regex, TurnGrammar, TurnRules
+from engine.grammar import AnyObject, AnyText, CallRule, Content, JsonSchema, Lark, Regex, TurnGrammar, TurnRules
 from engine.types import GenerationRequest
 from tests.contracts.engine import collect
 from tests.engine.grammars import APPLY_PATCH
+from tests.engine.prompts import called, declare, prompt
 
 FORMAT = HarmonyFormat()
 WEATHER = (
@@ -163,6 +166,24 @@ class TestDemo:
     async def test_takes_what_the_user_offers(self) -> None:
         rules = TurnRules(calls=TOOLS[:1], must_call=True)
         assert '{"city":"Paris","days":7}' in decode_tokens(await self.ask(rules, 'What is "Paris" at 7?'))
+
+    def test_arguments_that_nothing_holds_are_made_of_the_declaration(self) -> None:
+        rules = TurnRules(calls=(CallRule("forecast", AnyText()), CallRule("note", AnyText())), must_call=True)
+        weather = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+        declared = declare(forecast=weather, note=None)
+        first = decode_tokens(reply_tokens(prompt('What about "Rome"?', before=declared), rules))
+        assert 'to=functions.forecast <|constrain|>json<|message|>{"city":"Rome"}<|call|>' in first
+        # What was called is not called again before everything else was: who forces every call comes to an end.
+        after = called("forecast", "rain")
+        second = decode_tokens(reply_tokens(prompt('What about "Rome"?', before=declared, after=after), rules))
+        assert "to=functions.note <|constrain|>json<|message|>{}<|call|>" in second
+
+    def test_a_custom_tool_is_given_a_text(self) -> None:
+        tool = FunctionTool("note", "Note it.", "", freeform=True)
+        declared = list(FORMAT.frame(instructions=None, functions=[tool], effort="low", date="2026-01-01"))
+        rules = TurnRules(calls=(CallRule("note", AnyText()),), must_call=True)
+        told = decode_tokens(reply_tokens(prompt('Write "Rome"', before=declared), rules))
+        assert told.endswith("<|message|>Rome<|call|>")
 
     async def test_what_it_cannot_make_is_refused(self) -> None:
         engine = DemoEngine(model="demo")

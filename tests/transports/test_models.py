@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from responses_app.protocol.codex import catalogue
 from tests.server import Server, manage
 
 REQUIRED = {  # Codex 0.169 knows none of a catalogue's models where an entry lacks one of these, or has it as null
@@ -53,3 +54,8 @@ def test_codex_config_names_this_server(tmp_path: Path) -> None:
 def test_codex_config_puts_nothing_else_into_a_shell(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="not the name of an environment variable"):
         manage("codex_config", "--key-variable", "KEY; rm -r /", DATA_DIR=str(tmp_path))
+
+
+def test_a_model_that_is_not_loaded_yet_is_in_the_catalogue() -> None:
+    (entry,) = catalogue([("demo", None)])["models"]  # type: ignore[misc]
+    assert (entry["context_window"], entry["truncation_policy"]["limit"]) == (None, 10_000)

@@ -21,15 +21,29 @@ def _call(city: str) -> str:
 
 CODEX_PROMPT = "Write a note on a real vLLM."
 CODEX_NOTE = "written by the shell on vLLM"
-_SHELL_CALL = (
-    "<|channel|>analysis<|message|>A shell can do that.<|end|><|start|>assistant"
-    "<|channel|>commentary to=functions.exec_command <|constrain|>json<|message|>"
-    f'{{"cmd": "echo {CODEX_NOTE} | tee note.txt"}}<|call|>'
-)
+COPILOT_PROMPT = "Write a note with Copilot, on a real vLLM too."
+COPILOT_NOTE = "written by the shell of Copilot"
+
+
+def _shell_call(function: str, argument: str, command: str) -> str:
+    return (
+        "<|channel|>analysis<|message|>A shell can do that.<|end|><|start|>assistant"
+        f"<|channel|>commentary to=functions.{function} <|constrain|>json<|message|>"
+        f'{{"{argument}": "{command}"}}<|call|>'
+    )
+
+
+def _tee(note: str) -> str:
+    return f"echo {note} | tee note.txt"
+
 
 SCRIPT: list[dict[str, object]] = [
-    {"when": CODEX_PROMPT, "say": _SHELL_CALL},
-    {"when": CODEX_NOTE, "say": "<|channel|>final<|message|>The note is written.<|return|>"},
+    {"when": CODEX_PROMPT, "say": _shell_call("exec_command", "cmd", _tee(CODEX_NOTE))},
+    {"when": COPILOT_PROMPT, "say": _shell_call("bash", "command", _tee(COPILOT_NOTE))},
+    *[
+        {"when": note, "say": "<|channel|>final<|message|>The note is written.<|return|>"}
+        for note in (CODEX_NOTE, COPILOT_NOTE)
+    ],
     {"when": "say short", "say": SHORT},
     {"when": "say long", "say": LONG},
     {"when": "say endless", "say": f"<|channel|>final<|message|>{'word ' * 3500}<|return|>"},

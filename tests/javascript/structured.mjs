@@ -1,0 +1,78 @@
+// Structured output and forced calls: the AI SDK of Vercel, responses.parse of openai-node, outputType of the Agents SDK.
+// node structured.mjs BASE_URL
+// Prints a line of JSON for each way: what came.
+import { createOpenAI } from "@ai-sdk/openai";
+import { Agent, OpenAIProvider, Runner, tool as agentsTool } from "@openai/agents";
+import { generateObject, generateText, Output, streamObject, streamText, tool } from "ai";
+import { z } from "zod";
+
+const [baseURL] = process.argv.slice(2);
+const model = "demo";
+const prompt = "Plan a trip to Paris.";
+const Stop = z.object({ city: z.string(), nights: z.number().int().min(1).max(30) });
+const Trip = z.object({
+  title: z.string().min(1),
+  by: z.enum(["rail", "road"]),
+  stops: z.array(Stop).min(1).max(4),
+  note: z.string().nullable(),
+});
+const say = (way, told) => console.log(JSON.stringify({ way, ...told }));
+// zod throws where it does not fit.
+const came = (way, output) => say(way, { output: Trip.parse(output) });
+
+async function vercel() {
+  const served = createOpenAI({ baseURL, apiKey: "none" })(model);
+  const options = { model: served, prompt, maxRetries: 0 };
+  came("generateObject", (await generateObject({ ...options, schema: Trip })).object);
+  const stream = streamObject({ ...options, schema: Trip });
+  let parts = 0;
+  for await (const _ of stream.partialObjectStream) parts += 1;
+  came("streamObject", await stream.object);
+  say("streamObject, parts", { parts });
+  came("Output.object", (await generateText({ ...options, output: Output.object({ schema: Trip }) })).output);
+  const parameters = z.object({ city: z.string() });
+  const findHotel = tool({ description: "Find a hotel.", inputSchema: parameters });
+  const findTrain = tool({ description: "Find a train.", inputSchema: parameters });
+  const tools = { find_hotel: findHotel, find_train: findTrain };
+  for (const toolChoice of ["required", { type: "tool", toolName: "find_train" }]) {
+    const asked = { ...options, tools, toolChoice };
+    const whole = await generateText(asked);
+    const streamed = await streamText(asked);
+    for (const calls of [whole.toolCalls, await streamed.toolCalls]) {
+      say("toolChoice", { choice: toolChoice, calls: calls.map((call) => [call.toolName, call.input, !!call.invalid]) });
+    }
+  }
+}
+
+async function openaiNode(name) {
+  const { default: OpenAI } = await import(name);
+  const { zodTextFormat } = await import(`${name}/helpers/zod`);
+  const client = new OpenAI({ baseURL, apiKey: "none", maxRetries: 0 });
+  const request = { model, input: prompt, text: { format: zodTextFormat(Trip, "trip") } };
+  came(`${name} parse`, (await client.responses.parse(request)).output_parsed);
+  came(`${name} stream`, (await client.responses.stream(request).finalResponse()).output_parsed);
+}
+
+async function agents() {
+  for (const useResponsesWebSocket of [false, true]) {
+    const modelProvider = new OpenAIProvider({ baseURL, apiKey: "none", useResponsesWebSocket });
+    const runner = new Runner({ modelProvider, tracingDisabled: true });
+    const findHotel = agentsTool({
+      name: "find_hotel",
+      description: "Find a hotel.",
+      parameters: z.object({ city: z.string() }),
+      execute: async ({ city }) => `a hotel in ${city}`,
+    });
+    const agent = new Agent({ name: "Travel desk", model, outputType: Trip, tools: [findHotel] });
+    const way = useResponsesWebSocket ? "agents, websocket" : "agents";
+    const whole = await runner.run(agent, "call find_hotel for Paris");
+    came(way, whole.finalOutput);
+    say(`${way}, tools`, { called: whole.newItems.filter((item) => item.type === "tool_call_item").length });
+    const streamed = await runner.run(agent, prompt, { stream: true });
+    await streamed.completed;
+    came(`${way}, streamed`, streamed.finalOutput);
+    await modelProvider.close();
+  }
+}
+
+await Promise.all([vercel(), openaiNode("openai"), openaiNode("openai-6"), agents()]);

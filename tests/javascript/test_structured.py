@@ -1,0 +1,28 @@
+"""Structured output and forced calls in JavaScript: all that comes fits its schema, at the first try."""
+
+import json
+from pathlib import Path
+
+from tests.javascript.node import installed, run_script
+from tests.server import Server
+
+VERCEL = ["generateObject", "streamObject", "Output.object"]
+OPENAI = [f"{package} {way}" for package in ("openai", "openai-6") for way in ("parse", "stream")]
+AGENTS = [f"agents{transport}{way}" for transport in ("", ", websocket") for way in ("", ", streamed")]
+
+
+async def test_the_sdks_of_vercel_and_openai(daphne_server: Server, tmp_path: Path) -> None:
+    script = Path(__file__).with_name("structured.mjs")
+    done = await run_script(script, daphne_server.base_url, packages=installed(), folder=tmp_path / "run")
+    assert done.exit_code == 0, done.complaints
+    told = [json.loads(line) for line in done.printed.splitlines()]
+    assert sorted(each["way"] for each in told if "output" in each) == sorted([*VERCEL, *OPENAI, *AGENTS])
+    assert [each["called"] for each in told if "called" in each] == [1, 1]
+
+    forced = [each for each in told if each["way"] == "toolChoice"]
+    assert len(forced) == 4
+    for each in forced:
+        ((name, arguments, invalid),) = each["calls"]
+        wanted = ["find_train"] if isinstance(each["choice"], dict) else ["find_hotel", "find_train"]
+        assert name in wanted
+        assert (list(arguments), invalid) == (["city"], False)

@@ -1,0 +1,75 @@
+"""Python's agent libraries ask for structured output, each in its own ways: all of them get it at the first try."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from responses_app.protocol.errors import JsonObject
+from tests import pip
+from tests.programs import run_program, secluded
+from tests.python_clients.trip import WISHED, Stop, Trip
+from tests.server import Server
+from tests.test_readme import ADDRESS, blocks, needs_a_venv_of_its_own
+
+HERE = Path(__file__).parent
+SCRIPT_SECONDS = 60.0
+
+
+@pytest.fixture(scope="session")
+def python() -> Path:
+    """The Python that has the clients."""
+    return pip.installed(HERE / "requirements.txt")
+
+
+async def run(*command: str | Path, folder: Path) -> list[str]:
+    """Run a program, and return the lines that it printed."""
+    done = await run_program(*command, cwd=folder, environ=secluded(folder), seconds=SCRIPT_SECONDS)
+    assert done.exit_code == 0, done.complaints
+    return done.printed.splitlines()
+
+
+async def ask(python: Path, script: str, server: Server, folder: Path) -> list[JsonObject]:
+    """Run a program that lies here, and return the objects that it printed, a line each."""
+    lines = await run(python, HERE / script, server.base_url, folder=folder)
+    return [json.loads(line) for line in lines]
+
+
+def trips(told: list[JsonObject]) -> dict[object, Trip | Stop]:
+    """Return the models that came, by the way they were asked for; each fits its schema."""
+    return {
+        each["way"]: (Stop if str(each["way"]).startswith("loose") else Trip).model_validate(each["output"])
+        for each in told
+        if "output" in each
+    }
+
+
+async def test_pydantic_ai(python: Path, daphne_server: Server, tmp_path: Path) -> None:
+    told = await ask(python, "with_pydantic_ai.py", daphne_server, tmp_path)
+    came = trips(told)
+    ways = ["tool", "loose tool", "native", "prompted"]
+    assert list(came) == [*(name for way in ways for name in (way, f"{way}, streamed")), "beside a tool"]
+    assert came["prompted"] == came["prompted, streamed"] == Trip.model_validate_json(WISHED)
+    assert [each["way"] for each in told if each.get("requests", 1) != 1] == []
+    assert told[-1]["calls"] == ["find_hotel", "find_hotel", "final_result", "final_result"]
+
+
+async def test_langchain(python: Path, daphne_server: Server, tmp_path: Path) -> None:
+    told = await ask(python, "with_langchain.py", daphne_server, tmp_path)
+    came = trips(told)
+    ways = ["json_schema", "json_schema, strict", "function_calling", "function_calling, strict", "json_mode"]
+    assert list(came) == [name for way in ways for name in (way, f"{way}, streamed")]
+    assert came["json_mode"] == Trip.model_validate_json(WISHED)
+    forced = [(each["way"], each["call"], list(each["arguments"])) for each in told if "call" in each]  # type: ignore[call-overload]
+    assert forced == [(choice, "find_hotel", ["city"]) for choice in ("required", "find_hotel")]
+
+
+@pytest.mark.parametrize("code", [code for code in blocks("python") if needs_a_venv_of_its_own(code)])
+async def test_the_readmes_examples_print_what_they_say(
+    code: str, python: Path, daphne_server: Server, tmp_path: Path
+) -> None:
+    assert ADDRESS in code
+    script = tmp_path / "readme.py"
+    script.write_text(code.replace(ADDRESS, f"127.0.0.1:{daphne_server.port}"))
+    promised = [line.removeprefix("# -> ") for line in code.splitlines() if line.startswith("# -> ")]
+    assert await run(python, script, folder=tmp_path) == promised
