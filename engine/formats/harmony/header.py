@@ -73,7 +73,7 @@ def is_cut_off(text: str) -> bool:
 def _begins_a_part(word: str) -> bool:
     if word.startswith(("to=", "<|constrain|>")) or "to=".startswith(word):
         return True
-    return any(part.startswith(word) for part in (*CHANNELS, ASSISTANT, "json", "code"))
+    return any(part.startswith(word) for part in (*CHANNELS, ASSISTANT, "json", "code", "text"))
 
 
 def _take_last_channel(texts: list[str]) -> tuple[str | None, str]:

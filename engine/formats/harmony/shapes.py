@@ -20,7 +20,7 @@ from engine.formats.harmony.encoding import SPECIAL_TOKENS
 from engine.grammar import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
 
 Step = int | bytes  # a special token, or the bytes of ordinary ones
-MAX_WHITESPACE = 64  # characters in a row between the parts of a JSON text: a model may repeat spaces without end
+MAX_WHITESPACE = 16  # characters in a row between the parts of a JSON text: a model may repeat spaces without end
 
 _ANY_TEXT: dict[str, object] = {"type": "any_tokens", "exclude_tokens": list(SPECIAL_TOKENS)}
 
