@@ -4,7 +4,7 @@ A call that the model has made must be answered before it goes on: it would wait
 asynchronous call, whose output may come at any time, and more than once; nor one that was cut, which nobody ran.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
@@ -66,11 +66,29 @@ def calls_of(items: Iterable[JsonObject]) -> Iterator[Call]:
     return (call for item in items if (call := call_of(item)) is not None)
 
 
-def open_calls(items: Iterable[JsonObject]) -> dict[str, str]:
-    """Return the calls among items that must be answered and are not, by their ids, with the types of their items."""
-    items = list(items)
-    calls = {call.id: call.type for call in calls_of(items) if call.is_open}
-    return without_answered(calls, items)
+def open_calls(
+    items: Iterable[JsonObject],
+    *,
+    known: Mapping[str, str] | None = None,
+    made: Callable[[str], bool] = lambda _: False,
+    free: Collection[str] = (),
+) -> dict[str, str]:
+    """Return the calls that must be answered and are not, by their ids, with the types of their items.
+
+    They are among `items`, or among the `known` ones of the chain before them, which wait for an output; `made` says
+    whether the chain has a call at all. What the model called with one of the `free` names runs in the background.
+    """
+    items, known = list(items), known or {}
+    opened = {
+        call.id: call.type
+        for call in calls_of(items)
+        if call.is_open and call.called not in free and (call.id in known or not made(call.id))
+    }
+    left = without_answered({**known, **opened}, items)
+    for item in items:  # a call of the chain that comes back completed gave back nothing, and is answered so
+        if item.get("status") == "completed" and item.get("call_id") in known:
+            left.pop(str(item["call_id"]), None)
+    return left
 
 
 def without_answered(calls: Mapping[str, str], items: Iterable[JsonObject]) -> dict[str, str]:
@@ -89,12 +107,16 @@ def without_answered(calls: Mapping[str, str], items: Iterable[JsonObject]) -> d
 
 
 def check_outputs(
-    items: Sequence[JsonObject], *, before: Sequence[JsonObject], known: Mapping[str, str], free: Collection[str]
+    items: Sequence[JsonObject],
+    *,
+    before: Sequence[JsonObject],
+    known: Mapping[str, str],
+    free: Collection[str],
+    made: Callable[[str], bool] = lambda _: False,
 ) -> None:
     """Raise `ApiError` for outputs among a request's items that answer nothing, and for calls without an output.
 
-    `before` are the items of its conversation; `known` the calls of its chain that wait for an output, as `open_calls`
-    has them. What the model called with one of the `free` names runs in the background.
+    `before` are the items of its conversation; the others are as in `open_calls`.
     """
     every = [*before, *items]
     types = {**known, **{call.id: call.type for call in calls_of(every)}}
@@ -102,16 +124,10 @@ def check_outputs(
         kinds, named = _ANSWERS.get(str(item.get("type"))), _answered_id(item)
         if kinds is not None and named in types and types[named] not in kinds:
             raise unknown_call(item, index)
-    free_ids = {call.id for call in calls_of(every) if call.called in free}
-    lacking = without_answered({**known, **_opened(every)}, every)
-    for item in items:  # a call of the chain that comes back completed gave back nothing, and is answered so
-        if item.get("status") == "completed" and item.get("call_id") in known:
-            lacking.pop(str(item["call_id"]), None)
-    for call_id, kind in lacking.items():
-        if call_id not in free_ids:
-            raise invalid_request(
-                f"No tool output found for {_SPOKEN[kind]} {call_id}. Send it as an item of 'input'.", param="input"
-            )
+    for call_id, kind in open_calls(every, known=known, made=made, free=free).items():
+        raise invalid_request(
+            f"No tool output found for {_SPOKEN[kind]} {call_id}. Send it as an item of 'input'.", param="input"
+        )
 
 
 def unknown_call(item: JsonObject, index: int) -> ApiError:
@@ -128,10 +144,6 @@ def needs_its_call(item: JsonObject) -> bool:
     """Whether an output says nothing without the call that it names."""
     kind = str(item.get("type"))
     return kind in _ANSWERS and kind not in _KNOW_THEIR_TOOL and _answered_id(item) is not None
-
-
-def _opened(items: Iterable[JsonObject]) -> dict[str, str]:
-    return {call.id: call.type for call in calls_of(items) if call.is_open}
 
 
 def _answered_id(item: JsonObject) -> str | None:

@@ -39,7 +39,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
-from responses_app.protocol.calls import calls_of, without_answered
+from responses_app.protocol.calls import calls_of, open_calls
 from responses_app.protocol.client_tools import late_tools
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.public_ids import PublicId
@@ -167,7 +167,6 @@ def new_link(
                 ends_final = message.kind is MessageKind.FINAL
     kept = [m for i, m in enumerate(messages) if i >= (settled_before or 0) or m.kind is not MessageKind.ANALYSIS]
     calls = list(calls_of(items))
-    opened = {call.id: call.type for call in calls if call.is_open and call.called not in free}
     own = LinkTokens(
         kinds="".join(message.kind.value for message in kept),
         lengths=[len(message.tokens) for message in kept],
@@ -182,7 +181,12 @@ def new_link(
         own=own,
         calls={call.id: call.called for call in calls},
     )
-    awaited = without_answered({**(parent.awaited if parent else {}), **opened}, items)
+    awaited = open_calls(
+        items,
+        known=parent.awaited if parent else {},
+        made=lambda call_id: parent is not None and parent.call_name(call_id) is not None,
+        free=free,
+    )
     return replace(link, awaited=awaited, late_tools=late_tools(items))
 
 

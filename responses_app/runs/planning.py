@@ -118,10 +118,12 @@ def _late_tools(context: Context) -> list[JsonObject]:
 
 def _check_outputs(context: Context, tools: ClientTools) -> None:
     """Raise `ApiError` where a call has no output, or an output no call."""
+    parent = context.parent
     check_outputs(
         context.own.raw,
         before=context.before.raw,
-        known=context.parent.awaited if context.parent else {},
+        known=parent.awaited if parent else {},
+        made=lambda call_id: parent is not None and parent.call_name(call_id) is not None,
         free=[tool.called for tool in tools if tool.is_async],
     )
 

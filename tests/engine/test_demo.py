@@ -118,9 +118,9 @@ class TestAnswers:
         whole = [token for message in aside.said for token in message.tokens]
         before = [*asked[: -len(generation_start())], *whole, *generation_start(), *aside.sampled]
         summary = '**Thinking as told**\n\nThe demo engine thought: "The bridge is out. We swim."'
-        rest = list(_rest_of_reply(before))
+        rest = list(_rest_of_reply(before, None))
         assert decode_tokens(rest) == f"{summary}<|return|>"
-        assert list(_rest_of_reply([*before, *rest[:7]])) == rest[7:], "also where it was cut"
+        assert list(_rest_of_reply([*before, *rest[:7]], None)) == rest[7:], "also where it was cut"
 
     def test_it_thinks_and_then_answers_in_harmony(self) -> None:
         text = decode_tokens(reply_tokens(prompt("repeat: Hi")))

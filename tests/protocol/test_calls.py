@@ -118,3 +118,11 @@ def test_a_chain_knows_what_it_waits_for() -> None:
     assert warm.awaited == {"c2": "shell_call"}  # type: ignore[attr-defined]
     assert link(warm, output("shell_call_output", "c2")).awaited == {}  # type: ignore[attr-defined]
     assert open_calls([call(), output()]) == {}
+
+
+def test_a_call_that_the_chain_has_already_is_not_asked_for_again() -> None:
+    answered = {"made": lambda call_id: call_id == "c1"}
+    assert open_calls([call()], **answered) == {}, "answered before"
+    assert open_calls([call()], known={"c1": "function_call"}, **answered) == {"c1": "function_call"}
+    assert open_calls([call(status="completed")], known={"c1": "function_call"}, **answered) == {}, "it gave nothing"
+    assert open_calls([call(call_id="c2")], **answered) == {"c2": "function_call"}
