@@ -66,7 +66,7 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             return
         try:
             dialect = site.dialect(_header(self.scope, DIALECT_HEADER))
-            awaits_tools = site.awaits_tools(_header(self.scope, TOOL_MODE_HEADER))
+            awaits_tools = site.awaits_tools(_header(self.scope, TOOL_MODE_HEADER), dialect)
         except ApiError as error:
             await self._turn_away(error)
             return

@@ -91,9 +91,13 @@ class Site:
         settings = self.settings
         return requested_dialect(header, settings.responses_dialect, usage_per_turn=settings.responses_usage_per_turn)
 
-    def awaits_tools(self, header: str | None) -> bool:
-        """Whether a stream waits for the outputs of its client's tools. Raises `ApiError` (400) for an unknown mode."""
-        return requested_tool_mode(header, self.settings.responses_tool_mode) == WAIT
+    def awaits_tools(self, header: str | None, dialect: Dialect) -> bool:
+        """Whether a stream waits for the outputs of its client's tools. Raises `ApiError` (400) for an unknown mode.
+
+        Never where a turn has one id: there its stream ends with its calls, and the next one goes on under that id.
+        """
+        wanted = requested_tool_mode(header, self.settings.responses_tool_mode) == WAIT
+        return wanted and not dialect.one_id_a_turn
 
     def parse_create(self, data: JsonObject) -> CreateRequest:
         """Validate a request, with the fields that this server takes. Raises `ApiError`."""

@@ -36,7 +36,8 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     if request.method != "POST":
         raise MethodNotAllowed(str(request.method), ["POST"], " A WebSocket needs an upgrade request to this path.")
     site = get_site()
-    dialect, waits = _dialect(site, request), site.awaits_tools(request.headers.get(TOOL_MODE_HEADER))
+    dialect = _dialect(site, request)
+    waits = site.awaits_tools(request.headers.get(TOOL_MODE_HEADER), dialect)
     wanted = await read_json(request, site.parse_create, site.reader)
     reader = await site.service.create(wanted, _origin(request, wanted, waits=waits), dialect=dialect)
     if wanted.stream:

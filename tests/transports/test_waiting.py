@@ -152,6 +152,17 @@ def read_error(answer: httpx.Response, status: int, param: str) -> str:
     return str(error["message"])
 
 
+async def test_a_turn_of_one_id_does_not_wait(
+    waiting_server: Server, http: httpx.AsyncClient, open_socket: Connect
+) -> None:
+    headers = {**WAIT, "Respsite-Dialect": "codex-turn"}
+    body = {"input": "[weather]", "tools": TOOLS, "stream": True}
+    answer = await http.post("/responses", json=body, headers=headers)
+    assert answer.text.endswith("data: [DONE]\n\n")
+    socket = await open_socket(waiting_server, additional_headers=headers)
+    assert (await socket.ask("[weather]", tools=TOOLS))["output"][-1]["type"] == "function_call"
+
+
 async def test_bad_input(waiting_server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:
     socket = await open_socket(waiting_server, additional_headers=WAIT)
     await socket.create("[weather]", tools=TOOLS)
