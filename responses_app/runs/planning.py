@@ -9,6 +9,7 @@ import orjson
 
 from engine.backends.base import BaseEngine
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, UnreadableMessage, as_tokens
+from engine.grammar import AnyText
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions
 from responses_app.protocol.calls import check_outputs
 from responses_app.protocol.chain import ChainLink, new_link
@@ -53,12 +54,16 @@ class Draft:
 
     @property
     def is_long(self) -> bool:
-        """Whether rendering it may hold up the event loop: it is large, or has items from the store, of any size."""
+        """Whether planning it may hold up the event loop.
+
+        It is large, or has items from the store, of any size; or the model is held to something: a grammar that is not
+        remembered takes 10 ms a schema.
+        """
         context, request = self.context, self.request
+        held = len(request.tools) > 0 or request.text_format.content != AnyText() or bool(_late_tools(context))
         named = any(isinstance(item, ItemReference) for item in request.input)
-        return (
-            request.size > LONG_INPUT or bool(context.before.parsed) or named or bool(request.enable_response_messages)
-        )
+        shown = bool(request.enable_response_messages)
+        return request.size > LONG_INPUT or bool(context.before.parsed) or held or named or shown
 
 
 def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
