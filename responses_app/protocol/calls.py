@@ -7,16 +7,13 @@ asynchronous call, whose output may come at any time, and more than once; nor on
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from responses_app.protocol.client_kinds import CLIENT_KINDS
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.items import called_name
 
 _FUNCTION, _CUSTOM = "function_call", "custom_tool_call"
-_OF_KINDS: Mapping[str, str] = {  # types of calls whose tools have no name of their own, and what the model calls
-    "local_shell_call": "local_shell",
-    "shell_call": "shell",
-    "apply_patch_call": "apply_patch",
-    "tool_search_call": "tool_search",
-}
+# Types of calls whose tools have no name of their own, and what the model calls.
+_OF_KINDS: Mapping[str, str] = {kind.item: kind.type for kind in CLIENT_KINDS.values()}
 _SPOKEN: Mapping[str, str] = {  # as OpenAI's errors name them
     _FUNCTION: "function call",
     _CUSTOM: "custom tool call",

@@ -27,7 +27,7 @@ class StopReason(Enum):
     """Why a response is to end before the model does."""
 
     CANCELLED = "cancelled"
-    INTERRUPTED = "interrupted"
+    INTERRUPTED = "interrupted"  # at once; what was being said is kept as far as it came
     DISCARDED = "discarded"  # interrupted, and the item that is being said is dropped
     STEERED = "steered"  # at the end of the item that is being said
     SERVER_STOPPED = "server_stopped"

@@ -4,9 +4,10 @@
     (Started, Sampled, …) ───────>│ ResponseMachine │──> command: what the driver is to do next, and then to tell
                                   └─────────────────┘            (Generate, CallTool, Seal, …)
 
-It is the only home of what happens between a response's first event and its last: turns, the budget of tokens, the
-correction of a model that calls a tool which does not exist, compaction, tools that the server runs, waiting for those
-that the client runs, summaries of what the model thinks (see `summaries`), and endings.
+It is the only home of what happens between a response's first event and its last: turns, the budget of tokens,
+compaction, tools that the server runs, and endings. It leaves four things to parts of its own: where a turn is ended
+(`Cuts`), what the server tells the model behind one (`Interjections`), the calls that the client answers, and is waited
+for (`ClientCalls`), and summaries of what the model thinks (`SummaryTurns`).
 
     ENQUEUED ─> STARTED ┬─> Prefill ──────────────────────────────────────────┐
                         ├─> Generate (a summary) ─> Seal ─┬───────────────────┤

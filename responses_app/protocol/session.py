@@ -10,6 +10,9 @@ A *lane* is a `stream_id` (None is the default lane): first in, first out, one a
 most `max_in_flight` at once; the rest waits. Each lane remembers its latest response, chain and tokens, which
 is what `previous_response_id` finds first; so `store: false` chains live exactly as long as their connection.
 
+What a client says to a response that runs (`response.steer`, `response.interrupt`, `response.cancel`) is `Steering`'s;
+a successor that it makes begins on its lane before all that waits there.
+
 The caller executes commands in order, calls `tick(now)` at `deadline()`, and tells how each started run went. Times
 are seconds of any one clock.
 """

@@ -2,7 +2,8 @@
 
     QUEUED ── start() or leave_queue() ──> IN_PROGRESS ── finish() ──> COMPLETED | INCOMPLETE | FAILED | CANCELLED
 
-It is the only place that makes items, numbers the events, and keeps the output; so the JSON body, the stored response
+It is the only place that makes items (with builders: `builders`, `reasoning`, `call_items`), numbers the events, and
+keeps the output; so the JSON body, the stored response
 and the streamed one are one object at different times. What happens between two turns is `ResponseMachine`'s. Its laws,
 held by property tests: any chunking of the same tokens gives the same items and texts; numbers run 0..n; every `added`
 has one `done` with the same id and index, but for the item that a failure cuts and a compaction that anything cuts;
@@ -63,7 +64,7 @@ class ResponseStream:
         self.has_called = False  # something that is there
         self.background_calls: list[str] = []  # what the model has called, and goes on without
         self.waits_for_client = False  # for the output of a call
-        self.misfits = 0  # calls with arguments that are no JSON, or not what their tool takes
+        self.misfits = 0  # calls with arguments that are not JSON, or not what their tool takes
         self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
         self.unknown_call: str | None = None  # what the last item called, where that is not there
         self._response = response

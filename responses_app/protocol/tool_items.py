@@ -46,7 +46,7 @@ class ToolCall:
     tool: Tool
     arguments: str
     omitted: int = 0
-    freeform: bool = False  # the arguments are text as it is, no JSON
+    freeform: bool = False  # the arguments are text as it is, not JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def text_and_omissions(value: object) -> tuple[str, int]:
         return value, 0
     parts = value if isinstance(value, list) else [value]
     texts = [text for part in parts if (text := _text_of_part(part)) is not None]
-    if len(texts) < len(parts):  # no list of content parts
+    if len(texts) < len(parts):  # not a list of content parts
         return _json(value), 0
     return "\n".join(texts), sum(text in _PART_NOTES for text in texts)
 

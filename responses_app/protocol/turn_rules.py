@@ -4,7 +4,7 @@
     tool_choice  which of them, and whether one must be
     text.format  what the answer is
 
-Where a request has no tools and asks for plain text, there is no rule at all: then the model is free, and a call of a
+Where a request has no tools and asks for plain text, there are no rules: then the model is free, and a call of a
 function that nobody declared here goes to the client, which may know of it.
 """
 

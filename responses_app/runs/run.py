@@ -1,7 +1,8 @@
 """`ResponseRun`: drives a `ResponseMachine`: does what it wants, and tells it what came of that.
 
-A run belongs to the registry, never to a request or a socket. Its journal is all that transports see. Cancelling its
-task ends it with status `cancelled`, keeping what was said; everything else that goes wrong ends it with `failed`.
+A run belongs to the registry, never to a request or a socket. Its journal is all that transports see. What comes while
+it works (an output of a tool, an interrupt) goes in by `give`, and what is to be done then takes the place of what is
+being done. Cancelling its task ends it with status `cancelled`, keeping what was said; what goes wrong, with `failed`.
 """
 
 import asyncio
