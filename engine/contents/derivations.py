@@ -1,12 +1,13 @@
 """Texts and the grammars that derive them: whether one does, and a short text that one derives."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from engine.contents.lark_reading import START, Rules, read
 from engine.contents.regex_trees import Choice, OneCharacter, Repeat, Rule, Sequence, Tree, nice_character
 from engine.errors import GrammarRefused
 
 MAX_CHARACTERS = 64 * 1024  # of a text that is derived
+MAX_STEPS = 500_000  # parts of rules that are looked at: a second
 
 
 def derives(grammar: str, text: str) -> bool:
@@ -17,39 +18,68 @@ def derives(grammar: str, text: str) -> bool:
 def smallest_derivation(grammar: str) -> str:
     """Return a short text that a Lark grammar derives; raises `GrammarRefused`."""
     rules = read(grammar)
-    found: dict[str, str] = {}
-    while True:  # every round finds rules that need only those of the rounds before
-        new = {
-            name: text
-            for name, tree in rules.items()
-            if name not in found and (text := _shortest(tree, found)) is not None
-        }
-        if not new:
-            break
-        found.update(new)
-    if START not in found:
+    needed_by: dict[str, list[str]] = {}
+    for name, tree in rules.items():
+        for needed in _rules_in(tree):
+            needed_by.setdefault(needed, []).append(name)
+    shortest = _Shortest()
+    due = dict.fromkeys(rules)
+    while due:  # every round finds rules that need only those of the rounds before
+        new = {name: text for name in due if (text := shortest.of(rules[name])) is not None}
+        shortest.known.update(new)
+        due = dict.fromkeys(user for name in new for user in needed_by.get(name, ()) if user not in shortest.known)
+    if START not in shortest.known:
         raise GrammarRefused("No finite text is derived by the grammar.")
-    return found[START]
+    return shortest.known[START]
 
 
-def _shortest(tree: Tree, known: Mapping[str, str]) -> str | None:
-    """Return a short text of a tree, None where a rule is needed that none is known of."""
+def _rules_in(tree: Tree) -> set[str]:
     match tree:
         case Rule(name):
-            return known.get(name)
-        case OneCharacter(ranges):
-            return nice_character(ranges)
-        case Sequence(parts):
-            texts = [_shortest(part, known) for part in parts]
-            return None if None in texts else _bounded("".join(filter(None, texts)))
-        case Choice(options):
-            found = [text for option in options if (text := _shortest(option, known)) is not None]
-            return min(found, key=len, default=None)
-        case Repeat(part, least, _):
-            if not least:
-                return ""
-            one = _shortest(part, known)
-            return None if one is None else _bounded(one * min(least, MAX_CHARACTERS + 1))
+            return {name}
+        case Sequence(parts) | Choice(parts):
+            return {name for part in parts for name in _rules_in(part)}
+        case Repeat(part, _, _):
+            return _rules_in(part)
+    return set()
+
+
+class _Shortest:
+    """Finds a short text of a tree; `known` has one of each rule that has been found."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, str] = {}
+        self._steps = 0
+
+    def of(self, tree: Tree) -> str | None:
+        """Return the text, None where a rule is needed that is not known yet."""
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise GrammarRefused("The grammar's rules need each other in too many ways.")
+        match tree:
+            case Rule(name):
+                return self.known.get(name)
+            case OneCharacter(ranges):
+                return nice_character(ranges)
+            case Sequence(parts):
+                return self._in_a_row(parts)
+            case Choice(options):
+                found = [text for option in options if (text := self.of(option)) is not None]
+                return min(found, key=len, default=None)
+            case Repeat(part, least, _):
+                if not least:
+                    return ""
+                one = self.of(part)
+                return None if one is None else _bounded(one * min(least, MAX_CHARACTERS + 1))
+
+    def _in_a_row(self, parts: Iterable[Tree]) -> str | None:
+        texts: list[str] = []
+        for part in parts:
+            text = self.of(part)
+            if text is None:
+                return None
+            texts.append(text)
+        return _bounded("".join(texts))
 
 
 def _bounded(text: str) -> str:

@@ -10,16 +10,11 @@ from engine.contents.lark_reading import START, read
 from engine.contents.regex_trees import Choice, OneCharacter, Ranges, Repeat, Rule, Sequence, Tree
 
 
-def check_lark(grammar: str) -> None:
-    """Return if a model can be held to a Lark grammar; else raise `GrammarRefused` with a reason."""
-    to_ebnf(grammar)
-    smallest_derivation(grammar)  # raises where every derivation goes on without end
-
-
 @lru_cache(maxsize=64)
 def to_ebnf(grammar: str) -> str:
-    """Return a Lark grammar as EBNF; raises `GrammarRefused`."""
+    """Return a Lark grammar as EBNF; raises `GrammarRefused`, also where every derivation goes on without end."""
     rules = read(grammar)
+    smallest_derivation(grammar)
     names = {name: "root" if name == START else f"r{index}" for index, name in enumerate(rules)}
     return "".join(f"{names[name]} ::= {_written(tree, names)}\n" for name, tree in rules.items())
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.contents.derivations import derives, smallest_derivation
-from engine.contents.lark_grammars import check_lark, to_ebnf
+from engine.contents.lark_grammars import to_ebnf
 from engine.contents.patterns import check_regex, without_dots
 from engine.contents.regex_trees import smallest_match
 from engine.errors import GrammarRefused
@@ -24,6 +24,7 @@ atom: NUMBER | "(" sum ")"
 %ignore WS
 """
 PATCH = "*** Begin Patch\n*** Update File: a.py\n@@ def f\n-x\n+y\n z\n*** Add File: b\n+q\n+\n*** End Patch\n"
+LONG_CHAIN = "".join(f"r{index}: r{index + 1}\n" for index in range(1500)) + 'r1500: "a"\n'
 REFUSED = [
     ("", "no rule named 'start'"),
     ("start: x", "not Lark"),
@@ -39,6 +40,7 @@ REFUSED = [
     ("start: " + "(" * 3000 + '"a"' + ")" * 3000, "not Lark"),
     ("start: " + '"a" ' * 20_000, "characters; at most"),
     ("start: " + "A " * 25_000 + '\nA: "a"', "more than"),
+    (f"start: {' '.join(f'r{i}' for i in range(1500, -1, -1))}\n{LONG_CHAIN}", "in too many ways"),
     ("%import common.ESCAPED_STRING\nstart: ESCAPED_STRING", "cannot be enforced"),
 ]
 
@@ -46,14 +48,20 @@ REFUSED = [
 @pytest.mark.parametrize(("grammar", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
 def test_what_cannot_be_used_is_refused_with_a_reason(grammar: str, reason: str) -> None:
     with pytest.raises(GrammarRefused) as caught:
-        check_lark(grammar)
+        to_ebnf(grammar)
     assert reason in caught.value.reason
     assert len(caught.value.reason) < 500
 
 
 def test_what_explodes_elsewhere_does_not() -> None:
     began = time.perf_counter()
-    check_lark("start: (A? B | [A])~3 " + "A? " * 200 + '\nA: "a"\nB: "b"')
+    to_ebnf("start: (A? B | [A])~3 " + "A? " * 200 + '\nA: "a"\nB: "b"')
+    assert time.perf_counter() - began < 2
+
+
+def test_rules_that_need_each_other_are_read_once_each() -> None:
+    began = time.perf_counter()
+    assert smallest_derivation(f"start: r0\n{LONG_CHAIN}") == "a"
     assert time.perf_counter() - began < 2
 
 
