@@ -9,6 +9,7 @@ import orjson
 
 from engine.backends.base import BaseEngine
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, UnreadableMessage, as_tokens
+from engine.grammar import AnyText
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions
 from responses_app.protocol.calls import check_outputs
 from responses_app.protocol.chain import ChainLink, new_link
@@ -53,11 +54,18 @@ class Draft:
 
     @property
     def is_long(self) -> bool:
-        """Whether rendering it may hold up the event loop: it is large, or has items from the store, of any size."""
+        """Whether planning it may hold up the event loop: it is large, has items from the store, of any size, or has
+        schemas or grammars, which are small and may stand for much.
+        """
         context, request = self.context, self.request
         named = any(isinstance(item, ItemReference) for item in request.input)
+        asks = bool(request.tools_json) or request.text_format.content != AnyText()
         return (
-            request.size > LONG_INPUT or bool(context.before.parsed) or named or bool(request.enable_response_messages)
+            request.size > LONG_INPUT
+            or bool(context.before.parsed)
+            or named
+            or asks
+            or bool(request.enable_response_messages)
         )
 
 
