@@ -8,6 +8,7 @@ from engine.errors import GrammarRefused
 
 Schema = dict[str, Any]
 MAX_BRANCHES = 256  # of the product of two `anyOf`
+MAX_PAIRS = 10_000  # of the values of two enums, which are compared one by one
 LARGER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")  # the larger one holds for both
 SMALLER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 
@@ -63,6 +64,8 @@ def _types(one: object, other: object) -> list[str]:
 
 
 def _enum(one: list[object], other: list[object]) -> list[object]:
+    if len(one) * len(other) > MAX_PAIRS:
+        raise GrammarRefused("The schema combines two long enums: write down the values that both have.")
     found = [value for value in one if any(_same(value, each) for each in other)]
     if not found:
         raise Unsatisfiable("two enums have no value in common")

@@ -42,11 +42,23 @@ def smallest_value(schema: Schema, *, text: str = "", number: float = 0) -> obje
     """
     try:
         value = _Sampler(schema, text, number).value(schema, ())
+        _written_length(value)
     except (_NoneFits, RecursionError):
         raise GrammarRefused("No finite value fits the schema: it refers to itself without end.") from None
-    if len(json.dumps(value)) > MAX_CHARACTERS:
-        raise GrammarRefused(f"Every value that fits the schema is longer than {MAX_CHARACTERS} characters.")
     return value
+
+
+def _written_length(value: object) -> int:
+    """Return how long a value is as JSON; raises `GrammarRefused` where that is very long.
+
+    It is not written out to find that out: a value may hold the same one twice, which holds another one twice, …
+    """
+    length = 0
+    for part in json.JSONEncoder().iterencode(value):
+        length += len(part)
+        if length > MAX_CHARACTERS:
+            raise GrammarRefused(f"Every value that fits the schema is longer than {MAX_CHARACTERS} characters.")
+    return length
 
 
 class _Sampler:
@@ -114,7 +126,7 @@ class _Sampler:
         made = [self.value(each, inside) for each in first[:least]]
         if least > len(made):
             item = self.value(schema["items"], inside)
-            if least * len(json.dumps(item)) > MAX_CHARACTERS:
+            if least * _written_length(item) > MAX_CHARACTERS:
                 raise GrammarRefused(f"Every value that fits the schema is longer than {MAX_CHARACTERS} characters.")
             made += [item] * (least - len(made))
         return made

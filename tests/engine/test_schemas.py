@@ -1,6 +1,8 @@
 """Schemas as clients send them, and the form in which they can be enforced."""
 
 import json
+import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -82,6 +84,34 @@ def test_references_that_double_are_bounded() -> None:
         definitions[f"d{level}"] = {"type": "object", "properties": {"a": {"allOf": [below]}, "b": {"allOf": [below]}}}
     with pytest.raises(GrammarRefused, match="too large"):
         check_schema({"$ref": "#/$defs/d39", "$defs": definitions})
+
+
+@pytest.mark.parametrize(
+    ("level", "reason"),
+    [
+        (lambda below: {"allOf": [below, below]}, "too large"),
+        (lambda below: {"anyOf": [below, below], "type": "string"}, "too large"),
+        (lambda below: {"properties": {"a": below, "b": below}, "required": ["a", "b"]}, "longer than"),
+        (lambda below: {"type": "array", "items": below, "minItems": 2}, "longer than"),
+    ],
+    ids=["all of two", "any of two", "two properties", "two items"],
+)
+def test_two_references_to_one_definition_again_and_again_are_bounded(level: Any, reason: str) -> None:
+    definitions: Schema = {f"d{each}": level({"$ref": f"#/$defs/d{each - 1}"}) for each in range(1, 60)}
+    with pytest.raises(GrammarRefused, match=reason):
+        check_schema({"$ref": "#/$defs/d59", "$defs": {**definitions, "d0": {"type": "string"}}})
+
+
+def test_two_long_enums_are_not_compared_value_by_value() -> None:
+    many = [{"enum": list(range(5_000))}, {"enum": list(range(5_000, 0, -1))}]
+    with pytest.raises(GrammarRefused, match="two long enums"):
+        check_schema({"allOf": many})
+
+
+def test_checking_a_large_schema_takes_well_under_a_second_per_thousand_of_its_parts() -> None:
+    began = time.process_time()
+    check_schema({"allOf": [{"minimum": each} for each in range(4_000)]})
+    assert time.process_time() - began < 2.5
 
 
 @pytest.mark.parametrize(
