@@ -110,10 +110,14 @@ def read_hints(*texts: str) -> Hints:
 
 
 def make_argument(wanted: ParameterType, hints: Hints) -> FunctionArgument:
-    """Make up a value of a type: every required property, and the optional ones with simple types."""
+    """Make up a value of a type: the required properties, or where none is, the optional ones with simple types.
+
+    Made-up values of optional ones would spoil a call: a client's shell with a `timeout_ms` of 1 runs nothing.
+    """
     match wanted:
         case ObjectType(properties):
-            filled = [each for each in properties if each.required or _is_simple(each.type)]
+            required = [each for each in properties if each.required]
+            filled = required or [each for each in properties if _is_simple(each.type)]
             return {each.name: make_argument(each.type, hints) for each in filled}
         case ArrayType(element):
             return [make_argument(element, hints)]

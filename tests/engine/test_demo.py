@@ -16,6 +16,7 @@ from engine.formats.harmony.encoding import CALL, RETURN, decode_tokens, encode_
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_text
 from engine.types import FinishReason
+from responses_app.protocol.client_kinds import CLIENT_KINDS
 from responses_app.protocol.compaction import summary_message, summary_request
 from responses_app.protocol.summaries import SummaryTurns
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
@@ -222,16 +223,21 @@ class TestArguments:
             >= {
                 "city": "New Delhi",
                 "days": 5,
-                "unit": "celsius",
                 "link": "https://example.org",
-                "place": {"latitude": 5, "note": "New Delhi"},
+                "place": {"latitude": 5},
                 "tags": ["New Delhi"],
                 "kinds": ["rain"],
                 "stops": [{"open": True}],
                 "either": 5,
             }.items()
         )
-        assert "optional_list" not in arguments
+        assert not arguments.keys() & {"unit", "optional_list"}
+
+    def test_what_a_client_need_not_be_told_is_left_to_it(self) -> None:
+        shell = declare(shell=json.loads(CLIENT_KINDS["shell"].shown))
+        assert call(prompt("call shell 'ls'", before=shell)) == ("shell", {"commands": ["ls"]})
+        optional = {"type": "object", "properties": {"city": {"type": "string"}, "any": {}}}
+        assert call(prompt("forecast for Rome", before=declare(forecast=optional))) == ("forecast", {"city": "Rome"})
 
     @pytest.mark.parametrize(
         ("text", "string", "number"),
