@@ -222,7 +222,7 @@ class Connection:
                 self._check_lag()
 
         reader.listen(wake)
-        self._session.started(create, reader.response_id)
+        self._session.started(create, reader.response()["id"])  # as its client knows it
         self._lanes[name] = _Lane(create, reader, lane_suffix(create.lane), self._loop.time())
         wake()
         self._schedule()

@@ -10,7 +10,7 @@ from typing import Literal
 
 from engine.formats.base import ModelFormat
 from responses_app.protocol import ids
-from responses_app.protocol.calls import call_of, open_calls
+from responses_app.protocol.calls import Call, call_of, open_calls
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event
 from responses_app.protocol.inputs import OutputGiven
@@ -74,21 +74,19 @@ class ClientCalls:
     def add_outputs(self) -> list[Event]:
         """Add what was given since the last time to the output, in the order of the calls."""
         events: list[Event] = []
-        for call_id, call in self._calls().items() if self._given else ():
+        for call_id, (call, item) in self._calls().items() if self._given else ():
             given = self._given.pop(call_id, None)
             if given is not None:
                 self._told.add(call_id)
-                item = _output_item(call, given, self._stream.new_id(ids.FUNCTION_CALL_OUTPUT))
-                called = call_of(call)
-                assert called is not None, "it is among the calls"
-                tool = function_tool(called.called)
-                events += self._stream.add_output(item, self._format.output(tool.name, given.text))
+                output = _output_item(item, given, self._stream.new_id(ids.FUNCTION_CALL_OUTPUT))
+                tool = function_tool(call.called)
+                events += self._stream.add_output(output, self._format.output(tool.name, given.text))
         return events
 
-    def _calls(self) -> Mapping[str, JsonObject]:
-        """Return the items of the calls that are to be answered."""
+    def _calls(self) -> Mapping[str, tuple[Call, JsonObject]]:
+        """Return the calls that are to be answered by their ids, each with its item."""
         calls = ((call_of(item), item) for item in self._stream.output)
-        return {call.id: item for call, item in calls if call is not None and call.is_open}
+        return {call.id: (call, item) for call, item in calls if call is not None and call.is_open}
 
 
 def _output_item(call: JsonObject, given: OutputGiven, item_id: str) -> JsonObject:

@@ -31,6 +31,7 @@ from responses_app.protocol.steer_input import Refused, user_messages
 from responses_app.protocol.validation import missing, wrong_type
 
 MAX_REMEMBERED = 64  # ended responses, of which a late word is told what became of them
+_NOT_INHERITED = ("request_id", "previous_input_messages")  # a successor has an id of its own, and continues the chain
 _OVER = "The connection's time is over, so nothing is started on it any more. Continue the response on a new one."
 
 
@@ -299,9 +300,10 @@ def _successor(target: _Target, link: ChainLink) -> Create:
     """Return the create that continues a response with what was said to it, and with the same settings."""
     create, steers = target.create, tuple(target.steers)
     messages = [message for steer in steers for message in steer.messages]
+    settings = {name: value for name, value in create.fields.items() if name not in _NOT_INHERITED}
     return replace(
         create,
-        fields={**create.fields, "previous_response_id": target.response_id, "input": messages},
+        fields={**settings, "previous_response_id": target.response_id, "input": messages},
         size=create.size + sum(steer.size for steer in steers),
         parent=link,
         steers=steers,

@@ -49,8 +49,7 @@ class Naming:
 
     def _runs(self, project: str, public: PublicId) -> bool:
         """Whether a response that is called so runs here, kept or not."""
-        plans = (run.plan for run in self._registry.running if not run.journal.closed)
-        return any(plan.public and plan.public.name == public.name and plan.origin.project == project for plan in plans)
+        return self._registry.named(project, public.name) is not None
 
     async def _is_kept(self, project: str, public: PublicId) -> bool:
         if await self._store.newest_leg(project, public.name) is not None:

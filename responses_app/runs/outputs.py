@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from responses_app.protocol.errors import ApiError, JsonObject, overloaded, response_not_found
 from responses_app.protocol.inputs import OutputGiven
-from responses_app.protocol.resources import RUNNING
+from responses_app.protocol.resources import RUNNING, ResponseObject
 from responses_app.protocol.tool_outputs import as_json, from_json, not_waiting
 from responses_app.runs.history import store_away
 from responses_app.runs.others import OtherWorkers
@@ -41,7 +41,7 @@ class GivenOutputs:
             await _take(run, given)
             return
         try:
-            stored = await self._store.response(project, response_id)
+            stored = await self._stored(project, response_id)
         except StoreError as error:
             raise store_away() from error
         if stored is not None and stored["status"] not in RUNNING:
@@ -61,8 +61,15 @@ class GivenOutputs:
 
     def _run(self, project: str, response_id: str) -> ResponseRun | None:
         """Return a response that runs here; also one that is not stored, which other doors do not find by its id."""
-        run = self._registry.find(project, response_id)
+        run = self._registry.find(project, response_id) or self._registry.named(project, response_id)
         return run if run is not None and not run.journal.closed and not run.lost else None
+
+    async def _stored(self, project: str, name: str) -> ResponseObject | None:
+        """Return a response that is kept, by its own id or by what clients call it."""
+        stored = await self._store.response(project, name)
+        if stored is None and (leg := await self._store.newest_leg(project, name)) is not None:
+            stored = await self._store.response(project, leg.response_id)
+        return stored
 
     async def _give_elsewhere(self, project: str, response_id: str, given: OutputGiven, *, is_stored: bool) -> None:
         """Give it to whichever worker runs the response. One that is not stored is known to that worker alone."""

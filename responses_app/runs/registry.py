@@ -68,6 +68,11 @@ class RunRegistry:
         run = self.get(response_id) or self.resumable.get(response_id)
         return run if run and run.plan.origin.project == project and not run.deleted else None
 
+    def named(self, project: str, name: str) -> ResponseRun | None:
+        """Return a response of a project that still runs, by the public id under which clients know it."""
+        open_runs = (run for run in self.running if not run.journal.closed and run.plan.origin.project == project)
+        return next((run for run in open_runs if run.plan.public and run.plan.public.name == name), None)
+
     @property
     def running(self) -> Sequence[ResponseRun]:
         """All that have not ended."""

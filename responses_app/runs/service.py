@@ -1,4 +1,4 @@
-"""`ResponseService`: the one door that all transports use. A request goes in, a reader of its response comes out."""
+"""`ResponseService`: where all transports bring requests. A request goes in, a reader of its response comes out."""
 
 import asyncio
 import logging

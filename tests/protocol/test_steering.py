@@ -32,6 +32,13 @@ class TestAccepted:
             "input": [{"type": "message", "role": "user", "content": "Faster!"}],
         }
 
+    def test_what_was_of_the_first_alone_is_not_its_successors(self) -> None:
+        connection = session()
+        first = begun(connection, request_id="my-id", previous_input_messages=[{"role": "user", "content": "x"}])
+        steer(connection)
+        [successor] = started(end(connection, first))
+        assert not successor.fields.keys() & {"request_id", "previous_input_messages"}
+
     @pytest.mark.parametrize("status", [Status.COMPLETED, Status.INCOMPLETE])
     def test_one_that_ends_by_itself_first_has_a_successor_all_the_same(self, status: Status) -> None:
         connection = session()

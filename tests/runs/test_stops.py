@@ -1,7 +1,6 @@
 """A run that is stopped from outside so that it can be continued: at any moment, and beside whatever else ends it."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,25 +12,7 @@ from tests.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half"
 REST = " of it.<|end|><|start|>assistant<|channel|>final<|message|>More.<|return|>"
-
-
-@pytest.fixture(autouse=True)
-async def closed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """Close every site of a test: what waits keeps its log meanwhile."""
-    sites: list[Site] = []
-    prepare = Site.__post_init__
-
-    def noted(site: Site) -> None:
-        prepare(site)
-        sites.append(site)
-
-    monkeypatch.setattr(Site, "__post_init__", noted)
-    yield
-    for site in sites:
-        site.store.failure, site.store.gate = None, None
-        await site.registry.aclose()
-        await site.followers.aclose()
-        await site.live.aclose()
+pytestmark = pytest.mark.usefixtures("closed")
 
 
 async def speaking(said: str, then: str = REST) -> tuple[Site, Reading, asyncio.Event]:

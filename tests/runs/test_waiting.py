@@ -1,7 +1,7 @@
 """A run that waits for what its client says of calls: here, on another worker, beside a stop, across a takeover."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -20,25 +20,7 @@ from tests.waiting import eventually
 CALL = CALL_F.removeprefix(THOUGHT)
 FIRST_CALL = CALL_F.replace("<|call|>", "<|end|>")
 TWO_CALLS = f"{FIRST_CALL}<|start|>assistant{CALL}"
-
-
-@pytest.fixture(autouse=True)
-async def closed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """Close every site of a test: what waits keeps its log meanwhile."""
-    sites: list[Site] = []
-    prepare = Site.__post_init__
-
-    def noted(site: Site) -> None:
-        prepare(site)
-        sites.append(site)
-
-    monkeypatch.setattr(Site, "__post_init__", noted)
-    yield
-    for site in sites:
-        site.store.failure, site.store.gate = None, None
-        await site.registry.aclose()
-        await site.followers.aclose()
-        await site.live.aclose()
+pytestmark = pytest.mark.usefixtures("closed")
 
 
 def given(call_id: str, text: str = "18 °C") -> OutputGiven:
@@ -88,6 +70,18 @@ async def test_it_goes_on_in_the_same_stream() -> None:
     first, second = site.engine.prompts
     assert second[: len(first)] == first
     assert "18 °C" in decode_tokens(second[len(first) :])
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_response_whose_id_its_client_chose(store: bool) -> None:
+    site = Site(FakeEngine([CALL_F, ANSWER]))
+    reading, [call_id] = await waits(site, request_id="my-id", store=store)
+    with pytest.raises(ApiError) as foreign:
+        await site.outputs.give("other", "my-id", given(call_id))
+    assert foreign.value.status == 404
+    await site.outputs.give("default", "my-id", given(call_id))
+    assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+    assert await refused(site, "my-id", given(call_id)) == ((409 if store else 404), "response_id")
 
 
 async def test_a_continuation_has_the_very_tokens() -> None:

@@ -64,6 +64,21 @@ def told(events: list[Frame]) -> list[Frame]:
 
 
 @pytest.mark.parametrize("store", [True, False])
+async def test_a_response_is_steered_by_the_id_that_clients_know(
+    steered_server: Server, open_socket: Connect, store: bool
+) -> None:
+    socket = await open_socket(steered_server, additional_headers={"Respsite-Dialect": "codex-turn"})
+    events = await begin(socket, store=store)
+    first = events[0]["response"]["id"]
+    await steer(socket, first)
+    events += await socket.answer()
+    assert [each["type"] for each in told(events)] == ["response.steer.accepted"]
+    assert events[-1]["response"]["incomplete_details"] == {"reason": "steered"}
+    following = (await socket.answer())[-1]["response"]
+    assert (following["status"], following["previous_response_id"]) == ("completed", first)
+
+
+@pytest.mark.parametrize("store", [True, False])
 @pytest.mark.parametrize("lane", [None, "a"])
 async def test_a_successor_goes_on_with_the_very_tokens(
     steered_server: Server, socket: Socket, lane: str | None, store: bool
