@@ -254,10 +254,13 @@ def _check_together(request: CreateRequest) -> None:
         )
 
 
+_NOT_OPENAIS = "It is not part of the OpenAI API. Leave it out, or set RESPONSES_COMPATIBILITY_MODE=false."
+
+
 def _refuse_unbuilt(data: Mapping[str, object], *, engine_fields: bool) -> None:
     for name in ENGINE_FIELDS:
         if data.get(name) is not None and not engine_fields:
-            raise unsupported_parameter(name, "It is not part of the OpenAI API. Leave it out.")
+            raise unsupported_parameter(name, _UNBUILT.get(name, _NOT_OPENAIS))
     for name, hint in _UNBUILT.items():
         if data.get(name):
             raise unsupported_parameter(name, hint)

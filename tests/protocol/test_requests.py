@@ -192,6 +192,8 @@ def test_what_is_not_built_yet_is_refused_by_name(fields: dict[str, object], par
     error = refusal(input="hi", **fields)
     assert (error.code, error.param) == ("unsupported_parameter", param)
     assert error.message.startswith(f"Unsupported parameter: '{param}'. ")
+    named = "RESPONSES_COMPATIBILITY_MODE=false" in error.message
+    assert named is (param in ENGINE_FIELDS and param != "mm_processor_kwargs")
 
 
 @pytest.mark.parametrize(
