@@ -110,7 +110,7 @@ class _Sampler:
         raise _NoneFits
 
     def _object(self, schema: Schema, inside: tuple[str, ...]) -> object:
-        properties, required = schema.get("properties", {}), schema.get("required", [])
+        properties, required = schema.get("properties", {}), frozenset(schema.get("required", ()))
         made = {name: self.value(properties[name], inside) for name in properties if name in required}
         for name in properties:
             if len(made) >= schema.get("minProperties", 0):

@@ -13,10 +13,11 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import best_match
 from jsonschema_specifications import REGISTRY
 
+from engine.contents.bounded_validation import BoundedValidator, MatchBudget, bounded_matching
 from engine.contents.merging import Schema, Unsatisfiable, both
 from engine.contents.samples import smallest_value
 from engine.contents.scalars import integer, number, string
@@ -126,7 +127,8 @@ def _of_itself(value: Any) -> Any:
     return [_of_itself(each) for each in value] if isinstance(value, list) else value
 
 
-_OF_SCHEMAS = Draft202012Validator(_metaschema(), format_checker=Draft202012Validator.FORMAT_CHECKER)
+_FORMATS = [name for name in Draft202012Validator.FORMAT_CHECKER.checkers if name != "regex"]  # `scalars` reads those
+_OF_SCHEMAS = Draft202012Validator(_metaschema(), format_checker=FormatChecker(_FORMATS))
 
 
 def _children(value: object) -> Iterator[object]:
@@ -144,7 +146,7 @@ class _Translation:
 
     def __init__(self, root: Schema | bool) -> None:
         self._root: Schema = root if isinstance(root, dict) else {} if root else {"enum": []}
-        self._validator = Draft202012Validator(self._root, registry=REGISTRY)
+        self._validator = BoundedValidator(self._root, registry=REGISTRY)
         self._names: dict[str, str] = {}  # of definitions, by reference
         self._waiting: list[str] = []
         self._nodes = 0
@@ -283,6 +285,7 @@ class _Translation:
     def _chosen(self, flat: Schema) -> list[object]:
         rest = {name: value for name, value in flat.items() if name != "enum"}
         validator = self._validator.evolve(schema=rest)
+        bounded_matching.set(MatchBudget())
         chosen = [value for value in flat["enum"] if validator.is_valid(value)]
         if not chosen:
             raise Unsatisfiable("none of its enum's values fits the rest of it")
