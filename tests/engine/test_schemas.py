@@ -127,6 +127,14 @@ def test_a_pattern_that_cannot_be_read_is_refused(pattern: str) -> None:
             check_schema(schema)
 
 
+@pytest.mark.parametrize("times", ["1000000", "9" * 5000])
+def test_a_pattern_with_too_many_repetitions_is_not_compiled(times: str) -> None:
+    began = time.process_time()
+    with pytest.raises(GrammarRefused, match="repeats something"):
+        check_schema({"type": "string", "pattern": f"^a{{{times}}}$"})
+    assert time.process_time() - began < 0.5
+
+
 def test_two_long_enums_are_not_compared_value_by_value() -> None:
     many = [{"enum": list(range(5_000))}, {"enum": list(range(5_000, 0, -1))}]
     with pytest.raises(GrammarRefused, match="two long enums"):
