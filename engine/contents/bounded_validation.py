@@ -10,9 +10,10 @@ from contextvars import ContextVar
 from typing import Any, NoReturn
 
 import regex
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
+from jsonschema_specifications import REGISTRY
 
 from engine.errors import GrammarRefused
 
@@ -80,3 +81,27 @@ BoundedValidator: Any = extend(
         "unevaluatedProperties": _refused,
     },
 )
+
+
+def _metaschema() -> dict[str, Any]:
+    """Return the schema of schemas in one piece: the published one, in seven that refer to each other, is ten times
+    slower to check with (0.5 ms for each schema within a schema).
+    """
+    vocabularies = "core applicator unevaluated validation meta-data format-annotation content".split()
+    parts = [REGISTRY.contents(f"https://json-schema.org/draft/2020-12/meta/{name}") for name in vocabularies]
+    return {
+        "type": ["object", "boolean"],
+        "properties": {name: _of_itself(each) for part in parts for name, each in part["properties"].items()},
+        "$defs": {name: _of_itself(each) for part in parts for name, each in part.get("$defs", {}).items()},
+    }
+
+
+def _of_itself(value: Any) -> Any:
+    """Return a part of the schema of schemas that refers to the one piece."""
+    if isinstance(value, dict):
+        return {"$ref": "#"} if "$dynamicRef" in value else {name: _of_itself(each) for name, each in value.items()}
+    return [_of_itself(each) for each in value] if isinstance(value, list) else value
+
+
+_FORMATS = [name for name in Draft202012Validator.FORMAT_CHECKER.checkers if name != "regex"]  # `scalars` reads those
+SCHEMA_OF_SCHEMAS = Draft202012Validator(_metaschema(), format_checker=FormatChecker(_FORMATS))
