@@ -10,6 +10,7 @@ from engine.contents.merging import Schema
 from engine.contents.regex_trees import smallest_match
 from engine.errors import GrammarRefused
 
+MATCH_SECONDS = 0.05  # for one pattern: some try without end
 MAX_STEPS = 20_000  # values that are tried
 MAX_CHARACTERS = 64 * 1024  # of the smallest value, as JSON
 FORMATS = {
@@ -110,7 +111,7 @@ class _Sampler:
         raise _NoneFits
 
     def _object(self, schema: Schema, inside: tuple[str, ...]) -> object:
-        properties, required = schema.get("properties", {}), schema.get("required", [])
+        properties, required = schema.get("properties", {}), frozenset(schema.get("required", ()))
         made = {name: self.value(properties[name], inside) for name in properties if name in required}
         for name in properties:
             if len(made) >= schema.get("minProperties", 0):
@@ -137,8 +138,11 @@ class _Sampler:
         if "pattern" not in schema:
             return self._text
         pattern = schema["pattern"]
-        if regex.fullmatch(pattern, json.dumps(self._text, ensure_ascii=False)[1:-1]):
-            return self._text
+        try:
+            if regex.fullmatch(pattern, json.dumps(self._text, ensure_ascii=False)[1:-1], timeout=MATCH_SECONDS):
+                return self._text
+        except TimeoutError:
+            pass  # then a text that is made of the pattern
         found: str = json.loads(f'"{smallest_match(pattern)}"')  # it is what JSON writes
         return found
 

@@ -13,10 +13,10 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
-from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from jsonschema_specifications import REGISTRY
 
+from engine.contents.bounded_validation import SCHEMA_OF_SCHEMAS, BoundedValidator, MatchBudget, bounded_matching
 from engine.contents.merging import Schema, Unsatisfiable, both
 from engine.contents.samples import smallest_value
 from engine.contents.scalars import integer, number, string
@@ -100,33 +100,10 @@ def _require_schema(root: object) -> None:
         raise _too_deep()
     if not isinstance(root, dict | bool):
         raise GrammarRefused(f"A schema is an object, not {type(root).__name__}.")
-    error = best_match(_OF_SCHEMAS.iter_errors(root))
+    error = best_match(SCHEMA_OF_SCHEMAS.iter_errors(root))
     if error is not None:
         where = _place(error.absolute_path)
         raise GrammarRefused(f"{where} is not a valid JSON schema: {error.message[:300]}.")
-
-
-def _metaschema() -> Schema:
-    """Return the schema of schemas in one piece: the published one, in seven that refer to each other, is ten times
-    slower to check with (0.5 ms for each schema within a schema).
-    """
-    vocabularies = "core applicator unevaluated validation meta-data format-annotation content".split()
-    parts = [REGISTRY.contents(f"https://json-schema.org/draft/2020-12/meta/{name}") for name in vocabularies]
-    return {
-        "type": ["object", "boolean"],
-        "properties": {name: _of_itself(each) for part in parts for name, each in part["properties"].items()},
-        "$defs": {name: _of_itself(each) for part in parts for name, each in part.get("$defs", {}).items()},
-    }
-
-
-def _of_itself(value: Any) -> Any:
-    """Return a part of the schema of schemas that refers to the one piece."""
-    if isinstance(value, dict):
-        return {"$ref": "#"} if "$dynamicRef" in value else {name: _of_itself(each) for name, each in value.items()}
-    return [_of_itself(each) for each in value] if isinstance(value, list) else value
-
-
-_OF_SCHEMAS = Draft202012Validator(_metaschema(), format_checker=Draft202012Validator.FORMAT_CHECKER)
 
 
 def _children(value: object) -> Iterator[object]:
@@ -144,7 +121,7 @@ class _Translation:
 
     def __init__(self, root: Schema | bool) -> None:
         self._root: Schema = root if isinstance(root, dict) else {} if root else {"enum": []}
-        self._validator = Draft202012Validator(self._root, registry=REGISTRY)
+        self._validator = BoundedValidator(self._root, registry=REGISTRY)
         self._names: dict[str, str] = {}  # of definitions, by reference
         self._waiting: list[str] = []
         self._nodes = 0
@@ -283,6 +260,7 @@ class _Translation:
     def _chosen(self, flat: Schema) -> list[object]:
         rest = {name: value for name, value in flat.items() if name != "enum"}
         validator = self._validator.evolve(schema=rest)
+        bounded_matching.set(MatchBudget())
         chosen = [value for value in flat["enum"] if validator.is_valid(value)]
         if not chosen:
             raise Unsatisfiable("none of its enum's values fits the rest of it")

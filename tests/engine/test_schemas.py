@@ -102,6 +102,39 @@ def test_two_references_to_one_definition_again_and_again_are_bounded(level: Any
         check_schema({"$ref": "#/$defs/d59", "$defs": {**definitions, "d0": {"type": "string"}}})
 
 
+@pytest.mark.parametrize(
+    ("beside", "reason"),
+    [
+        ({"pattern": "^(a|a)*$"}, "too long to match"),
+        ({"properties": {"a": {"$ref": "#/$defs/d40"}}}, "too large"),
+        ({"patternProperties": {"^(a|a)*$": {}}}, "patternProperties"),
+        ({"items": {"patternProperties": {"^(a|a)*$": {}}}}, "by pattern"),
+        ({"items": {"additionalProperties": False, "patternProperties": {"^(a|a)*$": {}}}}, "by pattern"),
+    ],
+)
+def test_what_stands_beside_an_enum_is_checked_in_bounded_time(beside: Schema, reason: str) -> None:
+    twice = {f"d{each}": {"allOf": [{"$ref": f"#/$defs/d{each - 1}"}] * 2} for each in range(1, 41)}
+    text = "a" * 40 + "b"
+    schema = {"enum": [text, {"a": 1}, [{text: 1}]], **beside, "$defs": {**twice, "d0": {"type": "integer"}}}
+    with pytest.raises(GrammarRefused, match=reason):
+        check_schema(schema)
+
+
+@pytest.mark.parametrize("pattern", ["(" * 4000 + ")" * 4000, "a{99999999999999999999999}", "a{1000000}", "(", "[b-a]"])
+def test_a_pattern_that_cannot_be_read_is_refused(pattern: str) -> None:
+    for schema in ({"type": "string", "pattern": pattern}, {"enum": ["a"], "pattern": pattern}):
+        with pytest.raises(GrammarRefused):
+            check_schema(schema)
+
+
+@pytest.mark.parametrize("times", ["1000000", "9" * 5000])
+def test_a_pattern_with_too_many_repetitions_is_not_compiled(times: str) -> None:
+    began = time.process_time()
+    with pytest.raises(GrammarRefused, match="repeats something"):
+        check_schema({"type": "string", "pattern": f"^a{{{times}}}$"})
+    assert time.process_time() - began < 0.5
+
+
 def test_two_long_enums_are_not_compared_value_by_value() -> None:
     many = [{"enum": list(range(5_000))}, {"enum": list(range(5_000, 0, -1))}]
     with pytest.raises(GrammarRefused, match="two long enums"):
