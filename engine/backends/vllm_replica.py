@@ -24,6 +24,7 @@ from engine.errors import (
 )
 from engine.formats.harmony.encoding import END
 from engine.formats.harmony.prompt import generation_start
+from engine.formats.harmony.shapes import Special, to_structural_tag
 from engine.grammar import TurnGrammar, TurnRules
 from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 
@@ -35,7 +36,7 @@ FLAGS = "start it with --tokens-only or --enable-scale-out"
 CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
 TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/input_processor.py, api_utils.py
 OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
-ONE_TOKEN = f'{{"type":"structural_tag","format":{{"type":"token","token":{END}}}}}'  # no model begins with it
+ONE_TOKEN = to_structural_tag([Special(END)])  # no model begins with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

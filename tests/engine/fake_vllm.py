@@ -217,7 +217,8 @@ class FakeVllm:
 
     async def _takes(self, stream: "_Stream", grammar: JsonObject, event: "Event") -> bool:
         """Whether the engine behind is to answer: a grammar of one token leaves it no choice."""
-        only, refusal = json.loads(grammar["structural_tag"])["format"], self.switches.grammar_refusal
+        only = json.loads(grammar["structural_tag"])["format"]["elements"][-1]
+        refusal = self.switches.grammar_refusal
         if not self.switches.takes_grammars:
             refusal, only = "Structured outputs requires a tokenizer", {"type": ""}
         if only["type"] == "token":

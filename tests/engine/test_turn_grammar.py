@@ -99,7 +99,7 @@ def test_special_tokens_as_text_are_text() -> None:
 def test_a_turn_goes_on_behind_what_was_sampled(behind: str, first: object) -> None:
     grammar = FORMAT.grammar(AUTO, encode_harmony(behind))
     assert grammar is not None
-    shape = json.loads(grammar.structural_tag)["format"]
+    _never, shape, *_ = json.loads(grammar.structural_tag)["format"]["elements"]
     while shape["type"] != "sequence":
         shape = shape["elements"][0]
     assert shape["elements"][0] == first

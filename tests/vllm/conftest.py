@@ -31,7 +31,6 @@ os.environ[SCRIPT_VARIABLE] = str(Path(tempfile.mkdtemp(prefix="respsite-vllm-")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; the dummy model needs a hundredth
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # else each of them takes the first core
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", "0")  # with a cache xgrammar 0.2.8 mixes up what follows header texts
 write_script(Path(os.environ[SCRIPT_VARIABLE]), SCRIPT)
 
 UNCLOSED = "Unclosed context <zmq"  # vLLM leaves it to the garbage collector

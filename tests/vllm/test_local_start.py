@@ -104,7 +104,7 @@ class TestClosingWhileItStarts:
     async def test_while_the_hub_does_not_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         asked, answer = threading.Event(), threading.Event()
 
-        def configure(model: str, options: Mapping[str, object]) -> tuple[object, object]:
+        def configure(*_: object) -> tuple[object, object]:
             asked.set()
             answer.wait(timeout=60)
             return None, None

@@ -16,13 +16,21 @@ from engine.contents.fitting import problem_of
 from engine.contents.lark_grammars import to_ebnf
 from engine.contents.patterns import without_dots
 from engine.contents.schemas import enforceable
-from engine.formats.harmony.encoding import SPECIAL_TOKENS
+from engine.formats.harmony.encoding import CHANNEL, CONSTRAIN, END, MESSAGE, SPECIAL_TOKENS, START
 from engine.grammar import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
 
 Step = int | bytes  # a special token, or the bytes of ordinary ones
 MAX_WHITESPACE = 16  # characters in a row between the parts of a JSON text: a model may repeat spaces without end
 
 _ANY_TEXT: dict[str, object] = {"type": "any_tokens", "exclude_tokens": list(SPECIAL_TOKENS)}
+_NEVER: dict[str, object] = {
+    "type": "sequence",
+    "elements": [
+        {"type": "regex", "pattern": r"[^\u0000-\U0010ffff]"},  # no character at all
+        _ANY_TEXT,
+        *({"type": "token", "token": token} for token in (CHANNEL, MESSAGE, END, START, CONSTRAIN)),
+    ],
+}
 
 
 class Shape(ABC):
@@ -208,9 +216,14 @@ def row(*parts: Shape) -> Shape:
 
 
 def to_structural_tag(shapes: Sequence[Shape]) -> str:
-    """Return what follows these shapes, one of them, as xgrammar's structural tag: JSON."""
-    shape = shapes[0] if len(shapes) == 1 else OneOf(tuple(shapes))
-    return orjson.dumps({"type": "structural_tag", "format": shape.tag()}).decode()
+    """Return what follows these shapes, one of them, as xgrammar's structural tag: JSON.
+
+    xgrammar (0.2.8) numbers the special tokens of a grammar as it meets them, and its cache takes rules of two grammars
+    for the same where their numbers are: a mask would then allow a wrong token. So each grammar begins with a choice
+    that can never be taken and has them all, in one order.
+    """
+    options = [_NEVER, *(shape.tag() for shape in shapes)]
+    return orjson.dumps({"type": "structural_tag", "format": {"type": "or", "elements": options}}).decode()
 
 
 def rest_of_content(content: Content, said: bytes) -> dict[str, object]:
