@@ -2,7 +2,6 @@
 
     async with FakeVllm({"say": "<|channel|>final<|message|>Hi<|return|>"}) as vllm:
         engine = VllmServerEngine(model=vllm.model, options={"urls": [vllm.url]})
-
 Its switches may be changed while it runs. What it says is copied from answers of vLLM 0.32.
 """
 
