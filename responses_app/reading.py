@@ -12,7 +12,7 @@ from typing import TypeVar
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.sizes import check_lengths, loads_bounded
 
-READ_AT_ONCE = 32 * 1024  # bytes; what is longer is read on a thread (parsed and validated in under 10 ms)
+READ_AT_ONCE = 4 * 1024  # bytes; what is longer is read on a thread: a schema takes up to 50 µs for each of its parts
 LONG_READS = 2  # at once in one process
 
 Result = TypeVar("Result")
