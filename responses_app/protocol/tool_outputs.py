@@ -81,7 +81,7 @@ def answered_already(call_id: str) -> ApiError:
 def not_waiting(response_id: str) -> ApiError:
     """The response does not wait for outputs: it was not asked to, or is ending (409)."""
     message = (
-        f"Response '{response_id[:80]}' does not wait for outputs of tools. Continue it with 'previous_response_id', "
-        f"or create responses with the header '{HEADER}: {WAIT}'."
+        f"Response '{response_id[:80]}' does not wait for outputs of tools, or has them all. Continue it with "
+        f"'previous_response_id'; responses wait that are created with the header '{HEADER}: {WAIT}'."
     )
     return ApiError(message, status=409, type="conflict_error", param="response_id")
