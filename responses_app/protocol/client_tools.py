@@ -163,6 +163,8 @@ def late_tools(items: Iterable[JsonObject]) -> list[JsonObject]:
 
 def _read(tool: JsonObject, at: str, namespace: str | None) -> list[ClientTool]:
     kind, name = tool.get("type"), tool.get("name")
+    if not isinstance(kind, str):
+        return []
     if kind in CLIENT_KINDS and namespace is None:
         return _of_kind(tool, at)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -176,7 +178,7 @@ def _read(tool: JsonObject, at: str, namespace: str | None) -> list[ClientTool]:
     parameters, form = tool.get("parameters"), tool.get("format")
     return [
         ClientTool(
-            type=str(kind),
+            type=kind,
             name=name,
             namespace=namespace,
             description=_text(tool.get("description")),

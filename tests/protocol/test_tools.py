@@ -2,6 +2,7 @@
 
 import pytest
 
+from responses_app.protocol.client_tools import read_tools
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.tools import EXECUTED_BY_CLIENTS, WEB_SEARCH
@@ -44,3 +45,8 @@ def test_tools_that_clients_execute_are_taken(kind: str) -> None:
     tools: list[JsonObject] = [{"type": kind, "name": "n", "own": {"a": 1}, **further}]
     (echoed,) = parse_create({"input": "hi", "tools": tools}).tools_json
     assert echoed.items() >= {"type": kind, "name": "n"}.items()
+
+
+@pytest.mark.parametrize("tool", [{"type": ["function"], "name": "f"}, {"type": {}, "name": "f"}, {"name": "f"}, {}])
+def test_a_late_tool_whose_type_is_not_a_text_is_left_out(tool: JsonObject) -> None:
+    assert read_tools([tool]) == []
