@@ -34,7 +34,7 @@ def written(tree: Tree) -> str:
             return f"(?:{written(part)}){bounds}"
         case Choice(options):
             return f"(?:{'|'.join(map(written, options))})"
-    raise AssertionError(f"{tree.name} is no part of a regular expression")
+    raise AssertionError(f"{tree.name} is not a part of a regular expression")
 
 
 def _character(ranges: Ranges) -> str:

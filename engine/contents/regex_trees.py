@@ -84,7 +84,7 @@ def smallest_match(pattern: str) -> str:
 def _smallest(tree: Tree) -> str:
     match tree:
         case Rule(name):
-            raise AssertionError(f"{name} is no part of a regular expression")
+            raise AssertionError(f"{name} is not a part of a regular expression")
         case OneCharacter(ranges):
             return nice_character(ranges)
         case Sequence(parts):

@@ -2,7 +2,7 @@
 
     a client's schema ── enforceable() ──> a schema without `allOf`, `oneOf`, siblings of `$ref`, …, or GrammarRefused
 
-xgrammar passes over what it does not know, so a schema as it comes is no guarantee: `{"$ref": …, "minimum": 3}` would
+xgrammar passes over what it does not know, so no schema can be taken as it comes: `{"$ref": …, "minimum": 3}` would
 let 1 pass. What comes out of here is at least as strict as what went in, and in the form that xgrammar holds to (the
 tests let it write values and check them against the schema as it came). What has no such form is refused.
 """

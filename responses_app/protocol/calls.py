@@ -63,11 +63,16 @@ def calls_of(items: Iterable[JsonObject]) -> Iterator[Call]:
     return (call for item in items if (call := call_of(item)) is not None)
 
 
+def no_call(call_id: str) -> bool:
+    """Say that a call is not there: what a request that continues nothing knows of calls."""
+    return False
+
+
 def open_calls(
     items: Iterable[JsonObject],
     *,
     known: Mapping[str, str] | None = None,
-    made: Callable[[str], bool] = lambda _: False,
+    made: Callable[[str], bool] = no_call,
     free: Collection[str] = (),
 ) -> dict[str, str]:
     """Return the calls that must be answered and are not, by their ids, with the types of their items.
@@ -109,7 +114,7 @@ def check_outputs(
     before: Sequence[JsonObject],
     known: Mapping[str, str],
     free: Collection[str],
-    made: Callable[[str], bool] = lambda _: False,
+    made: Callable[[str], bool] = no_call,
 ) -> None:
     """Raise `ApiError` for outputs among a request's items that answer nothing, and for calls without an output.
 

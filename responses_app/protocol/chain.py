@@ -39,7 +39,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
-from responses_app.protocol.calls import calls_of, open_calls
+from responses_app.protocol.calls import calls_of, no_call, open_calls
 from responses_app.protocol.client_tools import late_tools
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.public_ids import PublicId
@@ -138,6 +138,10 @@ class ChainLink:
         links = reversed(list(self.lineage()))
         return [tool for link in links for tool in link.late_tools]
 
+    def has_call(self, call_id: str) -> bool:
+        """Whether this chain has a call."""
+        return self.call_name(call_id) is not None
+
     def call_name(self, call_id: str) -> str | None:
         """Return the name of the function that `call_id` called in this chain, else None."""
         return next((link.calls[call_id] for link in self.lineage() if call_id in link.calls), None)
@@ -184,7 +188,7 @@ def new_link(
     awaited = open_calls(
         items,
         known=parent.awaited if parent else {},
-        made=lambda call_id: parent is not None and parent.call_name(call_id) is not None,
+        made=parent.has_call if parent else no_call,
         free=free,
     )
     return replace(link, awaited=awaited, late_tools=late_tools(items))

@@ -11,7 +11,7 @@ from engine.backends.base import BaseEngine
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, UnreadableMessage, as_tokens
 from engine.grammar import AnyText
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions
-from responses_app.protocol.calls import check_outputs
+from responses_app.protocol.calls import check_outputs, no_call
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.client_tools import ClientTools, late_tools, read_tools
 from responses_app.protocol.compaction import digest
@@ -128,7 +128,7 @@ def _check_outputs(context: Context, tools: ClientTools) -> None:
         context.own.raw,
         before=context.before.raw,
         known=parent.awaited if parent else {},
-        made=lambda call_id: parent is not None and parent.call_name(call_id) is not None,
+        made=parent.has_call if parent else no_call,
         free=[tool.called for tool in tools if tool.is_async],
     )
 
