@@ -6,7 +6,8 @@ EngineError                    anything an engine raises on purpose
 ├── EngineOverloaded           no room for this request now; try again after `retry_after` seconds
 ├── PromptTooLong              prompt and reserved output do not fit `max_model_len`
 ├── GrammarRefused             the engine cannot hold a model to this grammar: a schema or grammar of the request's
-└── GenerationFailed           this one generation broke; others go on
+├── GenerationFailed           this one generation broke; others go on
+└── GrammarBroken              what was sampled is not what the grammar allows, so the generation was ended
 """
 
 
@@ -53,3 +54,7 @@ class GrammarRefused(EngineError):
 
 class GenerationFailed(EngineError):
     """This one generation broke; the engine and other generations go on."""
+
+
+class GrammarBroken(EngineError):
+    """What was sampled is not what its grammar allows, so the generation was ended; others go on."""

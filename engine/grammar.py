@@ -70,8 +70,10 @@ class TurnGrammar:
     """Rules in the words of a model's format.
 
     `structural_tag` is JSON as xgrammar reads it, at the level of tokens: vLLM takes it as it is. Engines without a
-    model read the `rules`.
+    model read the `rules`. `loose`: it begins in the middle of a content that has a rule, and lets that one go on as
+    any text; whether it fits is to be asked once it has ended (`ModelFormat.problem_of`).
     """
 
     rules: TurnRules
     structural_tag: str
+    loose: bool = False

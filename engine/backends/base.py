@@ -45,7 +45,7 @@ class BaseEngine(ABC):
 
         Closing the generator (or cancelling the task inside it) aborts the generation in the engine.
         Raises `EngineUnavailable`, `EngineOverloaded`, `PromptTooLong`, `GrammarRefused` before the first chunk, and
-        `EngineUnavailable` or `GenerationFailed` between chunks.
+        `EngineUnavailable`, `GenerationFailed` or `GrammarBroken` between chunks.
         """
 
     async def health(self) -> None:  # noqa: B027 - healthy unless a backend knows better

@@ -3,13 +3,16 @@
 import json
 
 from engine.backends.demo_functions import Hints
-from engine.contents.derivations import smallest_derivation
+from engine.contents.derivations import derives, smallest_derivation
 from engine.contents.fitting import problem_of
 from engine.contents.regex_trees import smallest_match
 from engine.contents.samples import smallest_value
 from engine.contents.schemas import enforceable
 from engine.errors import GrammarRefused
 from engine.grammar import AnyObject, AnyText, Content, JsonSchema, Lark, Regex, TurnRules
+
+_PATCH = "*** Begin Patch\n"
+_HARMLESS = f"{_PATCH}*** Add File: example.txt\n+example\n*** End Patch"  # the smallest patch deletes a file
 
 
 def make_content(content: Content, hints: Hints, wanted: str = "") -> str:
@@ -26,7 +29,8 @@ def make_content(content: Content, hints: Hints, wanted: str = "") -> str:
         case Regex(pattern):
             return smallest_match(pattern)
         case Lark(grammar):
-            return smallest_derivation(grammar)
+            smallest = smallest_derivation(grammar)
+            return _HARMLESS if smallest.startswith(_PATCH) and derives(grammar, _HARMLESS) else smallest
 
 
 def require_makeable(rules: TurnRules) -> None:

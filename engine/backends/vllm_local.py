@@ -132,12 +132,13 @@ class VllmEngine(BaseEngine):
         if prompt_tokens >= self._max_model_len:
             raise PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=self._max_model_len)
         try:
-            room = self._max_model_len - prompt_tokens
+            room, top_logprobs = self._max_model_len - prompt_tokens, request.sampling.top_logprobs
+            constrained = request.grammar is not None
             params = sampling_params(request.sampling, room=room, grammar=request.grammar)
             outputs = llm.generate(rendered(llm, request), params, request.request_id, priority=request.priority)
             async with aclosing(outputs):  # closing it aborts in the engine core
                 async for output in outputs:
-                    yield chunk_of(output, request.sampling.top_logprobs)
+                    yield chunk_of(output, top_logprobs, constrained=constrained)
         except EngineError:
             raise
         except Exception as error:

@@ -3,16 +3,28 @@
 from collections.abc import Mapping
 from typing import Any
 
-from engine.errors import GenerationFailed
+from engine.errors import GenerationFailed, GrammarBroken
 from engine.types import FinishReason, TokenChunk, TokenLogprob
 
 FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
+FAILED = "error"  # vLLM's own, for an error of its own; above all for a token that a grammar rejects
+# vLLM masks what a grammar forbids, so this is a fault of the server's, never of a request.
+REJECTED = (
+    "Where vLLM's log says 'grammar rejected tokens', a token came past the grammar's mask: leave out logits "
+    "processors, speculative decoding and a tokenizer of your own, or report it with that line"
+)
 
-def chunk_of(output: Any, top_logprobs: int | None) -> TokenChunk:
-    """Return what a `RequestOutput` adds to the ones before it. Raises `GenerationFailed` for an unknown end."""
+
+def chunk_of(output: Any, top_logprobs: int | None, *, constrained: bool = False) -> TokenChunk:
+    """Return what a `RequestOutput` adds to the ones before it.
+
+    Raises `GenerationFailed` for an unknown end, `GrammarBroken` for a failure of a `constrained` one.
+    """
     (completion,) = output.outputs
     finish = completion.finish_reason
+    if finish == FAILED and constrained:
+        raise GrammarBroken(f"vLLM ended the generation with {finish!r}. {REJECTED}.")
     if finish is not None and finish not in FINISH_REASONS:
         raise GenerationFailed(f"vLLM ended the generation with {finish!r}.")
     logprobs = None

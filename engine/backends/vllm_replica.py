@@ -12,6 +12,7 @@ from uuid import uuid4
 import orjson
 
 from engine.backends.vllm_client import VllmClient
+from engine.backends.vllm_outputs import REJECTED
 from engine.backends.vllm_wire import COMPLETIONS, GENERATE, Refusal, TokenStream, Wire, shown
 from engine.errors import (
     EngineConfigurationError,
@@ -19,6 +20,7 @@ from engine.errors import (
     EngineOverloaded,
     EngineUnavailable,
     GenerationFailed,
+    GrammarBroken,
     GrammarRefused,
     PromptTooLong,
 )
@@ -36,6 +38,7 @@ FLAGS = "start it with --tokens-only or --enable-scale-out"
 CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
 TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/input_processor.py, api_utils.py
 OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
+FAILED = "Internal server error"  # what a vLLM server says where its engine ended a generation with an error
 ONE_TOKEN = to_structural_tag([Special(END)])  # no model begins with it
 
 
@@ -180,6 +183,8 @@ class Replica:
             return EngineUnavailable(problem)
         if error.status in (500, 502, 504):
             self.doubt()
+        if begun and request.grammar is not None and error.text == FAILED:
+            return GrammarBroken(f"{problem}. {REJECTED}.")
         return GenerationFailed(problem) if begun else self._refused(error, problem, len(request.prompt_token_ids))
 
     def _refused(self, refusal: Refusal, problem: str, prompt_tokens: int) -> EngineError:

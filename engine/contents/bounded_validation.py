@@ -1,63 +1,59 @@
 """Checks values against schemas that clients send, in bounded time.
 
-jsonschema follows every reference as often as it stands there, and matches patterns with Python's `re`, which may try
-without end and holds the interpreter's lock all the while. Both are bounded here; `GrammarRefused` says so.
+jsonschema follows every reference as often as it stands there, compares all items with each other to find two that are
+the same, and matches patterns with Python's `re`, which may try without end and holds the interpreter's lock all the
+while. All that is counted here (see `Budget`); `GrammarRefused` says so.
 """
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
-import regex
 from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 from jsonschema_specifications import REGISTRY
 
+from engine.contents.budget import Budget, frozen, length, size
+from engine.contents.references import target
 from engine.errors import GrammarRefused
 
-MAX_REFERENCES = 20_000  # that are followed
-MATCH_SECONDS = 0.5  # for all patterns
+KEYWORD, REFERENCE = 6, 25  # what looking at one takes, in parts of a budget
 
-
-class MatchBudget:
-    """What one check may take."""
-
-    def __init__(self) -> None:
-        self._references = 0
-        self._until = time.monotonic() + MATCH_SECONDS
-
-    def follow(self) -> None:
-        """Count a reference; raises `GrammarRefused`."""
-        self._references += 1
-        if self._references > MAX_REFERENCES:
-            raise GrammarRefused("The schema is too large once its references and combinations are resolved.")
-
-    def matches(self, pattern: str, text: str) -> bool:
-        """Whether a pattern is found in a text; raises `GrammarRefused`."""
-        try:
-            left = max(self._until - time.monotonic(), 0.001)
-            return regex.search(pattern, text, timeout=left, concurrent=True) is not None
-        except TimeoutError:
-            raise GrammarRefused(f"A pattern takes too long to match a value of an enum: {pattern[:200]!r}.") from None
-        except (regex.error, RecursionError, OverflowError):
-            raise GrammarRefused(f"The regular expression {pattern[:200]!r} cannot be read.") from None
-
-
-bounded_matching: ContextVar[MatchBudget] = ContextVar("bounded_matching")
+budget: ContextVar[Budget] = ContextVar("budget")  # of the schema that is being checked
 
 Errors = Iterator[ValidationError]
 
 
 def _pattern(_: Any, pattern: str, instance: object, __: object) -> Errors:
-    if isinstance(instance, str) and not bounded_matching.get().matches(pattern, instance):
+    if isinstance(instance, str) and not budget.get().matches(pattern, instance):
         yield ValidationError("it does not match")
 
 
-def _ref(validator: Any, reference: str, instance: object, schema: object) -> Errors:
-    bounded_matching.get().follow()
-    yield from Draft202012Validator.VALIDATORS["$ref"](validator, reference, instance, schema) or ()
+def _ref(validator: Any, reference: str, instance: object, _: object) -> Errors:
+    """Follow a reference as the translation does: jsonschema's own way breaks down where references go in circles."""
+    budget.get().take(REFERENCE)
+    yield from validator.descend(instance, target(budget.get().root, reference))
+
+
+def _enum(_: Any, values: list[object], instance: object, __: object) -> Errors:
+    budget.get().take(size(values) + size(instance))
+    if frozen(instance) not in set(map(frozen, values)):
+        yield ValidationError("it is another value")
+
+
+def _const(_: Any, value: object, instance: object, schema: object) -> Errors:
+    return _enum(_, [value], instance, schema)
+
+
+def _unique(_: Any, wanted: bool, instance: object, __: object) -> Errors:
+    if wanted and isinstance(instance, list) and len(set(map(frozen, instance))) < len(instance):
+        yield ValidationError("it has the same value twice")
+
+
+def _unique_counted(_: Any, wanted: bool, instance: object, schema: object) -> Errors:
+    budget.get().take(size(instance))
+    return _unique(_, wanted, instance, schema)
 
 
 def _additional(validator: Any, extra: object, instance: object, schema: Any) -> Errors:
@@ -70,17 +66,37 @@ def _refused(*_: object) -> NoReturn:
     raise GrammarRefused("Of a schema beside an enum, names of properties by pattern cannot be enforced.")
 
 
-BoundedValidator: Any = extend(
-    Draft202012Validator,
-    {
-        "pattern": _pattern,
-        "$ref": _ref,
-        "$dynamicRef": _refused,
-        "additionalProperties": _additional,
-        "patternProperties": _refused,
-        "unevaluatedProperties": _refused,
-    },
-)
+def _counted(check: Callable[..., Any]) -> Callable[..., Errors]:
+    def counted(validator: Any, value: object, instance: object, schema: object) -> Errors:
+        left = budget.get()
+        left.take(KEYWORD * (1 + length(value)) + length(instance))
+        with left.deeper():
+            yield from check(validator, value, instance, schema) or ()
+
+    return counted
+
+
+_CHECKS: dict[str, Callable[..., Any]] = {
+    **Draft202012Validator.VALIDATORS,
+    "pattern": _pattern,
+    "$ref": _ref,
+    "enum": _enum,
+    "const": _const,
+    "uniqueItems": _unique_counted,
+    "$dynamicRef": _refused,
+    "additionalProperties": _additional,
+    "patternProperties": _refused,
+    "unevaluatedProperties": _refused,
+}
+BoundedValidator: Any = extend(Draft202012Validator, {name: _counted(check) for name, check in _CHECKS.items()})
+
+
+def _evolve(self: Any, **changes: Any) -> Any:
+    """Return a validator with changes, and always a bounded one: `$schema` in a part would ask for another class."""
+    return BoundedValidator(**{"schema": self.schema, "_resolver": self._resolver, **changes})
+
+
+BoundedValidator.evolve = _evolve
 
 
 def _metaschema() -> dict[str, Any]:
@@ -104,4 +120,6 @@ def _of_itself(value: Any) -> Any:
 
 
 _FORMATS = [name for name in Draft202012Validator.FORMAT_CHECKER.checkers if name != "regex"]  # `scalars` reads those
-SCHEMA_OF_SCHEMAS = Draft202012Validator(_metaschema(), format_checker=FormatChecker(_FORMATS))
+SCHEMA_OF_SCHEMAS = extend(Draft202012Validator, {"uniqueItems": _unique})(
+    _metaschema(), format_checker=FormatChecker(_FORMATS)
+)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from engine.contents.lark_reading import START, Rules, read
-from engine.contents.regex_trees import Choice, OneCharacter, Repeat, Rule, Sequence, Tree, nice_character
+from engine.contents.regex_trees import Choice, OneCharacter, Repeat, Rule, Sequence, Tree, nice_character, parse
 from engine.errors import GrammarRefused
 
 MAX_CHARACTERS = 64 * 1024  # of a text that is derived
@@ -13,6 +13,11 @@ MAX_STEPS = 500_000  # parts of rules that are looked at: a second
 def derives(grammar: str, text: str) -> bool:
     """Whether a Lark grammar derives a text; raises `GrammarRefused` where it cannot be read."""
     return len(text) in _Matcher(read(grammar), text).rule(START, 0)
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a regular expression matches a text as a whole, without compiling it: that may take gigabytes."""
+    return len(text) in _Matcher({}, text).after(parse(pattern), {0})
 
 
 def smallest_derivation(grammar: str) -> str:
@@ -105,7 +110,7 @@ class _Matcher:
         found = here[name] = set()
         self._open.add((name, begin))
         while True:  # a rule that begins with itself needs what was found for it before
-            new = self._after(self._rules[name], {begin})
+            new = self.after(self._rules[name], {begin})
             if new <= found:
                 break
             found |= new
@@ -114,7 +119,8 @@ class _Matcher:
         self._open.remove((name, begin))
         return found
 
-    def _after(self, tree: Tree, begins: set[int]) -> set[int]:
+    def after(self, tree: Tree, begins: set[int]) -> set[int]:
+        """Return where a tree's derivations end that begin at one of `begins`."""
         match tree:
             case Rule(name):
                 return {end for begin in begins for end in self.rule(name, begin)}
@@ -122,19 +128,21 @@ class _Matcher:
                 return {at + 1 for at in begins if at < len(self._text) and _is_in(ord(self._text[at]), ranges)}
             case Sequence(parts):
                 for part in parts:
-                    begins = self._after(part, begins)
+                    begins = self.after(part, begins)
                 return begins
             case Choice(options):
-                return {end for option in options for end in self._after(option, begins)}
+                return {end for option in options for end in self.after(option, begins)}
             case Repeat():
                 return self._repeated(tree, begins)
 
     def _repeated(self, tree: Repeat, begins: set[int]) -> set[int]:
         for _ in range(tree.least):
-            begins = self._after(tree.part, begins)
+            before, begins = begins, self.after(tree.part, begins)
+            if begins == before:  # nothing, or what may be empty: so it stays
+                break
         found, fresh = set(begins), begins
         for _ in range(len(self._text) if tree.most is None else tree.most - tree.least):
-            fresh = self._after(tree.part, fresh) - found
+            fresh = self.after(tree.part, fresh) - found
             if not fresh:
                 break
             found |= fresh

@@ -4,11 +4,10 @@ import json
 from functools import lru_cache
 
 import regex
-from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
-from jsonschema_specifications import REGISTRY
-from referencing.exceptions import Unresolvable
 
+from engine.contents.bounded_validation import BoundedValidator, budget
+from engine.contents.budget import Budget
 from engine.contents.derivations import derives
 from engine.errors import GrammarRefused
 from engine.grammar import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
@@ -38,9 +37,9 @@ def _problem_of_json(schema: object, text: bytes) -> str | None:
     except (ValueError, RecursionError) as error:
         return f"{_shown(text)} is not JSON: {error}"
     try:
-        validator = Draft202012Validator(schema, registry=REGISTRY)  # which knows the drafts, and fetches nothing
-        found = best_match(validator.iter_errors(value))
-    except (Unresolvable, RecursionError) as error:
+        budget.set(Budget(schema))
+        found = best_match(BoundedValidator(schema).iter_errors(value))
+    except (GrammarRefused, RecursionError) as error:
         return f"the schema cannot be used: {error}"
     return None if found is None else f"{_shown(text)} does not fit its schema: {found.message[:MAX_SHOWN]}"
 

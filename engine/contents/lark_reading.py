@@ -12,24 +12,29 @@ from ast import literal_eval
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from lark import Token
 from lark.exceptions import LarkError
 from lark.grammar import NonTerminal, Terminal
-from lark.load_grammar import load_grammar
+from lark.load_grammar import _parse_grammar, load_grammar
 
+from engine.contents.patterns import check_weight
 from engine.contents.regex_trees import Choice, OneCharacter, Repeat, Rule, Sequence, Tree, complement, parse
+from engine.contents.sharing import CHARACTER, current_share
 from engine.errors import GrammarRefused
 
 MAX_CHARACTERS = 64 * 1024  # of a grammar
 MAX_PARTS = 20_000  # of all its rules together
+MAX_TERMINALS = 50_000  # parts of all terminals together, each with those that it is made of
 MAX_REPETITIONS = 10_000  # of one part
 START = "start"
 IGNORED = "%ignore"  # the name of what may stand between terminals
 
-_IMPORT = re.compile(r"^\s*%import\s+(?!common\b)", re.MULTILINE)  # all else would be read from files
-_UNKNOWN = re.compile(r"^\s*%(?:declare|override|extend)\b", re.MULTILINE)
+_IMPORT = re.compile(r"^[^\S\n]*%import\s+(?!\s|common\b)", re.MULTILINE)  # all else would be read from files
+_MANY_LINES = re.compile(r"\n(?:[^\S\n]*\n){100}")
+_UNKNOWN = re.compile(r"^[^\S\n]*%(?:declare|override|extend)\b", re.MULTILINE)
 Rules = Mapping[str, Tree]
 
 
@@ -38,17 +43,42 @@ def read(grammar: str) -> Rules:
     """Return the trees of a grammar's rules, by their names; raises `GrammarRefused`."""
     if len(grammar) > MAX_CHARACTERS:
         raise GrammarRefused(f"The grammar has {len(grammar)} characters; at most {MAX_CHARACTERS} are allowed.")
+    current_share().take(CHARACTER * len(grammar))
     if _IMPORT.search(grammar) or _UNKNOWN.search(grammar):
         raise GrammarRefused("The grammar may import from 'common' only, and have no %declare, %override or %extend.")
+    if _MANY_LINES.search(grammar):
+        raise GrammarRefused("The grammar has more than 100 empty lines in a row, which takes long to read.")
     try:
+        _refuse_large_terminals(_parse_grammar(grammar, "<string>"))  # type: ignore[no-untyped-call]
         loaded, _ = load_grammar(grammar, "<string>", [], False)  # type: ignore[no-untyped-call]
+    except CycleError:
+        raise GrammarRefused("The grammar has a terminal that is made of itself: make it a rule.") from None
     except (LarkError, RecursionError, OverflowError, ValueError, AssertionError) as error:
         reason = " ".join(str(error).split())[:300]
         raise GrammarRefused(f"The grammar is not Lark that can be read: {reason or type(error).__name__}") from error
     try:
-        return _Reader(loaded).rules()
+        rules = _Reader(loaded).rules()
+        check_weight(Sequence(tuple(rules.values())))
+        return rules
     except RecursionError:
         raise GrammarRefused("The grammar is nested too deeply.") from None
+
+
+def _refuse_large_terminals(grammar: Any) -> None:
+    """Raise `GrammarRefused` where terminals are made of terminals that are made of terminals, …: lark writes them out.
+
+    Raises `CycleError` where one is made of itself.
+    """
+    bodies = {str(each.children[0]): each for each in grammar.children if each.data == "term"}
+    parts = {name: list(body.scan_values(lambda value: True)) for name, body in bodies.items()}
+    uses = {name: [str(each.name) for each in found if isinstance(each, Terminal)] for name, found in parts.items()}
+    sizes: dict[str, int] = {}
+    for name in TopologicalSorter(uses).static_order():
+        sizes[name] = len(parts.get(name, ())) + sum(sizes[each] for each in uses.get(name, ()))
+    if sum(sizes.values()) > MAX_TERMINALS:
+        raise GrammarRefused(
+            f"The grammar's terminals have more than {MAX_TERMINALS} parts, once they are written out."
+        )
 
 
 @dataclass(slots=True)

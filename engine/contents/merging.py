@@ -4,11 +4,11 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
+from engine.contents.budget import frozen
 from engine.errors import GrammarRefused
 
 Schema = dict[str, Any]
 MAX_BRANCHES = 256  # of the product of two `anyOf`
-MAX_PAIRS = 10_000  # of the values of two enums, which are compared one by one
 LARGER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")  # the larger one holds for both
 SMALLER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 
@@ -45,7 +45,7 @@ def _merged(name: str, one: Any, other: Any) -> Any:
 
 
 def _required(one: list[str], other: list[str]) -> list[str]:
-    return [*one, *(each for each in other if each not in one)]
+    return list(dict.fromkeys((*one, *other)))
 
 
 def _any_of(one: list[object], other: list[object]) -> list[object]:
@@ -64,17 +64,11 @@ def _types(one: object, other: object) -> list[str]:
 
 
 def _enum(one: list[object], other: list[object]) -> list[object]:
-    if len(one) * len(other) > MAX_PAIRS:
-        raise GrammarRefused("The schema combines two long enums: write down the values that both have.")
-    found = [value for value in one if any(_same(value, each) for each in other)]
+    its = set(map(frozen, other))
+    found = [value for value in one if frozen(value) in its]
     if not found:
         raise Unsatisfiable("two enums have no value in common")
     return found
-
-
-def _same(one: object, other: object) -> bool:
-    """Compare as JSON does: true is not 1."""
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _all_of(one: object, other: object) -> object:

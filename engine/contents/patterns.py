@@ -4,10 +4,13 @@ import re
 
 import regex
 
+from engine.contents.regex_trees import Tree, parse, weight
+from engine.contents.sharing import CHARACTER, current_share
 from engine.errors import GrammarRefused
 
 MAX_CHARACTERS = 8192
 MAX_REPETITIONS = 10_000  # of one {n,m}
+MAX_WEIGHT = 40_000  # of all, once they are written out: `regex` takes 300 bytes for each part, or more
 
 _UNKNOWN = (
     (re.compile(r"\(\?(?:=|!|<=|<!)"), "looks around"),
@@ -18,7 +21,7 @@ _UNKNOWN = (
     (re.compile(r"[+*?}]\+"), "is possessive"),
     (re.compile(r"\[\[:"), "has a POSIX class"),
 )
-_ESCAPED_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_ESCAPED_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\Z)", re.DOTALL)  # an open one to the end: in one go
 _ESCAPED_OR_CLASS_OR_DOT = re.compile(rf"{_ESCAPED_OR_CLASS.pattern}|\.", re.DOTALL)
 _REPETITION = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
@@ -31,6 +34,7 @@ def check_regex(pattern: str) -> None:
         raise GrammarRefused(
             f"The regular expression has {len(pattern)} characters; at most {MAX_CHARACTERS} are allowed."
         )
+    current_share().take(CHARACTER * len(pattern))
     bare = _ESCAPED_OR_CLASS.sub(lambda found: "" if found[0].startswith("[") else found[0], pattern)
     plain = bare.replace("\\\\", "")
     for unknown, what in _UNKNOWN:
@@ -45,9 +49,18 @@ def check_regex(pattern: str) -> None:
     if any(_is_too_many(bound) for found in _REPETITION.findall(inner) for bound in found if bound):
         raise GrammarRefused(f"The regular expression repeats something more than {MAX_REPETITIONS} times.")
     try:
-        regex.compile(pattern)  # a{1000000} would take 2 s and 250 MB
+        check_weight(parse(pattern))
+        regex.compile(pattern)  # a{1000000} would take 2 s and 250 MB, and (a?b?c?){10000} as much
     except (regex.error, RecursionError, OverflowError) as error:
         raise GrammarRefused(f"The regular expression {pattern[:100]!r} cannot be read: {error}.") from error
+
+
+def check_weight(tree: Tree) -> None:
+    """Raise `GrammarRefused` for a tree that gets very large where what it repeats is written out."""
+    if weight(tree) > MAX_WEIGHT:
+        raise GrammarRefused(
+            f"What is repeated, of more than one character, has more than {MAX_WEIGHT} parts once it is written out."
+        )
 
 
 def _is_too_many(bound: str) -> bool:

@@ -23,6 +23,8 @@ _CATEGORIES: dict[Any, tuple[bool, Ranges]] = {  # as xgrammar reads them: of AS
     _constants.CATEGORY_NOT_SPACE: (True, ((9, 13), (32, 32))),
 }
 LAST = 0x10FFFF  # the largest code point
+_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\Z)", re.DOTALL)
+_FUTURE = re.compile(r"\\.|[\[&~|]", re.DOTALL)
 _SURROGATES = (0xD800, 0xDFFF)  # no text has them
 
 
@@ -70,10 +72,30 @@ def parse(pattern: str, flags: str = "") -> Tree:
     """Return a regular expression as a tree; raises `GrammarRefused` for what has none (`\\b`, what looks around)."""
     try:
         value = sum((getattr(re, flag.upper()) for flag in flags if flag in "imsx"), re.RegexFlag(0))
-        parsed = _parser.parse(re.sub(r"\(\?<(?![=!])", "(?P<", pattern), int(value))
+        parsed = _parser.parse(_CLASS.sub(_quiet, re.sub(r"\(\?<(?![=!])", "(?P<", pattern)), int(value))
     except (re.error, RecursionError, OverflowError) as error:
         raise GrammarRefused(f"The regular expression {pattern[:100]!r} cannot be read: {error}.") from error
     return _Reader(pattern, parsed.state.flags).sequence(parsed)
+
+
+def _quiet(found: re.Match[str]) -> str:
+    """Return a class in which `re` sees no sets of its future: it would write a warning for each to the log."""
+    text = found[0]
+    if not text.startswith("["):
+        return text
+    return "[" + _FUTURE.sub(lambda each: each[0] if len(each[0]) > 1 else f"\\{each[0]}", text[1:]).replace(
+        "--", "-\\-"
+    )
+
+
+def weight(tree: Tree) -> int:
+    """Return how many parts a tree has once what it repeats is written out; a repeated character is one part."""
+    match tree:
+        case Sequence(parts) | Choice(parts):
+            return 1 + sum(map(weight, parts))
+        case Repeat(part, least, most) if not isinstance(part, OneCharacter):
+            return 1 + weight(part) * max(least, most or 1)
+    return 1
 
 
 def smallest_match(pattern: str) -> str:

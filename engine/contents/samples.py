@@ -4,13 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import regex
-
+from engine.contents.derivations import matches
 from engine.contents.merging import Schema
 from engine.contents.regex_trees import smallest_match
 from engine.errors import GrammarRefused
 
-MATCH_SECONDS = 0.05  # for one pattern: some try without end
 MAX_STEPS = 20_000  # values that are tried
 MAX_CHARACTERS = 64 * 1024  # of the smallest value, as JSON
 FORMATS = {
@@ -138,11 +136,8 @@ class _Sampler:
         if "pattern" not in schema:
             return self._text
         pattern = schema["pattern"]
-        try:
-            if regex.fullmatch(pattern, json.dumps(self._text, ensure_ascii=False)[1:-1], timeout=MATCH_SECONDS):
-                return self._text
-        except TimeoutError:
-            pass  # then a text that is made of the pattern
+        if matches(pattern, json.dumps(self._text, ensure_ascii=False)[1:-1]):
+            return self._text
         found: str = json.loads(f'"{smallest_match(pattern)}"')  # it is what JSON writes
         return found
 

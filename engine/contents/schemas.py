@@ -10,21 +10,22 @@ tests let it write values and check them against the schema as it came). What ha
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from itertools import combinations
-from typing import Any
 
 from jsonschema.exceptions import best_match
-from jsonschema_specifications import REGISTRY
 
-from engine.contents.bounded_validation import SCHEMA_OF_SCHEMAS, BoundedValidator, MatchBudget, bounded_matching
+from engine.contents.alternatives import all_exclude_each_other, alternative
+from engine.contents.bounded_validation import SCHEMA_OF_SCHEMAS, BoundedValidator, budget
+from engine.contents.budget import Budget, size, width
 from engine.contents.merging import Schema, Unsatisfiable, both
+from engine.contents.references import DEFINITION, refuse_circles, target
 from engine.contents.samples import smallest_value
 from engine.contents.scalars import integer, number, string
+from engine.contents.sharing import CHARACTER
 from engine.errors import GrammarRefused
 
 MAX_BYTES = 128 * 1024  # of a schema
 MAX_DEPTH = 48  # objects and lists in each other: xgrammar under vLLM takes 64
-MAX_NODES = 20_000  # schemas within a schema, once `allOf` and its like are resolved
+MAX_OUTCOME = 512 * 1024  # characters of what is made of it
 MAX_BRANCHES = 256  # of one `anyOf`, once nested ones are multiplied
 REFUSED = {
     "not": "forbids values",
@@ -65,7 +66,7 @@ def check_schema(schema: object) -> None:
     enforceable(_written(schema))
 
 
-@lru_cache(maxsize=256)  # of at most `MAX_BYTES` each: the tools of the agents that are busy
+@lru_cache(maxsize=128)  # the tools of the agents that are busy; at most 80 MiB, with `MAX_BYTES` and `MAX_OUTCOME`
 def enforceable(schema: str) -> str:
     """Return a schema, as JSON, in the words that xgrammar enforces, as JSON; raises `GrammarRefused`."""
     if len(schema) > MAX_BYTES:
@@ -73,8 +74,23 @@ def enforceable(schema: str) -> str:
     root = json.loads(schema)
     _require_schema(root)
     translated = _Translation(root).whole()
+    outcome = _written_out(translated)
     smallest_value(translated)  # raises where no finite value fits
-    return json.dumps(translated, ensure_ascii=False, separators=(",", ":"))
+    return outcome
+
+
+def _written_out(schema: Schema) -> str:
+    """Write the outcome, but not where it is long: a few long texts, many times each, make gigabytes."""
+    parts, length = [], 0
+    for part in json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).iterencode(schema):
+        parts.append(part)
+        length += len(part)
+        if length > MAX_OUTCOME:
+            raise GrammarRefused(
+                "The schema is too large once its references and combinations are resolved: it has more than "
+                f"{MAX_OUTCOME} characters then."
+            )
+    return "".join(parts)
 
 
 def _written(schema: object) -> str:
@@ -121,10 +137,11 @@ class _Translation:
 
     def __init__(self, root: Schema | bool) -> None:
         self._root: Schema = root if isinstance(root, dict) else {} if root else {"enum": []}
-        self._validator = BoundedValidator(self._root, registry=REGISTRY)
+        self._validator = BoundedValidator(self._root)
         self._names: dict[str, str] = {}  # of definitions, by reference
         self._waiting: list[str] = []
-        self._nodes = 0
+        self._budget = Budget(self._root)
+        budget.set(self._budget)
 
     def whole(self) -> Schema:
         """Return the outcome."""
@@ -136,23 +153,26 @@ class _Translation:
         while self._waiting:
             reference = self._waiting.pop()
             try:
-                definitions[self._names[reference]] = self._node(self._target(reference), reference)
+                definitions[self._names[reference]] = self._node(target(self._root, reference), reference)
             except Unsatisfiable as error:
                 raise GrammarRefused(f"No value fits {reference}: {error}.") from error
+        refuse_circles(definitions)
         return {**outcome, "$defs": definitions} if definitions else outcome
 
     def _node(self, schema: object, place: str) -> Schema:
         flat = self._flat(schema, place, ())
         if set(flat) == {"$ref"}:
-            return {"$ref": f"#/$defs/{self._name(flat['$ref'])}"}
+            return {"$ref": DEFINITION + self._name(flat["$ref"])}
         if "enum" in flat:
             return {"enum": self._chosen(flat)}
         if "anyOf" in flat:
-            return self._any_of(flat, place)
+            with self._budget.deeper():
+                return self._any_of(flat, place)
         kinds = _kinds(flat)
         if kinds is None:
             return {}
-        return _alternatives([self._of_kind(kind, flat, place) for kind in kinds])
+        with self._budget.deeper():
+            return _alternatives([self._of_kind(kind, flat, place) for kind in kinds])
 
     def _name(self, reference: str) -> str:
         if reference not in self._names:
@@ -160,23 +180,9 @@ class _Translation:
             self._waiting.append(reference)
         return self._names[reference]
 
-    def _target(self, reference: str) -> object:
-        if not reference.startswith("#"):
-            raise GrammarRefused(f"{reference[:200]!r} is outside of the schema; a $ref may only begin with '#'.")
-        found: Any = self._root
-        for part in filter(None, reference[1:].split("/")):
-            key = part.replace("~1", "/").replace("~0", "~")
-            try:
-                found = found[int(key)] if isinstance(found, list) else found[key]
-            except (LookupError, ValueError, TypeError):
-                raise GrammarRefused(f"The schema refers to {reference[:200]!r}, which it does not have.") from None
-        return found
-
     def _flat(self, schema: object, place: str, inside: tuple[str, ...]) -> Schema:
         """Return a node without annotations, `allOf`, `oneOf`, `const`, and without siblings of a `$ref`."""
-        self._nodes += 1  # here, where references are followed: two to the same one, 40 deep, are 2^40 schemas
-        if self._nodes > MAX_NODES:
-            raise GrammarRefused("The schema is too large once its references and combinations are resolved.")
+        self._budget.take_node()  # here, where references are followed: two to the same one, 40 deep, are 2^40 schemas
         if isinstance(schema, bool):
             if not schema:
                 raise Unsatisfiable(f"{place or 'it'} is false")
@@ -197,17 +203,24 @@ class _Translation:
             self._require_disjoint(branches, place, inside)
             parts.append({"anyOf": branches})
         for part in parts:
-            node = both(node, self._resolved(part, place, inside))
+            node = self._both(node, self._resolved(part, place, inside))
         return node
 
+    def _both(self, one: Schema, other: Schema) -> Schema:
+        self._budget.take(width(one, other))
+        if "enum" in one and "enum" in other:
+            self._budget.take(size(one["enum"]) + size(other["enum"]))
+        return both(one, other)
+
     def _resolved(self, schema: object, place: str, inside: tuple[str, ...]) -> Schema:
-        flat = self._flat(schema, place, inside)
-        while set(flat) == {"$ref"}:
-            reference = flat["$ref"]
-            if reference in inside:
-                raise GrammarRefused(f"{reference[:200]!r} refers to itself without end.")
-            inside = (*inside, reference)
-            flat = self._flat(self._target(reference), reference, inside)
+        with self._budget.deeper():
+            flat = self._flat(schema, place, inside)
+            while set(flat) == {"$ref"}:
+                reference = flat["$ref"]
+                if reference in inside:
+                    raise GrammarRefused(f"{reference[:200]!r} refers to itself without end.")
+                inside = (*inside, reference)
+                flat = self._flat(target(self._root, reference), reference, inside)
         return flat
 
     def _any_of(self, flat: Schema, place: str) -> Schema:
@@ -215,7 +228,7 @@ class _Translation:
         if not siblings:
             branches = list(flat["anyOf"])
         else:
-            branches = [both(siblings, self._resolved(each, place, ())) for each in flat["anyOf"]]
+            branches = [self._both(siblings, self._resolved(each, place, ())) for each in flat["anyOf"]]
         if len(branches) > MAX_BRANCHES:
             raise GrammarRefused(f"{place or 'The schema'!r} has more than {MAX_BRANCHES} alternatives.")
         found, problem = [], "it has no alternative"
@@ -232,35 +245,16 @@ class _Translation:
         if len(branches) > MAX_BRANCHES:
             raise GrammarRefused(f"{place or 'The schema'!r} has more than {MAX_BRANCHES} alternatives.")
         flat = [self._resolved(each, place, inside) for each in branches]
-        written = {id(each): {json.dumps(value) for value in each["enum"]} for each in flat if "enum" in each}
-        for one, other in combinations(flat, 2):
-            if not self._disjoint(one, other, written):
-                raise GrammarRefused(
-                    f"{place or 'The schema'}: two alternatives of oneOf may both fit a value, which cannot be "
-                    "prevented: use anyOf, or give each a property with a const of its own."
-                )
-
-    def _disjoint(self, one: Schema, other: Schema, written: Mapping[int, set[str]]) -> bool:
-        """Whether no value can fit both, as far as can be seen at once: by type, by enum, or by a required property.
-
-        `written` are the enums of both, as JSON.
-        """
-        kinds, others = _kinds(one), _kinds(other)
-        if kinds is not None and others is not None and not _overlap(kinds, others):
-            return True
-        if "enum" in one and "enum" in other:
-            return written[id(one)].isdisjoint(written[id(other)])
-        shared = set(one.get("required", ())) & set(other.get("required", ()))
-        for name in shared:
-            mine, its = (each.get("properties", {}).get(name) for each in (one, other))
-            if mine is not None and its is not None and _tells(mine, its):
-                return True
-        return False
+        if not all_exclude_each_other([alternative(each, _kinds(each), self._budget) for each in flat], self._budget):
+            raise GrammarRefused(
+                f"{place or 'The schema'}: two alternatives of oneOf may both fit a value, which cannot be prevented: "
+                "use anyOf, or give each a property with a const of its own."
+            )
 
     def _chosen(self, flat: Schema) -> list[object]:
         rest = {name: value for name, value in flat.items() if name != "enum"}
         validator = self._validator.evolve(schema=rest)
-        bounded_matching.set(MatchBudget())
+        self._budget.take(size(flat["enum"]))
         chosen = [value for value in flat["enum"] if validator.is_valid(value)]
         if not chosen:
             raise Unsatisfiable("none of its enum's values fits the rest of it")
@@ -272,12 +266,18 @@ class _Translation:
         build: Mapping[str, Callable[[Schema, str], Schema]] = {
             "object": self._object,
             "array": self._array,
-            "string": string,
+            "string": self._string,
             "integer": integer,
             "number": number,
         }
         own = {name: flat[name] for name in OF_TYPE[kind] if name in flat}
         return {"type": kind, **(build[kind](own, place) if kind in build else {})}
+
+    def _string(self, own: Schema, place: str) -> Schema:
+        self._budget.take(CHARACTER * len(own.get("pattern", "")))
+        found = string(own, place)
+        self._budget.take(len(found.get("pattern", "")) // 4)
+        return found
 
     def _object(self, own: Schema, place: str) -> Schema:
         properties, required = own.get("properties", {}), own.get("required", [])
@@ -356,25 +356,6 @@ def _kinds(flat: Schema) -> list[str] | None:
         return [kind for kind in kinds if not (kind == "integer" and "number" in kinds)]
     implied = [kind for kind, names in OF_TYPE.items() if kind != "integer" and any(name in flat for name in names)]
     return implied or None
-
-
-def _overlap(kinds: list[str], others: list[str]) -> bool:
-    return bool(
-        {kind.replace("integer", "number") for kind in kinds} & {kind.replace("integer", "number") for kind in others}
-    )
-
-
-def _tells(one: object, other: object) -> bool:
-    """Whether a property's two schemas have nothing in common: constants, as in a tagged union, or types."""
-    values = [_values(each) for each in (one, other)]
-    return values[0] is not None and values[1] is not None and not values[0] & values[1]
-
-
-def _values(schema: object) -> set[str] | None:
-    if not isinstance(schema, dict):
-        return None
-    chosen = [schema["const"]] if "const" in schema else schema.get("enum")
-    return None if chosen is None else {json.dumps(each, sort_keys=True) for each in chosen}
 
 
 def _alternatives(found: list[Schema]) -> Schema:

@@ -153,10 +153,17 @@ class ModelFormat(ABC):
     def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
         """Return what holds an engine to some rules, `behind` tokens of the turn that were sampled already.
 
-        Behind the middle of a content that has a rule, that one content goes on as any text. None where the format has
-        no grammar, and where the tokens have broken the rules. Raises `GrammarRefused` for a grammar of the request's
-        that cannot be used.
+        Behind the middle of a content that has a rule, that one content goes on as any text (`loose`). None where the
+        format has no grammar, and where the tokens have broken the rules. Raises `GrammarRefused` for a grammar of the
+        request's that cannot be used.
         """
+
+    def problem_of(self, rules: TurnRules, tokens: Sequence[int]) -> str | None:
+        """Say what in the beginning of a turn breaks some rules; None for nothing, and where the format has no grammar.
+
+        Blocks for as long as it takes to check a content: seconds, for a hostile one.
+        """
+        return None
 
     @abstractmethod
     def frame(

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from openai_harmony import DeveloperContent, Message, Role, ToolDescription
 
@@ -74,6 +74,7 @@ def ours(instructions: str | None, tools: Tools) -> list[int]:
 
 @settings(deadline=None, max_examples=100)
 @given(schemas)
+@example({"type": [""]})
 def test_any_schema(schema: object) -> None:
     tools: Tools = [("f", "Does it.", schema)]
     assert decode_tokens(ours(None, tools)) == decode_tokens(library(None, tools))
@@ -95,6 +96,8 @@ def test_instructions_and_functions_are_the_same_tokens(instructions: str | None
         {"oneOf": [{"type": "string"}, {"description": "other"}], "description": "own"},
         {"type": "array", "items": {"oneOf": [{"type": "string", "enum": ["e"], "default": 'a"'}, True]}},
         {"oneOf": "x", "default": 1, "description": "d"},
+        {"$ref": "#/$defs/P", "description": "somebody"},
+        {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/P"}, {"type": "null"}]}},
     ],
 )
 def test_what_a_property_may_be(schema: object) -> None:

@@ -7,19 +7,23 @@ from contextlib import aclosing
 import pytest
 
 from engine.backends.demo import DemoEngine, _rest_of_reply
-from engine.backends.demo_functions import make_argument, read_functions, read_hints
+from engine.backends.demo_contents import make_content
+from engine.backends.demo_functions import Hints, make_argument, read_functions, read_hints
 from engine.backends.demo_replies import DemoAnswer, DemoCall, reply_to, reply_tokens
 from engine.backends.transcript import Transcript
+from engine.contents.derivations import derives
 from engine.errors import EngineConfigurationError, EngineUnavailable
 from engine.formats.base import ItemKind, MessageKind, RenderedMessage
 from engine.formats.harmony.encoding import CALL, RETURN, decode_tokens, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_text
+from engine.grammar import Lark
 from engine.types import FinishReason
 from responses_app.protocol.client_kinds import CLIENT_KINDS
 from responses_app.protocol.compaction import summary_message, summary_request
 from responses_app.protocol.summaries import SummaryTurns
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
+from tests.engine.grammars import APPLY_PATCH
 from tests.engine.prompts import called, declare, prompt, users
 
 HARMONY = HarmonyFormat()
@@ -76,6 +80,14 @@ def call(token_ids: list[int]) -> tuple[str, object]:
     reply = reply_to(Transcript(token_ids))
     assert isinstance(reply, DemoCall), reply
     return reply.name, json.loads(reply.arguments)
+
+
+def test_a_patch_that_it_makes_up_is_harmless() -> None:
+    made = make_content(Lark(APPLY_PATCH), Hints("hi", 1))
+    assert made == "*** Begin Patch\n*** Add File: example.txt\n+example\n*** End Patch"
+    assert derives(APPLY_PATCH, made)
+    deletes = 'start: "*** Begin Patch\\n*** Delete File: " /.+/ "\\n*** End Patch"'  # and cannot do anything else
+    assert derives(deletes, make_content(Lark(deletes), Hints("hi", 1)))
 
 
 class TestAnswers:

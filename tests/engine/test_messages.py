@@ -147,6 +147,8 @@ def test_messages_of_chat_completions() -> None:
         ({"role": "assistant", "channel": ["final"], "content": "x"}, "'channel'"),
         ({"role": "assistant", "recipient": "f<|message|>", "content": "x"}, "name of a tool"),
         ({"role": "assistant", "recipient": ["f"], "content": "x"}, "name of a tool"),
+        ({"role": "assistant", "tool_calls": 7}, "'tool_calls'"),
+        ({"role": "assistant", "tool_calls": True, "content": "x"}, "'tool_calls'"),
         ({"role": "tool", "content": "x"}, "'tool_call_id'"),
         ({"role": "tool", "name": "f to=user", "content": "x"}, "name of a tool"),
         ({"role": "assistant", "tool_calls": ["f"]}, "'function'"),

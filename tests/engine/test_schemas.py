@@ -135,12 +135,6 @@ def test_a_pattern_with_too_many_repetitions_is_not_compiled(times: str) -> None
     assert time.process_time() - began < 0.5
 
 
-def test_two_long_enums_are_not_compared_value_by_value() -> None:
-    many = [{"enum": list(range(5_000))}, {"enum": list(range(5_000, 0, -1))}]
-    with pytest.raises(GrammarRefused, match="two long enums"):
-        check_schema({"allOf": many})
-
-
 def test_checking_a_large_schema_takes_well_under_a_second_per_thousand_of_its_parts() -> None:
     began = time.process_time()
     check_schema({"allOf": [{"minimum": each} for each in range(4_000)]})
@@ -200,3 +194,10 @@ def test_a_small_value_fits_the_schema_as_it_came(schema: Schema) -> None:
 @pytest.mark.parametrize("text", ["{", "", "NaN", '{"a":1}', '{"value":1}', "[]", "1e999999"])
 def test_what_does_not_fit_is_told(text: str) -> None:
     assert problem_of(JsonSchema(json.dumps(NODE | {"$defs": {"node": NODE}})), text.encode())
+
+
+def test_a_value_is_checked_in_bounded_time() -> None:
+    schema = JsonSchema(json.dumps({"type": "string", "pattern": "^(a|a)*$"}))
+    began = time.monotonic()
+    assert "takes too long" in (problem_of(schema, json.dumps("a" * 60 + "!").encode()) or "")
+    assert time.monotonic() - began < 5

@@ -3,12 +3,13 @@
 import pytest
 
 from engine.backends.vllm_server import VllmServerEngine
-from engine.errors import EngineUnavailable, GrammarRefused
+from engine.errors import EngineError, EngineUnavailable, GenerationFailed, GrammarBroken, GrammarRefused
 from engine.formats.harmony.format import HarmonyFormat
 from engine.grammar import CallRule, TurnGrammar, TurnRules
 from engine.types import GenerationRequest
 from tests.contracts.engine import collect
-from tests.engine.fake_vllm import FakeVllm
+from tests.engine import fake_vllm
+from tests.engine.fake_vllm import FakeVllm, _Stream
 
 SCRIPT = {"say": "<|channel|>commentary to=functions.f<|message|>{}<|call|>"}
 
@@ -82,5 +83,24 @@ async def test_a_grammar_that_was_taken_is_not_asked_about_again() -> None:
             vast = TurnGrammar(TurnRules(), "x" * 2_000_000)
             with pytest.raises(GrammarRefused, match="characters"):
                 await engine.check_grammar(vast)
+        finally:
+            await engine.aclose()
+
+
+@pytest.mark.parametrize(("held", "problem"), [(True, GrammarBroken), (False, GenerationFailed)])
+async def test_a_token_that_the_grammar_rejects_is_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, held: bool, problem: type[EngineError]
+) -> None:
+    async def rejected(stream: _Stream) -> None:
+        await stream.say(fake_vllm.error("Internal server error", 500, kind="InternalServerError"))
+
+    monkeypatch.setitem(fake_vllm.FAULTS, "rejected", rejected)  # type: ignore[arg-type]
+    async with FakeVllm(SCRIPT, fault="rejected", fault_after=2) as vllm:
+        engine = await started(vllm)
+        try:
+            asked = GenerationRequest(request_id="1", prompt_token_ids=[1], grammar=grammar() if held else None)
+            with pytest.raises(problem) as failed:
+                await collect(engine, asked)
+            assert ("grammar rejected tokens" in str(failed.value)) == held
         finally:
             await engine.aclose()

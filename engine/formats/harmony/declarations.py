@@ -1,8 +1,8 @@
 """The text of a developer message: instructions, and functions declared as TypeScript, as gpt-oss was trained on it.
 
 The library is the oracle of the tests, oddities included: only the first line of a property's description is behind
-`//`, and what `anyOf` allows is `any`. It is not used here because it gives tokens only, in time that grows with the
-square of a text without spaces, and because it reads no schema of more than some 120 levels.
+`//`, and what `anyOf` allows or `$ref` names is `any`. It is not used here because it gives tokens only, in time that
+grows with the square of a text without spaces, and because it reads no schema of more than some 120 levels.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ def _type(schema: Schema, indent: str) -> str:
     match _field(schema, "type"):
         case list(names):
             known = [_SIMPLE.get(name, name) for name in names if isinstance(name, str)]
-            return " | ".join(known) or "any"
+            return " | ".join(known) if known else "any"
         case "object":
             return _object(schema, indent)
         case "array":

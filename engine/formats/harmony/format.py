@@ -18,7 +18,7 @@ from engine.formats.base import (
     as_tokens,
 )
 from engine.formats.harmony.encoding import END_TOKENS, STOP_TOKENS, token_bytes
-from engine.formats.harmony.grammar import FUNCTIONS, turn_grammar
+from engine.formats.harmony.grammar import FUNCTIONS, problem_of_turn, turn_grammar
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.formats.harmony.messages import messages_of, render_messages
 from engine.formats.harmony.parser import HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
@@ -121,6 +121,9 @@ class HarmonyFormat(ModelFormat):
 
     def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
         return turn_grammar(rules, behind)
+
+    def problem_of(self, rules: TurnRules, tokens: Sequence[int]) -> str | None:
+        return problem_of_turn(rules, tokens, cut=True)
 
     def frame(
         self, *, instructions: str | None, functions: Sequence[FunctionTool], effort: str, date: str

@@ -39,6 +39,7 @@ from engine.formats.harmony.shapes import (
     Shape,
     Special,
     Step,
+    is_inside,
     row,
     to_structural_tag,
 )
@@ -57,11 +58,12 @@ def turn_grammar(rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | 
     """Return the grammar of a turn, or of what is left of it `behind` tokens that were sampled already.
 
     None where those tokens break it: then nothing can be held from there. Where they end within a content that has a
-    rule, that content goes on without it. Raises `GrammarRefused` for a Lark grammar that cannot be used.
+    rule, that content goes on without it, and the grammar is `loose`. Raises `GrammarRefused` for a Lark grammar that
+    cannot be used.
     """
     if behind:
         left, _ = _follow(turn_shape(rules), behind)
-        return TurnGrammar(rules, to_structural_tag(left)) if left else None
+        return TurnGrammar(rules, to_structural_tag(left), loose=any(map(is_inside, left))) if left else None
     if _size(rules) > MAX_REMEMBERED_CHARACTERS:
         return _whole_grammar.__wrapped__(rules)
     return _whole_grammar(rules)

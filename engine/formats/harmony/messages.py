@@ -102,7 +102,9 @@ def _render(message: Mapping[str, Any], called: dict[str, str]) -> list[Rendered
 
 
 def _of_assistant(message: Mapping[str, Any], called: dict[str, str]) -> list[RenderedMessage]:
-    calls = message.get("tool_calls") or ()
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise ValueError("Its 'tool_calls' must be an array of calls.")
     recipient, channel = message.get("recipient"), message.get("channel") or (COMMENTARY if calls else FINAL)
     if recipient is not None and recipient not in NOBODY:
         return [render_call(_checked(recipient), _text(message))]

@@ -180,8 +180,8 @@ class Held(Shape):
     said: bytes = b""
 
     def tag(self) -> dict[str, object]:
-        if self.said:
-            return rest_of_content(self.content, self.said)
+        if self.said:  # no grammar can be held from the middle of a content on, so the rest is any text
+            return _ANY_TEXT
         match self.content:
             case JsonSchema(schema):
                 return _json(orjson.Fragment(enforceable(schema)))
@@ -207,6 +207,12 @@ class Held(Shape):
 NOTHING = Row(())
 
 
+def is_inside(shape: Shape) -> bool:
+    """Whether a shape begins in the middle of a content that has a rule."""
+    first = shape.parts[0] if isinstance(shape, Row) and shape.parts else shape
+    return isinstance(first, Held) and bool(first.said)
+
+
 def row(*parts: Shape) -> Shape:
     """Return parts one after the other, without the empty ones and without rows in rows."""
     flat: list[Shape] = []
@@ -224,11 +230,6 @@ def to_structural_tag(shapes: Sequence[Shape]) -> str:
     """
     options = [_NEVER, *(shape.tag() for shape in shapes)]
     return orjson.dumps({"type": "structural_tag", "format": {"type": "or", "elements": options}}).decode()
-
-
-def rest_of_content(content: Content, said: bytes) -> dict[str, object]:
-    """Return what may follow the beginning of a content: no grammar can be held from its middle on, so any text."""
-    return _ANY_TEXT
 
 
 def _json(schema: object) -> dict[str, object]:

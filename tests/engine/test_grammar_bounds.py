@@ -1,0 +1,121 @@
+"""Regular expressions and Lark grammars that take minutes or gigabytes where written out: refused, and soon."""
+
+import json
+import re
+import resource
+import time
+import warnings
+from collections.abc import Callable
+
+import pytest
+
+from engine.contents.lark_grammars import to_ebnf
+from engine.contents.patterns import check_regex
+from engine.contents.regex_trees import smallest_match
+from engine.contents.schemas import check_schema, enforceable
+from engine.contents.sharing import SharedBudgetSpent, shared_budget
+from engine.errors import GrammarRefused
+
+SECONDS = 1.5  # of CPU
+BYTES = 200 * 1024 * 1024
+
+
+def bounded(check: Callable[[], object]) -> None:
+    """Run a check that must not take long, nor grow the process much."""
+    most, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.thread_time()
+    check()
+    assert time.thread_time() - began < SECONDS
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most) * 1024 < BYTES
+
+
+PATTERNS = {
+    "a long part, repeated": ("(?:" + "ab?" * 500 + "){9999}", "written out"),
+    "many parts, repeated": ("(a?){9999}" * 100, "written out"),
+    "repetitions in each other": ("(((ab{1,100}){1,100}){1,100}){1,100}", "written out"),
+    "open brackets": ("[" * 8000, "cannot be read"),
+    "open brackets of others": ("[^" * 4000, "cannot be read"),
+    "groups in each other": ("(" * 300 + "a" + ")*" * 300, "cannot be read"),
+}
+
+
+CHECKS: dict[str, Callable[[str], None]] = {
+    "alone": check_regex,
+    "of a property": lambda pattern: check_schema({"properties": {"a": {"pattern": pattern}}, "required": ["a"]}),
+    "beside an enum": lambda pattern: check_schema({"enum": [["aaa"]], "items": {"pattern": pattern}}),
+}
+
+
+@pytest.mark.parametrize(("pattern", "reason"), PATTERNS.values(), ids=PATTERNS)
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_a_pattern_that_takes_much_is_refused_soon(pattern: str, reason: str, check: Callable[[str], None]) -> None:
+    def refused() -> None:
+        with pytest.raises(GrammarRefused, match=reason):
+            check(pattern)
+
+    bounded(refused)
+
+
+@pytest.mark.parametrize("pattern", ["[[a]", "[a&&b]", "[a~~||]", "[+--]", "[\\[&&]", "[^[]x"])
+def test_a_class_that_re_warns_of_is_read_as_it_stands(pattern: str) -> None:
+    check_regex(pattern)
+    with warnings.catch_warnings(action="ignore"):
+        assert re.fullmatch(pattern, smallest_match(pattern))
+
+
+@pytest.mark.parametrize("schema", [{"minLength": 60_000}, {"maxLength": 100_000}, {"pattern": "^[^a]{1,9999}b$"}])
+def test_a_long_text_takes_little_to_be_checked(schema: dict[str, object]) -> None:
+    bounded(lambda: enforceable(json.dumps({"type": "string", **schema})))
+
+
+def test_a_text_that_is_long_in_any_case_is_refused() -> None:
+    with pytest.raises(GrammarRefused, match="longer than"):
+        check_schema({"type": "string", "minLength": 99_999})
+
+
+def terminals(count: int, body: str) -> str:
+    lines = (f"T{number}: {body.format(number + 1)}\n" for number in range(count))
+    return f'start: T0\n{"".join(lines)}T{count}: "a"\n'
+
+
+GRAMMARS = {
+    "terminals that double": (terminals(40, "T{0} T{0}"), "written out"),
+    "a long line of terminals": (terminals(1500, 'T{0} "x"'), "written out"),
+    "a terminal of itself": ('start: A\nA: A "a" | "b"\n', "made of itself"),
+    "empty lines": ('start: "a"\n' + "\n" * 64_000, "empty lines"),
+    "empty lines and no grammar": ("\n \t" * 20_000 + "%imporx", "empty lines"),
+    "repetitions in each other": ('start: ((("ab"~1..9999)~1..9999)~1..9999)', "written out"),
+}
+
+
+@pytest.mark.parametrize(("grammar", "reason"), GRAMMARS.values(), ids=GRAMMARS)
+def test_a_grammar_that_takes_much_is_refused_soon(grammar: str, reason: str) -> None:
+    def check() -> None:
+        with pytest.raises(GrammarRefused, match=reason):
+            to_ebnf(grammar)
+
+    bounded(check)
+
+
+def test_what_comes_from_common_may_stand_behind_any_space() -> None:
+    assert to_ebnf("%import   common.DIGIT\nstart: DIGIT")
+    with pytest.raises(GrammarRefused, match="'common' only"):
+        to_ebnf("%import   .other.DIGIT\nstart: DIGIT")
+
+
+SHARING: dict[str, Callable[[int], object]] = {
+    "grammars": lambda number: to_ebnf(f'start: "{number}"\n// {"x" * 50_000}'),
+    "patterns": lambda number: check_regex(f"{number}{'x' * 8000}"),
+}
+
+
+@pytest.mark.parametrize("check", SHARING.values(), ids=SHARING)
+def test_all_of_a_request_share_what_they_may_take(check: Callable[[int], object]) -> None:
+    def read(count: int) -> None:
+        with shared_budget():
+            for number in range(count):
+                check(number)
+
+    read(3)
+    with pytest.raises(SharedBudgetSpent, match="all together"):
+        read(100)
+    read(3)
