@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# The tests that start servers run once more with their databases on PostgreSQL; those of the stores do both at once.
+# The tests that start servers run once more with their databases on PostgreSQL, under daphne alone; those of the stores
+# do both at once.
 ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin
 # Tests of one file stay together, so that those who share a server share one; each process has servers of its own.
 PARALLEL ?= --numprocesses 2 --dist loadfile

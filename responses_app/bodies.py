@@ -11,8 +11,9 @@ from typing import Any
 
 from django.urls import Resolver404, resolve
 
-from responses_app.http import error_response, usable_request_id
+from responses_app.http import error_response
 from responses_app.middleware import API_URLS, is_api_path
+from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.body_errors import (
     JSON_TYPE,
     body_too_large,
@@ -54,12 +55,20 @@ class Head:
         )
 
 
+def _not_counted(error: ApiError) -> None:
+    """Nobody counts what is refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class BodyRules:
-    """How much of a body is taken. `max_body_bytes` bounds the API's JSON, in bytes, `arrival_seconds` its coming."""
+    """How much of a body is taken. `max_body_bytes` bounds the API's JSON, in bytes, `arrival_seconds` its coming.
+
+    `refused` is told of whatever is answered with an error before the API sees it.
+    """
 
     max_body_bytes: int
     arrival_seconds: float
+    refused: Callable[[ApiError], None] = _not_counted
 
     def check(self, head: Head) -> None:
         """Raise `ApiError` for a body that is declared larger than it may be."""
@@ -94,10 +103,10 @@ class BodyRules:
 class Bodies:
     """ASGI middleware: refuses a body by its head, counts it while it comes, and waits only so long for it."""
 
-    def __init__(self, app: Application, rules: BodyRules, *, new_request_id: Callable[[], str]) -> None:
+    def __init__(self, app: Application, rules: BodyRules, *, headers: AnswerHeaders) -> None:
         self._app = app
         self._rules = rules
-        self._new_request_id = new_request_id
+        self._headers = headers
 
     async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
         """Serve one request; whatever is not HTTP goes on."""
@@ -117,18 +126,20 @@ class Bodies:
             await self._refuse(error, scope, send)
 
     async def _refuse(self, error: ApiError, scope: Message, send: SendMessage) -> None:
-        status, headers, body = answer(error, scope["headers"], self._new_request_id)
+        self._rules.refused(error)
+        status, headers, body = answer(error, scope["headers"], self._headers)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
 
 def answer(
-    error: ApiError, headers: Iterable[tuple[bytes, bytes]], new_request_id: Callable[[], str]
+    error: ApiError, headers: Iterable[tuple[bytes, bytes]], standing: AnswerHeaders
 ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
     """Return an error as status, headers and body, for a request with these headers."""
     response = error_response(error)
-    given = next((value.decode("latin1") for name, value in headers if name == b"x-request-id"), "")
-    response["x-request-id"] = given if usable_request_id(given) else new_request_id()
+    given = {name.decode("latin1"): value.decode("latin1") for name, value in headers}
+    for own, told in standing.of(given, standing.request_id(given)).items():
+        response[own] = told
     lines = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in response.items()]
     return response.status_code, lines, response.content
 

@@ -9,55 +9,37 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import orjson
 
+from responses_app.auth.keyring import no_watch
+from responses_app.handshake import NO_EXTRAS, USUAL_TERMS, Extras, Terms
+from responses_app.lanes import Lane, Lanes
+from responses_app.observing.context import bind
 from responses_app.protocol import ids
+from responses_app.protocol.api_keys import key_revoked
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.connection_errors import message_too_large, not_json
-from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, server_error
-from responses_app.protocol.frames import error_frame, event_bytes, lane_suffix, ping, reply_frame
+from responses_app.protocol.frames import ERROR_HEAD, error_frame, event_bytes, lane_suffix, ping, reply_frame
 from responses_app.protocol.requests import only_known
 from responses_app.protocol.session import CancelRuns, Close, Command, Start, WebSocketSession
 from responses_app.protocol.steering import Create, Reply, Send, Stop
 from responses_app.runs.journal import ReaderTooSlow, gather
-from responses_app.runs.plan import PROJECT, Origin
+from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
-from responses_app.servers.heartbeat import no_ping
 from responses_app.wiring import Site
 
 logger = logging.getLogger("respsite.transport")
 
 WAKES_PER_LAG_CHECK = 256  # events between two looks at how far all lanes together are behind
 TOO_LARGE = 4009  # close code; daphne can send none between 1000 and 3000
+LAST_FRAME_SECONDS = 1.0  # how long a client may take to read why its connection ends
 TIME_IS_OVER = "its connection's time is over"
 IGNORED = ("stream", "background")  # fields of a create that mean nothing on a WebSocket
-
-
-@dataclass(slots=True)
-class _Lane:
-    """A response that is being written to the connection."""
-
-    create: Create
-    reader: ResponseReader
-    suffix: bytes | None
-    last_sent: float
-
-
-@dataclass(frozen=True, slots=True)
-class Extras:
-    """What only some servers can do: a protocol ping, and writing many text frames at once.
-
-    `frames` returns False where they have to be sent one by one.
-    """
-
-    ping: Callable[[], None] = no_ping
-    frames: Callable[[Sequence[bytes]], Awaitable[bool]] | None = None
 
 
 class Connection:
@@ -72,17 +54,16 @@ class Connection:
         *,
         send: Callable[[str], Awaitable[None]],
         close: Callable[[int, str], Awaitable[None]],
-        extras: Extras = Extras(),
-        dialect: Dialect = OPENAI,
-        awaits_tools: bool = False,
+        extras: Extras = NO_EXTRAS,
+        terms: Terms = USUAL_TERMS,
     ) -> None:
         self.id = site.new_id(ids.CONNECTION)
         self._site = site
         self._send = send
         self._close = close
         self._ping, self._frames = extras.ping, extras.frames
-        self._dialect = dialect
-        self._awaits_tools = awaits_tools
+        self._terms = terms
+        self._dialect = terms.dialect
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._session = WebSocketSession(
@@ -90,8 +71,7 @@ class Connection:
         )
         self._outbox: deque[str] = deque()  # frames that are not events
         self._outbox_bytes = 0
-        self._lanes: dict[str | None, _Lane] = {}
-        self._ready: dict[str | None, None] = {}  # lanes with news, in the order of the news
+        self._lanes = Lanes()
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer: asyncio.Task[None] | None = None
         self._news: asyncio.Future[None] | None = None
@@ -103,6 +83,11 @@ class Connection:
         self._ignored_logged = False
         self._timer: asyncio.TimerHandle | None = None
         site.forgetting.add_memory(self._session.forget)
+        site.watch.opened(self)
+        bind(connection_id=self.id, project=terms.caller.project, key_id=terms.caller.key_id)
+        key = terms.caller.key
+        self._unwatch = site.door.keys.watch(key, self._lose_key) if key is not None else no_watch
+        self._left = site.draining.watch(lambda: self._execute(self._session.leave()))
         self._schedule()
 
     async def receive_text(self, text: str) -> None:
@@ -140,53 +125,62 @@ class Connection:
             return
         self._ended = True
         self._site.forgetting.remove_memory(self._session.forget)
+        self._site.watch.closed(self)
+        self._unwatch()
+        self._left()
         if self._timer:
             self._timer.cancel()
         current = asyncio.current_task()
         tasks = [task for task in (*self._tasks, self._writer) if task is not None and task is not current]
         for task in tasks:
             task.cancel()
-        for lane in self._lanes.values():
-            lane.reader.leave(reason)
-        self._lanes.clear()
+        self._lanes.clear(reason)
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many of its lanes have a response that runs, and how many creates wait."""
+        return len(self._lanes), self._session.waiting
 
     # What the session wants done.
 
-    def _execute(self, commands: list[Command], *, ended: _Lane | None = None) -> None:
+    def _execute(self, commands: list[Command], *, ended: Lane | None = None) -> None:
         """Do what the session wants; `ended` is a lane that has just ended."""
+        frames: list[str] = []
         for command in commands:
             match command:
                 case Send(text):
-                    self._post(text)
+                    frames.append(text)
                 case Reply(frame, lane):
-                    self._reply(frame, lane, ended)
+                    frames.append(self._reply(frame, lane, ended))
                 case Stop():
-                    self._stop(command)
+                    frames += self._stop(command)
                 case Start(create):
                     self._spawn(self._start(create))
                 case CancelRuns():
                     self._cut = True
-                    for lane in self._lanes.values():
+                    for lane in self._lanes:
                         lane.reader.cancel(TIME_IS_OVER)
                 case Close():
                     self._closing = command
                     self._wake_writer()
+        if frames:
+            self._post(*frames)
 
-    def _reply(self, frame: JsonObject, name: str | None, ended: _Lane | None = None) -> None:
-        lane = self._lanes.get(name, ended)
-        self._post(reply_frame(frame, lane.reader.last_number if lane else 0, name))
+    def _reply(self, frame: JsonObject, name: str | None, ended: Lane | None = None) -> str:
+        lane = self._lanes.get(name) or ended
+        return reply_frame(frame, lane.reader.last_number if lane else 0, name)
 
-    def _stop(self, wanted: Stop) -> None:
-        """Stop what runs on a lane, and tell its client whether that was in time."""
+    def _stop(self, wanted: Stop) -> list[str]:
+        """Stop what runs on a lane; return what its client is told of whether that was in time."""
         lane = self._lanes.get(wanted.lane)
         in_time = lane is not None and lane.reader.stop(wanted.reason)
         answer = wanted.accepted if in_time else wanted.failed
-        if answer is not None:
-            self._reply(answer, wanted.lane)
+        return [] if answer is None else [self._reply(answer, wanted.lane)]
 
     async def _start(self, create: Create) -> None:
-        origin = Origin(transport="websocket", project=PROJECT, request_id=self.id, awaits_tools=self._awaits_tools)
+        caller = self._site.door.latest(self._terms.caller)
+        origin = Origin.of(caller, "websocket", request_id=self.id, awaits_tools=self._terms.awaits_tools)
         try:
             fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
             request = await self._site.reader.run(create.size, partial(self._site.parse_create, fields))
@@ -215,15 +209,15 @@ class Connection:
         name = create.lane
 
         def wake() -> None:
-            self._ready[name] = None
+            self._lanes.note(name)
             self._wake_writer()
             self._wakes += 1
             if self._wakes >= WAKES_PER_LAG_CHECK:
                 self._check_lag()
 
         reader.listen(wake)
-        self._session.started(create, reader.response()["id"])  # as its client knows it
-        self._lanes[name] = _Lane(create, reader, lane_suffix(create.lane), self._loop.time())
+        self._session.started(create, reader.known_as)
+        self._lanes.add(Lane(create, reader, lane_suffix(name), self._loop.time()))
         wake()
         self._schedule()
         if self._cut:
@@ -231,14 +225,20 @@ class Connection:
 
     # Writing.
 
-    def _post(self, text: str) -> None:
-        """Queue a frame that is not an event; a client that provokes them without reading is dropped."""
-        self._outbox.append(text)
-        self._outbox_bytes += len(text)
+    def _post(self, *frames: str) -> None:
+        """Queue frames that are not events; a client that provokes more without reading those before is dropped.
+
+        What comes at once may be larger than that: input of up to WEBSOCKET_MAX_STATE_BYTES is given back.
+        """
         if self._outbox_bytes > self._site.settings.stream_max_lag_bytes:
             self._drop("it does not read the errors it causes")
-        else:
-            self._wake_writer()
+            return
+        self._outbox.extend(frames)
+        for frame in frames:
+            if frame.startswith(ERROR_HEAD):
+                self._site.watch.refused(frame)
+        self._outbox_bytes += sum(map(len, frames))
+        self._wake_writer()
 
     def _wake_writer(self) -> None:
         if self._ended:
@@ -271,11 +271,10 @@ class Connection:
 
     async def _write_lanes(self) -> None:
         """Write what the lanes with news have, all at once where the server can."""
-        ready, self._ready = self._ready, {}
-        lanes = [lane for name in ready if (lane := self._lanes.get(name)) is not None]
+        lanes = self._lanes.take_ready()
         frames: list[bytes] = []
         for lane in lanes:
-            frames += [event_bytes(entry.json, lane.suffix) for entry in lane.reader.take()]
+            frames += lane.take()
         if frames and (self._frames is None or not await self._frames(frames)):
             for frame in frames:
                 await self._send(frame.decode())
@@ -284,28 +283,21 @@ class Connection:
             lane.last_sent = now
             self._look_after(lane)
 
-    def _look_after(self, lane: _Lane) -> None:
+    def _look_after(self, lane: Lane) -> None:
         """Come back to a lane that has more to write; let go of one that has ended."""
         reader = lane.reader
         if reader.behind:
-            self._ready[lane.create.lane] = None
-        elif reader.ended and self._lanes.get(lane.create.lane) is lane:
-            del self._lanes[lane.create.lane]
+            self._lanes.note(lane.create.lane)
+        elif reader.ended and self._lanes.remove(lane):
             reader.leave()
             output = reader.response()["output"]
             after = self._session.ended(lane.create, reader.status, reader.link, reader.problem, output)
             self._execute(after, ended=lane)
 
-    def _has_little(self) -> bool:
-        """Whether lanes have news, and so little that more may come with it."""
-        return bool(self._ready) and all(
-            lane.reader.has_little for name in self._ready if (lane := self._lanes.get(name)) is not None
-        )
-
     async def _gather_news(self) -> None:
         """Wait until there is something to write."""
-        await gather(self._has_little)
-        if not self._ready and not self._outbox and self._closing is None and self._lanes:
+        await gather(self._lanes.have_little)
+        if not self._lanes.have_news and not self._outbox and self._closing is None and self._lanes:
             self._news = self._loop.create_future()
             await self._news
             self._news = None
@@ -320,7 +312,7 @@ class Connection:
         due = self._session.deadline()
         interval = self._site.settings.responses_ping_interval_seconds
         if interval and self._lanes:
-            beat = min(lane.last_sent for lane in self._lanes.values()) + interval
+            beat = min(lane.last_sent for lane in self._lanes) + interval
             due = beat if due is None else min(due, beat)
         if due is not None and not self._ended:
             self._timer = self._loop.call_at(due, self._tick)
@@ -337,7 +329,7 @@ class Connection:
     def _beat(self, now: float) -> None:
         """Give the runs that are silent a sign of life: each an event, or all together a protocol ping."""
         interval = self._site.settings.responses_ping_interval_seconds
-        silent = [lane for lane in self._lanes.values() if interval and now - lane.last_sent >= interval]
+        silent = [lane for lane in self._lanes if interval and now - lane.last_sent >= interval]
         if silent and not self._dialect.pings_are_events:
             self._ping()
         for lane in silent:
@@ -355,11 +347,26 @@ class Connection:
             self._closing = Close(TOO_LARGE, str(error.code))
             self._wake_writer()
 
+    def _lose_key(self) -> None:
+        """End, and what runs with it: the key that the connection was opened with opens no more."""
+        if self._ended or self._closing is not None:
+            return
+        logger.info("connection %s ends: its API key was revoked or has expired", self.id)
+        error = key_revoked()
+        self._cut = True
+        self._post(error_frame(error))
+        self._closing = Close(1000, str(error.code))
+        self._wake_writer()
+        self._loop.call_later(LAST_FRAME_SECONDS, self._cut_off)
+
+    def _cut_off(self) -> None:
+        if not self._ended:
+            self._spawn(self._hang_up("its API key was revoked"))
+
     def _check_lag(self) -> None:
         """Drop a client whose lanes together are too far behind; each journal looks after its own lane."""
         self._wakes = 0
-        lag = sum(lane.reader.lag_bytes for lane in self._lanes.values())
-        if lag > self._site.settings.stream_max_lag_bytes:
+        if self._lanes.lag_bytes > self._site.settings.stream_max_lag_bytes:
             self._drop("it reads too slowly (STREAM_MAX_LAG_BYTES)")
 
     def _drop(self, why: str) -> None:

@@ -1,21 +1,25 @@
 """The WebSocket transport: one `AsyncJsonWebsocketConsumer` per connection, thin around `Connection`."""
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
-from responses_app.conf import Settings
-from responses_app.connection import Connection, Extras
-from responses_app.origins import Source, host_allowed
+from responses_app.auth.door import accepted_subprotocol
+from responses_app.connection import Connection
+from responses_app.handshake import Extras, caller_of, headers_of, refusal, take_place, terms_of
+from responses_app.http import error_response
+from responses_app.limits.rates import FREE
+from responses_app.protocol.api_keys import NOBODY_ASKED
 from responses_app.protocol.connection_errors import connections_exhausted
-from responses_app.protocol.dialects import HEADER as DIALECT_HEADER
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.frames import error_frame
-from responses_app.protocol.tool_outputs import HEADER as TOOL_MODE_HEADER
 from responses_app.servers.backpressure import FRAMES
+from responses_app.servers.daphne import DENIAL
 from responses_app.servers.heartbeat import ping_in
 from responses_app.wiring import get_site
 
@@ -31,6 +35,8 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
     channel_layer_alias = "none"
     connection: Connection | None = None
     holds_slot = False
+    ticket = FREE  # of the connections that its key and its project may have
+    headers: Sequence[tuple[bytes, bytes]] = ()  # of the answer to the handshake
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve the connection; whatever ends it (also a cancelled task, where `disconnect` is never called)."""
@@ -51,37 +57,57 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
                 raise StopConsumer
 
     async def connect(self) -> None:
-        """Accept, unless the host or the browser's page is foreign or there are too many connections."""
+        """Accept, unless host, page or key may not come in, or there are too many connections."""
         site = get_site()
-        refusal = _refusal(Source.of_handshake(self.scope), site.settings)
-        if refusal:
-            logger.warning("a WebSocket was refused: %s", refusal)
+        reason = refusal(site, self.scope)
+        if reason:
+            logger.warning("a WebSocket was refused: %s", reason)
             await self.close()
             return
-        self.holds_slot = await site.connection_limit.acquire()
-        await self.accept()
-        if not self.holds_slot:
-            logger.warning("a WebSocket was refused: MAX_WEBSOCKET_CONNECTIONS are open")
-            await self._turn_away(connections_exhausted())
-            return
+        began = asyncio.get_running_loop().time()
         try:
-            dialect = site.dialect(_header(self.scope, DIALECT_HEADER))
-            awaits_tools = site.awaits_tools(_header(self.scope, TOOL_MODE_HEADER), dialect)
+            caller = await caller_of(site, self.scope)
         except ApiError as error:
+            self.headers = await headers_of(self.scope, NOBODY_ASKED, began=began)
+            await self._deny(error)
+            return
+        self.holds_slot = await site.connection_limit.acquire()
+        try:
+            if not self.holds_slot:
+                logger.warning("a WebSocket was refused: MAX_WEBSOCKET_CONNECTIONS are open")
+                raise connections_exhausted()
+            self.ticket = await take_place(site, caller)
+            terms = terms_of(site, self.scope, caller)
+        except ApiError as error:
+            self.headers = await headers_of(self.scope, caller, began=began)
+            await self._accept()
             await self._turn_away(error)
             return
+        self.headers = await headers_of(self.scope, caller, began=began)
+        await self._accept()
         extras = Extras(ping_in(self.scope), self.scope.get(FRAMES))
-        self.connection = Connection(
-            site,
-            send=self.send_frame,
-            close=self.close,
-            extras=extras,
-            dialect=dialect,
-            awaits_tools=awaits_tools,
-        )
+        self.connection = Connection(site, send=self.send_frame, close=self.close, extras=extras, terms=terms)
+
+    async def _accept(self) -> None:
+        await self.accept(accepted_subprotocol(self.scope.get("subprotocols", ())), headers=self.headers)
+
+    async def _deny(self, error: ApiError) -> None:
+        """Answer the handshake with an error, as over HTTP; where the server cannot, accept and say it there."""
+        if DENIAL not in (self.scope.get("extensions") or {}):
+            await self._accept()
+            await self._turn_away(error)
+            return
+        _count(error)
+        answer = error_response(error)
+        headers = [(name.lower().encode(), value.encode("latin1")) for name, value in answer.items()]
+        headers += self.headers
+        with suppress(OSError):
+            await self.base_send({"type": f"{DENIAL}.start", "status": answer.status_code, "headers": headers})
+            await self.base_send({"type": f"{DENIAL}.body", "body": answer.content})
 
     async def _turn_away(self, error: ApiError) -> None:
         """Say why an accepted connection is not served, and close it: not all servers can refuse with a reason."""
+        _count(error)
         with suppress(OSError):  # where the client is gone, there is nobody to tell
             await self.send(text_data=error_frame(error))
             await self.close(1000, error.code)
@@ -105,19 +131,10 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
         if self.holds_slot:
             self.holds_slot = False
             get_site().connection_limit.release()
+        self.ticket.settle()
         if connection is not None:
             await connection.aclose(reason)
 
 
-def _refusal(source: Source, settings: Settings) -> str | None:
-    if not host_allowed(source.host, settings.allowed_hosts):
-        return "its Host is not in ALLOWED_HOSTS"
-    if not source.is_allowed(settings.trusted_pages):
-        return "its Origin is neither the server's own nor in ALLOWED_ORIGINS"
-    return None
-
-
-def _header(scope: Any, name: str) -> str | None:
-    found = (value for key, value in scope["headers"] if key == name.lower().encode())
-    value = next(found, None)
-    return None if value is None else value.decode("latin1")
+def _count(error: ApiError) -> None:
+    get_site().watch.metrics.error("websocket", error.status, error.code or error.type)

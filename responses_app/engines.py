@@ -71,6 +71,7 @@ class EngineStarter:
         self._ready = ready
         self.info: EngineInfo | None = None
         self.problem = "the engine is starting"
+        self.started = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -108,6 +109,7 @@ class EngineStarter:
             else:
                 _announce(self.info)
                 self._ready()
+                self.started.set()
                 return
 
 

@@ -1,6 +1,5 @@
 """HTTP's way of saying things: JSON bodies, OpenAI's errors, server-sent events."""
 
-import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
@@ -9,6 +8,7 @@ import orjson
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.request import UnreadablePostError
 
+from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.body_errors import JSON_TYPE, unsupported_media_type
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
@@ -20,7 +20,6 @@ from responses_app.runs.reader import ResponseReader
 
 Parsed = TypeVar("Parsed")
 Cut = Callable[[], Awaitable[None]]
-_PRINTABLE = re.compile(r"[\x20-\x7e]{1,128}")
 
 
 def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
@@ -137,9 +136,15 @@ def _heartbeat(last_number: int, dialect: Dialect) -> bytes:
     return b": ping\n\n"
 
 
-def usable_request_id(given: str) -> bool:
-    """Whether a client's own request id is echoed: if it is printable and short."""
-    return _PRINTABLE.fullmatch(given) is not None
+def caller_of(request: HttpRequest) -> Caller:
+    """Return who asks, as the middleware found out."""
+    caller: Caller = request.caller  # type: ignore[attr-defined]
+    return caller
+
+
+def project_of(request: HttpRequest) -> str:
+    """Return the project of who asks: what it may see, and what it makes, is of that project alone."""
+    return caller_of(request).project
 
 
 def request_id_of(request: HttpRequest) -> str:

@@ -1,12 +1,13 @@
 """`ApiMiddleware`: standing first, it answers the API's paths itself; everything else goes on to Django's own.
 
 So sessions, auth, CSRF and messages serve the admin alone (they cost 3 ms a request), every answer of the API has its
-request id, and every error is JSON in OpenAI's shape.
+headers, and every error is JSON in OpenAI's shape.
 """
 
+import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from asgiref.sync import markcoroutinefunction
 from django.core.exceptions import DisallowedHost
@@ -14,16 +15,19 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 
-from responses_app.http import error_response, not_found, usable_request_id
-from responses_app.origins import SAFE_METHODS, Source
-from responses_app.protocol import ids
+from responses_app.auth.scopes import SAFE_METHODS, needed_scope
+from responses_app.http import error_response, not_found
+from responses_app.observing.context import bind
+from responses_app.origins import Source
+from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
 from responses_app.protocol.errors import ApiError, foreign_page, invalid_request, server_error
+from responses_app.protocol.rate_limits import as_headers
 from responses_app.wiring import get_site
 
 logger = logging.getLogger("respsite.transport")
 
 API_URLS = "responses_app.urls"
-_API_PATH = re.compile(r"/(?:v1|responses|conversations|models|health|ready)(?:/|$)")
+_API_PATH = re.compile(r"/(?:v1|responses|conversations|models|health|ready|metrics)(?:/|$)")
 
 
 def is_api_path(path: str) -> bool:
@@ -45,10 +49,16 @@ class ApiMiddleware:
         """Answer, or hand on."""
         if not is_api_path(request.path_info):
             return await self._hand_on(request)
-        request_id = _request_id(request)
+        began = asyncio.get_running_loop().time()
+        given = {name.decode("latin1"): value.decode("latin1") for name, value in request.scope["headers"]}  # type: ignore[attr-defined]
+        request_id = get_site().answer_headers.request_id(given)
         request.request_id = request_id  # type: ignore[attr-defined]
+        bind(request_id=request_id)
+        request.caller = NOBODY_ASKED  # type: ignore[attr-defined]
         response = await self._answer(request, request_id)
-        response["x-request-id"] = request_id
+        for name, value in (await answer_headers(given, request_id, request.caller, began=began)).items():  # type: ignore[attr-defined]
+            response[name] = value
+        get_site().watch.metrics.answers.count(str(response.status_code))
         # Django would log each 4xx as a warning and each 503 as an error: a load balancer that asks /ready during a
         # start would fill the log. What is worth a line is logged where it happens.
         response._has_been_logged = True  # type: ignore[attr-defined]
@@ -67,21 +77,40 @@ class ApiMiddleware:
             _check_host(request)
             _check_origin(request)
             match = resolve(request.path_info, API_URLS)
+            await _let_in(request)
             answer: HttpResponseBase = await match.func(request, *match.args, **match.kwargs)
         except Resolver404:
-            return error_response(not_found(request.path_info))
+            return _refused(not_found(request.path_info))
         except ApiError as error:
-            return error_response(error)
+            return _refused(error)
         except Exception:
             logger.exception("request %s broke", request_id)
-            return error_response(server_error(request_id))
+            return _refused(server_error(request_id))
         return answer
 
 
-def _request_id(request: HttpRequest) -> str:
-    """Echo the client's id if it is printable and short, else make one."""
-    given = request.headers.get("x-request-id", "")
-    return given if usable_request_id(given) else get_site().new_id(ids.REQUEST)
+async def answer_headers(given: Mapping[str, str], request_id: str, caller: Caller, *, began: float) -> dict[str, str]:
+    """Return what every answer says: to a request with these headers, which began at this time of the loop."""
+    site = get_site()
+    lines = await site.rates.lines(caller.limited, since=began) if caller.limited else ()
+    seconds = asyncio.get_running_loop().time() - began
+    return site.answer_headers.of(given, request_id, seconds=seconds) | as_headers(lines)
+
+
+def _refused(error: ApiError) -> HttpResponse:
+    get_site().watch.metrics.error("http", error.status, error.code or error.type)
+    return error_response(error)
+
+
+async def _let_in(request: HttpRequest) -> None:
+    """Find out who asks. Raises `ApiError` for who may not."""
+    scope = needed_scope(str(request.method), request.path_info)
+    if scope is None:
+        return
+    caller = await get_site().door.caller(request.scope)  # type: ignore[attr-defined]
+    request.caller = caller  # type: ignore[attr-defined]
+    bind(project=caller.project, key_id=caller.key_id)
+    caller.check_scope(scope)
 
 
 def _check_host(request: HttpRequest) -> None:

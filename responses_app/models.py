@@ -1,4 +1,4 @@
-"""What is kept of responses and conversations.
+"""What is kept of responses and conversations, and who may come in.
 
 A `Response` is what clients retrieve. A `ChainPart` is its part of a chain, a row of its own: forks share the parts
 before them, and nothing is copied per turn. A `SampledItem` is an output item with the tokens it was sampled as, found
@@ -9,6 +9,7 @@ indexes are declared in `Meta`, since Django gives an indexed text column a seco
 """
 
 import json
+from datetime import datetime
 from typing import Any, ClassVar
 
 import orjson
@@ -59,8 +60,8 @@ class Response(models.Model):
     """A response, from the moment it was accepted; `body` is the object as clients read it.
 
     `worker` is the process that runs it, empty once it has ended; `epoch` counts those that have claimed it. `request`
-    is what a background response was asked, kept until it has ended, so that another worker can go on with it. `size`
-    is in bytes, times are in milliseconds.
+    is what a background response was asked, kept until it has ended, so that another worker can go on with it. `key_id`
+    is the API key it was asked for with, empty without one. `size` is in bytes, times are in milliseconds.
     """
 
     id = models.CharField(primary_key=True, max_length=ID_LENGTH)
@@ -72,6 +73,7 @@ class Response(models.Model):
     input_items = JSONTextField(default=list)
     background = models.BooleanField(default=False)
     transport = models.CharField(max_length=16, default="")
+    key_id = models.CharField(max_length=ID_LENGTH, default="", db_default="")
     previous_response_id = models.CharField(max_length=ID_LENGTH, default="")
     conversation_id = models.CharField(max_length=ID_LENGTH, default="")
     worker = models.CharField(max_length=ID_LENGTH, default="")
@@ -90,6 +92,7 @@ class Response(models.Model):
             # What the admin lists, filters and counts, without reading the bodies: they make a table's scan slow.
             models.Index(fields=["created_at", *LISTED], name="response_listed"),
             models.Index(fields=["worker"], name="response_running", condition=models.Q(status__in=RUNNING)),
+            models.Index(fields=["key_id"], name="response_key", condition=~models.Q(key_id="")),
         ]
 
     def __str__(self) -> str:
@@ -232,3 +235,60 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+
+class Limited(models.Model):
+    """How much may be asked for; None: as much as anybody likes."""
+
+    requests_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
+    input_tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
+    output_tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
+    tokens_per_day = models.PositiveBigIntegerField(null=True, blank=True)
+    concurrent_responses = models.PositiveIntegerField(null=True, blank=True)
+    websockets = models.PositiveIntegerField(null=True, blank=True)
+
+    class Meta:
+        abstract = True
+
+
+class Project(Limited):
+    """Those who share what is stored. Its limits count all its keys together."""
+
+    name = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    created_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ApiKey(Limited):
+    """A key of a project, see `protocol.api_keys`: its digest, and the beginning by which people tell keys apart.
+
+    No `scopes` or `allowed_models` mean all. A revoked key stays, so that it can be seen who had one.
+    """
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="keys", db_index=False)
+    name = models.CharField(max_length=100, blank=True, default="")
+    digest = models.CharField(max_length=64)
+    prefix = models.CharField(max_length=16)
+    scopes = JSONTextField(default=list)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    allowed_models = JSONTextField(default=list)
+
+    class Meta:
+        verbose_name = "API key"
+        indexes: ClassVar = [models.Index(fields=["project", "created_at"], name="apikey_project_created")]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["digest"], name="apikey_digest")]
+
+    def __str__(self) -> str:
+        return f"{self.prefix}… {self.name}".rstrip()
+
+    def state(self, now: datetime) -> str:
+        """Return whether it opens: good, expired or revoked."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and self.expires_at <= now else "good"

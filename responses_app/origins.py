@@ -15,7 +15,6 @@ from django.http import HttpRequest
 from django.http.request import split_domain_port, validate_host
 
 ANY = "*"
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS")  # change nothing, and a foreign page cannot read their answers
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 

@@ -2,7 +2,7 @@
 
 from django.urls import re_path
 
-from responses_app.views import conversations, health, models, responses
+from responses_app.views import conversations, health, metrics, models, responses
 
 urlpatterns = [
     re_path(r"^(?:v1/)?responses/?$", responses.create),
@@ -20,4 +20,5 @@ urlpatterns = [
     re_path(r"^(?:v1/)?models/(?P<model>.+)$", models.detail),
     re_path(r"^health/?$", health.health),
     re_path(r"^ready/?$", health.ready),
+    re_path(r"^metrics/?$", metrics.metrics),
 ]

@@ -5,21 +5,28 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings as django_settings
 
 from engine.formats.base import ModelFormat
 from engine.formats.harmony.format import HarmonyFormat
+from responses_app.auth.door import Door
+from responses_app.auth.keyring import KeyRing
 from responses_app.conf import Settings
 from responses_app.engines import EngineStarter, collect_less_garbage, make_engine
 from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.memory import MemoryConnectionLimit
+from responses_app.limits.memory_rates import MemoryRates
+from responses_app.limits.rates import BaseRates
+from responses_app.observing.metrics import Metrics
 from responses_app.protocol import ids
+from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.dialects import Dialect, requested_dialect
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import IdFactory
@@ -32,6 +39,7 @@ from responses_app.protocol.tool_outputs import WAIT, requested_tool_mode
 from responses_app.reading import JsonReader
 from responses_app.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.runs.by_id import ResponsesById
+from responses_app.runs.draining import Draining
 from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
@@ -45,6 +53,7 @@ from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.runs.upkeep import Upkeep
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, Stores, WorkerState
 from responses_app.stores.memory import MemoryResponseStore
+from responses_app.watching import Gauges, Watch
 
 logger = logging.getLogger("respsite")
 
@@ -62,6 +71,8 @@ class Site:
     store: BaseResponseStore
     conversations: BaseConversationStore
     connection_limit: BaseConnectionLimit
+    rates: BaseRates
+    answer_headers: AnswerHeaders
     registry: RunRegistry
     service: ResponseService
     responses: ResponsesById
@@ -71,6 +82,9 @@ class Site:
     upkeep: Upkeep
     relay: Relay
     reader: JsonReader
+    door: Door
+    watch: Watch
+    draining: Draining
     new_id: Callable[[str], str]
 
     @property
@@ -108,6 +122,8 @@ class Site:
         await self.store.start()
         await self.conversations.start()
         await self.connection_limit.start()
+        await self.rates.start()
+        await self.door.start()
         self.engine.start()
         self.relay.start(
             {
@@ -119,17 +135,26 @@ class Site:
             take=self.outputs.take_here,
         )
         await self.upkeep.start()
+        await self.watch.start()
 
     async def aclose(self) -> None:
         """Let what runs end, or stop it; write what is to be written, give back what is shared."""
+        self.draining.begin()
         await self.followers.aclose()  # those who follow another worker's response may do so elsewhere
         await self.registry.aclose(grace=self.settings.shutdown_grace_seconds, last_words=LAST_WORDS_SECONDS)
+        await self.draining.over(LAST_WORDS_SECONDS)
         await self.service.live.aclose()
         await self.upkeep.aclose()
         await self.relay.aclose()
         await asyncio.gather(
-            self.connection_limit.aclose(), self.store.aclose(), self.conversations.aclose(), self.engine.aclose()
+            self.connection_limit.aclose(),
+            self.rates.aclose(),
+            self.store.aclose(),
+            self.conversations.aclose(),
+            self.door.aclose(),
+            self.engine.aclose(),
         )
+        await self.watch.aclose()
 
 
 def build_site(settings: Settings) -> Site:
@@ -139,11 +164,20 @@ def build_site(settings: Settings) -> Site:
     started_at = time.time()
     engine = EngineStarter(make_engine(settings), ready=collect_less_garbage)
     connection_limit = _connection_limit(settings)
+    rates = _rates()
     stores = _stores(settings)
     registry = RunRegistry(_run_limits(settings))
     sealer = Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom)
     name, model_format = settings.served_name, FORMATS[settings.model_format]()
-    model = ServedModel(name, engine.engine, lambda: engine.info, created=int(started_at), format=model_format)
+    metrics = Metrics(enabled=settings.metrics != "off")
+    model = ServedModel(
+        name,
+        engine.engine,
+        lambda: engine.info,
+        created=int(started_at),
+        format=model_format,
+        meter=metrics.model(name),
+    )
     id_key = blake2b(django_settings.SECRET_KEY.encode(), person=b"respsite ids").digest()
     relay = Relay()
     forgetting = Forgetting(registry, others=relay)
@@ -174,6 +208,8 @@ def build_site(settings: Settings) -> Site:
             summaries=_SUMMARIES[settings.reasoning_summaries],
         ),
         live=live,
+        rates=rates,
+        metrics=metrics,
     )
     followers = Followers(
         stores.responses,
@@ -195,12 +231,27 @@ def build_site(settings: Settings) -> Site:
         ready=lambda: engine.info is not None,
         lease_seconds=settings.worker_lease_seconds,
     )
+    gauges = Gauges(
+        metrics,
+        service=service,
+        connections=connection_limit,
+        engine=engine,
+        hears_store=lambda: upkeep.hears_store,
+        has_redis=bool(settings.redis_url),
+    )
     return Site(
         settings=settings,
         engine=engine,
         store=stores.responses,
         conversations=stores.conversations,
         connection_limit=connection_limit,
+        rates=rates,
+        answer_headers=AnswerHeaders(
+            new_id=partial(new_id, ids.REQUEST),
+            organization=settings.default_openai_organization,
+            version=settings.default_openai_version,
+            azure_region=settings.azure_region,
+        ),
         registry=registry,
         service=service,
         responses=ResponsesById(
@@ -216,6 +267,9 @@ def build_site(settings: Settings) -> Site:
         followers=followers,
         upkeep=upkeep,
         relay=relay,
+        door=_door(settings),
+        watch=Watch(metrics, gauges.look, folder=Path(settings.metrics_dir) if settings.metrics_dir else None),
+        draining=Draining(),
         reader=JsonReader(
             max_body_bytes=settings.max_body_bytes,
             max_values=settings.max_json_values,
@@ -248,11 +302,20 @@ def _stores(settings: Settings) -> Stores:
     return Stores(DatabaseResponseStore(limits=limits, timeout=timeout), conversations)
 
 
+def _door(settings: Settings) -> Door:
+    from responses_app.stores.database.api_keys import DatabaseKeyStore
+
+    keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=time.time)
+    return Door(settings.auth, keys, is_exposed=not settings.serves_loopback)
+
+
 def _run_limits(settings: Settings) -> RunLimits:
     return RunLimits(
         max_runs=settings.responses_max_in_flight,
         max_background=settings.background_max_running,
         max_queued=settings.background_max_queued,
+        max_turns=settings.engine_max_running,
+        max_turns_queued=settings.engine_max_queued,
         reconnect_grace=settings.reconnect_grace_seconds,
         resumable=ResumableLimits(
             ttl=settings.responses_session_ttl,
@@ -265,12 +328,27 @@ def _run_limits(settings: Settings) -> RunLimits:
 def _connection_limit(settings: Settings) -> BaseConnectionLimit:
     """Share the limit through the Redis that CHANNEL_LAYERS names, where there is one."""
     limit = settings.max_websocket_connections
-    hosts = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts")
+    hosts = _redis_hosts()
     if not hosts:
         return MemoryConnectionLimit(limit)
     from responses_app.limits.redis import RedisConnectionLimit
 
     return RedisConnectionLimit(limit, connect=lambda: _redis(hosts[0]))
+
+
+def _rates() -> BaseRates:
+    """Share the limits of keys and projects through the same Redis."""
+    hosts = _redis_hosts()
+    if not hosts:
+        return MemoryRates()
+    from responses_app.limits.redis_rates import RedisRates
+
+    return RedisRates(lambda: _redis(hosts[0]))
+
+
+def _redis_hosts() -> Sequence[dict[str, Any]]:
+    hosts: Sequence[dict[str, Any]] = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts") or ()
+    return hosts
 
 
 def _redis(host: dict[str, Any]) -> Any:

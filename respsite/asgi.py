@@ -1,7 +1,6 @@
 """The ASGI application: `daphne respsite.asgi:application`, or any other ASGI server."""
 
 import os
-from functools import partial
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
 
@@ -16,7 +15,6 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from engine.errors import EngineConfigurationError
 from responses_app.bodies import Bodies, BodyRules
 from responses_app.exposure import Exposure
-from responses_app.protocol import ids
 from responses_app.routing import websocket_urlpatterns
 from responses_app.servers.backpressure import Backpressure
 from responses_app.servers.daphne import hook_daphne
@@ -32,9 +30,10 @@ except EngineConfigurationError as error:
 lifecycle = Lifecycle(site.start, site.aclose, hurry=site.registry.hurry)
 lifecycle.hook_daphne()
 
-rules = BodyRules(site.settings.max_body_bytes, site.settings.request_arrival_seconds)
-new_request_id = partial(site.new_id, ids.REQUEST)
-hook_daphne(rules, new_request_id)
+rules = BodyRules(
+    site.settings.max_body_bytes, site.settings.request_arrival_seconds, refused=site.watch.metrics.turned_away
+)
+hook_daphne(rules, site.answer_headers)
 
 exposure = Exposure(
     Bodies(
@@ -46,9 +45,11 @@ exposure = Exposure(
             }
         ),
         rules,
-        new_request_id=new_request_id,
+        headers=site.answer_headers,
     ),
     any_host="*" in site.settings.allowed_hosts,
+    asks_nobody=site.settings.auth == "off",
+    exposed=site.door.expose,
 )
 exposure.hook_daphne()
 
@@ -56,4 +57,5 @@ application = Backpressure(
     exposure,
     stall_seconds=site.settings.stream_stall_seconds,
     max_message_bytes=site.settings.websocket_max_message_bytes,
+    is_stopping=lambda: lifecycle.is_stopping,
 )

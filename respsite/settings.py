@@ -173,8 +173,11 @@ USE_I18N = False
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "stream": sys.stderr, "formatter": "line"}},
+    "formatters": {
+        "line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"},
+        "json": {"()": "responses_app.observing.logs.JsonLines"},
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "stream": sys.stderr, "formatter": RESPSITE.log_format}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
     "loggers": {
         "respsite": {"level": RESPSITE.log_level.upper()},

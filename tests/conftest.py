@@ -1,12 +1,16 @@
 """What all tests share: the environment they start from, and servers that are started once."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+# Where a shell has started these tests in the background it ignores Ctrl-C for them, and so for their servers.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before Django's settings are read: tests never touch the data of the checkout they run in.
 os.environ["DATA_DIR"] = tempfile.mkdtemp(prefix="respsite-tests-")

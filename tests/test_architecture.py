@@ -16,11 +16,13 @@ from tests.server import ROOT, clean_environ
 PACKAGES = ("engine", "responses_app", "respsite")
 MAX_FILE, LONG_FILE = 400, 300
 TRANSPORTS = [
-    *"views consumer connection middleware origins exposure http bodies servers".split(),
-    *"urls routing management auth admin".split(),
+    *"views consumer connection lanes handshake middleware origins exposure http bodies servers".split(),
+    *"urls routing management admin".split(),
 ]
-WIRING = "wiring reading conf engines checks apps".split()  # apps: how Django says that an app may begin
-ADAPTERS = "models stores limits tools relay migrations".split()
+WIRING = (
+    "wiring watching reading conf setting_types engines checks apps".split()
+)  # apps: how Django says that an app may begin
+ADAPTERS = "models stores limits tools relay migrations auth observing".split()
 FLOORS = {
     "engine": 0,
     "responses_app": 0,  # the empty package itself
@@ -36,7 +38,7 @@ KNOWS_DJANGO_ON_FLOOR_2 = ("responses_app.models", "responses_app.stores.", "res
 HEAVY = {"torch", "vllm"}
 TOP_LEVEL = {
     *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),
-    *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE"),
+    *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy"),
 }
 DOORS = {"service", "served", "by_id", "reader", "journal", "plan", "history"}  # what transports may know of `runs`
 READS_THE_ENVIRONMENT = ("respsite/", "manage.py", "responses_app/management/")
@@ -171,7 +173,7 @@ def test_implementations_know_their_base_and_never_each_other(folder: str) -> No
 
 def _is_implementation(module: str) -> bool:
     """Whether a module holds a subclass of a contract that can be made (`simulated` is the half of two engines)."""
-    contract = re.compile(r"Base(Engine|ResponseStore|ConnectionLimit)|SimulatedEngine")
+    contract = re.compile(r"Base(Engine|ResponseStore|ConnectionLimit|Rates)|SimulatedEngine")
     classes = (node for node in ast.walk(tree_of(modules()[module])) if isinstance(node, ast.ClassDef))
     bases = (ast.unparse(base) for node in classes for base in node.bases)
     return not module.endswith(".simulated") and any(map(contract.fullmatch, bases))
@@ -179,7 +181,8 @@ def _is_implementation(module: str) -> bool:
 
 def test_runs_know_only_the_contracts_of_adapters() -> None:
     adapters = tuple(f"responses_app.{name}" for name in ADAPTERS)
-    allowed = {"responses_app.stores.base", "responses_app.limits.base", "responses_app.tools.base"}
+    allowed = {f"responses_app.{name}" for name in ("stores.base", "limits.rates", "tools.base")}
+    allowed |= {"responses_app.observing.metrics", "responses_app.observing.context"}
     known = {found.imported for found in ours() if found.importer.startswith("responses_app.runs")}
     assert {name for name in known if name.startswith(adapters)} <= allowed
 
@@ -237,6 +240,11 @@ def test_the_protocol_is_pure() -> None:
     assert [str(each) for each in pure if each.imported.partition(".")[0] in impure] == []
 
 
+def test_one_file_knows_prometheus() -> None:
+    known = [each for each in imports() if each.imported.partition(".")[0] == "prometheus_client"]
+    assert {each.importer for each in known} == {"responses_app.observing.exposition"}
+
+
 def test_only_the_embedded_vllm_imports_vllm_and_only_when_it_starts() -> None:
     heavy = [each for each in imports() if each.imported.partition(".")[0] in HEAVY]
     assert {each.importer for each in heavy} <= {"engine.backends.vllm_local", "engine.backends.vllm_inputs"}
@@ -268,7 +276,7 @@ def test_engine_protocol_and_runs_load_no_django() -> None:
 def test_the_application_loads_neither_torch_nor_the_sdk(tmp_path: Path) -> None:
     loaded = loaded_by("respsite.asgi", "responses_app.management.commands.serve", DATA_DIR=str(tmp_path))
     assert "django" in loaded
-    assert loaded & (HEAVY | {"openai", "pytest", "hypothesis", "redis", "psycopg"}) == set()
+    assert loaded & (HEAVY | {"openai", "pytest", "hypothesis", "redis", "psycopg", "prometheus_client"}) == set()
 
 
 def test_the_environment_is_read_in_one_place() -> None:

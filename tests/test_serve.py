@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from tests.server import ROOT, START_SECONDS, Server, clean_environ, free_port, manage
 
 PROMPTLY = 2.0  # seconds in which Ctrl-C has to end it
-LINES = ["URL", "Engine", "Database", "Redis", "Try"]
+LINES = ["URL", "Engine", "Database", "Keys", "Redis", "Try"]
 
 
 class ServedSite(Server):
@@ -47,13 +47,13 @@ def served(tmp_path: Path) -> Iterator[ServedSite]:
         yield site
 
 
-def test_it_says_five_lines_serves_and_ends_at_once(served: ServedSite) -> None:
+def test_it_says_some_lines_serves_and_ends_at_once(served: ServedSite) -> None:
     lines = served.output.splitlines()
     assert [line.split()[0] for line in lines] == LINES
     assert served.base_url in lines[0]
     assert "demo" in lines[1]
     assert str(served.folder / "respsite.sqlite3") in lines[2]
-    assert f"{served.base_url}/responses" in lines[4]
+    assert f"{served.base_url}/responses" in lines[5]
 
     with connect(served.ws_url) as idle, httpx.Client() as http:
         body = {"input": "count to 9000", "stream": True}
@@ -72,7 +72,7 @@ def test_it_says_five_lines_serves_and_ends_at_once(served: ServedSite) -> None:
 
 
 def test_the_command_that_it_tells_to_try_works(served: ServedSite) -> None:
-    command = served.output.splitlines()[4].removeprefix("Try").strip()
+    command = served.output.splitlines()[5].removeprefix("Try").strip()
     done = subprocess.run(
         ["sh", "-c", f"{command} --silent --fail"], capture_output=True, text=True, timeout=30, check=False
     )
@@ -123,6 +123,8 @@ def test_every_older_flag_is_its_setting(tmp_path: Path) -> None:
         "--responses-default-service-tier": ("RESPONSES_DEFAULT_SERVICE_TIER", "flex"),
         "--responses-allowed-service-tiers": ("RESPONSES_ALLOWED_SERVICE_TIERS", "auto,flex"),
         "--reasoning-encryption-key": ("REASONING_ENCRYPTION_KEYS", "a secret of many words"),
+        "--default-openai-organization": ("DEFAULT_OPENAI_ORGANIZATION", "org-a"),
+        "--default-openai-version": ("DEFAULT_OPENAI_VERSION", "2020-10-01"),
     }
     flags = [word for flag, (_, value) in given.items() for word in (flag, value)]
     flags += ["--legacy-reasoning-events", "--compatibility-mode"]

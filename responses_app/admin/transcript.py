@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from responses_app.admin.text import FOLDED, Clipped, Room, pretty, visible
+from responses_app.protocol.calls import is_output
 
 ROLES = {"user": "User", "assistant": "Assistant", "developer": "Developer", "system": "System"}
-OUTPUT = "_output"  # how the types of outputs end: function_call_output, custom_tool_call_output, …
 ACTIONS = {  # calls whose tools have no name, and the field that says what was asked for
     "local_shell_call": "action",
     "shell_call": "action",
@@ -74,7 +74,7 @@ class Transcript:
     def read_answers(self, items: object, response_id: str) -> None:
         """Look for outputs of calls in the input of a later response."""
         for item in as_list(items):
-            call = self._calls.get(_string(item, "call_id")) if _string(item, "type").endswith(OUTPUT) else None
+            call = self._calls.get(_string(item, "call_id")) if is_output(_string(item, "type")) else None
             if call is not None and call.answer is None:
                 call.answer, call.answer_in = self._block(item), response_id
 
@@ -99,7 +99,7 @@ class Transcript:
             block = self._call(item)
         elif kind in ACTIONS:
             block = self._action(kind, item)
-        elif kind.endswith(OUTPUT):
+        elif is_output(kind):
             block = self._output(kind, item)
         else:
             block = self._other(kind, item)

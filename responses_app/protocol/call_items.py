@@ -32,7 +32,7 @@ class CallBuilder(ItemBuilder):
 
     @property
     def fits(self) -> bool:
-        """Whether what it is called with is what such a tool takes, so far as its kind says."""
+        """Whether its item can hold what it is called with: JSON, or the fields of its kind. No schema is looked at."""
         return True
 
     @property

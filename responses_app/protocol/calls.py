@@ -32,6 +32,11 @@ _ANSWERS: Mapping[str, Collection[str]] = {
 _KNOW_THEIR_TOOL = frozenset(_ANSWERS) - {"function_call_output", "custom_tool_call_output"}
 
 
+def is_output(kind: str) -> bool:
+    """Whether items of a type say what came of a call; also of one that only other servers have."""
+    return kind.endswith("_output")
+
+
 class Call(NamedTuple):
     """A call: `type` is that of its item, `called` what the model called; `is_open`: it must be answered."""
 
@@ -63,6 +68,11 @@ def calls_of(items: Iterable[JsonObject]) -> Iterator[Call]:
     return (call for item in items if (call := call_of(item)) is not None)
 
 
+def _names_no_call(items: Sequence[JsonObject]) -> bool:
+    """Whether items neither are calls nor answer one: nearly always, and known at once."""
+    return not any("call_id" in item for item in items)
+
+
 def no_call(call_id: str) -> bool:
     """Say that a call is not there: what a request that continues nothing knows of calls."""
     return False
@@ -73,23 +83,26 @@ def open_calls(
     *,
     known: Mapping[str, str] | None = None,
     made: Callable[[str], bool] = no_call,
-    free: Collection[str] = (),
+    in_background: Collection[str] = (),
 ) -> dict[str, str]:
     """Return the calls that must be answered and are not, by their ids, with the types of their items.
 
     They are among `items`, or among the `known` ones of the chain before them, which wait for an output; `made` says
-    whether the chain has a call at all. What the model called with one of the `free` names runs in the background.
+    whether the chain has a call at all. Calls of the names `in_background` need no output.
     """
     items, known = list(items), known or {}
+    if not known and _names_no_call(items):
+        return {}
     opened = {
         call.id: call.type
         for call in calls_of(items)
-        if call.is_open and call.called not in free and (call.id in known or not made(call.id))
+        if call.is_open and call.called not in in_background and (call.id in known or not made(call.id))
     }
     left = without_answered({**known, **opened}, items)
     for item in items:  # a call of the chain that comes back completed gave back nothing, and is answered so
-        if item.get("status") == "completed" and item.get("call_id") in known:
-            left.pop(str(item["call_id"]), None)
+        call_id = item.get("call_id")
+        if item.get("status") == "completed" and isinstance(call_id, str) and call_id in known:
+            left.pop(call_id, None)
     return left
 
 
@@ -113,7 +126,7 @@ def check_outputs(
     *,
     before: Sequence[JsonObject],
     known: Mapping[str, str],
-    free: Collection[str],
+    in_background: Collection[str],
     made: Callable[[str], bool] = no_call,
 ) -> None:
     """Raise `ApiError` for outputs among a request's items that answer nothing, and for calls without an output.
@@ -121,12 +134,14 @@ def check_outputs(
     `before` are the items of its conversation; the others are as in `open_calls`.
     """
     every = [*before, *items]
+    if not known and _names_no_call(every):
+        return
     types = {**known, **{call.id: call.type for call in calls_of(every)}}
     for index, item in enumerate(items):
         kinds, named = _ANSWERS.get(str(item.get("type"))), _answered_id(item)
         if kinds is not None and named in types and types[named] not in kinds:
             raise unknown_call(item, index)
-    for call_id, kind in open_calls(every, known=known, made=made, free=free).items():
+    for call_id, kind in open_calls(every, known=known, made=made, in_background=in_background).items():
         raise invalid_request(
             f"No tool output found for {_SPOKEN[kind]} {call_id}. Send it as an item of 'input'.", param="input"
         )

@@ -93,7 +93,7 @@ class ChainLink:
     called. `awaited` are those that what continues it must answer, with the types of their items; `late_tools` are the
     tools that its items declare. `total_bytes` estimates the memory of this link and all before it. `stored`: a store
     keeps the response, so whether it can (still) be continued is the store's to say. `public` is what clients call the
-    response, where that is not its own id.
+    response, where that is not its own id; then `continues` is what the response says that it continues.
     """
 
     response_id: str
@@ -108,6 +108,7 @@ class ChainLink:
     late_tools: Sequence[JsonObject] = ()
     stored: bool = False
     public: PublicId | None = None
+    continues: str | None = None
 
     @property
     def known_as(self) -> str:
@@ -154,11 +155,11 @@ def new_link(
     started_on: str,
     messages: Sequence[RenderedMessage],
     items: Sequence[JsonObject] = (),
-    free: Collection[str] = (),
+    in_background: Collection[str] = (),
 ) -> ChainLink:
     """Make a link after `parent`; `started_on` counts for the first link only. `items` are its input and output.
 
-    What the model called with one of the `free` names runs in the background: nobody waits for its output.
+    Calls of the names `in_background` need no output.
     """
     # Tool outputs and developer messages change nothing of `ends_final`: it is about what the model said last.
     ends_final = parent.own.ends_final if parent else False
@@ -185,13 +186,12 @@ def new_link(
         own=own,
         calls={call.id: call.called for call in calls},
     )
-    awaited = open_calls(
-        items,
-        known=parent.awaited if parent else {},
-        made=parent.has_call if parent else no_call,
-        free=free,
-    )
-    return replace(link, awaited=awaited, late_tools=late_tools(items))
+    known = parent.awaited if parent else {}
+    if not (items or known):  # the link of a request's own input
+        return link
+    awaited = open_calls(items, known=known, made=parent.has_call if parent else no_call, in_background=in_background)
+    declared = late_tools(items)
+    return replace(link, awaited=awaited, late_tools=declared) if awaited or declared else link
 
 
 def link_of(

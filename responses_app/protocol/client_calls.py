@@ -94,7 +94,7 @@ def _output_item(call: JsonObject, given: OutputGiven, item_id: str) -> JsonObje
     item = {"id": item_id, **_stub(call), "status": "completed", "output": given.output}
     item.pop("name", None)  # a stub has it so that clients know what to answer
     match call["type"]:
-        case "shell_call":
+        case "shell_call":  # the client gives one text; that form has to say how the command ended, too
             item["output"] = [{"stdout": given.text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
         case "apply_patch_call" | "local_shell_call":
             item["output"] = given.text

@@ -6,11 +6,14 @@ search) are left out, and so is what cannot be read: an older version may have k
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import orjson
 
+from engine.contents.schemas import enforceable
+from engine.contents.sharing import SharedBudgetSpent
+from engine.errors import GrammarRefused
 from engine.formats.base import FunctionTool
 from engine.grammar import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
 from responses_app.protocol.call_items import ActionCallBuilder, CallBuilder, CustomCallBuilder, FunctionCallBuilder
@@ -19,6 +22,8 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import NAME, called_name
 
 _NAME = re.compile(NAME)
+# Kinds whose calls are held to another schema than the model is shown: one that is easier to read.
+_SHOWN_OTHERWISE = [kind.type for kind in CLIENT_KINDS.values() if kind.shown != kind.schema]
 _NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 _IN_BACKGROUND = (
     "This runs in the background: its output comes later, when it is done. Do not wait for it, and do not call it "
@@ -30,9 +35,10 @@ _IN_BACKGROUND = (
 class ClientTool:
     """One tool. `type` is `function`, `custom`, or a kind of `CLIENT_KINDS`.
 
-    `schema` describes a call's arguments, as JSON text; "" where nothing is said of them. Without `strict` it is only
-    shown. `format` is that of a custom tool's input. `deferred`: a search for tools is to find it before it is shown.
-    `at` is where it stands in the request.
+    `schema` describes a call's arguments, as JSON text; "" where nothing is said of them. Without `strict` it is
+    only shown; where that is not said, in a tool that came later, a schema that can be enforced is. `format` is
+    that of a custom tool's input. `deferred`: a search for tools is to find it before it is shown. `at` is where it
+    stands in the request.
     """
 
     type: str
@@ -40,7 +46,7 @@ class ClientTool:
     namespace: str | None = None
     description: str = ""
     schema: str = ""
-    strict: bool = True
+    strict: bool | None = True
     format: JsonObject | None = None
     is_async: bool = False
     deferred: bool = False
@@ -68,7 +74,7 @@ class ClientTool:
             if not self.definition:
                 return AnyText()
             return (Regex if (self.format or {}).get("syntax") == "regex" else Lark)(self.definition)
-        if not self.strict:
+        if self.strict is False or (self.strict is None and not can_be_enforced(self.schema)):
             return AnyText()
         schema = CLIENT_KINDS[self.type].schema if self.type in _SHOWN_OTHERWISE else self.schema
         return JsonSchema(schema or _NO_ARGUMENTS) if schema != "{}" else AnyObject()
@@ -77,6 +83,11 @@ class ClientTool:
     def content_at(self) -> str:
         """Where the request says what may stand in a call."""
         return f"{self.at}.{'format.definition' if self.is_custom else 'parameters'}"
+
+    @property
+    def field(self) -> str:
+        """The field of a request that an error about its content names; a late tool may stand in an earlier one."""
+        return self.content_at if self.at.startswith("tools") else "input"
 
     def declaration(self) -> FunctionTool:
         """Return what the model is told of it."""
@@ -107,6 +118,8 @@ class ClientTools:
 
     def __init__(self, tools: Iterable[ClientTool] = ()) -> None:
         self._by_name: Mapping[str, ClientTool] = {tool.called: tool for tool in tools}
+        self._by_type = {tool.type: tool for tool in reversed(self._by_name.values())}  # the first of each
+        self._by_namespace: dict[str, list[ClientTool]] | None = None
 
     def __iter__(self) -> Iterator[ClientTool]:
         return iter(self._by_name.values())
@@ -119,13 +132,27 @@ class ClientTools:
         """What the model can call."""
         return self._by_name.keys()
 
+    @property
+    def in_background(self) -> Collection[str]:
+        """What the model calls and goes on without: the output may come at any time."""
+        return [tool.called for tool in self if tool.is_async]
+
     def get(self, called: str) -> ClientTool | None:
         """Return the tool that the model calls so."""
         return self._by_name.get(called)
 
     def of_type(self, type: str) -> ClientTool | None:
         """Return the tool of a kind of which there is one."""
-        return next((tool for tool in self if tool.type == type), None)
+        return self._by_type.get(type)
+
+    def in_namespace(self, name: str) -> Sequence[ClientTool]:
+        """Return the members of a namespace."""
+        if self._by_namespace is None:
+            self._by_namespace = {}
+            for tool in self:
+                if tool.namespace is not None:
+                    self._by_namespace.setdefault(tool.namespace, []).append(tool)
+        return self._by_namespace.get(name, ())
 
     def shown(self) -> list[ClientTool]:
         """Return those that the model is told of: but for what it can look for, all."""
@@ -175,15 +202,15 @@ def _read(tool: JsonObject, at: str, namespace: str | None) -> list[ClientTool]:
         return [each for i, m in members if isinstance(m, dict) for each in _read(m, f"{at}.tools[{i}]", name)]
     if kind not in ("function", "custom"):
         return []
-    parameters, form = tool.get("parameters"), tool.get("format")
+    parameters, form, strict = (tool.get(name) for name in ("parameters", "format", "strict"))
     return [
         ClientTool(
             type=kind,
             name=name,
             namespace=namespace,
             description=_text(tool.get("description")),
-            schema=_json(parameters) if isinstance(parameters, dict) else "",
-            strict=tool.get("strict") is not False,
+            schema=schema_text(parameters if isinstance(parameters, dict) else None),
+            strict=strict if isinstance(strict, bool) else None,
             format=form if isinstance(form, dict) else None,
             is_async=tool.get("async") is True,
             deferred=tool.get("defer_loading") is True,
@@ -204,7 +231,23 @@ def _of_kind(tool: JsonObject, at: str) -> list[ClientTool]:
     return [ClientTool(type=kind.type, name=kind.type, description=description, schema=schema, at=at)]
 
 
-_SHOWN_OTHERWISE = [kind.type for kind in CLIENT_KINDS.values() if kind.shown != kind.schema]
+def schema_text(parameters: JsonObject | None) -> str:
+    """Return a function's parameters as the schema that is kept of them; "" where nothing is said of arguments."""
+    return "" if parameters is None else _json(parameters)
+
+
+def can_be_enforced(schema: str) -> bool:
+    """Whether a model can be held to a schema: where `strict` is not said, it is to those that this is true of.
+
+    Raises `SharedBudgetSpent`.
+    """
+    try:
+        enforceable(schema or _NO_ARGUMENTS)
+    except SharedBudgetSpent:
+        raise
+    except GrammarRefused:
+        return False
+    return True
 
 
 def _text(value: object) -> str:

@@ -8,10 +8,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Any
 
 import orjson
 
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, as_tokens
+from responses_app.protocol.sealing import SealBroken
 
 PURPOSE = "compaction"  # what it is sealed for
 MIN_SUMMARY = 512  # tokens that a summary may have in any case; less than this is never worth one
@@ -62,8 +64,14 @@ class Compacted:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Compacted":
-        """Read what `as_bytes` wrote."""
-        fields = orjson.loads(data)
+        """Read what `as_bytes` wrote. Raises `SealBroken` for what it cannot have written."""
+        try:
+            return cls._read(orjson.loads(data))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise SealBroken(f"its content is not that of a compaction: {error}") from error
+
+    @classmethod
+    def _read(cls, fields: dict[str, Any]) -> "Compacted":
         ends = accumulate(fields.get("lengths", ()), initial=0)
         kept = [
             RenderedMessage(MessageKind(kind), as_tokens(fields["tokens"][start:end]))

@@ -64,6 +64,17 @@ def connections_exhausted() -> ApiError:
     )
 
 
+def too_many_connections(limited: ApiError) -> ApiError:
+    """The error at the door where a key or a project has as many connections open as it may."""
+    return ApiError(
+        limited.message,
+        status=429,
+        type="rate_limit_error",
+        code="websocket_connection_limit_reached",
+        retry_after=5,
+    )
+
+
 def message_too_large(size: int, limit: int) -> ApiError:
     """A message over the limit; the connection closes after it. Sizes in bytes."""
     return ApiError(

@@ -11,7 +11,6 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, rate_limited
-from responses_app.protocol.identified import WITH_STATUS
 from responses_app.protocol.item_resources import item_resource
 from responses_app.protocol.items import ClientModel, parse_items
 from responses_app.protocol.json_size import json_size
@@ -20,6 +19,7 @@ from responses_app.protocol.validation import missing, validate, wrong_type
 
 MAX_ITEMS = 20  # that one request may add
 ITEM_STATUSES = ("in_progress", "completed", "incomplete")
+_CHECKED = ("message", "function_call", "function_call_output")  # of other items a status may be anything
 
 
 def _without_nul(value: str) -> str:
@@ -165,7 +165,7 @@ def _check_kept(item: JsonObject, at: str) -> None:
             code="invalid_value",
         )
     status = item.get("status")
-    if item["type"] in WITH_STATUS and status is not None and status not in ITEM_STATUSES:
+    if item["type"] in _CHECKED and status is not None and status not in ITEM_STATUSES:
         raise invalid_request(
             f"Invalid value for '{at}.status': {str(status)[:80]!r}. "
             f"Supported values are: {', '.join(map(repr, ITEM_STATUSES))}.",

@@ -14,7 +14,7 @@ from responses_app.protocol.turns import Budget, Ends, Turn
 
 
 class Cuts:
-    """Of one response. `one_call`: a turn ends with its first call. `stop` is why it is to end at the next item's."""
+    """Of one response. `one_call`: a turn ends with its first call. `stop` is why the response is to end, if it is."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Cuts:
 
         `summing_up`: the turn's text is itself a summary.
         """
-        if self._one_call or self._stream.hosts or self._asides.by_model or self.stop is not None:
+        if self._one_call or self._stream.called.hosts or self._asides.by_model or self.stop is not None:
             return partial(self._ends, turn, summing_up)
         return None
 
@@ -45,7 +45,7 @@ class Cuts:
         if ended.called:
             return False  # a turn that waits for a call ends by itself
         one_call = self._one_call and started.kind is ItemKind.CALL
-        hosted = started.kind is ItemKind.HOSTED_CALL and self._stream.can_call(started.name or "")
+        hosted = started.kind is ItemKind.HOSTED_CALL and self._stream.called.is_hosted(started.name or "")
         # A turn with calls of the client's goes to its end: what continues the response needs their outputs.
         stopped = self.stop is not None and not turn.has_called
         if one_call or (hosted and not ended.truncated) or stopped:

@@ -83,7 +83,7 @@ OPENAI = Dialect()
 def parse_dialect(text: str) -> Dialect:
     """Return the dialect that names of presets and switches, separated by commas, make together.
 
-    Raises `ValueError` with the first name that is none, "" where there is none at all.
+    Raises `ValueError` with the first name that is not known, "" where there is no name at all.
     """
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     if not names:

@@ -9,6 +9,8 @@ import orjson
 
 from responses_app.protocol.errors import ApiError, JsonObject
 
+ERROR_HEAD = '{"type":"error",'  # of every frame of an error
+
 
 def error_frame(error: ApiError, stream_id: str | None = None) -> str:
     """Return the frame of an error: `status` and nested `error`, without which Codex waits for its idle timeout.

@@ -1,4 +1,4 @@
-"""Input items as they are kept and listed: each with an id of its own, in the form in which OpenAI gives them back."""
+"""Input items as they are kept: each with an id of its own; `item_resources` says how they are given back."""
 
 from collections.abc import Callable, Container, Sequence
 
@@ -16,7 +16,6 @@ PREFIXES = {
     **{kind.item: kind.prefix for kind in CLIENT_KINDS.values()},
     "compaction": ids.COMPACTION,
 }
-WITH_STATUS = frozenset(("message", "function_call", "function_call_output"))
 
 
 def identified(
@@ -30,10 +29,7 @@ def identified(
         if not _usable(own) or own in seen or own in taken:
             own = new_id(PREFIXES.get(str(item["type"]), ids.ITEM))
         seen.add(str(own))
-        whole = {**item, "id": own}
-        if item["type"] in WITH_STATUS and not item.get("status"):
-            whole["status"] = "completed"
-        kept.append(whole)
+        kept.append({**item, "id": own})
     return kept
 
 

@@ -38,7 +38,7 @@ class Interjections:
 
     def _correct(self, functions: Collection[str]) -> bool:
         """Tell a model that has just called a tool which does not exist."""
-        unknown = self._stream.unknown_call
+        unknown = self._stream.called.last_unknown
         if unknown is None or self._corrections >= MAX_CORRECTIONS:
             return False
         self._corrections += 1
@@ -50,13 +50,13 @@ class Interjections:
 
         Not where it has called something else, too: then the client's answer to that comes first.
         """
-        called, stream = self._stream.background_calls, self._stream
-        if not called or stream.waits_for_client or self._one_call:
+        called, stream = self._stream.called, self._stream
+        if not called.background or called.waits_for_client or self._one_call:
             return False
         if self._turns_behind_calls >= MAX_TURNS_BEHIND_CALLS:
             return False
         self._turns_behind_calls += 1
-        for name in called:
+        for name in called.background:
             stream.interject(self._format.output(name, RUNS_IN_BACKGROUND))
-        called.clear()
+        called.background.clear()
         return True

@@ -94,9 +94,14 @@ _EXTRAS_OF_PARTS: Mapping[str, tuple[str, Mapping[str, object]]] = {  # part →
 
 
 def _part(part: object) -> object:
-    return _completed(part, _PART_DEFAULTS.get(str(part.get("type")), {})) if isinstance(part, dict) else part
+    return part_resource(part) if isinstance(part, dict) else part
+
+
+def part_resource(part: JsonObject) -> JsonObject:
+    """Return a part of an item as OpenAI's types have it."""
+    return _completed(part, _PART_DEFAULTS.get(str(part.get("type")), {}))
 
 
 def _completed(value: JsonObject, defaults: Mapping[str, object]) -> JsonObject:
-    lacking = {name: default for name, default in defaults.items() if value.get(name) is None}
+    lacking = {name: default for name, default in defaults.items() if value.get(name) in (None, "")}
     return {**value, **lacking}

@@ -8,9 +8,9 @@ Ids are kept, and need not be known here, since clients make their own.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from engine.formats.base import RenderedMessage
@@ -90,18 +90,13 @@ class Exact:
 class SampledInput(ClientModel):
     """An item that the model may have sampled. `exact` is what it sampled, where a seal tells that."""
 
-    _exact: Exact | None = PrivateAttr(default=None)  # private: no client can set it
+    exact: ClassVar[Exact | None] = None  # no field: no client can set it, and the items that have none pay nothing
 
     def with_exact(self, exact: Exact) -> Self:
         """Return the item with what it was sampled as."""
         copy = self.model_copy()
-        copy._exact = exact
+        object.__setattr__(copy, "exact", exact)
         return copy
-
-    @property
-    def exact(self) -> Exact | None:
-        """What it was sampled as, where that is known of a seal."""
-        return self._exact
 
 
 class Message(SampledInput):

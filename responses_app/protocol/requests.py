@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation
 
 from engine.formats.base import FunctionTool
-from responses_app.protocol.client_tools import ClientTools
+from responses_app.protocol.client_tools import ClientTools, late_tools, read_tools
 from responses_app.protocol.compaction import MIN_THRESHOLD
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel, CompactionTrigger, ParsedItem, parse_input
@@ -208,7 +208,7 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
         "input_json": input_json,
         "tools": tools,
         "tools_json": tools_json,
-        "tool_choice": parse_tool_choice(data.get("tool_choice"), tools),
+        "tool_choice": _tool_choice(data, tools, input_json),
         "text_format": parse_text_format(text.get("format") if isinstance(text, dict) else None),
         "size": size,
     }
@@ -217,6 +217,22 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
     check_include(request.include)
     check_metadata(request.metadata)
     return request
+
+
+def _tool_choice(data: Mapping[str, object], tools: ClientTools, input_json: list[JsonObject]) -> ToolChoice:
+    """Validate a request's choice among its tools, those in its input, and those of what it continues."""
+    value = data.get("tool_choice")
+    if value is None:
+        return ToolChoice()
+    continues = any(data.get(name) is not None for name in ("previous_response_id", "conversation"))
+    return parse_tool_choice(value, tools.joined(read_tools(late_tools(input_json), at="input")), continues=continues)
+
+
+def with_choice(request: CreateRequest, tools: ClientTools) -> CreateRequest:
+    """Return a request whose `tool_choice` is known now that all `tools` are. Raises `ApiError` where it is wrong."""
+    if not request.tool_choice.pending:
+        return request
+    return request.model_copy(update={"tool_choice": parse_tool_choice(request.tool_choice.echo, tools)})
 
 
 def _check_together(request: CreateRequest) -> None:

@@ -77,11 +77,16 @@ class ResponseObject(TypedDict):
     public_id: NotRequired[tuple[str, int]]  # see `public_ids`; stored, and never shown: clients see it as the `id`
 
 
+def known_id(response: ResponseObject) -> str:
+    """Return the id by which clients know a response."""
+    return response["public_id"][0] if "public_id" in response else response["id"]
+
+
 def as_known(response: ResponseObject) -> ResponseObject:
     """Return a response object as clients know it: under its public id, where it has one."""
     if "public_id" not in response:
         return response
-    known: ResponseObject = {**response, "id": response["public_id"][0]}
+    known: ResponseObject = {**response, "id": known_id(response)}
     del known["public_id"]
     return known
 

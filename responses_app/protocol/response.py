@@ -4,10 +4,11 @@
     (Started, Sampled, …) ───────>│ ResponseMachine │──> command: what the driver is to do next, and then to tell
                                   └─────────────────┘            (Generate, CallTool, Seal, …)
 
-It is the only home of what happens between a response's first event and its last: turns, the budget of tokens,
-compaction, tools that the server runs, and endings. It leaves four things to parts of its own: where a turn is ended
-(`Cuts`), what the server tells the model behind one (`Interjections`), the calls that the client answers, and is waited
-for (`ClientCalls`), and summaries of what the model thinks (`SummaryTurns`).
+It is the only home of what happens between a response's first event and its last: turns, the budget of tokens, tools
+that the server runs, and endings. It leaves these to parts of its own: what tokens say (`TurnReader`), where a turn is
+ended (`Cuts`), what the server tells the model behind one (`Interjections`), the calls that the client answers
+(`ClientCalls`), and is waited for (`Waits`), summaries of what the model thinks (`SummaryTurns`), and one of all that
+came before (`Compacting`).
 
     ENQUEUED ─> STARTED ┬─> Prefill ──────────────────────────────────────────┐
                         ├─> Generate (a summary) ─> Seal ─┬───────────────────┤
@@ -27,10 +28,11 @@ Whatever comes once the end is decided is ignored: an end is kept before clients
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from engine.formats.base import ItemEnded, ModelFormat, TurnEvent
+from engine.formats.base import ModelFormat
 from engine.types import FinishReason
-from responses_app.protocol.client_calls import ClientCalls, no_output
+from responses_app.protocol.client_calls import ClientCalls
 from responses_app.protocol.commands import Await, CallTool, Command, Finish, Generate, Prefill, Seal, Step
+from responses_app.protocol.compacting import Compacting
 from responses_app.protocol.cuts import Cuts
 from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
@@ -59,8 +61,10 @@ from responses_app.protocol.interjections import Interjections
 from responses_app.protocol.resources import CONTINUABLE, TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.stream import LocalProtocolError, ResponseStream
 from responses_app.protocol.summaries import Summaries, SummaryTurns
-from responses_app.protocol.turns import Budget, Summary, Turn, merged
+from responses_app.protocol.turn_reader import TurnReader
+from responses_app.protocol.turns import Budget, Turn
 from responses_app.protocol.usage import TurnUsage, usage
+from responses_app.protocol.waits import Waits
 
 
 class ResponseMachine:
@@ -81,20 +85,26 @@ class ResponseMachine:
     ) -> None:
         self._stream = stream
         self._format = model_format
-        self._functions = functions
         self.turns: list[TurnUsage] = []
-        self._turn: Turn | None = None
-        self._summary: Summary | None = None
         self._asides = SummaryTurns(model_format, summary_style)
         self._budget = Budget(self.turns)
+        self._compacting = Compacting(stream, self._budget)
         self._cuts = Cuts(stream, model_format, self._asides, self._budget, one_call=one_call)
         self._mode = Mode.ANSWER
         self._interjections = Interjections(stream, model_format, one_call=one_call)
-        self._waits = False  # for what comes of calls of the client's tools
         self._due: Command | None = None
         self.asked = Asked()
         self.calls = ClientCalls(stream, model_format)
-        self.repairs = 0  # how many items of all turns were malformed
+        self._waits = Waits(self.calls)
+        self._reader = TurnReader(
+            stream=stream,
+            format=model_format,
+            cuts=self._cuts,
+            asides=self._asides,
+            compacting=self._compacting,
+            functions=functions,
+            turns=self.turns,
+        )
 
     # What a driver asks.
 
@@ -116,15 +126,20 @@ class ResponseMachine:
     @property
     def due(self) -> Command | None:
         """What is to be done now, for a driver that has only read the inputs so far; None before the start."""
-        if isinstance(self._due, Generate) and self._turn is not None:
-            left = self._due.budget and max(0, self._due.budget - self._turn.usage.output_tokens)
-            return replace(self._due, sampled=self._turn.tokens, budget=left, has_begun=True)
+        turn = self._reader.turn
+        if isinstance(self._due, Generate) and turn is not None:
+            left = self._due.budget and max(0, self._due.budget - turn.usage.output_tokens)
+            return replace(self._due, sampled=turn.tokens, budget=left, has_begun=True)
         return self._due
 
     def only_adds(self, token_ids: Sequence[int]) -> bool:
         """Whether tokens, sampled now, are nothing but more text of an item whose text has begun to be read."""
-        turn = self._turn
-        return turn is not None and self._stream.is_growing and not any(map(turn.parser.is_end, token_ids))
+        return self._reader.only_adds(token_ids)
+
+    @property
+    def repairs(self) -> int:
+        """How many items of all turns were malformed."""
+        return self._reader.repairs
 
     @property
     def compacted(self) -> bool:
@@ -134,7 +149,7 @@ class ResponseMachine:
     @property
     def takes_outputs(self) -> bool:
         """Whether it goes on with what the client says came of calls, now or once the model has said them all."""
-        return self._waits and self.status is Status.IN_PROGRESS and not isinstance(self._due, Finish)
+        return self._waits.wanted and self.status is Status.IN_PROGRESS and not isinstance(self._due, Finish)
 
     def outcome(self, at: int, error: JsonObject | None = None) -> ResponseObject:
         """Return the response object as it will be once it has ended at `at` (Unix seconds), with `error` as failed."""
@@ -167,8 +182,8 @@ class ResponseMachine:
     def _begin_or_end(self, given: Input) -> Step:
         match given:
             case Declared() if not self._stream.has_begun:
-                names = self._stream.declare(given.tools)
-                self._functions = None if self._functions is None else names
+                names = self._stream.called.declare(given.tools)
+                self._reader.functions = None if self._reader.functions is None else names
                 return Step([])
             case Enqueued():
                 return Step(self._stream.enqueue())
@@ -188,57 +203,26 @@ class ResponseMachine:
         raise LocalProtocolError(f"{given!r} in a response that is {self.status.value}")
 
     def _started(self, given: Started) -> Step:
-        self._mode, self._budget.limit, self._waits = given.mode, given.budget, given.waits
+        self._mode, self._budget.limit, self._waits.wanted = given.mode, given.budget, given.waits
         warm_up = given.mode is Mode.WARM_UP
         events = self._stream.leave_queue() if self._stream.has_begun else self._stream.start(warm_up=warm_up)
         if warm_up:
             return Step(events, self._now(Prefill()))
         if given.mode is not Mode.ANSWER:
-            self._summary = Summary()
+            self._compacting.begin()
         return Step(events, self._generate())
 
     def _began(self, given: TurnBegan) -> Step:
-        if not isinstance(self._due, Generate) or self._turn is not None:
+        if not isinstance(self._due, Generate) or self._reader.turn is not None:
             raise LocalProtocolError("a turn began that was not asked for")
-        usage = TurnUsage(input_tokens=given.prompt_tokens, after_tools=self._asides.begins_turn())
-        self._turn = Turn(self._format.parser(self._functions), usage)
-        self.turns.append(usage)
-        if self._due.aside:
-            self._asides.take(self._turn.begin_with(self._due.sampled))
+        self._reader.begin(given, self._due)
         return Step([])
 
     def _sampled(self, chunk: Sampled) -> Step:
-        turn = self._turn
-        if turn is None:
-            raise LocalProtocolError("tokens came outside of a turn")
-        if chunk.cached_tokens is not None and not turn.usage.cached_tokens:  # not of a turn that goes on elsewhere
-            turn.usage.cached_tokens = min(chunk.cached_tokens, turn.usage.input_tokens)
-        ends = self._cuts.reader_of(turn, summing_up=self._summary is not None)
-        said = turn.read(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self._format.spelled)
-        finish = FinishReason.STOP if turn.is_over else chunk.finish
-        if finish is not None:
-            said += turn.parser.close()
-            self.repairs += turn.parser.repairs
-        events = self._say(turn, said)
-        return Step(events) if finish is None else self._turn_ended(turn, finish).behind(events)
-
-    def _say(self, turn: Turn, said: list[TurnEvent]) -> list[Event]:
-        """Return what clients hear of what was read."""
-        for each in said:
-            if isinstance(each, ItemEnded):
-                turn.usage.reasoning_tokens += each.reasoning_tokens
-                turn.called = each.called
-        said = merged(said)
-        if self._summary is not None:
-            return self._sum_up(self._summary, said)
-        if self._asides.running:
-            return self._stream.sum_up(self._asides.take(said))
-        if turn.sums_up and isinstance(said[-1], ItemEnded):
-            return [*self._stream.receive_all(said[:-1]), *self._stream.hold_reasoning(said[-1])]
-        return self._stream.receive_all(said)
+        events, finish = self._reader.read(chunk)
+        return Step(events) if finish is None else self._turn_ended(self._reader.end(), finish).behind(events)
 
     def _turn_ended(self, turn: Turn, finish: FinishReason) -> Step:
-        self._turn = None
         if self._asides.running:
             self._asides.end()
             return self._go_on(self._stream.end_reasoning())
@@ -249,8 +233,8 @@ class ResponseMachine:
             return self._stop_here(self._cuts.stop)
         if finish is FinishReason.ABORT:
             return self._finish(Status.CANCELLED)
-        if self._summary is not None:
-            return self._summed_up(self._summary)
+        if self._compacting.running:
+            return self._summed_up()
         return self._said(turn, finish, unanswered)
 
     def _said(self, turn: Turn, finish: FinishReason, unanswered: tuple[str, ...]) -> Step:
@@ -258,12 +242,12 @@ class ResponseMachine:
         call = self._stream.hosted_call
         if call is not None:
             return Step([], self._now(CallTool(call.name, call.arguments)))
-        if self._interjections.follow(turn, self._functions, left=self._budget.left):
+        if self._interjections.follow(turn, self._reader.functions, left=self._budget.left):
             return Step([], self._generate())
         if finish is FinishReason.LENGTH:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
-        if self._waits and unanswered:
-            return Step([], self._now(Await(unanswered)))
+        if wanted := self._waits.begin(unanswered):
+            return Step([], self._now(wanted))
         if self.calls.have_news:
             return self._all_given()
         answered = len(self._stream.output) > self.compacted
@@ -276,21 +260,14 @@ class ResponseMachine:
 
     # Compaction.
 
-    def _sum_up(self, summary: Summary, said: Sequence[TurnEvent]) -> list[Event]:
-        for each in said:
-            summary.take(each)
-        return self._stream.begin_compaction() if said and not self._stream.is_compacting else []
-
-    def _summed_up(self, summary: Summary) -> Step:
-        if not summary.text:
-            return self._finish(Status.FAILED, error=_NO_SUMMARY)
-        return Step([], self._now(Seal(summary.text)))
+    def _summed_up(self) -> Step:
+        seal = self._compacting.due()
+        return self._finish(Status.FAILED, error=_NO_SUMMARY) if seal is None else Step([], self._now(seal))
 
     def _sealed(self, given: Sealed) -> Step:
-        if self._summary is None or not isinstance(self._due, Seal):
+        if not isinstance(self._due, Seal):
             raise LocalProtocolError("a seal that was not asked for")
-        events = self._stream.end_compaction(given.text)
-        self._summary, self._budget.limit, self._budget.since = None, given.budget, len(self.turns)
+        events = self._compacting.end(given)
         if self._mode is Mode.COMPACT:
             return self._finish(Status.COMPLETED).behind(events)
         return Step(events, self._generate())
@@ -310,24 +287,12 @@ class ResponseMachine:
     # Tools of the client.
 
     def _of_wait(self, given: WaitBegan | OutputGiven | TimedOut) -> Step:
-        if isinstance(given, OutputGiven):
-            return self._output_given(given)
-        if not isinstance(self._due, Await):
-            raise LocalProtocolError(f"{given!r} in a response that does not wait")
-        if isinstance(given, WaitBegan):
-            self._due = replace(self._due, until=given.until)
-            return Step([])
-        return self._finish(Status.FAILED, error=no_output(self._due.call_ids, given.seconds))
-
-    def _output_given(self, given: OutputGiven) -> Step:
-        """Take the output of a call: it may come before the model has ended its turn."""
-        if not self.takes_outputs or self.calls.state(given.call_id) != "open":
-            raise LocalProtocolError(f"an output that nobody waits for: {given.call_id}")
-        self.calls.take(given)
-        if not isinstance(self._due, Await):
-            return Step([])
-        self._due = replace(self._due, call_ids=self.calls.unanswered)
-        return Step([]) if self._due.call_ids else self._all_given()
+        if isinstance(given, TimedOut):
+            return self._finish(Status.FAILED, error=self._waits.problem(given, self._due))
+        if isinstance(given, OutputGiven) and not self.takes_outputs:
+            raise LocalProtocolError(f"{given!r} in a response that waits for nothing")
+        self._due = self._waits.take(given, self._due)
+        return Step([]) if self._due is not None else self._all_given()
 
     def _all_given(self) -> Step:
         """Go on: every call has its output."""
@@ -339,7 +304,7 @@ class ResponseMachine:
 
     def _generate(self) -> Command:
         said = tuple(self._stream.messages)
-        summary, after_call, left = self._summary is not None, self._stream.has_called, self._budget.left
+        summary, after_call, left = self._compacting.running, self._stream.called.anything, self._budget.left
         return self._now(Generate(len(self.turns), said, budget=left, summary=summary, after_call=after_call))
 
     def _stopped(self, reason: StopReason) -> Step:
@@ -354,16 +319,15 @@ class ResponseMachine:
 
     def _is_inside(self) -> bool:
         """Whether something is being said, or asked of the client, that is to come to its end first."""
-        turn = self._turn
-        return isinstance(self._due, Await) or (turn is not None and (self._stream.is_open or turn.has_called))
+        return isinstance(self._due, Await) or self._reader.is_inside
 
     def _interrupted(self, reason: StopReason) -> Step:
         """End here; what the model was saying is kept as far as it came, unless it is to be dropped."""
         events: list[Event] = []
         if reason is StopReason.DISCARDED:
             reason, events = StopReason.INTERRUPTED, self._stream.discard()
-        elif self._turn is not None and self._summary is None:
-            events = self._say(self._turn, self._turn.parser.close())
+        else:
+            events = self._reader.cut()
         return self._stop_here(reason).behind(events)
 
     def _stop_here(self, reason: StopReason) -> Step:
@@ -374,7 +338,7 @@ class ResponseMachine:
         events = [] if status is Status.FAILED else [*self._stream.close(), *self.calls.add_outputs()]
         if status in CONTINUABLE:
             events += self._stream.seal_others()
-        self._turn = None
+        self._reader.turn = None
         return Step(events, self._now(Finish(Ending(status=status, error=error, reason=reason))))
 
     def _ended(self, given: Ended) -> Step:

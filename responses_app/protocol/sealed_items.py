@@ -32,6 +32,7 @@ from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, Token
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items import Exact, Reasoning, TextPart, parse_items
 from responses_app.protocol.prompt import render_items
+from responses_app.protocol.sealing import SealBroken
 
 PURPOSE = "reasoning"  # what a seal is for; a form of seal that this version cannot read needs another name here
 
@@ -114,19 +115,31 @@ class ItemSeals:
 
 
 def read_seal(data: bytes) -> SealedReasoning | SealedOthers:
-    """Read what `ItemSeals` has sealed."""
+    """Read what `ItemSeals` has sealed. Raises `SealBroken` for content of another version that it cannot read."""
+    try:
+        return _read(data)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise SealBroken(f"its content is not that of a seal: {error}") from error
+
+
+def _read(data: bytes) -> SealedReasoning | SealedOthers:
     begin = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
     head = orjson.loads(data[_LENGTH:begin])
-    parts = list(_parts(head, _from_planes(data[begin:], head["planes"])))
+    tokens = _from_planes(data[begin:], head["planes"])
+    if sum(sum(lengths) for *_, lengths in head["parts"]) != len(tokens):
+        raise ValueError("it has other tokens than it says")
+    parts = list(_parts(head, tokens))
     if not head["own"]:
-        return SealedOthers([(seen[0], exact) for seen, exact in parts])
-    ((content, summary), exact) = parts[0]
+        return SealedOthers([(str(seen[0]), exact) for seen, exact in parts])
+    [((content, summary), exact)] = parts
     return SealedReasoning(content, summary, exact)
 
 
 def _parts(head: JsonObject, tokens: "Tokens[int]") -> Iterator[tuple[list[str], Exact]]:
     position = 0
     for seen, kinds, lengths in head["parts"]:  # type: ignore[attr-defined]
+        if any(length < 0 for length in lengths):
+            raise ValueError("a length is negative")
         bounds = pairwise(accumulate(lengths, initial=position))
         messages = tuple(
             RenderedMessage(MessageKind(kind), tokens[begin:end])
@@ -198,6 +211,8 @@ def _in_planes(tokens: "Tokens[int]") -> list[bytes]:
 
 def _from_planes(data: bytes, planes: int) -> "Tokens[int]":
     tokens = as_tokens()
+    if not 1 <= planes <= tokens.itemsize:
+        raise ValueError(f"tokens have no {planes} bytes")
     count = len(data) // planes
     whole = bytearray(count * tokens.itemsize)
     for plane in range(planes):

@@ -7,8 +7,9 @@ of secrets with HKDF-SHA256; the first secret seals, all of them open, so a new 
 There are two ways to seal, and an envelope's version says which one made it:
 
 1  `seal`: a random nonce, the content compressed. Each envelope is another one.
-2  `seal_again`: the nonce is a keyed digest of all that is sealed and of where it belongs (a response, an item), and
-   the content stays as it is. So every worker that makes a response again of its log makes the same envelopes.
+2  `seal_again`, which is deterministic: the nonce is a keyed digest of all that is sealed and of where it belongs (a
+   response, an item), and the content stays as it is. So every worker that makes a response again of its log makes the
+   same envelopes.
 
 Why the second is safe. GCM breaks where one key seals two contents under one nonce. The nonce here is 96 bits of
 BLAKE2b under a key that is used for nothing else, over purpose, project, place and content, each behind its length. Two

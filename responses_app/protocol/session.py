@@ -38,6 +38,7 @@ from responses_app.protocol.frames import connection_expiring, error_frame
 from responses_app.protocol.resources import CONTINUABLE, Status
 from responses_app.protocol.steering import Create, Reply, Send, Steering, Stop
 
+SERVICE_RESTART = 1012  # the close code for clients that should come back
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 
 
@@ -91,6 +92,7 @@ class _Clock:
     warned: bool = False
     over: bool = False  # no further creates are started
     cut: float | None = None  # when what still ran was cancelled
+    leaving: bool = False  # the server stops: nothing is waited for but what runs
     closed: bool = False
 
 
@@ -126,6 +128,11 @@ class WebSocketSession:
         """Return the chain of a lane's latest response; of a turn that several lanes went on with, its newest leg's."""
         known = [link for link in self._latest.values() if link.known_as == response_id]
         return max(known, key=lambda link: link.public.leg if link.public else 0, default=None)
+
+    @property
+    def waiting(self) -> int:
+        """How many creates wait."""
+        return len(self._waiting)
 
     def forget(self, response_ids: Container[str]) -> None:
         """Forget responses that were deleted, also as what waiting creates continue."""
@@ -197,6 +204,11 @@ class WebSocketSession:
             answers = [each for each in answers if not _is_pending(each)]
             self._waiting = deque(waiting)
         return [*answers]
+
+    def leave(self) -> list[Command]:
+        """The server stops: close once nothing runs. What still comes is started, and refused by who starts it."""
+        self._clock.leaving = True
+        return self._start_next()
 
     def deadline(self) -> float | None:
         """Return when `tick` is due next."""
@@ -297,6 +309,9 @@ class WebSocketSession:
                 self._waiting.remove(create)
                 self._running[create.lane] = create
                 commands.append(Start(create))
+        if self._clock.leaving and not self._running and not self._clock.closed:
+            self._clock.closed = True
+            commands.append(Close(SERVICE_RESTART, "the server stops: connect again"))
         return commands
 
     def _is_full(self) -> bool:

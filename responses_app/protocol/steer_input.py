@@ -53,7 +53,7 @@ def _is_of_user(message: object) -> bool:
 
 
 def _is_part(part: object) -> bool:
-    if not isinstance(part, dict) or part.get("type") not in _PARTS:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str) or part["type"] not in _PARTS:
         return False
     text = _PARTS[part["type"]]
     return text is None or isinstance(part.get(text), str)

@@ -243,7 +243,7 @@ class Steering:
         return replace(create, fields=fields, size=size, steers=parked.steers)
 
     def give_up(self, successor: Create) -> list[Answer]:
-        """Nothing is started on the connection any more."""
+        """Return what is said of a successor that is not started: the connection's time is over."""
         return list(_failed(successor.steers, successor.previous_response_id or "", successor.lane, _OVER))
 
     def _target(self, response_id: object) -> _Target | None:

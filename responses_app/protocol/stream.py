@@ -3,15 +3,14 @@
     QUEUED ── start() or leave_queue() ──> IN_PROGRESS ── finish() ──> COMPLETED | INCOMPLETE | FAILED | CANCELLED
 
 It is the only place that makes items (with builders: `builders`, `reasoning`, `call_items`), numbers the events, and
-keeps the output; so the JSON body, the stored response
-and the streamed one are one object at different times. What happens between two turns is `ResponseMachine`'s. Its laws,
-held by property tests: any chunking of the same tokens gives the same items and texts; numbers run 0..n; every `added`
-has one `done` with the same id and index, but for the item that a failure cuts and a compaction that anything cuts;
-joined deltas equal the `done` text; the terminal `output` equals the `done` items. An item that is discarded says so in
-place of its `done`, and the next one has its index.
+keeps the output; so the JSON body, the stored response and the streamed one are one object at different times. What
+happens between two turns is `ResponseMachine`'s. Its laws, held by property tests: any chunking of the same tokens
+gives the same items and texts; numbers run 0..n; every `added` has one `done` with the same id and index, but for the
+item that a failure cuts and a compaction that anything cuts; joined deltas equal the `done` text; the terminal `output`
+equals the `done` items. An item that is discarded says so in place of its `done`, and the next one has its index.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessage, Text, TextLogprob, TurnEvent
 from responses_app.protocol.builders import (
@@ -24,13 +23,14 @@ from responses_app.protocol.builders import (
     PendingEvents,
 )
 from responses_app.protocol.call_items import CallBuilder
-from responses_app.protocol.client_tools import ClientTools, read_tools
+from responses_app.protocol.called import Called, HostedTools
+from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Delta, DeltaTemplate, Event, EventType
 from responses_app.protocol.items import SampledItem, fingerprint
 from responses_app.protocol.reasoning import ReasoningBuilder, SilentReasoningBuilder
-from responses_app.protocol.resources import NEXT, ResponseObject, Status, as_known
+from responses_app.protocol.resources import NEXT, ResponseObject, Status, as_known, known_id
 from responses_app.protocol.sealed_items import ItemSeals
 
 
@@ -43,8 +43,8 @@ class ResponseStream:
 
     `response` is the object `resources.new_response` made; `new_id` makes an id from a prefix; `tools` make the items
     of calls that clients answer, `hosted` those of the tools that the server runs, by their names; `seals` makes the
-    seals of items, where they are asked for. After `start()` and until `finish()` feed it every event of every turn, in
-    order.
+    seals of items, where they are asked for. `called` knows what was called. After `start()` and until `finish()` feed
+    it every event of every turn, in order.
     """
 
     def __init__(
@@ -53,24 +53,17 @@ class ResponseStream:
         *,
         new_id: Callable[[str], str],
         tools: ClientTools | None = None,
-        hosted: Mapping[str, Callable[[Callable[[str], str]], "HostedBuilder"]] | None = None,
+        hosted: HostedTools | None = None,
         seals: ItemSeals | None = None,
     ) -> None:
         self.status = Status.QUEUED
         self.output: list[JsonObject] = []
         self.messages: list[RenderedMessage] = []  # what was sampled, as it is fed back in the next turn
         self.sampled: list[SampledItem] = []  # the output items with their messages
-        self.unknown_tools: list[str] = []  # called, and not there
-        self.has_called = False  # something that is there
-        self.background_calls: list[str] = []  # what the model has called, and goes on without
-        self.waits_for_client = False  # for the output of a call
-        self.misfits = 0  # calls with arguments that are not JSON, or not what their tool takes
+        self.called = Called(new_id, tools, hosted)
         self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
-        self.unknown_call: str | None = None  # what the last item called, where that is not there
         self._response = response
         self._new_id = new_id
-        self._tools = tools or ClientTools()
-        self._hosted = hosted or {}
         self._offered_seals = seals
         self._seals: ItemSeals | None = None
         self._summarised = False  # what the model thinks has a summary
@@ -91,6 +84,11 @@ class ResponseStream:
         return "output_messages" in self._response
 
     @property
+    def known_as(self) -> str:
+        """The id by which clients know the response."""
+        return known_id(self._response)
+
+    @property
     def is_open(self) -> bool:
         """Whether an item is being said."""
         return self._open is not None
@@ -99,15 +97,6 @@ class ResponseStream:
     def is_growing(self) -> bool:
         """Whether an item is being said, and text of it."""
         return self._open is not None and self._template is not None
-
-    @property
-    def hosts(self) -> bool:
-        """Whether the server runs any tools for this response."""
-        return bool(self._hosted)
-
-    def can_call(self, name: str) -> bool:
-        """Whether the server runs the tool of this name."""
-        return name in self._hosted
 
     def wants(self, *, sealed: bool, summarised: bool) -> None:
         """Note what the request wants of its reasoning items, before anything is said."""
@@ -118,11 +107,6 @@ class ResponseStream:
     def is_compacting(self) -> bool:
         """Whether a compaction has begun and not ended."""
         return isinstance(self._open, CompactionBuilder)
-
-    def declare(self, tools: Sequence[JsonObject]) -> Collection[str]:
-        """Take further tools of the client's; return the names of all that the model can call."""
-        self._tools = self._tools.joined(read_tools(list(tools)))
-        return self._tools.names
 
     def start(self, *, warm_up: bool = False) -> list[Event]:
         """Begin at once: `created` and `in_progress`; a warm-up, which generates nothing, only says `created`."""
@@ -283,19 +267,9 @@ class ResponseStream:
         return {**self._response, "status": self.status.value, "output": list(self.output)}
 
     def _builder_for(self, event: ItemStarted) -> ItemBuilder:
-        """Return what writes an item; a call of a tool that is not there is kept as a thought."""
-        name = event.name or ""
         match event.kind:
-            case ItemKind.CALL:
-                self.has_called = True
-                return self._tools.builder(name, self._new_id)
-            case ItemKind.HOSTED_CALL if name in self._hosted:
-                self.has_called = True
-                return self._hosted[name](self._new_id)
-            case ItemKind.HOSTED_CALL:
-                self.unknown_tools.append(name)
-                self.unknown_call = name
-                return ReasoningBuilder(self._new_id)
+            case ItemKind.CALL | ItemKind.HOSTED_CALL:
+                return self.called.builder(event)
             case ItemKind.REASONING:
                 return ReasoningBuilder(self._new_id, summarised=self._summarised)
             case ItemKind.PREAMBLE:
@@ -305,7 +279,7 @@ class ResponseStream:
     def _open_item(self, event: ItemStarted) -> list[Event]:
         if self._open is not None:
             raise LocalProtocolError("an item began inside an item")
-        self.unknown_call = None
+        self.called.last_unknown = None
         self._name = event.name or ""
         return self._open_builder(self._builder_for(event))
 
@@ -366,7 +340,7 @@ class ResponseStream:
         if rest := item.rest():
             events.append(self._grow(item, rest))
         if isinstance(item, CallBuilder):
-            self._note_call(item, status)
+            self.called.note(self._name, item, status)
         events += self._emit(item, item.closed())
         finished = item.item(status)
         if self._seals is not None and self._message is not None and finished["type"] == "reasoning":
@@ -377,13 +351,6 @@ class ResponseStream:
         self.output.append(finished)
         self._open = None
         return events
-
-    def _note_call(self, call: CallBuilder, status: ItemStatus) -> None:
-        self.misfits += not call.fits
-        if call.is_async:
-            self.background_calls.append(self._name)
-        elif status == "completed":
-            self.waits_for_client = True
 
     def _emit(self, item: ItemBuilder, said: PendingEvents) -> list[Event]:
         place = {"item_id": item.id, "output_index": len(self.output)}

@@ -12,17 +12,22 @@ from responses_app.protocol.tools import server_tool_missing
 from responses_app.protocol.validation import missing, wrong_type
 
 PARAM = "tool_choice"
+_WRONG = f"Invalid value for '{PARAM}'. "
 _MODES = ("none", "auto", "required")
 _UNSEEN = ("computer", "computer_use", "computer_use_preview")  # accepted, and not shown to the model
 
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """`allowed` are tools by what the model calls, None: all that it is shown. `echo` is how OpenAI gives it back."""
+    """`allowed` are tools by what the model calls, None: all that it is shown. `echo` is how OpenAI gives it back.
+
+    `pending`: it names what only the conversation can have, so it is to be parsed again with the tools of that.
+    """
 
     mode: Literal["none", "auto", "required"] = "auto"
     allowed: frozenset[str] | None = None
     echo: str | JsonObject = "auto"
+    pending: bool = False
 
     @property
     def forbids(self) -> bool:
@@ -35,8 +40,27 @@ class ToolChoice:
         return self.mode == "required"
 
 
-def parse_tool_choice(value: object, tools: ClientTools) -> ToolChoice:
-    """Validate a request's `tool_choice`; `tools` are those it can name. Raises `ApiError` that names that field."""
+class _Absent(ApiError):
+    """A choice names a tool, and there is none of that name."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_WRONG + message, param=PARAM, code="invalid_value")
+
+
+def parse_tool_choice(value: object, tools: ClientTools, *, continues: bool = False) -> ToolChoice:
+    """Validate a request's `tool_choice`; `tools` are those it can name. Raises `ApiError` that names that field.
+
+    `continues`: there may be more tools, in what the request continues.
+    """
+    try:
+        return _parsed(value, tools)
+    except _Absent:
+        if not continues:
+            raise
+        return ToolChoice(echo=value, pending=True)  # type: ignore[arg-type]  # only texts and objects name something
+
+
+def _parsed(value: object, tools: ClientTools) -> ToolChoice:
     if value is None:
         return ToolChoice()
     if isinstance(value, str):
@@ -56,7 +80,7 @@ def _mode(mode: str, tools: ClientTools) -> ToolChoice:
     match mode:
         case "required":
             if not tools.shown():
-                raise _invalid("It is 'required', and no tool that the model can call is in 'tools'.")
+                raise _Absent("It is 'required', and no tool that the model can call is in 'tools'.")
             return ToolChoice("required", None, mode)
         case "none" | "auto":
             return ToolChoice(mode, None, mode)
@@ -76,16 +100,17 @@ def _allowed(value: JsonObject, tools: ClientTools) -> ToolChoice:
         raise _invalid("The 'mode' of 'allowed_tools' is 'auto' or 'required'.")
     if not isinstance(entries, list):
         raise _invalid("'allowed_tools' has 'tools': an array of tools.")
-    names: set[str] = set()
+    groups: dict[int, Sequence[ClientTool]] = {}  # each once: thousands of entries may name one namespace
     echoed: list[JsonObject] = []
     for entry in entries:
         found, echo = _allowed_entry(entry, tools)
-        names.update(tool.called for tool in found)
+        groups[id(found)] = found
         echoed.append(echo)
+    names = frozenset(tool.called for found in groups.values() for tool in found)
     if mode == "required" and not names:
         raise _invalid("A call is 'required', and none of the allowed tools can be called.")
     echo = {"type": "allowed_tools", "mode": mode, "tools": echoed}
-    return ToolChoice("required" if mode == "required" else "auto", frozenset(names), echo)
+    return ToolChoice("required" if mode == "required" else "auto", names, echo)
 
 
 def _allowed_entry(entry: object, tools: ClientTools) -> tuple[Sequence[ClientTool], JsonObject]:
@@ -93,10 +118,11 @@ def _allowed_entry(entry: object, tools: ClientTools) -> tuple[Sequence[ClientTo
     if not isinstance(entry, dict) or not isinstance(kind, str):
         raise _invalid("Each of the allowed tools is an object with a 'type'.")
     if kind == "namespace":
-        members = [tool for tool in tools if tool.namespace is not None and tool.namespace == entry.get("name")]
+        name = str(entry.get("name"))
+        members = tools.in_namespace(name)
         if not members:
-            raise _absent(str(entry.get("name")))
-        return members, {"type": kind, "name": entry["name"]}
+            raise _absent(name)
+        return members, {"type": kind, "name": name}
     if kind in _UNSEEN or server_tool_missing(kind) is not None:  # one that is left out cannot be called anyway
         return (), dict(entry)
     tool, echo = _named(entry, kind, tools)
@@ -137,8 +163,8 @@ def _by_name(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTo
 
 
 def _absent(name: str) -> ApiError:
-    return _invalid(f"The tool '{name[:256]}' is not in 'tools'.")
+    return _Absent(f"The tool '{name[:256]}' is not in 'tools'.")
 
 
 def _invalid(message: str) -> ApiError:
-    return invalid_request(f"Invalid value for '{PARAM}'. {message}", param=PARAM, code="invalid_value")
+    return invalid_request(_WRONG + message, param=PARAM, code="invalid_value")

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.inputs import OutputGiven
+from responses_app.protocol.item_resources import part_resource
 from responses_app.protocol.items import ClientModel, Content, MediaPart
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.prompt import text_of
@@ -43,8 +44,8 @@ def parse_tool_output(data: Mapping[str, object], *, max_bytes: int) -> OutputGi
     parts: list[JsonObject] = raw if isinstance(raw, list) else []
     # As OpenAI's types have the parts of an output: what a client read from somewhere is what the model is given.
     kept: list[JsonObject] = [
-        part if isinstance(read, MediaPart) else {"type": "input_text", "text": text_of([read])}
-        for part, read in zip(parts, body.output, strict=False)
+        part_resource(part) if isinstance(read, MediaPart) else {"type": "input_text", "text": text_of([read])}
+        for part, read in zip(parts, body.output, strict=False)  # a text has one part here, and none in `parts`
     ]
     return OutputGiven(body.tool_call_id, raw if isinstance(raw, str) else kept, text_of(body.output))
 

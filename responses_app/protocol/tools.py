@@ -11,9 +11,15 @@ from typing import Literal
 from pydantic import Field
 
 from engine.contents.patterns import check_regex
-from engine.contents.schemas import check_schema
+from engine.contents.sharing import SharedBudgetSpent, shared_budget
 from engine.errors import GrammarRefused
-from responses_app.protocol.client_tools import ClientTool, ClientTools, read_tools
+from responses_app.protocol.client_tools import (
+    ClientTool,
+    ClientTools,
+    can_be_enforced,
+    read_tools,
+    schema_text,
+)
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import MAX_NAME, NAME, ClientModel
 from responses_app.protocol.validation import missing, validate, wrong_type
@@ -64,7 +70,7 @@ class Function(_Callable):
             "name": self.name,
             "description": self.description,
             "parameters": self.parameters,
-            "strict": _can_be_enforced(self.parameters) if self.strict is None else self.strict,
+            "strict": _is_strict(self.parameters) if self.strict is None else self.strict,
             **output_schema,
             **self.further(),
         }
@@ -105,7 +111,8 @@ def parse_tools(value: object, *, at: str = "tools") -> list[JsonObject]:
         return []
     if not isinstance(value, list):
         raise wrong_type(at, "an array of tools", value)
-    return [_tool(tool, f"{at}[{index}]") for index, tool in enumerate(value)]
+    with shared_budget():
+        return [_tool(tool, f"{at}[{index}]") for index, tool in enumerate(value)]
 
 
 def callable_tools(echoed: list[JsonObject]) -> ClientTools:
@@ -229,13 +236,13 @@ def _refuse_doubles(tools: Iterable[ClientTool]) -> None:
         known[tool.called] = tool
 
 
-def _can_be_enforced(parameters: JsonObject | None) -> bool:
-    """Whether a model can be held to a schema: where a request does not say `strict`, those that can be are."""
+def _is_strict(parameters: JsonObject | None) -> bool:
+    """Whether the model is held to the parameters of a function that does not say `strict`."""
     try:
-        check_schema(parameters or {})
-    except GrammarRefused:
-        return False
-    return True
+        return can_be_enforced(schema_text(parameters))
+    except SharedBudgetSpent as spent:
+        message = f"Invalid value for 'tools'. {spent.reason}"
+        raise invalid_request(message, param="tools", code="invalid_value") from spent
 
 
 def _unknown_kind(kind: str, kinds: Iterable[str], at: str) -> ApiError:

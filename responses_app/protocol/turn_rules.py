@@ -33,7 +33,7 @@ def rules_of_turns(request: CreateRequest, tools: ClientTools, *, hosted: Iterab
     choice = request.tool_choice
     served = [CallRule(name, hosted=True) for name in hosted]
     answer = request.text_format.content
-    if not (len(tools) or served or answer != AnyText()):
+    if not (len(tools) or served) and isinstance(answer, AnyText):
         return None
     if choice.forbids:
         rules = TurnRules(answer=answer)
@@ -49,12 +49,13 @@ def rules_of_turns(request: CreateRequest, tools: ClientTools, *, hosted: Iterab
 def enforced_field(request: CreateRequest, tools: ClientTools) -> str | None:
     """Return the field of a request that an engine must be able to enforce, if there is one.
 
-    Tools that the model calls if it likes can be had without: then its arguments may be wrong.
+    Functions that the model calls if it likes can be had without: then their arguments may be wrong. The grammar of a
+    custom tool cannot: what its client gets has to follow it.
     """
-    if request.tool_choice.demands:
+    if request.tool_choice.demands or request.tool_choice.allowed is not None:  # the model is shown all of its tools
         return "tool_choice"
-    if request.text_format.content != AnyText():
+    if not isinstance(request.text_format.content, AnyText):
         return "text.format"
     if request.tool_choice.forbids:
         return None
-    return next((tool.content_at for tool in tools if tool.definition), None)
+    return next((tool.field for tool in tools if tool.definition), None)

@@ -104,29 +104,6 @@ class Budget:
         return None if self.limit is None else max(0, self.limit - spent)
 
 
-class Summary:
-    """What a model says when it is asked for a summary: its final answer or, if it gives none, all it said."""
-
-    def __init__(self) -> None:
-        self._answer: list[str] = []
-        self._other: list[str] = []
-        self._saying = self._answer
-
-    def take(self, said: TurnEvent) -> None:
-        """Read on."""
-        match said:
-            case ItemStarted(kind=kind):
-                self._saying = self._answer if kind is ItemKind.ANSWER else self._other
-                self._saying.append("\n")
-            case Text(text=text):
-                self._saying.append(text)
-
-    @property
-    def text(self) -> str:
-        """The summary; "" where there is none."""
-        return "".join(self._answer).strip() or "".join(self._other).strip()
-
-
 def merged(said: list[TurnEvent]) -> list[TurnEvent]:
     """Make one text of those that stand behind each other; linear, however many come at once."""
     if len(said) < 2:  # nearly always: a token at a time

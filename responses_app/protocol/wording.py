@@ -3,7 +3,7 @@
     an event of the journal ── Wording.of() ──> [what comes before,] the event by its name [, what comes behind]
 
 An event of a dialect's own has no number of its own, but that of the last event which its reader has had by then. So
-whoever picks a stream up behind any number gets every event of the journal that he lacks. Example: `response.error`
+whoever picks a stream up behind any number gets every event of the journal behind it. Example: `response.error`
 before the `response.failed` number 7 has the number 6; a reader that has had no more goes on with 7.
 """
 

@@ -1,6 +1,13 @@
 """Engine errors → what clients see. The one place that maps them; their own texts stay in the log."""
 
-from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, GrammarRefused, PromptTooLong
+from engine.errors import (
+    EngineError,
+    EngineOverloaded,
+    EngineUnavailable,
+    GrammarBroken,
+    GrammarRefused,
+    PromptTooLong,
+)
 from responses_app.protocol.errors import (
     SERVER_STOPPED,
     ApiError,
@@ -12,6 +19,7 @@ from responses_app.protocol.errors import (
     server_error,
 )
 
+BROKEN = "The model said what the request's tools, tool_choice or text.format do not allow. Send the request again."
 RESTART_SECONDS = 2  # what a client waits before it asks a server that stopped again
 
 
@@ -31,6 +39,8 @@ def _as_error(error: EngineError | None) -> ApiError | None:
             return context_length_exceeded(error.prompt_tokens, error.max_model_len)
         case GrammarRefused():  # an engine may find out only when it is to generate
             return invalid_request(error.reason, param="tools", code="invalid_value")
+        case GrammarBroken():
+            return ApiError(BROKEN, status=500, type="server_error", code="server_error")
         case EngineOverloaded():
             return rate_limited("The engine is full. Try again shortly.", retry_after=error.retry_after)
         case EngineUnavailable():
@@ -63,6 +73,8 @@ def failure(error: EngineError | None, request_id: str) -> JsonObject:
             return {"code": "invalid_prompt", "message": refused.message}
         case GrammarRefused():
             return {"code": "invalid_prompt", "message": error.reason}
+        case GrammarBroken():
+            return {"code": "server_error", "message": BROKEN}
         case EngineUnavailable():
             message = f"The engine has stopped, or cannot be reached. Try again in {error.retry_after} s."
             return {"code": "server_error", "message": message}

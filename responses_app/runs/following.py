@@ -86,6 +86,11 @@ class FollowedResponse:
         """Whether its log tells anything."""
         return self._machine.stream.has_begun
 
+    @property
+    def known_as(self) -> str:
+        """The id by which clients know the response."""
+        return self._machine.stream.known_as
+
     def response(self) -> ResponseObject:
         """Return the response object as far as the log tells it."""
         return self._machine.stream.snapshot()

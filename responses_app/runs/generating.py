@@ -1,19 +1,85 @@
-"""What is asked of the engine for a turn, and what an engine that was cut has said without telling so."""
+"""`Generating`: has the engine generate a turn: what it is asked, what it says, and what it said before it was cut."""
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineError
+from engine.errors import EngineError, GrammarBroken
 from engine.formats.base import as_tokens
 from engine.grammar import TurnGrammar
-from engine.types import FinishReason, GenerationRequest
-from responses_app.protocol.commands import Generate
+from engine.types import FinishReason, GenerationRequest, TokenChunk
+from responses_app.protocol.commands import Command, Generate
+from responses_app.protocol.inputs import Input, Sampled, TurnBegan
+from responses_app.protocol.response import ResponseMachine
+from responses_app.runs.delays import delayed
+from responses_app.runs.fair_turns import FairTurns
 from responses_app.runs.plan import RunPlan
+from responses_app.runs.served import ServedModel
 
 logger = logging.getLogger("respsite.runs")
+
+
+class Generating:
+    """The turns of one run. `tell` gives the machine an input; `begin` is awaited before anything of a turn is told."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        machine: ResponseMachine,
+        *,
+        tell: Callable[[Input], Command | None],
+        begin: Callable[[], Awaitable[None]],
+        turns: FairTurns,
+    ) -> None:
+        self._engine = model.engine
+        self._meter = model.meter
+        self._machine = machine
+        self._tell = tell
+        self._begin = begin
+        self._turns = turns
+
+    async def generate(self, plan: RunPlan, wanted: Generate) -> Command | None:
+        """Wait for the engine, generate a turn, and return what is to be done next.
+
+        The engine's work ends with it, however that comes.
+        """
+        if wanted.has_begun and (finish := unlogged_finish(plan, wanted)) is not None:
+            return self._tell(Sampled((), finish))
+        async with self._turns.turn(plan.origin.project, plan.generation.priority):
+            return await self._generate(plan, wanted)
+
+    async def _generate(self, plan: RunPlan, wanted: Generate) -> Command | None:
+        request = request_for(plan, wanted)
+        if not wanted.has_begun:
+            self._tell(TurnBegan(len(request.prompt_token_ids)))
+        try:
+            return await self._sample(plan, generated(self._engine, plan, wanted, request))
+        except EngineError as error:
+            if not wanted.aside:
+                raise
+            logger.warning("response %s: no summary: %s: %s", plan.response_id, type(error).__name__, error)
+            return self._tell(Sampled((), FinishReason.STOP))
+
+    async def _sample(self, plan: RunPlan, said: AsyncGenerator[TokenChunk, None]) -> Command | None:
+        has_begun = False
+        meter = self._meter.turn()
+        async with aclosing(said) as chunks:
+            with delayed(self._tell, self._machine.only_adds, seconds=plan.delta_seconds) as tell:
+                async for chunk in chunks:
+                    if chunk.token_ids:
+                        if meter is not None:
+                            meter.note(len(chunk.token_ids))
+                        if not has_begun:
+                            has_begun = True
+                            await self._begin()
+                    sampled = Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs)
+                    command = tell(sampled)
+                    if command is not None:
+                        return command
+        return self._tell(Sampled((), FinishReason.STOP))  # an engine that just ends has said all it had to say
 
 
 def request_for(plan: RunPlan, wanted: Generate) -> GenerationRequest:
@@ -26,6 +92,36 @@ def request_for(plan: RunPlan, wanted: Generate) -> GenerationRequest:
         sampling=replace(generation.sampling, max_output_tokens=wanted.budget),
         grammar=None if wanted.aside else _grammar(plan, wanted),
     )
+
+
+def generated(
+    engine: BaseEngine, plan: RunPlan, wanted: Generate, request: GenerationRequest
+) -> AsyncGenerator[TokenChunk, None]:
+    """Return what the engine samples; raises `GrammarBroken` before the end of a content that does not fit its rule."""
+    chunks = engine.generate(request)
+    if request.grammar is None or not request.grammar.loose:
+        return chunks
+    return _checked(chunks, plan, wanted, request.grammar)
+
+
+async def _checked(
+    chunks: AsyncGenerator[TokenChunk, None], plan: RunPlan, wanted: Generate, grammar: TurnGrammar
+) -> AsyncGenerator[TokenChunk, None]:
+    """Yield chunks; the content that was cut on another worker is checked before its end is told to anybody.
+
+    No engine can be held to the rest of a content. A model that has begun one nearly always ends it well.
+    """
+    said, is_end, is_open = list(wanted.sampled), plan.format.parser().is_end, True
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            if is_open:
+                end = next((place for place, token in enumerate(chunk.token_ids, 1) if is_end(token)), None)
+                said.extend(chunk.token_ids[:end])
+                is_open = end is None
+                problem = None if is_open else await asyncio.to_thread(plan.format.problem_of, grammar.rules, said)
+                if problem is not None:  # it shows what the model said, and so stays out of the log
+                    raise GrammarBroken("What went on behind another worker does not fit its schema or grammar.")
+            yield chunk
 
 
 def _grammar(plan: RunPlan, wanted: Generate) -> TurnGrammar | None:

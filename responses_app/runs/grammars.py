@@ -6,10 +6,11 @@ A request that cannot be served as it asks is refused before anything is accepte
 from collections.abc import Collection, Iterator
 
 from engine.backends.base import BaseEngine
+from engine.contents.sharing import SharedBudgetSpent, shared_budget
 from engine.errors import GrammarRefused
 from engine.formats.base import ModelFormat
 from engine.grammar import AnyText, CallRule, TurnGrammar, TurnRules
-from responses_app.protocol.client_tools import ClientTools, read_tools
+from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.errors import ApiError, invalid_request, unsupported_parameter
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.turn_rules import RulesOfTurns, enforced_field, rules_of_turns
@@ -31,16 +32,36 @@ def plan_rules(
     """
     if request.warm_up or request.only_compacts:
         return None, None
+    with shared_budget():
+        try:
+            return _planned(request, tools, hosted, model_format, engine)
+        except SharedBudgetSpent as spent:
+            raise _refused(spent, None) from spent
+
+
+def _planned(
+    request: CreateRequest, tools: ClientTools, hosted: Collection[str], model_format: ModelFormat, engine: BaseEngine
+) -> tuple[RulesOfTurns | None, TurnGrammar | None]:
     rules = rules_of_turns(request, tools, hosted=hosted)
     if rules is None:
         return None, None
-    if not engine.supports_grammar:
-        field = enforced_field(request, tools)
-        if field is not None:
-            raise _cannot_enforce(field)
-        return None, None
+    grammar = _first_grammar(rules, request, tools, model_format) if engine.supports_grammar else None
+    if grammar is not None:
+        return rules, grammar
+    field = enforced_field(request, tools)  # here the engine, or the model's format, can hold the model to nothing
+    if field is not None:
+        raise _cannot_enforce(field)
+    return None, None
+
+
+def _first_grammar(
+    rules: RulesOfTurns, request: CreateRequest, tools: ClientTools, model_format: ModelFormat
+) -> TurnGrammar | None:
+    """Return the grammar of the first turn, None where the format has none. Raises `ApiError` naming what is wrong."""
     try:
-        grammar = model_format.grammar(rules.first)
+        return model_format.grammar(rules.first)
+    except SharedBudgetSpent:
+        raise
     except GrammarRefused as refused:
         for field, part in _parts(request, tools):
             try:
@@ -48,12 +69,6 @@ def plan_rules(
             except GrammarRefused as its:
                 raise _refused(its, field) from its
         raise _refused(refused, None) from refused
-    if grammar is None:  # this format has none
-        field = enforced_field(request, tools)
-        if field is not None:
-            raise _cannot_enforce(field)
-        return None, None
-    return rules, grammar
 
 
 async def check_grammar(plan: RunPlan, engine: BaseEngine) -> None:
@@ -63,8 +78,7 @@ async def check_grammar(plan: RunPlan, engine: BaseEngine) -> None:
     try:
         await engine.check_grammar(plan.grammar)
     except GrammarRefused as refused:
-        tools = plan.request.tools.joined(read_tools(list(plan.late_tools), at="input"))
-        for field, part in _parts(plan.request, tools):
+        for field, part in _parts(plan.request, plan.client_tools):
             grammar = plan.format.grammar(part)
             try:
                 if grammar is not None:
@@ -76,12 +90,11 @@ async def check_grammar(plan: RunPlan, engine: BaseEngine) -> None:
 
 def _parts(request: CreateRequest, tools: ClientTools) -> Iterator[tuple[str, TurnRules]]:
     """Yield each field that says what the model may write, with the rules that it alone makes."""
-    if request.text_format.content != AnyText():
+    if not isinstance(request.text_format.content, AnyText):
         yield "text.format.schema", TurnRules(answer=request.text_format.content)
     for tool in tools:
-        if tool.content != AnyText():
-            field = tool.content_at if tool.at.startswith("tools") else "input"
-            yield field, TurnRules(calls=(CallRule(tool.called, tool.content),), must_call=True)
+        if not isinstance(tool.content, AnyText):
+            yield tool.field, TurnRules(calls=(CallRule(tool.called, tool.content),), must_call=True)
 
 
 def _refused(refused: GrammarRefused, field: str | None) -> ApiError:

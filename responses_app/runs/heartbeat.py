@@ -43,6 +43,11 @@ class WorkerHeartbeat:
         pause = self._lease / BEATS_PER_LEASE
         return pause if self.pulse.age < pause else pause / TRIES_PER_BEAT
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether the last beats got through: at most one is missing."""
+        return self.pulse.age < 2 * self._lease / BEATS_PER_LEASE
+
     async def beat(self) -> None:
         """Say that the worker lives, and stop what others took over while it was silent. Raises `StoreError`."""
         asked = self.pulse.clock()

@@ -34,10 +34,11 @@ from responses_app.stores.base import ConversationRecord, StoreError, Stores
 
 LONG_INPUT = 20_000  # bytes of JSON; so much is opened and rendered in 5 ms at most
 
+_NOTHING = Items()
 Recall = Callable[[str], ChainLink | None]  # what a connection itself remembers, by response id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Context:
     """What the model is to read: the chain of `parent`, then the items of its conversation, then the request's `own`.
 
@@ -95,15 +96,14 @@ class History:
 
     async def _context(self, project: str, request: CreateRequest, recall: Recall) -> Context:
         own = await self._resolved(project, request)
-        context = Context(parent=None, before=Items(), own=own, sampled={})
+        context = Context(parent=None, before=_NOTHING, own=own, sampled={})
         if request.previous_response_id is not None:
-            parent = await self._parent(project, request.previous_response_id, recall)
-            context = replace(context, parent=parent)
+            context.parent = await self._parent(project, request.previous_response_id, recall)
         elif request.conversation_id is not None:
             context = await self._in_conversation(project, request.conversation_id, context)
-        before, own = await self._opened(project, request, context.before, own)
-        sampled = await self._sampled(project, [*before.parsed, *own.parsed])
-        return replace(context, before=before, own=own, sampled=sampled)
+        context.before, context.own = await self._opened(project, request, context.before, own)
+        context.sampled = await self._sampled(project, [*context.before.parsed, *context.own.parsed])
+        return context
 
     async def _opened(self, project: str, request: CreateRequest, before: Items, own: Items) -> tuple[Items, Items]:
         """Open the seals of a conversation's items and of the request's own. Raises `ApiError` for a broken one."""
@@ -130,7 +130,10 @@ class History:
         leg = await self._store.newest_leg(project, named)  # another connection may have gone on with what is known
         if leg is not None and not (known and known.public and known.public.leg == leg.number):
             link = await self._continued(project, leg.response_id, named)
-            link = link and replace(link, public=PublicId(named, leg.number))
+            kept = await self._store.response(project, leg.response_id) if link is not None else None
+            if link is not None and kept is not None:
+                public, continues = PublicId(named, leg.number), kept["previous_response_id"]
+                link = replace(link, public=public, continues=continues)
         if link is None:
             raise previous_response_not_found(named)
         return link

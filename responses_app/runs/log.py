@@ -153,6 +153,12 @@ class RunLog:
         self._publish_up_to(self._kept)
         self._release(self._kept)
 
+    def has_lost(self) -> None:
+        """Tell whoever waits that nothing more is kept: the response is another worker's, or was deleted."""
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(ClaimLost(f"{self.response_id} is not {self.claim.worker}'s any more"))
+
     def _release(self, position: int) -> None:
         for until, waiter in self._waiters:
             if until <= position and not waiter.done():
@@ -283,7 +289,9 @@ class LiveLogs:
             return False
         self._failed = False
         for log, append in zip(logs, appends, strict=True):
-            if not log.closed and log.response_id not in not_ours:  # one that ended meanwhile has published all
+            if log.response_id in not_ours:
+                log.has_lost()
+            elif not log.closed:  # one that ended meanwhile has published all
                 log.has_kept(append)
                 await asyncio.sleep(0)  # after an outage each has much to tell: beats and requests are not to wait
         return True

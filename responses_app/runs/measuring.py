@@ -3,6 +3,9 @@
 import logging
 import time
 
+from responses_app.observing.context import FACTS
+from responses_app.observing.metrics import Outcome
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.persistence import Measured
 from responses_app.runs.plan import RunPlan
@@ -35,19 +38,52 @@ def report(plan: RunPlan, machine: ResponseMachine, measured: Measured, remark: 
     first = "-" if measured.first_token_ms is None else f"{measured.first_token_ms}ms"
     remarks = [f"repaired={machine.repairs}"] if machine.repairs else []
     remarks += ["compacted"] if machine.compacted else []
-    unknown_tools = machine.stream.unknown_tools
+    unknown_tools = machine.stream.called.unknown
     remarks += [f"unknown_tools={len(unknown_tools)}"] if unknown_tools else []
-    remarks += [f"misfit_calls={machine.stream.misfits}"] if machine.stream.misfits else []
+    remarks += [f"misfit_calls={machine.stream.called.misfits}"] if machine.stream.called.misfits else []
     remarks += [f"({remark})"] if remark else []
+    facts = {
+        "transport": plan.origin.transport,
+        "status": machine.status.value,
+        "input_tokens": sum(turn.input_tokens for turn in machine.turns),
+        "cached_tokens": sum(turn.cached_tokens for turn in machine.turns),
+        "output_tokens": sum(turn.output_tokens for turn in machine.turns),
+        "first_token_ms": measured.first_token_ms,
+        "duration_ms": measured.duration_ms,
+    }
     logger.info(
         "response %s %s %s input=%d cached=%d output=%d ttft=%s duration=%dms%s",
         plan.response_id,
-        plan.origin.transport,
-        machine.status.value,
-        sum(turn.input_tokens for turn in machine.turns),
-        sum(turn.cached_tokens for turn in machine.turns),
-        sum(turn.output_tokens for turn in machine.turns),
+        facts["transport"],
+        facts["status"],
+        facts["input_tokens"],
+        facts["cached_tokens"],
+        facts["output_tokens"],
         first,
         measured.duration_ms,
         "".join(f" {each}" for each in remarks),
+        extra={FACTS: facts},
+    )
+
+
+def outcome(
+    plan: RunPlan, machine: ResponseMachine, measured: Measured, error: JsonObject | None, journal_bytes: int
+) -> Outcome:
+    """Return what is counted of a response that has ended; `error` is why it failed."""
+    first = measured.first_token_ms
+    kinds = (str(item["type"]) for item in machine.stream.output)
+    return Outcome(
+        transport=plan.origin.transport,
+        status=machine.status.value,
+        error=None if error is None else str(error["code"]),
+        input_tokens=sum(turn.input_tokens for turn in machine.turns),
+        cached_tokens=sum(turn.cached_tokens for turn in machine.turns),
+        reasoning_tokens=sum(turn.reasoning_tokens for turn in machine.turns),
+        first_token=None if first is None else first / 1000,
+        duration=measured.duration_ms / 1000,
+        calls=[kind for kind in kinds if kind.endswith("_call")],
+        repairs=machine.repairs,
+        unknown_tools=len(machine.stream.called.unknown),
+        misfits=machine.stream.called.misfits,
+        journal_bytes=journal_bytes,
     )

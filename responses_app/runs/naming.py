@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 
 from responses_app.protocol import ids
+from responses_app.protocol.calls import is_output
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.dialects import Dialect
 from responses_app.protocol.errors import ApiError, conflict
@@ -11,6 +12,7 @@ from responses_app.protocol.items import FunctionCall, ParsedItem
 from responses_app.protocol.prompt import is_of_user
 from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.requests import CreateRequest
+from responses_app.runs.plan import RunPlan
 from responses_app.runs.registry import RunRegistry
 from responses_app.stores.base import BaseResponseStore
 
@@ -44,6 +46,7 @@ class Naming:
         leg = parent.public.next_leg
         if self._runs(project, leg):
             raise turn_in_progress(leg)
+        # As older servers word it; the setting RESPONSES_COMPATIBILITY_MODE is something else.
         logger.info("Response %s (compatibility mode): continuing from previous response", leg.name)
         return leg
 
@@ -59,13 +62,14 @@ class Naming:
 
 def goes_on(request: CreateRequest) -> bool:
     """Whether a request goes on with a turn: it gives back what came of calls, and the user says nothing new."""
-    return any(map(_is_output, request.input)) and not any(map(is_of_user, request.input))
+    return any(map(_answers, request.input)) and not any(map(is_of_user, request.input))
 
 
-def _is_output(item: ParsedItem) -> bool:
+def _answers(item: ParsedItem) -> bool:
+    """Whether an item says what came of a call: older clients do so in the call itself, which is `completed` then."""
     if isinstance(item, FunctionCall):
         return item.output is not None or item.status == "completed"
-    return item.type.endswith("_output")
+    return is_output(item.type)
 
 
 def as_conflict(error: ApiError) -> ApiError:
@@ -73,6 +77,21 @@ def as_conflict(error: ApiError) -> ApiError:
     if error.code != "previous_response_in_progress":
         return error
     return conflict(error.message, param=error.param, code=error.code)
+
+
+def check_still_free(registry: RunRegistry, plan: RunPlan) -> None:
+    """Raise `ApiError` (409) where another response that runs here has got a plan's public id meanwhile.
+
+    For those that no store keeps: of the others the store takes one only.
+    """
+    if plan.public is not None and registry.named(plan.origin.project, plan.public.name) is not None:
+        raise name_taken(plan)
+
+
+def name_taken(plan: RunPlan) -> ApiError:
+    """The public id of a plan is another response's (409)."""
+    assert plan.public is not None, "only a public id can be another's"
+    return (turn_in_progress if plan.request.request_id is None else id_taken)(plan.public)
 
 
 def id_taken(public: PublicId) -> ApiError:

@@ -37,7 +37,7 @@ class GivenOutputs:
         worker that runs the response cannot be reached, or cannot keep it.
         """
         run = self._run(project, response_id)
-        if run is not None:
+        if run is not None and not run.journal.closed:
             await _take(run, given)
             return
         try:
@@ -60,9 +60,12 @@ class GivenOutputs:
         return {}
 
     def _run(self, project: str, response_id: str) -> ResponseRun | None:
-        """Return a response that runs here; also one that is not stored, which other doors do not find by its id."""
+        """Return a response that runs here, or has just ended; None for one that another worker goes on with.
+
+        Also one that is not stored, which other doors do not find by its id.
+        """
         run = self._registry.find(project, response_id) or self._registry.named(project, response_id)
-        return run if run is not None and not run.journal.closed and not run.lost else None
+        return run if run is not None and not (run.lost or run.given_back) else None
 
     async def _stored(self, project: str, name: str) -> ResponseObject | None:
         """Return a response that is kept, by its own id or by what clients call it."""
@@ -91,9 +94,17 @@ class GivenOutputs:
 
 
 async def _take(run: ResponseRun, given: OutputGiven) -> None:
-    run.take_output(given)
+    refused: ApiError | None = None
+    try:
+        run.take_output(given)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        refused = error  # it says that the output is there already: that is to hold, too
     try:
         await run.keep_inputs()
     except StoreError as problem:
         logger.error("response %s: an output of a tool is not kept yet: %s", run.response_id, problem)
         raise store_away() from problem
+    if refused is not None:
+        raise refused

@@ -64,9 +64,8 @@ class KeptEnd:
 class RunPersistence:
     """Keeps one response; does nothing for one that is not stored, which has no `log` either.
 
-    `claim` is this process's, `now` its clock.
-
-    `defer` takes an end that could not be kept, to be kept when the store is back.
+    `claim` is this process's, `now` its clock. `defer` takes an end that could not be kept, to be kept when the store
+    is back.
     """
 
     def __init__(
@@ -82,6 +81,7 @@ class RunPersistence:
         self.now = now
         self._defer = defer
         self._plan = plan
+        self._continues = plan.continues  # which a later plan of the same response may not tell
         self._store = stores.responses
         self._conversations = stores.conversations
         self.claim = claim
@@ -140,6 +140,7 @@ class RunPersistence:
             claim=self.claim,
             input_items=tuple(plan.input_items),
             transport=plan.origin.transport,
+            key_id=plan.origin.key_id,
             request=self._request() if plan.background else None,
             again=again,
             parent=plan.stored_parent,
@@ -165,9 +166,9 @@ class RunPersistence:
             started_on=plan.link.started_on,
             messages=[*plan.input_messages, *stream.messages],
             items=[*plan.context_items, *stream.output],
-            free=[tool.called for tool in plan.request.tools if tool.is_async],
+            in_background=plan.client_tools.in_background,
         )
-        return replace(link, stored=plan.stored, public=plan.public)
+        return replace(link, stored=plan.stored, public=plan.public, continues=self._continues)
 
     async def keep(self, machine: ResponseMachine, ending: Ending, measured: Measured) -> KeptEnd:
         """Keep the end that a machine has decided: now or, if that fails, as a failure later. Raises `ClaimLost`."""
@@ -235,6 +236,7 @@ class RunPersistence:
             input_items=tuple(plan.input_items),
             sampled=tuple(end.sampled),
             transport=plan.origin.transport,
+            key_id=plan.origin.key_id,
             first_token_ms=end.measured.first_token_ms,
             duration_ms=end.measured.duration_ms,
             conversation=self._append(end.response, end.link),

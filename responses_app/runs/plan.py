@@ -6,30 +6,48 @@ from dataclasses import dataclass, field
 from engine.formats.base import ModelFormat, RenderedMessage
 from engine.grammar import TurnGrammar
 from engine.types import GenerationRequest, SamplingOptions
+from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.client_tools import ClientTools, read_tools
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import Asked, Mode, Started
 from responses_app.protocol.prompt import PromptWriter
 from responses_app.protocol.public_ids import PublicId
+from responses_app.protocol.rate_limits import Amount, Limited
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.turn_rules import RulesOfTurns
 from responses_app.stores.base import ConversationRecord
 from responses_app.tools.base import BaseTool
-
-PROJECT = "default"  # whose everything is, until there are keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """Where a request came from: for ownership and for the log.
 
-    `awaits_tools`: its client says in the same stream what came of the calls of its tools.
+    `models` are those that its key may use; none mean all. `limited` are those whose limits hold for it.
+    `awaits_tools`: the response does not end with calls of its client's tools, but waits for their outputs.
     """
 
     transport: str
     project: str
     request_id: str = ""
+    key_id: str = ""
+    models: Sequence[str] = ()
+    limited: Sequence[Limited] = ()
     awaits_tools: bool = False
+
+    @classmethod
+    def of(cls, caller: Caller, transport: str, *, request_id: str, awaits_tools: bool = False) -> "Origin":
+        """Return the origin of what this caller asks for."""
+        return cls(
+            transport=transport,
+            project=caller.project,
+            request_id=request_id,
+            key_id=caller.key_id,
+            models=caller.models,
+            limited=caller.limited,
+            awaits_tools=awaits_tools,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +66,9 @@ class CompactionPlan:
     stands_for: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that takes four times as long to make
 class RunPlan:
-    """Everything that was decided before a run starts.
+    """Everything that was decided before a run starts. What changes later makes a plan of its own (`replace`).
 
     `format` is how its model is written to. `link` is the chain with the request's own input at its end,
     `input_messages` what it was rendered to. `context_items` are the items they were rendered from: those of the
@@ -89,6 +107,11 @@ class RunPlan:
     public: PublicId | None = None
 
     @property
+    def client_tools(self) -> ClientTools:
+        """The client's tools that the model can call: those of the request, and those that came later."""
+        return self.request.tools.joined(read_tools(list(self.late_tools), at="input"))
+
+    @property
     def started(self) -> Started:
         """How it starts."""
         budget, waits = self.generation.sampling.max_output_tokens, self.origin.awaits_tools
@@ -97,6 +120,11 @@ class RunPlan:
         if self.compaction is None:
             return Started(Mode.ANSWER, budget, waits)
         return Started(Mode.COMPACT if self.compaction.sampling is None else Mode.COMPACT_AND_ANSWER, budget, waits)
+
+    @property
+    def amount(self) -> Amount:
+        """What it takes of the limits until it ends: of its output as much as it asks for."""
+        return Amount(1, len(self.generation.prompt_token_ids), self.request.max_output_tokens or 1)
 
     @property
     def background(self) -> bool:
@@ -108,6 +136,13 @@ class RunPlan:
         """The stored response it continues by its id, which the store must still know; "" for none."""
         named = self.request.previous_response_id is not None
         return self.parent.response_id if named and self.parent and self.parent.stored else ""
+
+    @property
+    def continues(self) -> str | None:
+        """What the response says that it continues: what its whole turn does, where a turn has one id."""
+        if self.parent is not None and self.public is not None and self.public.leg > 1:
+            return self.parent.continues
+        return self.request.previous_response_id
 
     @property
     def resumable(self) -> bool:

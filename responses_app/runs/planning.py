@@ -11,16 +11,18 @@ from engine.backends.base import BaseEngine
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, UnreadableMessage, as_tokens
 from engine.grammar import AnyText
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions
+from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.protocol.calls import check_outputs, no_call
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.client_tools import ClientTools, late_tools, read_tools
 from responses_app.protocol.compaction import digest
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.inputs import Asked
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.items import ItemReference, OpenedCompaction
 from responses_app.protocol.prompt import PromptWriter, count_omitted, is_of_user, render_items, text_of
 from responses_app.protocol.public_ids import PublicId
-from responses_app.protocol.requests import CreateRequest
+from responses_app.protocol.requests import CreateRequest, with_choice
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.compaction import bounded, plan_compaction, summary_sampling
 from responses_app.runs.grammars import plan_rules
@@ -31,12 +33,13 @@ from responses_app.tools.base import BaseTool
 _USER = MessageKind.USER.value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that takes four times as long to make, and there is one a request
 class Draft:
     """What a plan is made of. `input_items` are the request's own, each with an id; `created_at` in Unix seconds.
 
     `format` is how the model is written to. `tools` are those that this server runs. `seal` seals for the request's
-    project. `public` is what clients are to call the response, None for its own id.
+    project. `late_tools` are those that the conversation declares. `public` is what clients are to call the response,
+    None for its own id. The others are as in `RunPlan`.
     """
 
     response_id: str
@@ -50,6 +53,10 @@ class Draft:
     stored: bool
     tools: Mapping[str, BaseTool]
     seal: Callable[[bytes], str]
+    late_tools: Sequence[JsonObject]
+    asked: Asked
+    delta_seconds: float
+    tool_seconds: float
     public: PublicId | None = None
 
     @property
@@ -59,18 +66,18 @@ class Draft:
         It is large, or has items from the store, of any size; or the model is held to something: a grammar that is not
         remembered takes 10 ms a schema.
         """
-        context, request = self.context, self.request
-        held = len(request.tools) > 0 or request.text_format.content != AnyText() or bool(_late_tools(context))
+        request = self.request
+        held = len(request.tools) > 0 or not isinstance(request.text_format.content, AnyText) or bool(self.late_tools)
         named = any(isinstance(item, ItemReference) for item in request.input)
         shown = bool(request.enable_response_messages)
-        return request.size > LONG_INPUT or bool(context.before.parsed) or held or named or shown
+        return request.size > LONG_INPUT or bool(self.context.before.parsed) or held or named or shown
 
 
 def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     """Render what is new, and decide how to generate. Raises `ApiError` for what the model cannot take."""
-    request, context = draft.request, draft.context
-    late_tools = _late_tools(context)
-    tools = request.tools.joined(read_tools(late_tools, at="input"))
+    context, late = draft.context, read_tools(list(draft.late_tools), at="input")
+    tools = draft.request.tools.joined(late) if late else draft.request.tools
+    request = with_choice(draft.request, tools)
     rules, grammar = plan_rules(request, tools, hosted=draft.tools, model_format=draft.format, engine=engine)
     link, messages = _rendered(draft)
     if not (request.warm_up or request.only_compacts):
@@ -107,16 +114,20 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         stored=draft.stored,
         omitted=count_omitted(request.input, request.input_json),
         tools=draft.tools,
-        late_tools=late_tools,
+        late_tools=draft.late_tools,
         rules=rules,
         grammar=grammar,
         compaction=plan,
+        delta_seconds=draft.delta_seconds,
+        tool_seconds=draft.tool_seconds,
+        asked=draft.asked,
         public=draft.public,
         shown=draft.format.messages_of(as_tokens(prompt)) if request.enable_response_messages else None,
     )
 
 
-def _late_tools(context: Context) -> list[JsonObject]:
+def tools_declared_in(context: Context) -> list[JsonObject]:
+    """Return the tools that the items of a conversation declare, the latest last."""
     before = context.parent.all_late_tools() if context.parent else []
     return [*before, *late_tools(context.raw)]
 
@@ -129,7 +140,7 @@ def _check_outputs(context: Context, tools: ClientTools) -> None:
         before=context.before.raw,
         known=parent.awaited if parent else {},
         made=parent.has_call if parent else no_call,
-        free=[tool.called for tool in tools if tool.is_async],
+        in_background=tools.in_background,
     )
 
 
@@ -214,16 +225,20 @@ def _priority(draft: Draft) -> int:
 
 
 def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
-    """Return what separates the engine's prefix cache: one salt for each key of each project.
+    """Return what separates the engine's prefix cache: one salt for each project, and in it for each cache key.
 
     A salt of the client's own counts before the key. It is not sent as it is: so nobody shares blocks with another
-    project, whose salt it may have guessed, or with a key that reads the same.
+    project, whose salt it may have guessed, or with a key that reads the same. What a prompt costs tells who has asked
+    it before: so projects share nothing, instructions either. The default project has no salt: it is
+    the only one where nobody is asked for a key.
     """
     if request.cache_salt is not None:
         return hashlib.sha256(orjson.dumps([origin.project, "salt", request.cache_salt])).hexdigest()
-    if request.prompt_cache_key is None:
+    if request.prompt_cache_key is not None:
+        return hashlib.sha256(orjson.dumps([origin.project, request.prompt_cache_key])).hexdigest()
+    if origin.project == DEFAULT_PROJECT:
         return None
-    return hashlib.sha256(orjson.dumps([origin.project, request.prompt_cache_key])).hexdigest()
+    return hashlib.sha256(orjson.dumps([origin.project])).hexdigest()
 
 
 def _sampling(draft: Draft, engine: BaseEngine) -> SamplingOptions:

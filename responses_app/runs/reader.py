@@ -41,6 +41,10 @@ class EventSource(Protocol):
     def has_spoken(self) -> bool:
         """Whether the model has said anything."""
 
+    @property
+    def known_as(self) -> str:
+        """The id by which clients know the response."""
+
     def response(self) -> ResponseObject:
         """Return the response object as it stands."""
 
@@ -108,6 +112,11 @@ class ResponseReader:
     def response_id(self) -> str:
         """The id of the response."""
         return self._source.response_id
+
+    @property
+    def known_as(self) -> str:
+        """The id by which clients know the response."""
+        return self._source.known_as
 
     @property
     def status(self) -> Status:

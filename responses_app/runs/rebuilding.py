@@ -1,4 +1,7 @@
-"""`Machines`: the machine of any response, of which its worker, its followers and a replay make the same events."""
+"""`Machines`: the machine of any response, of which its worker, its followers and a replay make the same events.
+
+It knows the models, the tools and the keys of this server, and hands `machines.machine_of` those of one response.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

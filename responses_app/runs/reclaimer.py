@@ -31,6 +31,7 @@ class OrphanReclaimer:
         self._service = service
         self._store = store
         self._heartbeat = heartbeat
+        self._takeovers = service.metrics.takeovers
         self._claimed: deque[AcceptedResponse] = deque()  # taken over, and to be run here
         self._look_at = -math.inf
 
@@ -62,6 +63,7 @@ class OrphanReclaimer:
         dead_before = self._heartbeat.pulse.dead_before
         orphans = await self._store.reclaim(worker, dead_before=dead_before, known=known)
         if orphans.failed:
+            self._takeovers.count("failed", by=orphans.failed)
             logger.warning("%d responses of workers that died have failed", orphans.failed)
         self._claimed += orphans.claimed
 
@@ -71,6 +73,7 @@ class OrphanReclaimer:
         try:
             if accepted.request is not None:
                 await self._service.run_again(accepted)
+                self._takeovers.count("continued")
                 logger.info("response %s, which another worker left, runs now", response_id)
                 return True
         except ClaimLost:
@@ -97,9 +100,11 @@ class OrphanReclaimer:
             link=None,
             input_items=accepted.input_items,
             transport=accepted.transport,
+            key_id=accepted.key_id,
             accepted=True,
             claim=accepted.claim,
             log=failed.data,
         )
         with suppress(ClaimLost):
             await self._store.save(stored)
+            self._takeovers.count("failed")

@@ -12,11 +12,13 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from responses_app.observing.context import bind
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import overloaded
 from responses_app.protocol.inputs import StopReason
 from responses_app.protocol.wording import Scene, no_limits, wording
 from responses_app.runs.background import BackgroundQueue
+from responses_app.runs.fair_turns import FairTurns, Queues
 from responses_app.runs.following import FollowedResponse
 from responses_app.runs.journal import JournalReader
 from responses_app.runs.reader import EventSource, ResponseReader
@@ -30,11 +32,17 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
-    """Bounds of one process's runs. `reconnect_grace` (seconds): how long a stored stream goes on without a reader."""
+    """Bounds of one process's runs.
+
+    `max_turns`: how many generate at once; 0 for any number. `reconnect_grace` (seconds): how long a stored stream goes
+    on without a reader.
+    """
 
     max_runs: int = 2000
     max_background: int = 64
     max_queued: int = 1000
+    max_turns: int = 0
+    max_turns_queued: int = 1000
     reconnect_grace: float = 0.0
     resumable: ResumableLimits = field(default_factory=ResumableLimits)
 
@@ -51,6 +59,8 @@ class RunRegistry:
         self.draining = False  # the server stops
         self._hurry = asyncio.Event()
         self.queue = BackgroundQueue(max_running=limits.max_background, max_queued=limits.max_queued)
+        turns = FairTurns(max_running=limits.max_turns, max_queued=limits.max_turns_queued)
+        self.queues = Queues(self.queue, turns)
         self.resumable = ResumableStreams(
             limits.resumable, cancel=lambda run: self.cancel(run, reason="its stream was given up")
         )
@@ -106,7 +116,9 @@ class RunRegistry:
 
     def start(self, run: ResponseRun) -> None:
         """Start a run, which has been admitted, in a task and a context of its own."""
-        task = asyncio.create_task(run.execute(), name=run.response_id, context=contextvars.Context())
+        context = contextvars.Context()
+        context.run(bind, **_about(run))
+        task = asyncio.create_task(run.execute(), name=run.response_id, context=context)
         self._runs[run.response_id] = run, task
         task.add_done_callback(lambda _: self._ended(run))
         if run.plan.resumable:
@@ -141,7 +153,8 @@ class RunRegistry:
             return isinstance(source, ResponseRun) and source.stop(reason)
 
         journal = source.journal
-        words = wording(dialect, Scene(source.response()["id"], journal.calls, no_limits))
+        limits = source.ticket.lines if isinstance(source, ResponseRun) else no_limits
+        words = wording(dialect, Scene(source.known_as, journal.calls, limits))
         cursor = journal.attach(_unheard, dropped, starting_after=starting_after, wording=words)
         self._readers.add(cursor)
         self._end_grace(source)
@@ -159,13 +172,22 @@ class RunRegistry:
         if source.journal.closed or source.plan.background:
             return
         if self._limits.reconnect_grace and source.plan.resumable:
-            self._end_grace(source)
-            loop = asyncio.get_running_loop()
-            self._graces[source.response_id] = loop.call_later(
-                self._limits.reconnect_grace, lambda: self.cancel(source, reason=f"{reason} and did not come back")
-            )
+            self._begin_grace(source, reason)
         else:
             self.cancel(source, reason=reason)
+
+    def _begin_grace(self, run: ResponseRun, reason: str) -> None:
+        """Cancel a run in a while, unless its client comes back, here or at another worker."""
+
+        def over() -> None:
+            if run.is_followed:
+                self._begin_grace(run, reason)
+            else:
+                self.cancel(run, reason=f"{reason} and did not come back")
+
+        self._end_grace(run)
+        loop = asyncio.get_running_loop()
+        self._graces[run.response_id] = loop.call_later(self._limits.reconnect_grace, over)
 
     def _end_grace(self, source: EventSource) -> None:
         grace = self._graces.pop(source.response_id, None)
@@ -181,6 +203,7 @@ class RunRegistry:
         if run.plan.background:
             self.queue.leave()
         self._end_grace(run)
+        run.settle()
 
     def cancel(self, run: ResponseRun, *, reason: str) -> None:
         """Cancel a run unless it is ending already.
@@ -268,6 +291,14 @@ class RunRegistry:
 
 def _unheard() -> None:
     """Nobody listens to a reader yet."""
+
+
+def _about(run: ResponseRun) -> dict[str, str]:
+    """Return what log lines of a run are about."""
+    origin = run.plan.origin
+    asked_by = "connection_id" if origin.transport == "websocket" else "request_id"
+    about = {"response_id": run.response_id, asked_by: origin.request_id}
+    return about | {"project": origin.project, "key_id": origin.key_id}
 
 
 def _cancel(run: ResponseRun, task: "asyncio.Task[None]") -> None:

@@ -29,6 +29,11 @@ class Replay:
     problem: ApiError | None = None
     has_spoken: bool = True
 
+    @property
+    def known_as(self) -> str:
+        """The id by which clients know the response."""
+        return self.body["id"]
+
     def response(self) -> ResponseObject:
         """Return the response object of its terminal event."""
         return self.body

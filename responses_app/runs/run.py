@@ -7,11 +7,9 @@ being done. Cancelling its task ends it with status `cancelled`, keeping what wa
 
 import asyncio
 import logging
-from contextlib import aclosing
 
-from engine.backends.base import BaseEngine
 from engine.errors import EngineError
-from engine.types import FinishReason, GenerationRequest
+from responses_app.limits.rates import FREE
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.commands import Await, CallTool, Command, Generate, Prefill, Seal
 from responses_app.protocol.endings import Ending
@@ -25,27 +23,26 @@ from responses_app.protocol.inputs import (
     Input,
     OutputGiven,
     Prefilled,
-    Sampled,
     Sealed,
     Stopped,
     StopReason,
     TimedOut,
-    TurnBegan,
     WaitBegan,
 )
+from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.tool_outputs import answered_already, call_not_found, not_waiting
-from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.compaction import compacted, go_on
-from responses_app.runs.delays import delayed
 from responses_app.runs.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
-from responses_app.runs.generating import prefill, request_for, unlogged_finish
+from responses_app.runs.fair_turns import Queues
+from responses_app.runs.generating import Generating, prefill
 from responses_app.runs.interruption import Interruption
 from responses_app.runs.journal import EventJournal
-from responses_app.runs.measuring import RunClock, report
+from responses_app.runs.measuring import RunClock, outcome, report
 from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import CompactionPlan, RunPlan
+from responses_app.runs.served import ServedModel
 from responses_app.runs.tool_calls import CUT_CALL, call_tool
 from responses_app.stores.base import Claim, ClaimLost, StoreError
 
@@ -61,29 +58,33 @@ class ResponseRun:
         self,
         plan: RunPlan,
         *,
-        engine: BaseEngine,
+        model: ServedModel,
         machine: ResponseMachine,
         journal: EventJournal,
         persistence: RunPersistence,
-        queue: BackgroundQueue,
+        queues: Queues,
     ) -> None:
         self.plan = plan
         self.journal = journal
         self.link: ChainLink | None = None
         self.problem: ApiError | None = None
-        self._given_back = False  # to whichever worker looks first
+        self.ticket = FREE  # what it takes of its key's and its project's limits
+        self.given_back = False  # to whichever worker looks first
         self._log = persistence.log  # None for one that is not stored
         self.stopping = False  # a cancellation means that the server stops
         self.deleted = False  # a client has deleted the response while it ran
         self.lost = False  # another worker took it over: this one was taken for dead, and was not
         self.abandoned_reason = ""  # why the readers went away, for the log
         self._interruption = Interruption()
-        self._engine = engine
+        self._engine = model.engine
+        self._meter = model.meter
         self._machine = machine
         self._tools = plan.tools
         self._persistence = persistence
-        self._queue = queue
+        self._queue = queues.background
+        self._turns = queues.engine
         self._clock = RunClock()
+        self._generating = Generating(model, machine, tell=self._tell, begin=self._begin, turns=queues.engine)
 
     @property
     def response_id(self) -> str:
@@ -98,7 +99,7 @@ class ResponseRun:
     @property
     def finishing(self) -> bool:
         """Whether its end is decided, so that a cancellation changes nothing any more."""
-        return self._given_back or self._machine.ending is not None or self._machine.status in TERMINAL_STATUSES
+        return self.given_back or self._machine.ending is not None or self._machine.status in TERMINAL_STATUSES
 
     @property
     def has_spoken(self) -> bool:
@@ -112,6 +113,11 @@ class ResponseRun:
         """
         known = number is None or number <= self.journal.last_number
         return self.plan.background and not self.journal.closed and not known
+
+    @property
+    def known_as(self) -> str:
+        """The id by which clients know the response."""
+        return self._machine.stream.known_as
 
     def response(self) -> ResponseObject:
         """Return the response object as it stands."""
@@ -154,6 +160,13 @@ class ResponseRun:
         status = self.status if self._machine.stream.has_begun else status
         await self._persistence.accept({**self._kept(), "status": status.value}, again=again)
 
+    def settle(self) -> None:
+        """It runs no more, or never will: count what it used."""
+        turns = self._machine.turns
+        self.ticket.settle(
+            Amount(1, sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns))
+        )
+
     def give(self, given: Input) -> None:
         """Take what comes from outside; where something else is to be done now, what is being done ends."""
         command = self._tell(given)
@@ -192,6 +205,11 @@ class ResponseRun:
         """Keep its log while it runs: a reader on another worker follows it."""
         if self._log is not None:
             self._log.follow()
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a reader on another worker follows it, as far as is known here."""
+        return self._log is not None and self._log.is_followed
 
     @property
     def claim(self) -> Claim | None:
@@ -262,9 +280,10 @@ class ResponseRun:
         """Do one thing; return what is to be done next."""
         match command:
             case Generate():
-                return await self._generate(command)
+                return await self._generating.generate(self.plan, command)
             case Prefill():
-                await prefill(self._engine, self.plan)
+                async with self._turns.turn(self.plan.origin.project, self.plan.generation.priority):
+                    await prefill(self._engine, self.plan)
                 return self._tell(Prefilled())
             case Seal(summary=summary):
                 return await self._seal(summary)
@@ -286,37 +305,11 @@ class ResponseRun:
         await asyncio.sleep(left)
         return self._tell(TimedOut(seconds))
 
-    async def _generate(self, wanted: Generate) -> Command | None:
-        """Generate a turn; the engine's work ends with it, however that comes."""
-        request = request_for(self.plan, wanted)
-        if not wanted.has_begun:
-            self._tell(TurnBegan(len(request.prompt_token_ids)))
-        elif (finish := unlogged_finish(self.plan, wanted)) is not None:
-            return self._tell(Sampled((), finish))
-        try:
-            return await self._sample(request)
-        except EngineError as error:
-            if not wanted.aside:
-                raise
-            logger.warning("response %s: no summary: %s: %s", self.response_id, type(error).__name__, error)
-            return self._tell(Sampled((), FinishReason.STOP))
-
-    async def _sample(self, request: GenerationRequest) -> Command | None:
-        async with aclosing(self._engine.generate(request)) as chunks:
-            with delayed(self._tell, self._machine.only_adds, seconds=self.plan.delta_seconds) as tell:
-                async for chunk in chunks:
-                    if chunk.token_ids and not self.has_spoken:
-                        await self._begin()
-                    sampled = Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs)
-                    command = tell(sampled)
-                    if command is not None:
-                        return command
-        return self._tell(Sampled((), FinishReason.STOP))  # an engine that just ends has said all it had to say
-
     async def _begin(self) -> None:
-        """Before the first thing is said: note that it begins. Raises `ClaimLost` where another worker has it."""
-        self._clock.note_first_token()
-        await self._persistence.begin()
+        """Before anything is said: note that it begins. Raises `ClaimLost` where another worker has it."""
+        if not self.has_spoken:
+            self._clock.note_first_token()
+            await self._persistence.begin()
 
     def _give_up(self) -> None:
         """Stop without a word to the store: another worker has decided what becomes of the response.
@@ -367,7 +360,7 @@ class ResponseRun:
             self.problem = unanswered_by_stopped_server()
             await self._end(Stopped(StopReason.SERVER_STOPPED))
         elif not self.finishing:
-            self._given_back = True
+            self.given_back = True
             await self._persistence.give_back(self._kept())
             self.journal.end()
 
@@ -397,4 +390,6 @@ class ResponseRun:
         if self._log is not None:
             self._log.end()
         self._tell(kept.ended)
+        error = kept.ended.error or ending.error
+        self._meter.ended(outcome(self.plan, self._machine, measured, error, self.journal.appended_bytes))
         report(self.plan, self._machine, measured, self.abandoned_reason)

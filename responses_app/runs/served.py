@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat
 from engine.types import EngineInfo
+from responses_app.observing.metrics import ModelMeter
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """An engine under the name that clients know, and how its model is written to; `info` is None until it started."""
+    """An engine under the name that clients know, and how its model is written to.
+
+    `info` is None until it started; `meter` counts its responses.
+    """
 
     name: str
     engine: BaseEngine
     info: Callable[[], EngineInfo | None]
     created: int
     format: ModelFormat
+    meter: ModelMeter

@@ -10,19 +10,22 @@ from functools import partial
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.types import EngineInfo
+from responses_app.limits.rates import BaseRates
+from responses_app.observing.metrics import Metrics
 from responses_app.protocol import compaction, ids
+from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
     invalid_request,
     model_not_found,
-    previous_response_not_found,
     unsupported_parameter,
 )
 from responses_app.protocol.identified import identified
 from responses_app.protocol.inputs import Asked
 from responses_app.protocol.public_ids import PublicId
+from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.requests import ENCRYPTED_REASONING, CreateRequest, parse_create
 from responses_app.protocol.resources import ResponseObject, new_response
 from responses_app.protocol.sealing import Sealer
@@ -30,32 +33,24 @@ from responses_app.protocol.summaries import Summaries
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.protocol.tool_outputs import TOOL_MODE, WAIT
 from responses_app.protocol.validation import missing
+from responses_app.runs.admission import Admission
 from responses_app.runs.failures import refusal
 from responses_app.runs.grammars import check_grammar
 from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.log import LiveLogs, RunLog
 from responses_app.runs.machines import wanted_tools
-from responses_app.runs.naming import Naming, as_conflict, id_taken, turn_in_progress
+from responses_app.runs.naming import Naming, as_conflict
 from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import Origin, RunPlan
-from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact
+from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact, tools_declared_in
 from responses_app.runs.reader import ResponseReader
 from responses_app.runs.rebuilding import Machines
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.replay import as_begun
 from responses_app.runs.run import ResponseRun
 from responses_app.runs.served import ServedModel
-from responses_app.stores.base import (
-    AcceptedResponse,
-    Claim,
-    ClaimLost,
-    NameTaken,
-    ParentGone,
-    StoredResponse,
-    StoreError,
-    Stores,
-)
+from responses_app.stores.base import AcceptedResponse, Claim, StoredResponse, StoreError, Stores
 
 logger = logging.getLogger("respsite.runs")
 
@@ -64,9 +59,9 @@ MAX_UNSAVED = 10_000  # ends that wait for the store to come back
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLimits:
-    """Bounds of the service. `worker` is the id of this process; `delta_seconds` is STREAM_DELTA_MS, `tool_seconds`
-    RESPONSES_TOOL_TIMEOUT.
+    """Bounds of the service.
 
+    `worker` is the id of this process, `delta_seconds` STREAM_DELTA_MS, `tool_seconds` RESPONSES_TOOL_TIMEOUT.
     `summaries` says who writes summaries of reasoning, where they are asked for; None: nobody.
     """
 
@@ -81,7 +76,10 @@ class ServiceLimits:
 
 @dataclass(slots=True)
 class ResponseService:
-    """Prepares and starts runs. `machines` makes their machines, `live` keeps the logs of those that run.
+    """Prepares and starts runs. `machines` makes their machines, `live` keeps the logs of those that run,
+    `metrics` counts.
+
+    `rates` are the limits of keys and projects.
 
     Its models are ordered; a request without `model` uses the first.
     """
@@ -95,11 +93,15 @@ class ResponseService:
     now: Callable[[], float]
     limits: ServiceLimits
     live: LiveLogs
+    rates: BaseRates
+    metrics: Metrics
     unsaved: deque[StoredResponse] = field(default_factory=deque, init=False)
     naming: Naming = field(init=False)
+    admission: Admission = field(init=False)
 
     def __post_init__(self) -> None:
         self.naming = Naming(self.stores.responses, self.registry, new_id=self.new_id)
+        self.admission = Admission(self.registry, self.rates)
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -122,10 +124,7 @@ class ResponseService:
         model, plan = await self._plan(request, origin, recall, dialect=dialect)
         run = self._run(plan, model)
         self._note(plan)
-        if plan.background:
-            await self._enqueue(run)
-        else:
-            await self._admit(run)
+        await self.admission.admit(run)
         return self.registry.attach(run, dialect=dialect)
 
     async def compact(self, request: CreateRequest, origin: Origin) -> tuple[ResponseReader, list[JsonObject]]:
@@ -136,14 +135,15 @@ class ResponseService:
         before = await self.history.said_before(origin.project, draft.context.parent)
         plan, said = await asyncio.to_thread(plan_to_compact, draft, model.engine, info, before=before)
         run = self._run(plan, model)
-        await self._admit(run)
+        await self.admission.admit(run)
         return self.registry.attach(run), identified(said, self.new_id)
 
     async def count_input_tokens(self, request: CreateRequest, origin: Origin) -> int:
         """Return how many tokens the prompt of a request would have, even if they are too many for the model.
 
-        Raises `ApiError` for everything else that `create` refuses.
+        Raises `ApiError` for everything else that `create` refuses. It counts as a request, and its tokens do not.
         """
+        await self.rates.admit(origin.limited, Amount(requests=1), None)  # takes nothing that is to be settled
         _, draft, info = await self._draft(request, origin, lambda _: None)
         if draft.is_long:
             return await asyncio.to_thread(count_prompt, draft, info)
@@ -157,80 +157,15 @@ class ResponseService:
         """
         asked = accepted.request or {}
         waits = asked.get(TOOL_MODE) == WAIT
-        origin = Origin(transport=accepted.transport, project=accepted.project, awaits_tools=waits)
+        origin = Origin(
+            transport=accepted.transport, project=accepted.project, key_id=accepted.key_id, awaits_tools=waits
+        )
         request = parse_create({**asked, "input": list(accepted.input_items)}, engine_fields=True)
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
         run = self._run(plan, model, accepted)
-        try:
-            if accepted.log:
-                await asyncio.to_thread(run.go_on_behind, accepted.log)
-            with self.registry.admission():  # a stop waits for it, and then gives it back
-                await run.accept(again=True)
-                self.registry.queue.enter()
-                self.registry.start(run)
-        except ClaimLost:
-            raise
-        except StoreError as error:
-            raise store_away() from error
-
-    async def _enqueue(self, run: ResponseRun) -> None:
-        """Accept a background response and start it, even if the client leaves meanwhile: then it is kept already."""
-        queue = self.registry.queue
-
-        def start(accepted: bool) -> None:
-            self.registry.leave()
-            if accepted:
-                self.registry.start(run)
-            else:
-                queue.leave()
-
-        with queue.admission():
-            try:
-                await self._accept(run, left=start)
-            except asyncio.CancelledError:
-                queue.enter()
-                raise
-        self.registry.start(run)
-
-    async def _admit(self, run: ResponseRun) -> None:
-        """Accept a foreground response, so that it is kept before anybody hears of it, and start it."""
-
-        def end(accepted: bool) -> None:
-            self.registry.leave()
-            if accepted:  # and its client has left meanwhile: it ends as if that had been a moment later
-                self.registry.start(run)
-                self.registry.cancel(run, reason="its reader left")
-
-        with self.registry.admission():
-            if run.plan.stored or run.plan.stored_parent:
-                await self._accept(run, left=end)
-            run.begin()
-            self.registry.start(run)
-
-    async def _accept(self, run: ResponseRun, *, left: Callable[[bool], None]) -> None:
-        """Accept a response; where the caller is cancelled meanwhile, tell `left` whether it was accepted then.
-
-        Raises `ApiError` for what it continues, and for the store.
-        """
-
-        def tell(accepting: "asyncio.Future[None]") -> None:
-            left(not accepting.cancelled() and accepting.exception() is None)
-
-        accepting = asyncio.ensure_future(run.accept())
-        try:
-            await asyncio.shield(accepting)
-        except asyncio.CancelledError:
-            self.registry.enter()
-            accepting.add_done_callback(tell)
-            raise
-        except ParentGone as gone:
-            raise previous_response_not_found(str(run.plan.request.previous_response_id)) from gone
-        except NameTaken as taken:
-            assert run.plan.public is not None, "only a public id can be another's"
-            chosen = run.plan.request.request_id is not None
-            raise (id_taken if chosen else turn_in_progress)(run.plan.public) from taken
-        except StoreError as error:
-            raise store_away() from error
+        if accepted.log:
+            await asyncio.to_thread(run.go_on_behind, accepted.log)
+        await self.admission.admit_again(run)
 
     async def _plan(
         self,
@@ -245,7 +180,9 @@ class ResponseService:
             model, draft, info = await self._draft(request, origin, recall, accepted=accepted)
         except ApiError as error:
             raise as_conflict(error) if dialect.one_id_a_turn else error from None
-        draft = replace(draft, public=await self._public_id(draft, dialect, accepted))
+        public = await self._public_id(draft, dialect, accepted)
+        if public is not None:
+            draft = replace(draft, public=public)
         if draft.is_long:
             plan = await asyncio.to_thread(make_plan, draft, model.engine, info)
         else:
@@ -267,7 +204,7 @@ class ResponseService:
     ) -> tuple[ServedModel, Draft, EngineInfo]:
         if not (request.input or request.previous_response_id or request.conversation or request.warm_up):
             raise missing("input")
-        model = self._model(request.model)
+        model = self._model(request.model, origin)
         self._check(request, model.engine)
         self.registry.check_capacity()
         info = await self._ready(model, origin)
@@ -284,6 +221,10 @@ class ResponseService:
             stored=self.limits.store_responses and request.store is not False,
             tools=wanted_tools(request.tools_json, request.tool_choice.echo, self.machines.tools),
             seal=partial(self.sealer.seal, compaction.PURPOSE, origin.project),
+            late_tools=tools_declared_in(context),
+            asked=self._asked(request),
+            delta_seconds=self.limits.delta_seconds,
+            tool_seconds=self.limits.tool_seconds,
         )
         return model, draft, info
 
@@ -302,17 +243,12 @@ class ResponseService:
                 from_the_first=plan.origin.awaits_tools,
             )
         return ResponseRun(
-            replace(
-                plan,
-                delta_seconds=self.limits.delta_seconds,
-                tool_seconds=self.limits.tool_seconds,
-                asked=self._asked(plan.request),
-            ),
-            engine=model.engine,
+            plan,
+            model=model,
             machine=self.machines.of(plan.origin.project, response),
             journal=journal,
             persistence=RunPersistence(plan, self.stores, claim=claim, now=self.now, defer=self._defer, log=log),
-            queue=self.registry.queue,
+            queues=self.registry.queues,
         )
 
     def _asked(self, request: CreateRequest) -> Asked:
@@ -331,7 +267,7 @@ class ResponseService:
             service_tier=self.limits.tiers.choose(plan.request.service_tier),
         )
         if plan.public is not None:
-            response["public_id"] = plan.public
+            response |= {"public_id": plan.public, "previous_response_id": plan.continues}
         if plan.shown is not None:
             response |= {"input_messages": plan.shown, "output_messages": []}
         return response
@@ -342,12 +278,15 @@ class ResponseService:
         else:
             logger.error("response %s: how it ended is lost: %d ends wait already", stored.response["id"], MAX_UNSAVED)
 
-    def _model(self, name: str | None) -> ServedModel:
-        if name is None:
-            return next(iter(self.models.values()))
-        if name not in self.models:
-            raise model_not_found(name, list(self.models))
-        return self.models[name]
+    def _model(self, name: str | None, origin: Origin) -> ServedModel:
+        """Return the model a request asks for; without one the first that its key may use."""
+        allowed = [each for each in self.models if not origin.models or each in origin.models]
+        wanted = name if name is not None else next(iter(allowed or self.models))
+        if wanted not in self.models:
+            raise model_not_found(wanted, allowed)
+        if wanted not in allowed:
+            raise model_not_allowed(wanted, origin.models)
+        return self.models[wanted]
 
     async def _ready(self, model: ServedModel, origin: Origin) -> EngineInfo:
         try:

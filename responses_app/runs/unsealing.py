@@ -59,12 +59,12 @@ class Unsealing:
     def _compaction(self, item: Compaction, at: str | None) -> InputItem:
         try:
             data = self._open(compaction.PURPOSE, self._project, item.encrypted_content)
+            return OpenedCompaction(Compacted.from_bytes(data), item.id)
         except SealBroken as problem:
             if at is not None:
                 raise invalid_encrypted_content(item.encrypted_content, at, instead="leave the item out") from problem
             logger.warning("compaction %s of a conversation cannot be read: %s", item.id, problem)
             return item
-        return OpenedCompaction(Compacted.from_bytes(data), item.id)
 
     def _reasoning(self, item: Reasoning, sealed: str, at: str | None) -> tuple[InputItem, SealedOthers | None]:
         try:

@@ -53,6 +53,11 @@ class Upkeep:
         """Return None if the store can be read and written to now, else one sentence that says what to do."""
         return await self._heartbeat.check()
 
+    @property
+    def hears_store(self) -> bool:
+        """Whether the store has heard from this worker lately."""
+        return self._heartbeat.is_heard
+
     async def aclose(self) -> None:
         """Stop; what was taken over and does not run yet is for others, and ends that wait are tried once more."""
         await end_tasks(self._tasks)

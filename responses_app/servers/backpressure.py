@@ -11,7 +11,7 @@ import struct
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from responses_app.servers.daphne import DaphneConnection
+from responses_app.servers.daphne import DENIAL, DaphneConnection
 from responses_app.servers.heartbeat import PING, ping_of
 
 logger = logging.getLogger("respsite.transport")
@@ -27,8 +27,13 @@ CUT = "respsite.cut"  # of a request's scope: what breaks its answer off
 class Backpressure:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]], *, stall_seconds: float, max_message_bytes: int) -> None:
+    def __init__(
+        self, app: Callable[..., Awaitable[None]], *, stall_seconds: float, max_message_bytes: int,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        """Take what is served. While `is_stopping()`, connections over HTTP end with their answer."""
         self._app = app
+        self.is_stopping = is_stopping
         self._stall_seconds = stall_seconds
         self._max_message_bytes = max_message_bytes
         self._sending: dict[_Guard, None] = {}  # in order of their age
@@ -48,6 +53,8 @@ class Backpressure:
             scope = {**scope, CUT: guard.cut}
         if daphne is not None:
             receive = daphne.receive_from(receive)
+            if is_websocket:
+                scope["extensions"] = {**scope.get("extensions", {}), DENIAL: {}}
         try:
             await self._app(scope, receive, guard.send)
         finally:
@@ -107,6 +114,8 @@ class _Guard:
             self._is_open = message["type"] != "websocket.close"
 
     async def _send_and_wait(self, message: Message) -> None:
+        if not self._is_websocket and self._owner.is_stopping():
+            message = self._as_the_last(message)
         if self._daphne is not None:
             self._daphne.before(message)
             if not self._daphne.sends(message):
@@ -115,6 +124,14 @@ class _Guard:
                 await self._watched(self._daphne.drain())
         else:
             await self._watched(self._send_to_the_end(message))
+
+    def _as_the_last(self, message: Message) -> Message:
+        """Let the connection end with this answer, so that its client asks a server that does not stop."""
+        if self._daphne is not None:
+            self._daphne.end_with_answer()
+        if message["type"] != "http.response.start":
+            return message
+        return {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
 
     async def _send_to_the_end(self, message: Message) -> None:
         """Send, and wait until the peer takes more.

@@ -2,10 +2,10 @@
 
 daphne's `send` never waits, so a reader that never reads would make the process grow without bound (measured: 357 MB
 in 51 s); it goes on reading from a peer that takes no answers, and what it reads waits in a queue without bound; its
-message limit is 1 MiB, and it drops the reason of a close. Under `daphne application` the `send` an application gets is
-a `functools.partial` over the connection's protocol object; on that object a Twisted push producer can be registered,
-the queue be counted, and the limits raised. No class of daphne is patched; where `send` is anything else, nothing
-happens.
+message limit is 1 MiB, and it drops the reason of a close and the headers of an accept. Under `daphne application` the
+`send` an application gets is a `functools.partial` over the connection's protocol object; on that object a Twisted push
+producer can be registered, the queue be counted, and the limits raised. No class of daphne is patched; where `send` is
+anything else, nothing happens.
 """
 
 import asyncio
@@ -13,9 +13,11 @@ import functools
 import logging
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from http.client import responses as REASONS
 from typing import Any
 
 from responses_app.bodies import BodyRules
+from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.servers.daphne_direct import write_chunk, write_text_frames
 
 logger = logging.getLogger("respsite.transport")
@@ -23,11 +25,14 @@ logger = logging.getLogger("respsite.transport")
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
+DENIAL = "websocket.http.response"  # ASGI's extension by which an application answers a handshake with an HTTP error
+
 WAITING_BYTES = 64 * 1024  # messages of a WebSocket that the application has not taken; over it no more is read
+REASON_BYTES = 123  # of a close: what fits into its frame
 PART_BYTES = 256 * 1024  # of a body, handed to the application at once
 
 
-def hook_daphne(rules: BodyRules, new_request_id: Callable[[], str]) -> None:
+def hook_daphne(rules: BodyRules, headers: AnswerHeaders) -> None:
     """Bound the requests of this process's daphne, if it runs one: its listeners are there when its reactor runs."""
     if "daphne.server" not in sys.modules:
         return
@@ -36,7 +41,7 @@ def hook_daphne(rules: BodyRules, new_request_id: Callable[[], str]) -> None:
     from responses_app.servers.daphne_http import bound_requests
 
     def bound() -> None:
-        if not bound_requests(rules, new_request_id):
+        if not bound_requests(rules, headers):
             logger.warning("this server's bodies are bounded only when they are complete: put a proxy before it")
 
     reactor.callWhenRunning(bound)
@@ -53,6 +58,7 @@ class DaphneConnection:
         self._waiter: asyncio.Future[None] | None = None
         self._inbox: _Inbox | None = None
         self._is_reading = True
+        self._denial: Message = {}  # the beginning of an answer to a handshake
         self.paused = False
 
     @classmethod
@@ -100,16 +106,45 @@ class DaphneConnection:
 
     def sends(self, message: MutableMapping[str, Any]) -> bool:
         """Do here what a message says, if that is better than daphne's way; return False where daphne is to do it."""
+        if self._is_websocket and message["type"].startswith(DENIAL):
+            return self._deny(message)
+        if self._is_websocket and message["type"] == "websocket.accept":
+            return bool(message.get("headers")) and self._accept(message)
         if self._is_websocket:
             return message["type"] == "websocket.close" and bool(message.get("reason")) and self._close(message)
         is_part = message["type"] == "http.response.body" and bool(message.get("more_body"))
         return is_part and not self.paused and write_chunk(self._protocol, message.get("body", b""))
 
+    def _deny(self, message: Message) -> bool:
+        """Answer a handshake with an HTTP error, which comes in two messages; daphne itself can only say 403."""
+        if message["type"] == f"{DENIAL}.start":
+            self._denial = message
+            return True
+        if self._protocol.state != self._protocol.STATE_CONNECTING:
+            return True
+        start, body = self._denial, message.get("body", b"")
+        headers = [*start.get("headers", ()), (b"connection", b"close")]
+        head = b"HTTP/1.1 %d %b\r\n" % (start["status"], REASONS.get(start["status"], "Error").encode())
+        lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        self._protocol.sendHttpErrorResponse = lambda *_: self._protocol.sendData(head + lines + b"\r\n" + body)
+        self._protocol.serverReject()
+        return True
+
+    def _accept(self, message: Message) -> bool:
+        """Accept a WebSocket with headers, which daphne drops."""
+        if self._protocol.state == self._protocol.STATE_CONNECTING and hasattr(self._protocol, "handshake_deferred"):
+            headers = {name.decode("latin1"): value.decode("latin1") for name, value in message["headers"]}
+            self._protocol.serverAccept((message.get("subprotocol"), headers))
+        return True
+
     def _close(self, message: MutableMapping[str, Any]) -> bool:
-        """Close an open WebSocket with a reason, which daphne drops."""
+        """Close an open WebSocket with a reason, which daphne drops, and with any code: Autobahn's `sendClose` refuses
+        1012 and its like.
+        """
         if self._protocol.state != self._protocol.STATE_OPEN:
             return False
-        self._protocol.sendClose(code=message.get("code", 1000), reason=message["reason"])
+        reason = message["reason"].encode()[:REASON_BYTES].decode(errors="ignore").encode()
+        self._protocol.sendCloseFrame(code=message.get("code", 1000), reasonUtf8=reason)
         return True
 
     def write_frames(self, payloads: Sequence[bytes]) -> bool:
@@ -138,6 +173,12 @@ class DaphneConnection:
             channel.loseConnection()
         elif channel is not None:  # HTTP/2, where that would end the answer as if it were whole
             channel.abortConnection()
+
+    def end_with_answer(self) -> None:
+        """Take no further request from an HTTP/1 connection."""
+        channel = getattr(self._protocol, "channel", None)
+        if hasattr(channel, "persistent"):
+            channel.persistent = False
 
     def abort(self) -> None:
         """Cut the connection without sending what is buffered."""

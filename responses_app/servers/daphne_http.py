@@ -17,18 +17,19 @@ from twisted.internet import reactor
 from twisted.web import http
 
 from responses_app.bodies import BodyRules, Head, answer
+from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.errors import ApiError
 
 LINGER_SECONDS = 10.0  # a refused client may go on sending this long; it reads its answer in this time
 QUEUED_BYTES = 64 * 1024  # a body up to this goes through daphne's queue, a longer one stays in its file
 
 
-def bound_requests(rules: BodyRules, new_request_id: Callable[[], str]) -> bool:
+def bound_requests(rules: BodyRules, headers: AnswerHeaders) -> bool:
     """Make the running daphne's listeners build bounded connections; return False where there are none to be found."""
     factories = [factory for reader in reactor.getReaders() if (factory := _http_factory(reader)) is not None]
     for factory in factories:
         factory.protocol = partial(_protocol, rules)
-        factory.buildProtocol = partial(_build, factory, partial(Request, rules=rules, new_request_id=new_request_id))
+        factory.buildProtocol = partial(_build, factory, partial(Request, rules=rules, headers=headers))
     return bool(factories)
 
 
@@ -112,9 +113,9 @@ class Channel(http.HTTPChannel):
 class Request(WebRequest):
     """A request of daphne's whose body is bounded. `body` is the file of a long one; the application's to read."""
 
-    def __init__(self, *args: Any, rules: BodyRules, new_request_id: Callable[[], str]) -> None:
+    def __init__(self, *args: Any, rules: BodyRules, headers: AnswerHeaders) -> None:
         self._rules = rules
-        self._new_request_id = new_request_id
+        self._standing = headers
         self._limit = 0
         self._head: Head | None = None
         self.received = 0
@@ -168,7 +169,8 @@ class Request(WebRequest):
             self.content.close()
         self.content = BytesIO()
         headers = [(name.lower(), value) for name, values in self._raw_headers() for value in values]
-        status, lines, body = answer(error, headers, self._new_request_id)
+        self._rules.refused(error)
+        status, lines, body = answer(error, headers, self._standing)
         head = b"HTTP/1.1 %d %b\r\n" % (status, http.RESPONSES.get(status, b"Error"))
         for name, value in (*lines, (b"connection", b"close")):
             head += b"%b: %b\r\n" % (name, value)

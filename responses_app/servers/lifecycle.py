@@ -14,7 +14,11 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from responses_app.servers.listening import stop_accepting
+
 logger = logging.getLogger("respsite")
+
+SETTLE_SECONDS = 0.3  # where nothing more is accepted: what has just been accepted is read, and served as usual
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 SendMessage = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -36,6 +40,11 @@ class Lifecycle:
         self._started: asyncio.Task[None] | None = None
         self._stopped: asyncio.Task[None] | None = None
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the server stops."""
+        return self._stopped is not None
+
     def start(self) -> "asyncio.Task[None]":
         """Begin to start, on the running loop."""
         if self._started is None:
@@ -46,7 +55,7 @@ class Lifecycle:
     def stop(self) -> "asyncio.Task[None]":
         """Begin to stop, on the running loop, after a start that is under way."""
         if self._stopped is None:
-            self._stopped = asyncio.ensure_future(self._stop_after_start())
+            self._stopped = asyncio.ensure_future(self._stop_after_start(settle=stop_accepting()))
         return self._stopped
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: SendMessage) -> None:
@@ -88,9 +97,11 @@ class Lifecycle:
             self._hurry()
         self.stop().add_done_callback(lambda _: end_server())
 
-    async def _stop_after_start(self) -> None:
+    async def _stop_after_start(self, *, settle: bool) -> None:
         if self._started is not None:
             await asyncio.wait([self._started])
+        if settle:
+            await asyncio.sleep(SETTLE_SECONDS)
         await self._logged(self._stop, "stop")
 
     async def _logged(self, action: Callable[[], Awaitable[None]], name: str) -> None:

@@ -39,6 +39,7 @@ class AcceptedResponse:
     claim: Claim
     input_items: tuple[JsonObject, ...] = ()
     transport: str = ""
+    key_id: str = ""
     request: JsonObject | None = None
     again: bool = False
     parent: str = ""
@@ -76,6 +77,7 @@ class StoredResponse:
     input_items: tuple[JsonObject, ...] = ()
     sampled: tuple[SampledItem, ...] = ()
     transport: str = ""
+    key_id: str = ""
     first_token_ms: int | None = None
     duration_ms: int | None = None
     conversation: ConversationAppend | None = None

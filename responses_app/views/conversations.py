@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import MethodNotAllowed, json_response, read_json
+from responses_app.http import MethodNotAllowed, json_response, project_of, read_json
 from responses_app.protocol import ids
 from responses_app.protocol.conversations import (
     conversation_object,
@@ -26,7 +26,6 @@ from responses_app.protocol.item_resources import with_included
 from responses_app.protocol.pages import list_page, parse_include_query, parse_list_query, unknown_cursor
 from responses_app.protocol.validation import missing
 from responses_app.runs.history import store_away
-from responses_app.runs.plan import PROJECT
 from responses_app.stores.base import ConversationEntry, ConversationFull, ConversationRecord, StoreError
 from responses_app.views.queries import query_of
 from responses_app.wiring import get_site
@@ -83,12 +82,12 @@ async def _create(request: HttpRequest) -> HttpResponse:
         title=wanted.title,
         status=wanted.status,
     )
-    await site.conversations.create(PROJECT, record, await _whole(wanted.items))
+    await site.conversations.create(project_of(request), record, await _whole(project_of(request), wanted.items))
     return json_response(_object(record))
 
 
 async def _get(request: HttpRequest, conversation_id: str) -> HttpResponse:
-    record = await get_site().conversations.get(PROJECT, conversation_id)
+    record = await get_site().conversations.get(project_of(request), conversation_id)
     if record is None:
         raise conversation_not_found(conversation_id)
     return json_response(_object(record))
@@ -96,14 +95,14 @@ async def _get(request: HttpRequest, conversation_id: str) -> HttpResponse:
 
 async def _update(request: HttpRequest, conversation_id: str) -> HttpResponse:
     changes = await read_json(request, parse_changes, get_site().reader)
-    record = await get_site().conversations.update(PROJECT, conversation_id, changes)
+    record = await get_site().conversations.update(project_of(request), conversation_id, changes)
     if record is None:
         raise conversation_not_found(conversation_id)
     return json_response(_object(record))
 
 
 async def _delete(request: HttpRequest, conversation_id: str) -> HttpResponse:
-    if not await get_site().conversations.delete(PROJECT, conversation_id):
+    if not await get_site().conversations.delete(project_of(request), conversation_id):
         raise conversation_not_found(conversation_id)
     return json_response(deleted_object(conversation_id))
 
@@ -114,10 +113,10 @@ async def _list_items(request: HttpRequest, conversation_id: str) -> HttpRespons
     include = parse_include_query(query)
     store = get_site().conversations
     entries = await store.entries(
-        PROJECT, conversation_id, after=wanted.after, descending=wanted.descending, limit=wanted.limit + 1
+        project_of(request), conversation_id, after=wanted.after, descending=wanted.descending, limit=wanted.limit + 1
     )
     if entries is None:
-        if wanted.after is None or await store.get(PROJECT, conversation_id) is None:
+        if wanted.after is None or await store.get(project_of(request), conversation_id) is None:
             raise conversation_not_found(conversation_id)
         raise unknown_cursor(wanted.after)
     return json_response(_page(entries[: wanted.limit], include, has_more=len(entries) > wanted.limit))
@@ -125,8 +124,8 @@ async def _list_items(request: HttpRequest, conversation_id: str) -> HttpRespons
 
 async def _add_items(request: HttpRequest, conversation_id: str) -> HttpResponse:
     include = parse_include_query(query_of(request))
-    added = await _whole(await read_json(request, parse_added_items, get_site().reader))
-    entries = await get_site().conversations.append(PROJECT, conversation_id, added)
+    added = await _whole(project_of(request), await read_json(request, parse_added_items, get_site().reader))
+    entries = await get_site().conversations.append(project_of(request), conversation_id, added)
     if entries is None:
         raise conversation_not_found(conversation_id)
     return json_response(_page(entries, include, has_more=False))
@@ -135,9 +134,9 @@ async def _add_items(request: HttpRequest, conversation_id: str) -> HttpResponse
 async def _get_item(request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
     include = parse_include_query(query_of(request))
     store = get_site().conversations
-    entry = await store.entry(PROJECT, conversation_id, item_id)
+    entry = await store.entry(project_of(request), conversation_id, item_id)
     if entry is None:
-        if await store.get(PROJECT, conversation_id) is None:
+        if await store.get(project_of(request), conversation_id) is None:
             raise conversation_not_found(conversation_id)
         raise item_not_found(conversation_id, item_id)
     return json_response(_item(entry, include))
@@ -145,8 +144,8 @@ async def _get_item(request: HttpRequest, conversation_id: str, item_id: str) ->
 
 async def _remove_item(request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
     store = get_site().conversations
-    was_there = await store.remove(PROJECT, conversation_id, item_id)
-    record = await store.get(PROJECT, conversation_id)
+    was_there = await store.remove(project_of(request), conversation_id, item_id)
+    record = await store.get(project_of(request), conversation_id)
     if record is None:
         raise conversation_not_found(conversation_id)
     if not was_there:
@@ -161,11 +160,11 @@ async def _remove_named_item(request: HttpRequest, conversation_id: str) -> Http
     return await _remove_item(request, conversation_id, named[-1])
 
 
-async def _whole(given: Sequence[JsonObject]) -> Sequence[JsonObject]:
+async def _whole(project: str, given: Sequence[JsonObject]) -> Sequence[JsonObject]:
     """Return items to be kept: those that are named by their ids in full, and each with an id."""
     site = get_site()
     named = references(given)
-    known = await site.store.items(PROJECT, named) if named else {}
+    known = await site.store.items(project, named) if named else {}
     return identified(resolved(given, known), site.new_id)
 
 

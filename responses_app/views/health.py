@@ -32,13 +32,14 @@ async def ready(request: HttpRequest) -> HttpResponse:
         "server": stopping or "ok",
         "database": database or "ok",
         "engine": engine or "ok",
-        "redis": site.connection_limit.degraded or "ok",
+        "redis": site.connection_limit.degraded or site.rates.degraded or "ok",
     }
     is_ready = not stopping and not database and not engine
     body: JsonObject = {"status": "ready" if is_ready else "not ready", **checks}
     body["connections"] = site.connection_limit.open_connections
     body["responses_in_flight"] = len(site.registry)
     body["background_queued"] = site.registry.queue.waiting
+    body["engine_queued"] = site.registry.queues.engine.waiting
     body["streams_kept"] = len(site.registry.resumable)
     body["streams_kept_bytes"] = site.registry.resumable.kept_bytes
     return json_response(body, status=200 if is_ready else 503, headers={} if is_ready else {"retry-after": "2"})

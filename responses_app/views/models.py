@@ -5,7 +5,7 @@ Codex asks for `/v1/models?client_version=0.169.0`, and wants a catalogue of its
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import MethodNotAllowed, json_response
+from responses_app.http import MethodNotAllowed, caller_of, json_response
 from responses_app.protocol.codex import catalogue
 from responses_app.protocol.errors import JsonObject, model_not_found
 from responses_app.runs.served import ServedModel
@@ -16,7 +16,7 @@ from responses_app.wiring import get_site
 async def index(request: HttpRequest) -> HttpResponse:
     """List the models this server serves."""
     _only_get(request)
-    models = get_site().service.models.values()
+    models = [model for name, model in get_site().service.models.items() if caller_of(request).may_use(name)]
     if any(query_of(request).get("client_version", ())):
         return json_response(catalogue((model.name, _length(model)) for model in models))
     return json_response({"object": "list", "data": [_model(model) for model in models]})
@@ -25,7 +25,7 @@ async def index(request: HttpRequest) -> HttpResponse:
 async def detail(request: HttpRequest, model: str) -> HttpResponse:
     """Return one model."""
     _only_get(request)
-    models = get_site().service.models
+    models = {name: each for name, each in get_site().service.models.items() if caller_of(request).may_use(name)}
     if model not in models:
         raise model_not_found(model, list(models))
     return json_response(_model(models[model]))

@@ -9,8 +9,10 @@ from django.http.response import HttpResponseBase
 
 from responses_app.http import (
     MethodNotAllowed,
+    caller_of,
     event_stream,
     json_response,
+    project_of,
     read_json,
     read_to_end,
     request_id_of,
@@ -24,7 +26,7 @@ from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.resources import Status
 from responses_app.protocol.tool_outputs import HEADER as TOOL_MODE_HEADER
 from responses_app.protocol.tool_outputs import parse_tool_output
-from responses_app.runs.plan import PROJECT, Origin
+from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.servers.backpressure import CUT
 from responses_app.views.queries import query_of
@@ -52,7 +54,7 @@ async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
     """Return a response, pick up its stream (`stream=true&starting_after=N`), or delete it."""
     site = get_site()
     if request.method == "DELETE":
-        await site.responses.delete(PROJECT, response_id)
+        await site.responses.delete(project_of(request), response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
     if request.method != "GET":
         raise MethodNotAllowed(str(request.method), ["GET", "DELETE"])
@@ -61,9 +63,10 @@ async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
     parse_include_query(query)  # a response's own output keeps what it was created with
     starting_after = _starting_after(query)
     if _flag(query, "stream"):
-        reader = await site.responses.follow(PROJECT, response_id, starting_after=starting_after, dialect=dialect)
+        project = project_of(request)
+        reader = await site.responses.follow(project, response_id, starting_after=starting_after, dialect=dialect)
         return await _stream(site, request, reader, dialect)
-    return _answer(dialect, await site.responses.response(PROJECT, response_id))
+    return _answer(dialect, await site.responses.response(project_of(request), response_id))
 
 
 async def cancel(request: HttpRequest, response_id: str) -> HttpResponse:
@@ -71,7 +74,7 @@ async def cancel(request: HttpRequest, response_id: str) -> HttpResponse:
     _only(request, "POST")
     site = get_site()
     dialect = _dialect(site, request)
-    return _answer(dialect, await site.responses.cancel(PROJECT, response_id))
+    return _answer(dialect, await site.responses.cancel(project_of(request), response_id))
 
 
 async def tool_outputs(request: HttpRequest, response_id: str) -> HttpResponse:
@@ -79,7 +82,7 @@ async def tool_outputs(request: HttpRequest, response_id: str) -> HttpResponse:
     _only(request, "POST")
     site = get_site()
     parse = partial(parse_tool_output, max_bytes=site.settings.responses_max_tool_output_bytes)
-    await site.outputs.give(PROJECT, response_id, await read_json(request, parse, site.reader))
+    await site.outputs.give(project_of(request), response_id, await read_json(request, parse, site.reader))
     return json_response({"id": response_id, "status": Status.IN_PROGRESS.value})
 
 
@@ -89,7 +92,7 @@ async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
     query = query_of(request)
     wanted = parse_list_query(query)
     include = parse_include_query(query)
-    items = list(await get_site().responses.input_items(PROJECT, response_id))
+    items = list(await get_site().responses.input_items(project_of(request), response_id))
     if wanted.descending:
         items.reverse()
     start = 0
@@ -135,7 +138,7 @@ def _origin(request: HttpRequest, wanted: CreateRequest, *, waits: bool = False)
     """Return where a request came from; one whose client hears nothing before the end does not wait for it."""
     transport = "background" if wanted.background else "sse" if wanted.stream else "json"
     waits = waits and transport != "json"
-    return Origin(transport=transport, project=PROJECT, request_id=request_id_of(request), awaits_tools=waits)
+    return Origin.of(caller_of(request), transport, request_id=request_id_of(request), awaits_tools=waits)
 
 
 async def _stream(site: Site, request: HttpRequest, reader: ResponseReader, dialect: Dialect) -> HttpResponseBase:

@@ -13,7 +13,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.bench import admin, chains, events, grammars, loads, logs, memory, paced, replay, sealed, steering, work
+from tests.bench import (
+    admin,
+    chains,
+    events,
+    grammars,
+    limits,
+    loads,
+    logs,
+    memory,
+    metrics,
+    paced,
+    replay,
+    sealed,
+    steering,
+    work,
+)
 from tests.bench.report import Report, Result
 from tests.bench.servers import Bench, can_pin
 
@@ -38,6 +53,8 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "steer": steering.steer,
     "admin": admin.admin,
     "grammar": grammars.grammar,
+    "limits": limits.limits,
+    "metrics": metrics.metrics,
 }
 
 

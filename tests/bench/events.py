@@ -60,7 +60,8 @@ async def interleaved(bench: Bench, pairs: Sequence[tuple[BenchServer, Round]], 
     return samples
 
 
-async def _burst(sockets: Sequence[WebSocket], frames: Sequence[bytes]) -> tuple[int, list[float]]:
+async def burst(sockets: Sequence[WebSocket], frames: Sequence[bytes]) -> tuple[int, list[float]]:
+    """Have every connection send its frames; return how many events came, and the time to each first one."""
     for socket in sockets:
         socket.send(frames, responses=len(frames))
     await asyncio.gather(*(socket.done for socket in sockets))
@@ -80,7 +81,7 @@ async def record(bench: Bench, server: BenchServer) -> None:
     """Keep what our server sends, for the bare one to send again."""
     socket = await WebSocket.connect(server.port)
     socket.recorded = []
-    await _burst([socket], [create()])
+    await burst([socket], [create()])
     socket.close()
     bodies = await asyncio.gather(*(post(server.port, "/v1/responses", _sse_body()) for _ in range(CONNECTIONS)))
     bench.keep_frames(socket.recorded, bodies[CONNECTIONS // 2])
@@ -92,7 +93,7 @@ async def _websockets(bench: Bench, rounds: int) -> tuple[Samples, Samples]:
     bare = bench.server(BARE)
     sockets = {server.port: await _connect(server, CONNECTIONS) for server in (ours, bare)}
     whole, sender = await interleaved(
-        bench, [(server, lambda s=server: _burst(sockets[s.port], [create()])) for server in (ours, bare)], rounds
+        bench, [(server, lambda s=server: burst(sockets[s.port], [create()])) for server in (ours, bare)], rounds
     )
     for opened in sockets.values():
         _close(opened)
@@ -166,7 +167,7 @@ async def _lanes(bench: Bench) -> list[Samples]:
     servers = [bench.server(OURS), bench.server(ONE_PER_TURN)]
     opened = {server.port: await _connect(server, 1) for server in servers}
     frames = [create(stream_id=f"lane-{number % LANES}") for number in range(LANES * 4)]
-    samples = await interleaved(bench, [(s, lambda s=s: _burst(opened[s.port], frames)) for s in servers])
+    samples = await interleaved(bench, [(s, lambda s=s: burst(opened[s.port], frames)) for s in servers])
     for sockets in opened.values():
         _close(sockets)
     return samples

@@ -1,6 +1,4 @@
-"""OpenAI's SDKs for Python ask for models: `responses.parse`, its stream, and the Agents SDK's `output_type`."""
-
-from typing import Any
+"""The Agents SDK's `output_type`: beside tools, streamed, and behind a call that had to be made."""
 
 import pytest
 from agents import (
@@ -12,56 +10,13 @@ from agents import (
     Runner,
     function_tool,
 )
-from openai import AsyncOpenAI, OpenAI, pydantic_function_tool
-from pydantic import BaseModel
+from openai import AsyncOpenAI
 
 from tests.conformance.sdk import MODEL
-from tests.python_clients.trip import ASKED, REPEAT, WISHED, Trip
+from tests.python_clients.trip import ASKED, Trip
 
 UNTRACED = RunConfig(tracing_disabled=True)  # traces would go to OpenAI
 MODELS = {"http": OpenAIResponsesModel, "websocket": OpenAIResponsesWSModel}
-
-
-class FindHotel(BaseModel):
-    """Find a hotel."""
-
-    city: str
-    stars: int
-
-
-def find_hotel_tool() -> Any:
-    """Return the Responses API's form of a tool that `pydantic_function_tool` makes for Chat Completions."""
-    return {"type": "function", **pydantic_function_tool(FindHotel, name="find_hotel")["function"]}
-
-
-def test_responses_parse(client: OpenAI) -> None:
-    response = client.responses.parse(model=MODEL, input=ASKED, text_format=Trip)
-    assert isinstance(response.output_parsed, Trip)
-    assert [item.type for item in response.output] == ["reasoning", "message"]
-    again = client.responses.parse(model=MODEL, input="And back.", text_format=Trip, previous_response_id=response.id)
-    assert isinstance(again.output_parsed, Trip)
-
-
-def test_a_stream_is_parsed(client: OpenAI) -> None:
-    with client.responses.stream(model=MODEL, input=ASKED, text_format=Trip) as stream:
-        kinds = [event.type for event in stream]
-        final = stream.get_final_response()
-    assert isinstance(final.output_parsed, Trip)
-    assert kinds.count("response.output_text.delta") > 1
-
-
-def test_some_json_object(client: OpenAI) -> None:
-    text: Any = {"format": {"type": "json_object"}}
-    response = client.responses.create(model=MODEL, input=REPEAT, text=text)
-    assert Trip.model_validate_json(response.output_text) == Trip.model_validate_json(WISHED)
-
-
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "find_hotel"}])
-def test_a_call_that_has_to_be_made(client: OpenAI, choice: Any) -> None:
-    response = client.responses.parse(model=MODEL, input="Hello", tools=[find_hotel_tool()], tool_choice=choice)
-    (call,) = [item for item in response.output if item.type == "function_call"]
-    assert call.name == "find_hotel"
-    assert FindHotel.model_validate_json(call.arguments).model_dump() == call.parsed_arguments
 
 
 @pytest.mark.parametrize("transport", sorted(MODELS))

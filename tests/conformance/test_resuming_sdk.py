@@ -25,9 +25,7 @@ SCRIPT = [
     {"say": f"{BEGIN}Hello.<|return|>"},
 ]
 SEEN = 60  # events, before the worker goes
-to_each = pytest.mark.parametrize(
-    ("kind", "how"), [("daphne", "killed"), ("daphne", "stopped"), ("uvicorn", "stopped")]
-)
+to_each = pytest.mark.parametrize(("kind", "how"), [(KINDS[0], "killed"), *((kind, "stopped") for kind in KINDS)])
 README_LOOP = next(code for code in blocks("python") if "starting_after" in code)
 
 

@@ -1,4 +1,4 @@
-"""What an unmodified SDK asks for in types of Python comes back in them: answers, arguments, demanded calls."""
+"""What OpenAI's unmodified SDK asks for in types of Python comes back in them: answers, arguments, demanded calls."""
 
 from enum import Enum
 
@@ -8,6 +8,7 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from tests.conformance.sdk import MODEL
+from tests.python_clients.trip import REPEAT, WISHED, Trip
 
 
 class Mood(Enum):
@@ -40,23 +41,27 @@ TOOL = openai.pydantic_function_tool(Weather)
 def test_an_answer_is_parsed(client: OpenAI) -> None:
     response = client.responses.parse(model=MODEL, input="Who is there?", text_format=Person)
     assert isinstance(response.output_parsed, Person)
+    assert [item.type for item in response.output] == ["reasoning", "message"]
     assert response.text is not None
     assert response.text.format is not None
     assert response.text.format.type == "json_schema"
     assert response.text.format.strict is True
+    again = client.responses.parse(model=MODEL, input="Well?", text_format=Person, previous_response_id=response.id)
+    assert isinstance(again.output_parsed, Person)
 
 
 def test_a_streamed_answer_is_parsed(client: OpenAI) -> None:
     with client.responses.stream(model=MODEL, input="Who is there?", text_format=Person) as stream:
-        for _ in stream:
-            pass
+        kinds = [event.type for event in stream]
         assert isinstance(stream.get_final_response().output_parsed, Person)
+    assert kinds.count("response.output_text.delta") > 1
 
 
 def test_arguments_are_parsed(client: OpenAI) -> None:
     response = client.responses.parse(model=MODEL, input="Well?", tools=[TOOL], tool_choice="required")  # type: ignore[list-item]
     (call,) = [item for item in response.output if item.type == "function_call"]
     assert isinstance(call.parsed_arguments, Weather)
+    assert Weather.model_validate_json(call.arguments) == call.parsed_arguments
 
 
 @pytest.mark.parametrize("name", ["Weather", "other"])
@@ -86,8 +91,8 @@ def test_a_custom_tool_gets_what_its_grammar_derives(client: OpenAI) -> None:
 
 
 def test_json_mode(client: OpenAI) -> None:
-    response = client.responses.create(model=MODEL, input="JSON, please.", text={"format": {"type": "json_object"}})
-    assert response.output_text.startswith("{")
+    response = client.responses.create(model=MODEL, input=REPEAT, text={"format": {"type": "json_object"}})
+    assert Trip.model_validate_json(response.output_text) == Trip.model_validate_json(WISHED)
 
 
 def test_a_schema_that_cannot_be_enforced_is_told(client: OpenAI) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from tests.clients import TERMINAL
-from tests.fuzz.samples import Json
+from tests.fuzz.samples import OWN_CALL, OWN_ID, TOOLS, Json
 from tests.server import Server
 
 WAIT_SECONDS = 20.0
@@ -32,10 +33,13 @@ class HttpDriver:
         """Close its connections."""
         self._client.close()
 
-    def send(self, method: str, path: str, body: Json = None, *, params: Any = None) -> int:
+    def send(
+        self, method: str, path: str, body: Json = None, *, params: Any = None, headers: dict[str, str] | None = None
+    ) -> int:
         """Send a request, check the answer, and return its status."""
         content = None if body is None else as_bytes(body)
-        headers = {} if body is None else {"content-type": "application/json"}
+        given = {name: value.encode("latin-1") for name, value in (headers or {}).items()}
+        headers = given if body is None else {**given, "content-type": b"application/json"}
         with self._client.stream(method, path, content=content, headers=headers, params=params) as answer:
             text = answer.read().decode()
         if answer.headers["content-type"].startswith("text/event-stream"):
@@ -44,6 +48,36 @@ class HttpDriver:
         elif answer.status_code >= 400:
             check_error(json.loads(text)["error"], answer.status_code)
         return answer.status_code
+
+
+class OutputsDriver:
+    """Says what came of the call of a response that waits; of another one, once the first has its output."""
+
+    def __init__(self, server: Server, http: HttpDriver) -> None:
+        self._server = server
+        self._http = http
+        self._waiting: tuple[str, str] | None = None  # a response and its call
+
+    def send(self, body: Json) -> None:
+        """Send the body of a request that is about the call `OWN_CALL`."""
+        response_id, call_id = self._waiting = self._waiting or self._begin()
+        body = _with_own(body, OWN_CALL, call_id)
+        if self._http.send("POST", f"/responses/{response_id}/tool_outputs", body) in (200, 409):
+            self._waiting = None  # it has its output, or waits no longer
+
+    def _begin(self) -> tuple[str, str]:
+        asked = {"input": "call look for Rome", "tools": TOOLS[:1], "background": True}
+        headers = {"Respsite-Tool-Mode": "wait"}
+        url = f"{self._server.base_url}/responses"
+        response_id = httpx.post(url, json=asked, headers=headers, verify=False).json()["id"]
+        deadline = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline:
+            output = httpx.get(f"{url}/{response_id}", verify=False).json()["output"]
+            calls = [item["call_id"] for item in output if item["type"] == "function_call"]
+            if calls:
+                return response_id, calls[0]
+            time.sleep(0.01)
+        raise AssertionError("the response has not called")
 
 
 class SocketDriver:
@@ -78,12 +112,40 @@ class SocketDriver:
             assert socket.close_code in (1000, 4009), f"the server broke the connection off: {socket.close_code}"
             self._socket = None
 
+    def speak(self, words: Json) -> None:
+        """Say something to a response that runs, `OWN_ID`, and read until all was answered and the response ended."""
+        socket = self._open()
+        socket.send(as_bytes({"type": "response.create", "input": "count to 300", "store": False}).decode())
+        own = json.loads(socket.recv(timeout=WAIT_SECONDS))["response"]["id"]
+        for word in words if isinstance(words, list) else [words]:
+            socket.send(as_bytes(_with_own(word, OWN_ID, own)).decode())
+        socket.send(json.dumps({"type": LAST_WORD}))
+        left = {"the answers", "the end"}
+        while left:
+            frame = json.loads(socket.recv(timeout=WAIT_SECONDS))
+            if frame["type"] == "error":
+                check_error(frame["error"], frame["status"])
+                left -= {"the answers"} if LAST_WORD in frame["error"]["message"] else set()
+            elif frame["type"] in TERMINAL and frame["response"]["id"] == own:
+                left -= {"the end"}
+        self.close()  # a successor, or what was created beside it, may go on
+
     def _open(self) -> ClientConnection:
         if self._socket is None:
             self._socket = connect(self._url, max_size=None, compression=None, ping_interval=None)
         return self._socket
 
 
+def _with_own(value: Json, placeholder: str, own: str) -> Json:
+    """Return a value with an id in the place of what stands for it."""
+    if isinstance(value, dict):
+        return {name: _with_own(each, placeholder, own) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_own(each, placeholder, own) for each in value]
+    return own if value == placeholder else value
+
+
+LAST_WORD = "last.word"  # is unknown, and answered behind all that was said before it
 ANSWERS = ("response.steer.", "response.interrupt.")  # to what is said to a response that runs
 
 

@@ -78,6 +78,8 @@ ITEMS: list[list[Json]] = [  # each a list that can stand alone: an output comes
     [{"type": "program", "id": "p_1"}, {"type": "program_output", "id": "p_2"}],
 ]
 
+LARK = '%import common.WS\n%ignore WS\nstart: (WORD | "(" start ")")~1..3\nWORD: LETTER+\nLETTER: /[a-z]/i | "0".."9"\n'
+
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string", "enum": ["Rome"]}, "n": {"type": ["integer", "null"]}},
@@ -85,10 +87,34 @@ SCHEMA = {
     "additionalProperties": False,
 }
 
+SCHEMAS: list[Json] = [  # with what is merged, resolved, told apart and matched
+    {
+        "$ref": "#/$defs/a",
+        "minProperties": 1,
+        "$defs": {"a": {"type": "object", "additionalProperties": {"$ref": "#"}}},
+    },
+    {"allOf": [{"properties": {"a": {"minimum": 1}}}, {"properties": {"a": {"maximum": 9}}, "required": ["a"]}]},
+    {"oneOf": [{"properties": {"t": {"const": each}}, "required": ["t"]} for each in (1, "a", None)]},
+    {"enum": ["aaa", [1, 1], {"a": 1}], "items": {"anyOf": [{"const": 1}, {"pattern": "^a+$"}]}, "uniqueItems": False},
+    {"type": ["array", "null"], "prefixItems": [{"type": "string", "maxLength": 9}], "items": {"pattern": "[^a]{2,5}"}},
+]
+
 TOOLS: list[Json] = [
     {"type": "function", "name": "look", "description": "Look", "parameters": SCHEMA, "strict": True},
     {"type": "function", "function": {"name": "nested", "parameters": {"type": "object", "properties": {}}}},
     {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}},
+    {
+        "type": "custom",
+        "name": "word",
+        "format": {"type": "grammar", "syntax": "regex", "definition": "(ab|c[x-z]*){1,9}"},
+    },
+    {
+        "type": "custom",
+        "name": "words",
+        "format": {"type": "grammar", "syntax": "lark", "definition": LARK},
+        "async": True,
+    },
+    *({"type": "function", "name": f"f{at}", "parameters": each} for at, each in enumerate(SCHEMAS)),
     {"type": "namespace", "name": "files", "tools": [{"type": "function", "name": "read"}]},
     {"type": "web_search", "filters": {"allowed_domains": ["a.example"]}},
     {"type": "local_shell"},
@@ -100,6 +126,28 @@ TOOLS: list[Json] = [
     {"type": "file_search", "vector_store_ids": ["vs_1"]},
     {"type": "image_generation"},
     {"type": "computer_use_preview", "display_width": 1, "display_height": 1, "environment": "linux"},
+]
+
+MESSAGES: list[Json] = [  # of what came before, as the model has them and as Chat Completions does
+    {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+    {"author": {"role": "assistant"}, "channel": "analysis", "content": [{"type": "text", "text": "Hm."}]},
+    {"role": "assistant", "recipient": "functions.look", "channel": "commentary", "content": "{}"},
+    {"role": "tool", "name": "functions.look", "content": "18 degrees"},
+    {"role": "assistant", "tool_calls": [{"id": "call_1", "function": {"name": "look", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "18 degrees"},
+    {"role": "assistant", "reasoning_content": "Hm.", "content": "18 degrees."},
+]
+
+TOOL_OUTPUTS: list[Json] = ["18 degrees", "", PARTS[:2], [PARTS[3]], PARTS]  # of a call that a response waits for
+OWN_ID, OWN_CALL = "resp_own", "call_own"  # what stands for the ids of a response that runs
+
+WORDS: list[Json] = [  # to a response that runs
+    {"type": "response.steer", "previous_response_id": OWN_ID, "input": "stop"},
+    {"type": "response.steer", "previous_response_id": OWN_ID, "input": [{"role": "user", "content": [TEXT]}]},
+    {"type": "response.steer", "previous_response_id": OWN_ID, "input": [{"role": "user", "content": PARTS[3:5]}]},
+    {"type": "response.interrupt", "response_id": OWN_ID},
+    {"type": "response.interrupt", "response_id": OWN_ID, "mode": "discard_partial_items"},
+    {"type": "response.cancel", "response_id": OWN_ID},
 ]
 
 FIELDS: dict[str, list[Json]] = {
@@ -121,8 +169,15 @@ FIELDS: dict[str, list[Json]] = {
     "top_logprobs": [0, 2],
     "truncation": ["auto", "disabled"],
     "parallel_tool_calls": [True, False],
-    "reasoning": [{"effort": "low", "summary": "auto"}],
-    "text": [{"format": {"type": "text"}, "verbosity": "low"}, {"format": {"type": "json_schema", "schema": SCHEMA}}],
+    "reasoning": [{"effort": "low", "summary": "auto"}, {"effort": None, "summary": "detailed"}],
+    "text": [
+        {"format": {"type": "text"}, "verbosity": "low"},
+        {"format": {"type": "json_object"}},
+        *(
+            {"format": {"type": "json_schema", "name": "a", "schema": each, "strict": True}}
+            for each in (SCHEMA, *SCHEMAS)
+        ),
+    ],
     "include": [["reasoning.encrypted_content"], ["message.output_text.logprobs"]],
     "metadata": [{"a": "b"}],
     "service_tier": ["auto", "priority"],
@@ -132,14 +187,18 @@ FIELDS: dict[str, list[Json]] = {
     "prompt_cache_retention": ["24h"],
     "prompt_cache_options": [{"prewarm": True}],
     "context_management": [[{"type": "compaction", "compact_threshold": 1000}]],
-    "tool_choice": ["auto", "none", "required", {"type": "function", "name": "look"}],
+    "tool_choice": [
+        *("auto", "none", "required", {"type": "function", "name": "look"}, {"type": "custom", "name": "patch"}),
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}, {"type": "shell"}]},
+        {"type": "allowed_tools", "mode": "required", "tools": [{"type": "namespace", "name": "files"}]},
+    ],
     "tools": [TOOLS[:2], [TOOLS[0]]],
     "prompt": [{"id": "pmpt_1"}],
     "client_metadata": [{"x": 1}],
-    "request_id": ["r"],
+    "request_id": ["r", "resp_0", "conv_0"],
     "priority": [1],
     "cache_salt": ["s"],
-    "previous_input_messages": [[]],
+    "previous_input_messages": [[], MESSAGES],
     "enable_response_messages": [True],
     "mm_processor_kwargs": [{}],
     "unheard_of": [{"a": [1, 2, {"b": None}]}],

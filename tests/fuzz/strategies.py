@@ -10,9 +10,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.fuzz.samples import FIELDS, ITEMS, PARTS, TOOLS, Json
+from responses_app.protocol.dialects import PRESETS, Switch
+from tests.fuzz.samples import FIELDS, ITEMS, OWN_CALL, PARTS, TOOL_OUTPUTS, TOOLS, WORDS, Json
 
 Path = tuple[str | int, ...]
+
+_HEADER = [chr(code) for code in (*range(0x20, 0x7F), *range(0xA1, 0x100))]  # what a header may hold
 
 _HOSTILE_TEXTS = [
     "",
@@ -33,6 +36,10 @@ _HOSTILE_TEXTS = [
     "call python: 1/0",
     "call look for Rome",
     "a.b.c/d e",
+    "functions.look",
+    "#/$defs/a",
+    "(?:" + "ab?" * 500 + "){9999}",
+    "start: T0\nT0: T1 T1\nT1: T0 | start",
 ]
 
 
@@ -157,6 +164,14 @@ def frames() -> "st.SearchStrategy[Json]":
     )
     return st.one_of(creates, creates, creates, others).map(copy.deepcopy)
 
+
+words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(copy.deepcopy)
+
+outputs = st.sampled_from(TOOL_OUTPUTS).map(lambda output: {"tool_call_id": OWN_CALL, "output": copy.deepcopy(output)})
+
+headers = st.lists(
+    st.one_of(st.sampled_from([*PRESETS, *Switch, "", "wait", "complete"]), st.text(_HEADER, max_size=20)), max_size=4
+).map(lambda names: ",".join(names).strip())
 
 conversations = st.builds(
     lambda items, metadata: {"items": items, **metadata},

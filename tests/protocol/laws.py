@@ -99,9 +99,14 @@ def text_of(item: JsonObject) -> str:
         return str(item["arguments"])
     if item["type"] == "custom_tool_call":
         return str(item["input"])
-    if item["type"] == "function_call_output":
-        return str(item["output"])
+    if is_output(item):
+        return str(item.get("output"))
     return "".join(part["text"] for part in item.get("content", ()))  # type: ignore[attr-defined]
+
+
+def is_output(item: JsonObject) -> bool:
+    """Whether an item says what came of a call; in a response that waits for its client they come whole."""
+    return str(item["type"]).endswith("_output")
 
 
 _ORDER = {  # OpenAI's order inside an item, a letter an event
@@ -111,7 +116,6 @@ _ORDER = {  # OpenAI's order inside an item, a letter an event
     "custom_tool_call": re.compile(r"A(?:u)*UD"),
     "compaction": re.compile(r"AcD"),
     **dict.fromkeys(("local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"), re.compile(r"AD")),
-    "function_call_output": re.compile(r"AD"),  # of a response that waits for its client
 }
 _LETTERS = {
     "response.output_item.added": "A",
@@ -229,13 +233,14 @@ def _tell_summary(story: _ItemStory, letter: str, event: JsonObject) -> None:
 
 def _assert_item_laws(story: _ItemStory) -> None:
     done = story.done
-    assert _ORDER[str(done["type"])].fullmatch(story.letters), story.letters
+    order = re.compile(r"AD") if is_output(done) else _ORDER[str(done["type"])]
+    assert order.fullmatch(story.letters), story.letters
     assert story.ids == {done["id"]}
     if done["type"] == "compaction":  # it has no status, and no text that a client could read
         assert story.added == {**done, "encrypted_content": ""}
         assert done["encrypted_content"]
         return
-    if done["type"] == "function_call_output":  # it comes whole
+    if is_output(done):
         assert story.added == done
         return
     assert story.added["status"] == "in_progress"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from responses_app.protocol.calls import check_outputs, open_calls
+from responses_app.protocol import calls
+from responses_app.protocol.calls import check_outputs, is_output, open_calls
 from responses_app.protocol.chain import new_link
 from responses_app.protocol.errors import ApiError, JsonObject
 
@@ -26,11 +27,14 @@ def output(kind: str = "function_call_output", call_id: str | None = "c1", **fie
 
 
 def problem(
-    *items: JsonObject, before: list[JsonObject] | None = None, known: dict[str, str] | None = None, free: str = ""
+    *items: JsonObject,
+    before: list[JsonObject] | None = None,
+    known: dict[str, str] | None = None,
+    in_background: str = "",
 ) -> str | None:
     """Return what is wrong with a request's items."""
     try:
-        check_outputs(items, before=before or [], known=known or {}, free=free.split())
+        check_outputs(items, before=before or [], known=known or {}, in_background=in_background.split())
     except ApiError as error:
         said = error.message.removesuffix(" Send it as an item of 'input'.")
         return said if (error.status, error.param) == (400, "input") else f"{error.status} {error.param}"
@@ -60,13 +64,21 @@ def test_a_call_that_was_cut_needs_none(status: str) -> None:
     assert problem(call(status=status), {"type": "message", "role": "user", "content": "Stop!"}) is None
 
 
+@pytest.mark.parametrize("odd", [["c1"], {"c1": 1}, 1, True])
+def test_an_id_that_is_not_a_text_names_no_call(odd: object) -> None:
+    named = {"type": "apply_patch_call_output", "call_id": odd, "status": "completed", "output": ""}
+    assert problem(call("apply_patch_call"), named) is None, "as one without an id: it answers all of its kind"
+    assert problem(named, known={"c1": "apply_patch_call"}) is None
+    assert problem(call(), named) == "No tool output found for function call c1."
+
+
 def test_an_asynchronous_call_needs_none_and_takes_any_number() -> None:
     later = call(**{"async": True})
     assert problem(later) is None
     assert problem(later, output(), output()) is None
-    assert problem(call(), free="f") is None, "a client may leave the mark out: the tool has it"
-    assert problem(call(namespace="ns"), free="f") is not None
-    assert problem(call(namespace="ns"), free="ns.f") is None
+    assert problem(call(), in_background="f") is None, "a client may leave the mark out: the tool has it"
+    assert problem(call(namespace="ns"), in_background="f") is not None
+    assert problem(call(namespace="ns"), in_background="ns.f") is None
 
 
 def test_an_output_inside_the_call_is_one() -> None:
@@ -95,14 +107,14 @@ def test_codex_gives_back_a_shells_output_as_a_functions() -> None:
 
 
 def test_a_chain_knows_what_it_waits_for() -> None:
-    def link(parent: object, *items: JsonObject, free: str = "") -> object:
+    def link(parent: object, *items: JsonObject, in_background: str = "") -> object:
         return new_link(
             parent,  # type: ignore[arg-type]
             response_id="resp_1",
             started_on="2026-01-01",
             messages=[],
             items=items,
-            free=free.split(),
+            in_background=in_background.split(),
         )
 
     first = link(
@@ -111,7 +123,7 @@ def test_a_chain_knows_what_it_waits_for() -> None:
         call("shell_call", "c2"),
         call(call_id="c3", **{"async": True}),
         call(call_id="c4", name="g"),
-        free="g",
+        in_background="g",
     )
     assert first.awaited == {"c1": "function_call", "c2": "shell_call"}  # type: ignore[attr-defined]
     warm = link(first, output())
@@ -126,3 +138,9 @@ def test_a_call_that_the_chain_has_already_is_not_asked_for_again() -> None:
     assert open_calls([call()], known={"c1": "function_call"}, **answered) == {"c1": "function_call"}
     assert open_calls([call(status="completed")], known={"c1": "function_call"}, **answered) == {}, "it gave nothing"
     assert open_calls([call(call_id="c2")], **answered) == {"c2": "function_call"}
+
+
+def test_what_answers_a_call_is_an_output() -> None:
+    assert all(map(is_output, calls._ANSWERS))
+    assert is_output("computer_call_output")  # which this server has no tool for
+    assert not any(map(is_output, ("function_call", "shell_call", "message", "reasoning")))

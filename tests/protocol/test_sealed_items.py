@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+import orjson
 import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
@@ -218,6 +219,42 @@ class TestBrokenSeals:
         assert messages == [
             HARMONY.said(ItemKind.REASONING, text) for text in ("I look it up.", "I looked.", UNREADABLE_THOUGHT)
         ]
+
+
+def written(data: bytes, *parts: object, **fields: object) -> bytes:
+    """Write a seal's content as another version might: only who has the key can."""
+    head = orjson.dumps({"format": "harmony", "own": True, "planes": 3, "parts": parts, **fields})
+    return len(head).to_bytes(4, "big") + head + data
+
+
+NONE_SEEN = ["", ""]
+PART = [NONE_SEEN, "a", [1]]
+STRANGE = {
+    "nothing": b"",
+    "no JSON": b"\0\0\0\4{{{{",
+    "a length beyond its end": b"\xff\xff\xff\xff{}",
+    "no object": b"\0\0\0\2[]",
+    "no tokens": written(b"", PART),
+    "no planes": written(b"", planes=0),
+    "a billion planes": written(b"abc", PART, planes=10**9),
+    "a negative length": written(b"abc", [NONE_SEEN, "aa", [2, -1]]),
+    "an unknown kind": written(b"abc", [NONE_SEEN, "?", [1]]),
+    "texts for lengths": written(b"abc", [NONE_SEEN, "a", ["1"]]),
+    "two thoughts": written(b"abcdef", PART, PART),
+    "more tokens than it says": written(b"a" * 30, PART, own=False),
+}
+
+
+@pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
+def test_a_seal_with_content_of_another_version_is_a_broken_one(content: bytes) -> None:
+    sealed = SEALER.seal_again(PURPOSE, "default", content, place="x")
+    with pytest.raises(ApiError) as refused:
+        read([HI, {"type": "reasoning", "summary": [], "encrypted_content": sealed}])
+    assert refused.value.code == "invalid_encrypted_content"
+    compacted = SEALER.seal("compaction", "default", content)
+    with pytest.raises(ApiError) as refused:
+        read([HI, {"type": "compaction", "encrypted_content": compacted}])
+    assert refused.value.code == "invalid_encrypted_content"
 
 
 def test_a_token_of_any_size_comes_back() -> None:

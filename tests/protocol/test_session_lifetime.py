@@ -15,6 +15,7 @@ from responses_app.protocol.steering import Send
 from tests.protocol.sessions import codes, create, frames, link, session, started
 
 CLOSE = Close(1000, "websocket_connection_limit_reached")
+GOODBYE = Close(1012, "the server stops: connect again")
 
 
 class TestLifetime:
@@ -142,3 +143,33 @@ class TestLifetime:
     def test_an_idle_connection_that_is_looked_at_long_after_its_end_only_closes(self) -> None:
         commands = session().tick(5000)
         assert [type(command) for command in commands] == [Send, Close], "there is nothing to cancel"
+
+
+class TestLeaving:
+    def test_an_idle_connection_closes_at_once_and_once(self) -> None:
+        connection = session()
+        assert connection.leave() == [GOODBYE]
+        assert connection.leave() == []
+        assert connection.receive(*create()) == []
+        assert connection.deadline() is None
+
+    def test_what_runs_ends_first_and_what_comes_is_left_to_who_starts_it(self) -> None:
+        connection = session()
+        [running] = started(connection.receive(*create()))
+        assert connection.receive(*create()) == [], "it waits for the first"
+        assert connection.leave() == []
+        [late] = started(connection.receive(*create("other")))
+        assert codes(connection.refused(late, overloaded("the server stops", retry_after=1))) == [
+            (503, "server_is_overloaded", "other")
+        ]
+        [waited] = started(connection.ended(running, Status.COMPLETED, link("resp_1")))
+        commands = connection.refused(waited, overloaded("the server stops", retry_after=1))
+        assert codes(commands) == [(503, "server_is_overloaded", None)]
+        assert commands[-1] == GOODBYE
+
+    def test_a_life_that_is_over_ends_as_it_would_have(self) -> None:
+        connection = session()
+        [running] = started(connection.receive(*create()))
+        connection.tick(1060.0)
+        assert connection.leave() == []
+        assert connection.ended(running, Status.COMPLETED, link("resp_1"))[-1] == CLOSE

@@ -102,6 +102,8 @@ BAD = [
     ({"input": [{"role": "user", "content": [{"type": "output_text", "text": "x"}]}]}, "input[0]"),
     ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0]"),
     ({"input": [{"role": "user", "content": ["x"]}]}, "input[0]"),
+    ({"input": [{"role": "user", "content": [{"type": ["input_text"], "text": "x"}]}]}, "input[0]"),
+    ({"input": [{"role": "user", "content": [{"type": {}}]}]}, "input[0]"),
     ({"input": [{"role": "user", "content": "x", "id": "msg_1"}]}, "input[0]"),
     ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0]"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),

@@ -154,15 +154,15 @@ class TestItems:
         stream.receive(PYTHON)
         stream.receive(END)
         assert stream.output[0]["type"] == "reasoning"
-        assert (stream.unknown_call, stream.unknown_tools) == ("python", ["python"])
+        assert (stream.called.last_unknown, stream.called.unknown) == ("python", ["python"])
         stream.receive(ANSWER)
-        assert (stream.unknown_call, stream.unknown_tools) == (None, ["python"])
+        assert (stream.called.last_unknown, stream.called.unknown) == (None, ["python"])
 
     def test_a_tools_item_is_open_from_its_call_until_it_returns(self) -> None:
         stream = started(hosted=True)
-        assert stream.hosts
-        assert stream.can_call("python")
-        assert not stream.can_call("browser")
+        assert stream.called.hosts
+        assert stream.called.is_hosted("python")
+        assert not stream.called.is_hosted("browser")
         stream.receive(PYTHON)
         stream.receive(Text("1+1"))
         assert stream.hosted_call is None

@@ -1,5 +1,7 @@
 """`tool_choice`: every form of OpenAI's, how each is echoed, and what is wrong with the others."""
 
+import time
+
 import pytest
 
 from engine.grammar import AnyObject, AnyText, CallRule, JsonSchema, Lark, Regex, TurnRules
@@ -240,6 +242,7 @@ def test_a_wrong_format_is_named(form: object, param: str) -> None:
         ({"choice": "required"}, "tool_choice"),
         ({"choice": FUNCTION}, "tool_choice"),
         ({"choice": {"type": "allowed_tools", "mode": "required", "tools": [FUNCTION]}}, "tool_choice"),
+        ({"choice": {"type": "allowed_tools", "mode": "auto", "tools": [FUNCTION]}}, "tool_choice"),
         ({"tools": [], "text": {"format": {"type": "json_object"}}}, "text.format"),
         ({"tools": [], "text": {"format": {"type": "text"}}}, None),
     ],
@@ -247,6 +250,14 @@ def test_a_wrong_format_is_named(form: object, param: str) -> None:
 def test_what_an_engine_must_be_able_to_enforce(fields: dict[str, object], field: str | None) -> None:
     request = request_with(**fields)  # type: ignore[arg-type]
     assert enforced_field(request, request.tools) == field
+
+
+def test_what_an_engine_must_enforce_of_a_late_tool_is_in_the_input() -> None:
+    late = read_tools(
+        [{"type": "custom", "name": "late", "format": {"syntax": "regex", "definition": "a"}}], at="input"
+    )
+    request = request_with(tools=[])
+    assert enforced_field(request, request.tools.joined(late)) == "input"
 
 
 def test_what_can_be_looked_for_is_not_shown_until_it_is_found() -> None:
@@ -261,3 +272,15 @@ def test_what_can_be_looked_for_is_not_shown_until_it_is_found() -> None:
     request = request_with(tools=[deferred, search])
     found = request.tools.joined(read_tools([deferred]))
     assert [tool.called for tool in found.shown()] == ["weather", "tool_search"]
+
+
+def test_a_namespace_that_is_allowed_again_and_again_is_looked_at_once() -> None:
+    members = [{"type": "function", "name": f"f{number}", "strict": False} for number in range(500)]
+    entries = [{"type": "namespace", "name": "n"}] * 20_000
+    began = time.thread_time()
+    request = request_with(
+        {"type": "allowed_tools", "mode": "auto", "tools": entries},
+        tools=[{"type": "namespace", "name": "n", "tools": members}],
+    )
+    assert time.thread_time() - began < 1.0
+    assert len(request.tool_choice.allowed or ()) == 500

@@ -1,11 +1,13 @@
 """Kinds of tools: who runs them, and what becomes of those that nobody runs here."""
 
+import time
+
 import pytest
 
 from responses_app.protocol.client_tools import read_tools
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests import parse_create
-from responses_app.protocol.tools import EXECUTED_BY_CLIENTS, WEB_SEARCH
+from responses_app.protocol.tools import EXECUTED_BY_CLIENTS, WEB_SEARCH, parse_tools
 
 
 def refusal(**fields: object) -> ApiError:
@@ -50,3 +52,20 @@ def test_tools_that_clients_execute_are_taken(kind: str) -> None:
 @pytest.mark.parametrize("tool", [{"type": ["function"], "name": "f"}, {"type": {}, "name": "f"}, {"name": "f"}, {}])
 def test_a_late_tool_whose_type_is_not_a_text_is_left_out(tool: JsonObject) -> None:
     assert read_tools([tool]) == []
+
+
+def test_all_schemas_of_a_request_together_are_checked_in_bounded_time() -> None:
+    def slow(number: int) -> JsonObject:
+        alternatives = [*({"const": each} for each in range(2, 240)), {"const": number}]
+        return {"enum": [[number] * 300], "items": {"anyOf": alternatives}}
+
+    tools: list[object] = [
+        {"type": "function", "name": f"f{each}", "parameters": slow(1000 + each)} for each in range(300)
+    ]
+    began = time.thread_time()
+    with pytest.raises(ApiError) as caught:
+        parse_tools(tools)
+    assert time.thread_time() - began < 5.0
+    assert caught.value.param == "tools"
+    assert "all together" in caught.value.message
+    parse_tools(tools[:2])

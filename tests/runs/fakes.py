@@ -13,6 +13,9 @@ from engine.formats.base import ModelFormat
 from engine.formats.harmony.encoding import CALL, RETURN, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
+from responses_app.limits.memory_rates import MemoryRates
+from responses_app.limits.rates import BaseRates
+from responses_app.observing.metrics import Metrics
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests import parse_create
@@ -231,6 +234,8 @@ class Site:
     tools: Sequence[BaseTool] = ()
     worker: str = ""
     others: "FakeOthers" = field(default_factory=lambda: FakeOthers(reaches_others=False))
+    rates: BaseRates = field(default_factory=MemoryRates)
+    metrics: Metrics = field(default_factory=Metrics)
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
     def __post_init__(self) -> None:
@@ -242,7 +247,8 @@ class Site:
             gone=lambda response_id: self.forgetting.here([response_id]),
             tell=self.others.tell_followers,
         )
-        model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format)
+        meter = self.metrics.model("fake")
+        model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format, meter)
         stores = Stores(self.store, self.conversations)
         machines = Machines({"fake": model}, b"key", self.sealer, self.tools)
         self.service = ResponseService(
@@ -262,6 +268,8 @@ class Site:
                 tool_seconds=self.tool_seconds,
             ),
             live=self.live,
+            rates=self.rates,
+            metrics=self.metrics,
         )
         self.followers = Followers(
             self.store,

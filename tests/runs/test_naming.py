@@ -73,6 +73,16 @@ class TestTurns:
         assert another["id"] != first["id"]
         assert another["previous_response_id"] == first["id"]
 
+    async def test_every_leg_names_what_its_turn_continues(self) -> None:
+        """Its own id would send whoever follows a chain back in a circle."""
+        site = Site(FakeEngine([[ANSWER], [CALL], [CALL], [ANSWER]]))
+        before = await ask(site)
+        leg = await ask(site, previous_response_id=before["id"])
+        for _ in range(2):
+            leg = await ask(site, previous_response_id=leg["id"], input=output_of(leg))
+            assert leg["previous_response_id"] == before["id"]
+            assert await got(site, leg["id"]) == leg
+
     async def test_each_leg_is_read_with_numbers_of_its_own(self) -> None:
         site = Site(calling([ANSWER]))
         first = await begin(site)
@@ -136,10 +146,11 @@ class TestTurns:
         gate.set()
         await running.to_the_end()
 
-    async def test_of_two_that_go_on_at_once_one_is_a_conflict(self) -> None:
+    @pytest.mark.parametrize("store", [True, False])
+    async def test_of_two_that_go_on_at_once_one_is_a_conflict(self, store: bool) -> None:
         site = Site(calling([ANSWER], [ANSWER]))
         first = await ask(site)
-        fields = {"previous_response_id": first["id"], "input": output_of(first)}
+        fields = {"previous_response_id": first["id"], "input": output_of(first), "store": store}
         both = await asyncio.gather(begin(site, **fields), begin(site, **fields), return_exceptions=True)
         [error] = [each for each in both if isinstance(each, BaseException)]
         assert isinstance(error, ApiError)
@@ -193,7 +204,7 @@ class TestTurns:
         await eventually(lambda: len(other.registry) == 0)
         response = await other.responses.response("default", first["id"])
         assert (response["id"], response["status"]) == (first["id"], "completed")
-        assert response["previous_response_id"] == first["id"]
+        assert response["previous_response_id"] is None
         leg = await store.newest_leg("default", first["id"])
         assert leg is not None
         assert leg.number == 2
@@ -267,10 +278,18 @@ class TestChosenIds:
         response = await ask(site, OPENAI)
         assert (await goes_wrong(begin(site, OPENAI, request_id=response["id"]))).status == 409
 
-    async def test_of_many_that_want_it_at_once_one_gets_it(self) -> None:
+    @pytest.mark.parametrize("store", [True, False])
+    async def test_of_many_that_want_it_at_once_one_gets_it(self, store: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         site = Site(FakeEngine([[ANSWER]] * 5))
+        knows = site.store.knows
+
+        async def slowly(project: str, name: str) -> bool:
+            await asyncio.sleep(0)
+            return await knows(project, name)
+
+        monkeypatch.setattr(site.store, "knows", slowly)
         many = await asyncio.gather(
-            *(begin(site, OPENAI, request_id="my-id") for _ in range(5)), return_exceptions=True
+            *(begin(site, OPENAI, request_id="my-id", store=store) for _ in range(5)), return_exceptions=True
         )
         refused = [each for each in many if isinstance(each, ApiError)]
         assert [error.status for error in refused] == [409] * 4

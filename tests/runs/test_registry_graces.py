@@ -80,6 +80,16 @@ class TestGraces:
         reading.leave()
         await ended(site, reading.run)
 
+    async def test_who_comes_back_at_another_worker_has_come_back(self) -> None:
+        site = hanging(grace=0.01)
+        reading = await half_said(site)
+        reading.leave()
+        reading.run.follow()  # as that worker asks it
+        await asyncio.sleep(0.05)
+        assert runs(site, reading)
+        assert not reading.run.finishing
+        await close(site)
+
     async def test_the_log_says_why_a_run_was_given_up(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO", logger="respsite")
         for grace, why in ((0.0, "its reader left"), (0.01, "its reader left and did not come back")):

@@ -21,6 +21,9 @@ async def test_what_a_dead_worker_left_runs() -> None:
     site = Site(store=await left_behind(3))
     async with looked_after(site):
         await eventually(lambda: statuses(site.store) == ["completed"] * 3)
+    assert site.metrics.takeovers.at("continued").value == 3
+    ended = {labels[-1]: cell.value for labels, cell in site.metrics.responses.cells.items() if cell.value}
+    assert ended == {"completed": 3}
 
 
 async def test_nothing_is_taken_over_before_the_engine_is_ready() -> None:
@@ -125,6 +128,7 @@ async def test_what_can_never_run_has_failed_and_stops_nothing_else() -> None:
     site = Site(store=store)
     async with looked_after(site):
         await eventually(lambda: statuses(store) == ["failed", "completed"])
+    assert [site.metrics.takeovers.at(how).value for how in ("failed", "continued")] == [1, 1]
     error = kept(store)[0]["error"]
     assert isinstance(error, dict)
     assert error["code"] == "server_error"

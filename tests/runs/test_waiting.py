@@ -14,7 +14,7 @@ from responses_app.runs import run as run_module
 from responses_app.runs.registry import RunLimits
 from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoreError, WorkerState
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, FakeOthers, FakeStore, Reading, Site
+from tests.runs.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site
 from tests.waiting import eventually
 
 CALL = CALL_F.removeprefix(THOUGHT)
@@ -236,62 +236,6 @@ async def test_a_server_that_stops_ends_it() -> None:
     assert (await reading.to_the_end())[-1]["type"] == "response.failed"
 
 
-async def test_in_the_background_it_goes_to_another_worker_at_once() -> None:
-    store = FakeStore()
-    site = Site(FakeEngine([CALL_F, ANSWER]), store, worker="stops")
-    reading, [call_id] = await waits(site, background=True)
-    response_id = reading.reader.response_id
-    async with asyncio.timeout(5):
-        await site.registry.aclose(grace=60)
-    heir = Site(FakeEngine([ANSWER]), store, worker="heir")
-    await store.beat(WorkerState(id="heir", started_at=0.0))
-    [claimed] = (await store.reclaim("heir", dead_before=0.0)).claimed
-    await heir.service.run_again(claimed)
-    await heir.outputs.give("default", response_id, given(call_id))
-    again = await heir.follow(response_id)
-    events = await again.to_the_end()
-    assert_laws(events)
-    assert events[: len(reading.events)] == reading.events
-
-
-class TestOtherWorkers:
-    async def test_the_one_that_runs_it_takes_it(self) -> None:
-        store, others = FakeStore(), FakeOthers()
-        owner = Site(FakeEngine([CALL_F, ANSWER]), store, others=others, worker="owner")
-        other = Site(FakeEngine(), store, others=others, worker="other")
-        reading, [call_id] = await waits(owner)
-        response_id = reading.reader.response_id
-        assert await refused(other, response_id, given("call_nobody")) == (404, "tool_call_id")
-        await reading.run.keep_inputs()
-        seen = await other.responses.response("default", response_id)
-        assert seen == await owner.responses.response("default", response_id)
-        assert seen["output"][-1]["call_id"] == call_id, "who polls it there knows what to answer"
-        await other.outputs.give("default", response_id, given(call_id))
-        assert await refused(other, response_id, given(call_id)) in [(409, "tool_call_id"), (409, "response_id")]
-        assert (await reading.to_the_end())[-1]["type"] == "response.completed"
-
-    async def test_one_that_is_not_stored_is_found_by_asking(self) -> None:
-        others = FakeOthers()
-        owner = Site(FakeEngine([CALL_F, ANSWER]), others=others)
-        other = Site(FakeEngine(), others=others)
-        reading, [call_id] = await waits(owner, store=False)
-        assert await refused(other, "resp_nobody", given(call_id)) == (404, "response_id")
-        await other.outputs.give("default", reading.reader.response_id, given(call_id))
-        assert (await reading.to_the_end())[-1]["type"] == "response.completed"
-
-    async def test_without_redis_it_is_refused_and_goes_on(self) -> None:
-        store, others = FakeStore(), FakeOthers(reaches_others=False)
-        owner = Site(FakeEngine([CALL_F, ANSWER]), store, others=others, worker="owner")
-        other = Site(FakeEngine(), store, others=others, worker="other")
-        reading, [call_id] = await waits(owner)
-        with pytest.raises(ApiError) as caught:
-            await other.outputs.give("default", reading.reader.response_id, given(call_id))
-        assert caught.value.status == 503
-        assert "REDIS_URL" in caught.value.message
-        await owner.outputs.give("default", reading.reader.response_id, given(call_id))
-        assert (await reading.to_the_end())[-1]["type"] == "response.completed"
-
-
 class TestLog:
     async def test_it_is_kept_before_it_is_acknowledged(self) -> None:
         site = Site(FakeEngine([CALL_F, [asyncio.Event(), ANSWER]]))
@@ -309,8 +253,24 @@ class TestLog:
         with pytest.raises(ApiError) as caught:
             await site.outputs.give("default", reading.reader.response_id, given(call_id))
         assert caught.value.status == 503
+        assert await refused(site, reading.reader.response_id, given(call_id)) == (503, None), (
+            "it is not there for sure"
+        )
         site.store.failure = None
+        monkeypatch.undo()
         assert await refused(site, reading.reader.response_id, given(call_id)) == (409, "tool_call_id")
+        stored = await site.store.log("default", reading.reader.response_id)
+        assert stored is not None
+        assert given(call_id) in list(decode(stored.data))
+
+    async def test_where_another_worker_has_it_by_now_that_is_said_at_once(self) -> None:
+        site = Site(FakeEngine([CALL_F, [asyncio.Event(), ANSWER]]), worker="sleeps")
+        reading, [call_id] = await waits(site, background=True)
+        await site.store.beat(WorkerState(id="heir", started_at=0.0))
+        assert (await site.store.reclaim("heir", dead_before=10**11)).claimed
+        async with asyncio.timeout(1):
+            assert await refused(site, reading.reader.response_id, given(call_id)) == (503, None)
+        assert reading.run.lost
 
 
 async def left(inputs: Sequence[Input], accepted: AcceptedResponse) -> tuple[Site, AcceptedResponse]:

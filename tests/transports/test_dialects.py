@@ -199,6 +199,7 @@ async def test_a_turn_has_one_id_over_a_websocket(server: Server, open_socket: C
     await socket.create([{**completed, "call_id": call_id}], "fork", previous_response_id=name, **fields)
     third = (await socket.answer("fork"))[-1]["response"]
     assert third["id"] == name, "a third leg, in another lane"
+    assert {leg["previous_response_id"] for leg in (first, second[-1]["response"], third)} == {None}
     await socket.create("More", "lane", previous_response_id=name, **fields)
     fourth = (await socket.answer("lane"))[-1]["response"]
     assert fourth["id"] != name
@@ -234,10 +235,13 @@ async def test_an_unknown_dialect_is_refused(server: Server, http: httpx.AsyncCl
         message = read_error_answer(await request, **UNKNOWN)
         assert "'nonsense'" in message
         assert "open-responses" in message
-    socket = await open_socket(server, additional_headers=headers)
-    assert await socket.closed() == 1000
-    (frame,) = socket.log
-    read_error_frame(frame, **UNKNOWN)
+    twice = [(HEADER, "openai"), (HEADER, "nonsense")]  # is as good as once with a comma, over both transports
+    assert (await http.post("/responses", json=THINKS, headers=twice)).status_code == 400
+    for given in (headers, twice):
+        socket = await open_socket(server, additional_headers=given)
+        assert await socket.closed() == 1000
+        (frame,) = socket.log
+        read_error_frame(frame, **UNKNOWN)
 
 
 @pytest.mark.parametrize("asked", [None, "openai"])

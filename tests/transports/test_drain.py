@@ -17,6 +17,7 @@ from tests.transports.scripts import gate, release
 from tests.waiting import eventually
 
 STATUSES = (0, -signal.SIGTERM)  # of a process that ended as it should
+GOODBYE = (1012, "the server stops: connect again")
 AT_ONCE = 5.0  # seconds, on a machine that is busy
 
 
@@ -71,8 +72,8 @@ async def test_what_ends_within_the_grace_is_waited_for(folder: Path, kind: str)
             frames += await socket.answer("lane")
             assert events[-1]["type"] == frames[-1]["type"] == "response.completed"
             assert (await json_body).json()["status"] == "completed"
-            await socket.closed()
-        assert await asyncio.to_thread(server.stop) in STATUSES
+            assert (await socket.closed(), socket.raw.close_reason) == GOODBYE
+        assert await asyncio.to_thread(server.ended) in STATUSES
         assert_quiet(server)
         ids = [
             background["id"],
@@ -106,6 +107,7 @@ async def test_what_does_not_end_goes_on_after_the_next_start_or_fails(folder: P
             stopping = asyncio.create_task(asyncio.to_thread(server.stop))
             spoken += await foreground.rest()
             frames += await socket.answer()
+            assert (await socket.closed(), socket.raw.close_reason) == GOODBYE
             for stream in (said, watched):
                 assert await stream.rest_until_cut() == []  # it is not over: it goes on after the next start
             assert await stopping in STATUSES
@@ -171,5 +173,29 @@ async def test_who_does_nothing_stops_at_once(folder: Path, kind: str) -> None:
         begun = time.monotonic()
         assert await asyncio.to_thread(server.stop) in STATUSES
         assert time.monotonic() - begun < AT_ONCE
-        await socket.closed()
+        assert (await socket.closed(), socket.raw.close_reason) == GOODBYE
     assert_quiet(server)
+
+
+async def test_an_idle_socket_and_a_kept_connection_are_let_go_of_while_another_response_runs(
+    folder: Path, kind: str
+) -> None:
+    """Their clients connect again, and reach a server that does not stop, where there is one."""
+    server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
+    try:
+        async with http_client(server) as http, await Socket.open(server.ws_url) as idle:
+            await begin(http, "[dumb a]")
+            kept = await http.get(f"{server.url}/health")
+            assert kept.headers.get("connection", "") != "close"
+            tell_to_stop(server)
+            assert (await idle.closed(), idle.raw.close_reason) == GOODBYE
+            await eventually(lambda: refuses(http))
+            last = await http.get(f"{server.url}/health")
+            assert (last.status_code, last.headers["connection"]) == (200, "close")
+            async with await Socket.open(server.ws_url) as late:
+                assert (await late.closed(), late.raw.close_reason) == GOODBYE
+            speak(server, "a")
+        assert await asyncio.to_thread(server.ended) in STATUSES
+        assert_quiet(server)
+    finally:
+        server.stop()

@@ -2,6 +2,7 @@
 
 import socket
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -21,6 +22,14 @@ class OpenServer(Server):
             return [sys.executable, "manage.py", "serve"]
         return [word.replace("127.0.0.1", "0.0.0.0") for word in super()._command()]
 
+    def logged_lines(self, start: str) -> list[str]:
+        """Wait for lines that begin so, and return them."""
+        deadline = time.monotonic() + 10
+        while not (found := [line for line in self.output.splitlines() if line.startswith(start)]):
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.01)
+        return found
+
 
 def network_address() -> str:
     """Return an address of this machine that is not loopback."""
@@ -38,7 +47,7 @@ def warnings_of(server: Server) -> list[str]:
 
 
 def test_daphne_tells_at_its_start(folder: Path) -> None:
-    with OpenServer(folder) as server:
+    with OpenServer(folder, auth="off") as server:
         (line,) = warnings_of(server)
         assert f"0.0.0.0:{server.port}" in line
         assert "WARNING" in line
@@ -46,7 +55,7 @@ def test_daphne_tells_at_its_start(folder: Path) -> None:
 
 
 def test_serve_tells_that_any_name_is_taken_too(folder: Path) -> None:
-    server = OpenServer(folder, kind="serve", host="0.0.0.0", allowed_hosts="*")
+    server = OpenServer(folder, kind="serve", host="0.0.0.0", allowed_hosts="*", auth="off")
     server.environ["PORT"] = str(server.port)
     with server:
         (line,) = warnings_of(server)
@@ -55,12 +64,29 @@ def test_serve_tells_that_any_name_is_taken_too(folder: Path) -> None:
 
 def test_uvicorn_tells_at_the_first_connection_from_the_network(folder: Path) -> None:
     address = network_address()
-    with OpenServer(folder, kind="uvicorn", allowed_hosts=f"127.0.0.1,{address}") as server:
+    with OpenServer(folder, kind="uvicorn", allowed_hosts=f"127.0.0.1,{address}", auth="off") as server:
         assert warnings_of(server) == [], "nobody has come from there"
         for _ in range(2):
             assert httpx.get(f"http://{address}:{server.port}/health", verify=False).status_code == 200
         (line,) = warnings_of(server)
         assert f"{address}:{server.port}" in line
+
+
+@pytest.mark.parametrize("kind", ["daphne", "uvicorn", "serve"])
+def test_who_comes_from_the_network_needs_the_key_that_was_made(folder: Path, kind: str) -> None:
+    address = network_address()
+    host = {"host": "0.0.0.0"} if kind == "serve" else {}
+    server = OpenServer(folder, kind=kind, allowed_hosts=f"127.0.0.1,{address}", **host)
+    server.environ["PORT"] = str(server.port)
+    with server:
+        url = f"http://{address}:{server.port}/v1/models"
+        assert httpx.get(url, verify=False).status_code == 401
+        assert warnings_of(server) == []
+        (line,) = server.logged_lines("API key")
+        bearer = {"authorization": f"Bearer {line.split()[-1]}"}
+        assert httpx.get(url, headers=bearer, verify=False).status_code == 200
+        on_loopback = httpx.get(f"{server.url}/v1/models", verify=False).status_code
+        assert on_loopback == 401, "it is known to listen elsewhere too"
 
 
 def test_who_listens_on_loopback_says_nothing(server: Server) -> None:
@@ -84,11 +110,13 @@ async def test_which_addresses_are_told(
     async def app(scope: object, receive: object, send: object) -> None:
         served.append(scope)
 
-    exposure = Exposure(app, any_host=False)
+    told: list[bool] = []
+    exposure = Exposure(app, any_host=False, asks_nobody=True, exposed=lambda: told.append(True))
     for kind in ("lifespan", "http", "websocket"):
         await exposure({"type": kind, "server": address}, None, None)  # type: ignore[arg-type]
     assert len(served) == 3
     assert [named in record.getMessage() for record in caplog.records] == ([True] if named else [])  # type: ignore[operator]
+    assert told == ([True] if named else [])
 
 
 def test_an_address_of_this_machine_alone() -> None:

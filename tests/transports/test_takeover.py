@@ -312,6 +312,18 @@ async def test_a_foreground_stream_is_followed_from_another_worker(folder: Path,
         assert await followers[2].rest() == events[41:]
 
 
+async def test_a_foreground_stream_that_breaks_is_picked_up_at_another_worker(folder: Path, redis: RedisServer) -> None:
+    async with two_workers(folder, delay=0.004, redis_url=redis.url, reconnect_grace_seconds=0.5) as pair:
+        owner, other = pair.workers
+        stream = await RawStream.create(owner, input="[long]")
+        events = await stream.take(20)
+        stream.kill()
+        again = await RawStream.resume(other, events[0]["response"]["id"], events[-1]["sequence_number"])
+        events += await again.rest()
+        assert_laws(events)
+        assert events[-1]["response"]["status"] == "completed", "the grace of its first reader was over long before"
+
+
 async def test_completed_ones_of_this_kind_are_continued(folder: Path) -> None:
     async with two_workers(folder, delay=0.002) as pair:
         owner, other = pair.workers

@@ -3,18 +3,18 @@
 Load it with `logits_processors=["tests.vllm.forced_tokens:ForcedTokens"]` (in process) or with
 `--logits-processors tests.vllm.forced_tokens:ForcedTokens` (server). A completion comes from
 `SamplingParams.extra_args["forced_tokens"]`, or else from the script that `FORCED_TOKENS_SCRIPT` names
-(`tests/vllm/script.py`); a request that has neither is sampled as usual. vLLM still schedules, batches, caches
-prefixes, streams, aborts and counts tokens for real.
-"""
+(`tests/vllm/script.py`); a request that has neither is sampled as usual, and so is what follows a beginning. vLLM still
+schedules, batches, caches prefixes, streams, aborts and counts tokens for real.
 
-from collections.abc import Sequence
+vLLM masks what a grammar forbids before this is asked. What is forced is forced all the same, and then vLLM's own copy
+of the grammar has to accept it; what is sampled is left to the mask.
+"""
 
 import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
-from engine.formats.harmony.encoding import RETURN
-from tests.vllm.script import Completions
+from tests.vllm.script import Completion, Completions
 
 
 class ForcedTokens(AdapterLogitsProcessor):
@@ -36,25 +36,26 @@ class ForcedTokens(AdapterLogitsProcessor):
         """Return what forces one request."""
         given = (params.extra_args or {}).get("forced_tokens")
         if given:
-            return Forced(tuple(given), None)
+            return Forced(Completion(tuple(given)), None)
         return Forced(None, self._completions) if self._completions else None
 
 
 class Forced:
     """One request; its completion is looked up by its prompt, once, where none was given."""
 
-    def __init__(self, completion: Sequence[int] | None, completions: Completions | None) -> None:
+    def __init__(self, completion: Completion | None, completions: Completions | None) -> None:
         self._completion = completion
         self._completions = completions
 
     def __call__(self, prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-        """Return logits with one possible token."""
+        """Return logits with one possible token, or as they are where the model samples."""
         if self._completions is not None:
             self._completion, self._completions = self._completions.find(prompt_ids), None
         if self._completion is None:
             return logits
-        position = len(output_ids)
-        token = self._completion[position] if position < len(self._completion) else RETURN
+        token = self._completion.token(len(output_ids), lambda token: bool(logits[token].isfinite()))
+        if token is None:
+            return logits
         only = torch.full_like(logits, float("-inf"))
         only[token] = 0.0
         return only

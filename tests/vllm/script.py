@@ -1,18 +1,45 @@
 """What the forced model says: completions by the text of the last message, in a JSON file.
 
 The file's entries are those of the scripted engine (`engine/backends/script.py`), of which `when`, `say` and `tokens`
-count here. vLLM's worker process looks the file up, so one file speaks for an engine in process and for real servers.
+count here, and beside them `behind`: what follows the completion. vLLM's worker process looks the file up, so one file
+speaks for an engine in process and for real servers.
+
+    behind     what follows the forced tokens
+    "return"   <|return|>, and so nothing; this where an entry says nothing of it
+    "sampled"  what the model samples
+    "brief"    the same, but it ends as soon as it may: with <|call|>
 """
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
-from engine.backends.script import ScriptEntry, read_script, read_script_file
+from engine.backends.script import read_script, read_script_file
 from engine.backends.transcript import Transcript
+from engine.errors import EngineConfigurationError
+from engine.formats.harmony.encoding import CALL, RETURN
 
 SCRIPT_VARIABLE = "FORCED_TOKENS_SCRIPT"  # names the file; set it where vLLM runs
+Behind = Literal["return", "sampled", "brief"]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Tokens that are forced, and what follows them."""
+
+    tokens: tuple[int, ...]
+    behind: Behind = "return"
+
+    def token(self, position: int, is_allowed: Callable[[int], bool]) -> int | None:
+        """Return the token that is forced at a position; None: it is sampled."""
+        if position < len(self.tokens):
+            return self.tokens[position]
+        if self.behind == "return":
+            return RETURN
+        return CALL if self.behind == "brief" and is_allowed(CALL) else None
 
 
 def write_script(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
@@ -20,7 +47,7 @@ def write_script(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
 
     Raises `EngineConfigurationError` for an entry that is none.
     """
-    read_script(entries)
+    _read(entries)
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(list(entries)), encoding="utf-8")
     draft.replace(path)
@@ -32,7 +59,7 @@ class Completions:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read_at = -1
-        self._entries: list[tuple[str | None, tuple[int, ...]]] = []
+        self._entries: list[tuple[str | None, Completion]] = []
 
     @classmethod
     def from_environ(cls) -> "Completions | None":
@@ -40,16 +67,29 @@ class Completions:
         path = os.environ.get(SCRIPT_VARIABLE)
         return cls(Path(path)) if path else None
 
-    def find(self, prompt: Sequence[int]) -> tuple[int, ...] | None:
+    def find(self, prompt: Sequence[int]) -> Completion | None:
         """Return the completion of the first entry whose `when` occurs in the last message; None: sample freely."""
         self._refresh()
         last = Transcript(prompt).last
         text = last.text() if last else ""
-        return next((tokens for when, tokens in self._entries if when is None or when in text), None)
+        return next((completion for when, completion in self._entries if when is None or when in text), None)
 
     def _refresh(self) -> None:
         changed_at = self._path.stat().st_mtime_ns
         if changed_at != self._read_at:
-            entries: list[ScriptEntry] = read_script(read_script_file(self._path))
-            self._entries = [(entry.when, entry.completion()) for entry in entries]
+            self._entries = _read(read_script_file(self._path))
             self._read_at = changed_at
+
+
+def _read(script: Sequence[object]) -> list[tuple[str | None, Completion]]:
+    """Return each entry's `when` and completion; raises `EngineConfigurationError` for an entry that is none."""
+    behind: list[Behind] = []
+    bare: list[object] = []
+    for entry in script:
+        own = dict(entry) if isinstance(entry, Mapping) else {}
+        behind.append(own.pop("behind", "return"))
+        bare.append(own if isinstance(entry, Mapping) else entry)
+    if set(behind) - set(get_args(Behind)):
+        raise EngineConfigurationError(f"What follows a completion is one of {', '.join(get_args(Behind))}.")
+    read = zip(read_script(bare), behind, strict=True)
+    return [(entry.when, Completion(entry.completion(), follows)) for entry, follows in read]

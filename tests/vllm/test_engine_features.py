@@ -4,16 +4,21 @@ Each test runs over vLLM in this process and over a vLLM server.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from engine.errors import GenerationFailed
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
+from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_text, render_tool_output
+from engine.grammar import JsonSchema, TurnRules
 from engine.types import TokenChunk
-from tests.contracts.engine import assert_whole, joined
+from tests.contracts.engine import assert_whole, collect, joined
 from tests.vllm.engines import EngineUnderTest, cached, full_blocks, request
 from tests.vllm.server import KV_BLOCKS
 from tests.vllm.transcripts import completion, prompt
@@ -70,6 +75,15 @@ class TestSampling:
         """vLLM takes them from the logits before any processor, so a forced token is as unlikely as it was."""
         chunks = await vllm.ask(prompt("say short"), top_logprobs=3)
         assert_whole(chunks)
+        assert_logprobs(chunks, 3)
+
+    async def test_logprobs_of_a_constrained_request(self, vllm: EngineUnderTest) -> None:
+        """A token that the grammar leaves may be unlikely among all there are: it has its own logprob all the same."""
+        start = encode_harmony("<|channel|>final<|message|>")
+        grammar = HarmonyFormat().grammar(TurnRules(answer=JsonSchema('{"enum": ["good", "bad"]}')), start)
+        asked = request([*prompt("be free"), *start], temperature=1.0, max_output_tokens=30, top_logprobs=3)
+        chunks = await collect(vllm.engine, replace(asked, grammar=grammar))
+        assert json.loads(decode_tokens(joined(chunks)[:-1])) in ("good", "bad")
         assert_logprobs(chunks, 3)
 
     async def test_without_logprobs_there_are_none(self, vllm: EngineUnderTest) -> None:
@@ -155,4 +169,4 @@ class TestLoad:
             asking.create_task(ask("last", 5))
             asking.create_task(ask("first", -5))
         assert ended[-1] == "last"
-        assert ended.index("first") < len(ended) // 2
+        assert ended.index("first") < 9, "before some that came earlier: how many ran by then is up to the machine"

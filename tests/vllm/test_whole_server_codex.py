@@ -1,4 +1,4 @@
-"""Codex on a real vLLM: a turn with one shell call, over the WebSocket and over POST with server-sent events."""
+"""Codex on a real vLLM: a turn with a shell call, and one with a patch, over the WebSocket and over POST."""
 
 import json
 from pathlib import Path
@@ -8,13 +8,18 @@ import pytest
 from tests.codex.cli import Codex, config, installed
 from tests.conformance.sdk import MODEL
 from tests.server import Server
-from tests.vllm.transcripts import CODEX_NOTE, CODEX_PROMPT
+from tests.vllm.transcripts import CODEX_NOTE, CODEX_PATCH_PROMPT, CODEX_PROMPT
+
+pytestmark = pytest.mark.parametrize("websockets", [True, False], ids=["websocket", "sse"])
 
 
-@pytest.mark.parametrize("websockets", [True, False], ids=["websocket", "sse"])
+def codex_in(folder: Path, front: Server, *, websockets: bool) -> Codex:
+    """Return a Codex that asks the server."""
+    return Codex(installed(), folder, config=config(base_url=front.base_url, model=MODEL, websockets=websockets))
+
+
 async def test_codex_runs_a_command_and_answers(front_of_server: Server, tmp_path: Path, websockets: bool) -> None:
-    provider = config(base_url=front_of_server.base_url, model=MODEL, websockets=websockets)
-    codex = Codex(installed(), tmp_path, config=provider)
+    codex = codex_in(tmp_path, front_of_server, websockets=websockets)
     turn = await codex.ask(CODEX_PROMPT)
     assert (turn.exit_code, turn.last_message) == (0, "The note is written."), turn
     (command,) = turn.items("command_execution")
@@ -23,3 +28,14 @@ async def test_codex_runs_a_command_and_answers(front_of_server: Server, tmp_pat
     transport = "websocket" if websockets else "sse"
     assert f" {transport} completed input=" in front_of_server.output
     assert json.dumps(turn.events).count('"turn.completed"') == 1
+
+
+async def test_codex_applies_a_patch_that_ends_as_its_grammar_says(
+    front_of_server: Server, tmp_path: Path, websockets: bool
+) -> None:
+    codex = codex_in(tmp_path, front_of_server, websockets=websockets)
+    turn = await codex.ask(CODEX_PATCH_PROMPT)
+    assert (turn.exit_code, turn.last_message) == (0, "The note is written."), turn
+    (change,) = turn.items("file_change")
+    assert change["status"] == "completed"
+    assert (codex.work / "note.txt").read_text() == "written by a patch\n"

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.management import BaseCommand, CommandParser
 from django.db import DatabaseError
 
+from responses_app.management.failures import database_failed
 from responses_app.relay import Relay
 from responses_app.stores.base import Purged, StoreLimits
 from responses_app.stores.database.retention import added, purge
@@ -45,11 +46,7 @@ class Command(BaseCommand):
         try:
             self._look(limits) if options["dry_run"] else self._remove(limits)
         except DatabaseError as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise SystemExit(
-                f"respsite: the database cannot be used ({reason}). Check that it runs, what DATABASE_URL names, and "
-                "that `python manage.py migrate` has been run."
-            ) from None
+            raise database_failed(error) from None
 
     def _look(self, limits: StoreLimits) -> None:
         found = purge("default", limits, dry_run=True, max_responses=MAX_COUNTED)

@@ -1,8 +1,16 @@
-"""`manage.py serve`: migrate, then serve with daphne in the foreground. What `make run` calls."""
+"""`manage.py serve`: migrate, then serve with daphne in the foreground. What `make run` calls.
 
+With WORKERS=1 that is this process; with more of them this process only looks after those that serve.
+"""
+
+import asyncio
 import os
 import socket
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from channels.routing import get_default_application
@@ -13,10 +21,13 @@ from django.db import DatabaseError, connection
 
 from responses_app.conf import Settings
 from responses_app.management.address import base_url
+from responses_app.management.supervisor.fleet import Fleet
+from responses_app.management.supervisor.supervisor import Supervisor, pace
 
 FLAGS = {  # older names, and the settings they stand for
     "--host": "HOST",
     "--port": "PORT",
+    "--workers": "WORKERS",
     "--max-websocket-connections": "MAX_WEBSOCKET_CONNECTIONS",
     "--responses-ping-interval-seconds": "RESPONSES_PING_INTERVAL_SECONDS",
     "--responses-session-ttl": "RESPONSES_SESSION_TTL",
@@ -28,6 +39,8 @@ FLAGS = {  # older names, and the settings they stand for
     "--responses-default-service-tier": "RESPONSES_DEFAULT_SERVICE_TIER",
     "--responses-allowed-service-tiers": "RESPONSES_ALLOWED_SERVICE_TIERS",
     "--reasoning-encryption-key": "REASONING_ENCRYPTION_KEYS",
+    "--default-openai-organization": "DEFAULT_OPENAI_ORGANIZATION",
+    "--default-openai-version": "DEFAULT_OPENAI_VERSION",
 }
 
 
@@ -36,6 +49,13 @@ PRESETS = {  # older flags, and the presets of RESPONSES_DIALECT that they stand
     "--compatibility-mode": "codex-turn",
     "--legacy-reasoning-events": "legacy-events",
 }
+
+
+BACKLOG = 1024  # connections that wait until a worker takes them; the kernel may allow fewer
+NO_REDIS = (
+    "warning: WORKERS=%d without REDIS_URL: limits hold in each worker for itself, and what runs in one cannot be "
+    "cancelled, or given outputs, through another; set REDIS_URL."
+)
 
 
 class Command(BaseCommand):
@@ -67,18 +87,25 @@ class Command(BaseCommand):
             os.environ.update(given)
             os.execv(sys.executable, [sys.executable, sys.argv[0], "serve"])  # settings are read once, at the start
         try:
-            self._prepare(settings.RESPSITE)
+            listener = self._prepare(settings.RESPSITE)
         except KeyboardInterrupt:
             raise SystemExit(130) from None
-        self._serve()
+        if settings.RESPSITE.workers > 1:
+            self._serve_with_workers(settings.RESPSITE, listener)
+        else:
+            self._serve()
 
-    def _prepare(self, own: Settings) -> None:
-        """Migrate, unless something is in the way of serving."""
+    def _prepare(self, own: Settings) -> socket.socket:
+        """Take the address and migrate, unless something is in the way of serving."""
         for issue in run_checks():
             if issue.is_serious():
                 raise SystemExit(f"respsite: {issue.msg}")
             self.stderr.write(f"warning: {issue.msg}")
-        _check_address(own)
+        listener = _listen(own)
+        if own.workers == 1:
+            listener.close()  # daphne binds it itself, and nobody should wait for that meanwhile
+        elif not own.redis_url:
+            self.stderr.write(NO_REDIS % own.workers)
         try:
             call_command("migrate", interactive=False, verbosity=0)
         except DatabaseError as error:
@@ -87,6 +114,20 @@ class Command(BaseCommand):
                 f"respsite: the database cannot be used ({reason}). Check that it runs and what DATABASE_URL names."
             ) from None
         connection.close()
+        return listener
+
+    def _serve_with_workers(self, own: Settings, listener: socket.socket) -> None:
+        times = pace(grace_seconds=own.shutdown_grace_seconds, start_seconds=own.worker_start_seconds)
+        fleet = Fleet(own.workers, times)
+
+        async def serve() -> bool:
+            announce = partial(self._announce, own)
+            return await Supervisor(listener, fleet, max_bytes=own.worker_max_memory_bytes, announce=announce).serve()
+
+        with _shared_metrics(own):
+            serves = asyncio.run(serve())
+        if not serves:
+            raise SystemExit("respsite: the workers cannot start; what they said is above.")
 
     def _serve(self) -> None:
         from daphne.server import Server  # installs Twisted's reactor: not before it is needed
@@ -99,30 +140,43 @@ class Command(BaseCommand):
             websocket_timeout=-1,  # a connection's life is WEBSOCKET_LIFETIME_SECONDS, said to the client
             verbosity=0,
         )
-        reactor.callWhenRunning(self._announce, server)
+        reactor.callWhenRunning(lambda: self._announce(own) if server.listening_addresses else None)
         server.run()
         if not server.listening_addresses:
             raise SystemExit(1)  # something took the address in the meantime; daphne has logged it
 
-    def _announce(self, server: Any) -> None:
-        own = settings.RESPSITE
-        if not server.listening_addresses:
-            return
+    def _announce(self, own: Settings) -> None:
         url = base_url(own)
         self.stdout.write(f"URL       {url} (WebSocket at the same path)")
         self.stdout.write(f"Engine    {own.engine}, model {own.served_name}")
         self.stdout.write(f"Database  {_database()}")
-        self.stdout.write(f"Redis     {_redis() or 'none: limits hold in this process'}")
+        self.stdout.write(f"Keys      {_keys(own)}")
+        self.stdout.write(f"Redis     {_redis() or 'none: limits hold in each process'}")
+        if own.workers > 1:
+            self.stdout.write(f"Workers   {own.workers}, of process {os.getpid()}")
         self.stdout.write(
             f"Try       curl {url}/responses -H 'content-type: application/json' -d '{{\"input\": \"Hello\"}}'"
         )
         self.stdout.flush()  # a pipe would keep them until the end
 
 
-def _check_address(own: Settings) -> None:
-    """Exit with one sentence if HOST and PORT cannot be listened on."""
+@contextmanager
+def _shared_metrics(own: Settings) -> Iterator[None]:
+    """Give the workers a folder for their metrics, if they have none: a scrape reaches any of them."""
+    if own.metrics_dir or own.metrics == "off":
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="respsite-metrics-", ignore_cleanup_errors=True) as folder:
+        os.environ["METRICS_DIR"] = folder
+        yield
+
+
+def _listen(own: Settings) -> socket.socket:
+    """Return a socket that listens on HOST and PORT. Exits with one sentence if that cannot be."""
     try:
-        socket.create_server((own.host, own.port), family=_family(own.host)).close()
+        listener = socket.create_server((own.host, own.port), family=_family(own.host), backlog=BACKLOG)
+        listener.setblocking(False)  # as its workers want it, who race for what comes
+        return listener
     except OSError as error:
         reason = str(error.strerror).partition(" (")[0]  # Python repeats the address behind it
         raise SystemExit(
@@ -141,6 +195,15 @@ def _database() -> str:
     if configured["ENGINE"].endswith("sqlite3"):
         return f"SQLite, {configured['NAME']}"
     return f"PostgreSQL, {configured['NAME']} on {configured['HOST'] or 'localhost'}"
+
+
+def _keys(own: Settings) -> str:
+    """Say who needs a key."""
+    if own.auth == "off":
+        return "nobody needs one (AUTH=off)"
+    if own.auth == "on" or not own.serves_loopback:
+        return "everybody needs one: manage.py create_key"
+    return "not needed on this machine"
 
 
 def _redis() -> str:

@@ -48,7 +48,7 @@ _ANY_LEFT = f"SELECT 1 {_OF_THE_DEAD} LIMIT 1"
 # What a worker has claimed and not accepted itself: a call of `reclaim` whose answer got lost may have claimed it.
 _OWN = f"SELECT id FROM {RESPONSES} WHERE status IN {RUNNING} AND worker = %s AND epoch > 1"
 _CLAIMED = f"""
-SELECT id, project, body, status, input_items, transport, request, epoch FROM {RESPONSES}
+SELECT id, project, body, status, input_items, transport, key_id, request, epoch FROM {RESPONSES}
 WHERE id IN ({{ids}}) AND worker = %s AND status IN {RUNNING} ORDER BY created_at, id
 """
 _LOGS = f"SELECT response_id, data FROM {LOGS} WHERE response_id IN ({{ids}}) ORDER BY response_id, position"
@@ -144,13 +144,14 @@ def _claimed(connection: BaseDatabaseWrapper, worker_id: str, ids: Sequence[str]
             logs: dict[str, bytearray] = {}
             for response_id, data in cursor.fetchall():
                 logs.setdefault(response_id, bytearray()).extend(data)
-            for response_id, project, body, status, input_items, transport, request, epoch in rows:
+            for response_id, project, body, status, input_items, transport, key_id, request, epoch in rows:
                 yield AcceptedResponse(
                     project=project,
                     response={**json.loads(body), "status": status},
                     claim=Claim(worker_id, epoch),
                     input_items=tuple(json.loads(input_items)),
                     transport=transport,
+                    key_id=key_id,
                     request=None if request is None else json.loads(request),
                     again=True,
                     log=bytes(logs.get(response_id, b"")),

@@ -150,6 +150,7 @@ def _response_row(connection: BaseDatabaseWrapper, response: AcceptedResponse | 
         "input_items": input_text,
         "background": bool(body.get("background")),
         "transport": response.transport,
+        "key_id": response.key_id,
         "previous_response_id": _known_id(body.get("previous_response_id")),
         "conversation_id": _known_id((body.get("conversation") or {}).get("id")),
         "worker": "",

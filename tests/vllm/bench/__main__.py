@@ -2,7 +2,8 @@
 
 Ours with vLLM in its process, ours in front of a vLLM server, and that server's own `/v1/responses` say the same forced
 tokens with the same options of the engine; rounds are interleaved and medians taken. CPU is that of the processes
-between the client and vLLM's engine core. A missed target is not a failure of the command.
+between the client and vLLM's engine core. What a grammar costs is measured without servers, in vLLM in this process,
+and there every token is sampled. A missed target is not a failure of the command.
 """
 
 import os
@@ -19,12 +20,18 @@ from vllm.platforms import current_platform
 from tests.bench.report import Report, Result
 from tests.vllm.bench.aborts import aborts
 from tests.vllm.bench.cores import ENGINES, LOAD, SERVING
+from tests.vllm.bench.grammars import grammars
 from tests.vllm.bench.loops import rollouts
 from tests.vllm.bench.servers import Bench
 from tests.vllm.bench.shapes import large, small
 from tests.vllm.bench.streams import streams
 
-ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {"streams": streams, "abort": aborts, "rollout": rollouts}
+ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
+    "streams": streams,
+    "abort": aborts,
+    "rollout": rollouts,
+    "grammar": grammars,
+}
 
 
 class Diary(Report):

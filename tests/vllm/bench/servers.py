@@ -18,6 +18,7 @@ from pathlib import Path
 
 import httpx
 
+from engine.backends.vllm_local import VllmEngine
 from tests.bench.report import Report
 from tests.server import ROOT, Server
 from tests.vllm.bench.client import WAKE
@@ -178,6 +179,11 @@ class Bench:
     def own_as_shipped(self) -> Contender:
         """vLLM's own server, with the prefix cache as it is by default."""
         return self._started("vLLM's own by default", self._text_server("own-as-shipped"))
+
+    def engine(self, **options: object) -> VllmEngine:
+        """Return vLLM for this process, not started, with some options of its own; nothing is forced there."""
+        options = {**self._options(), "logits_processors": None, **options}
+        return VllmEngine(model=str(self._model), options=options)
 
     def stop(self) -> None:
         """Stop every server; one that is needed again is started again."""

@@ -1,0 +1,159 @@
+"""`Door`: whether who asks may come in, and as whom.
+
+`AUTH=auto` asks nobody for a key where only this machine can ask: the server listens on loopback, is called by a
+loopback name, and no proxy says that it asks for somebody else. Everywhere else, and with `AUTH=on`, everybody needs a
+key; with `AUTH=off` nobody does.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from responses_app.auth.addresses import LOOPBACK_NAMES, is_loopback
+from responses_app.auth.keyring import KeyRing
+from responses_app.protocol.api_keys import (
+    NOBODY_ASKED,
+    Caller,
+    incorrect_api_key,
+    new_secret,
+    no_api_key,
+)
+from responses_app.stores.base import StoreError
+
+logger = logging.getLogger("respsite.auth")
+
+FIRST_KEY = """
+API key   {}
+          Clients need it, and it is shown this once. Others are made with `manage.py create_key --project NAME`.
+"""
+
+IN_SUBPROTOCOL = "openai-insecure-api-key."  # what browsers, which cannot set headers, put before a key
+_NAMES_IN_SUBPROTOCOLS = (IN_SUBPROTOCOL, "openai-organization.", "openai-project.")
+_PROXIES_SAY = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via")
+_MAX_SECRET = 512  # characters of a key that are looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knock:
+    """What a request, or the handshake of a WebSocket, says of who asks."""
+
+    secret: str | None
+    asks_locally: bool
+
+    @classmethod
+    def of(cls, scope: Any) -> "Knock":
+        """Read an ASGI scope."""
+        headers = dict(reversed(scope["headers"]))  # the first one counts
+        return cls(
+            secret=_bearer(headers.get(b"authorization")) or _in_subprotocol(scope.get("subprotocols", ())),
+            asks_locally=_asks_locally(scope, headers),
+        )
+
+
+class Door:
+    """One per process. `is_exposed` turns true when it is known that others can reach this server."""
+
+    def __init__(self, mode: str, keys: KeyRing, *, is_exposed: bool) -> None:
+        self.mode = mode
+        self.keys = keys
+        self.is_exposed = is_exposed
+        self._is_started = False
+        self._making: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to look after the keys; the first start that needs one makes it."""
+        self.keys.start()
+        self._is_started = True
+        if self.needs_keys:
+            await self._make_first()
+
+    async def aclose(self) -> None:
+        """Stop."""
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.wait([self._making])
+        await self.keys.aclose()
+
+    def expose(self) -> None:
+        """Others can reach this server after all, which its settings do not say."""
+        if self.is_exposed:
+            return
+        self.is_exposed = True
+        if self.needs_keys and self._is_started:
+            self._making = asyncio.get_running_loop().create_task(self._make_first(), name="first key")
+
+    async def _make_first(self) -> None:
+        """Make a key where there is none, and print it, this once: to the terminal, not into the log."""
+        secret = new_secret(os.urandom)
+        try:
+            if await self.keys.store.make_first(secret):
+                sys.stderr.write(FIRST_KEY.format(secret))
+        except StoreError as problem:
+            logger.warning("whether there is an API key cannot be read now: %s", problem)
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether some who ask are let in by a key only, as far as is known yet."""
+        return self.mode == "on" or (self.mode == "auto" and self.is_exposed)
+
+    def is_open(self, knock: Knock) -> bool:
+        """Whether who asks needs no key."""
+        return self.mode == "off" or (not self.needs_keys and knock.asks_locally)
+
+    async def caller(self, scope: Any) -> Caller:
+        """Return who asks. Raises `ApiError`: 401 without a key that opens, 503 where none can tell now."""
+        knock = Knock.of(scope)
+        if self.is_open(knock):
+            return NOBODY_ASKED
+        if not knock.secret:
+            raise no_api_key()
+        key = await self.keys.find(knock.secret)
+        if key is None:
+            raise incorrect_api_key(knock.secret)
+        return Caller(project=key.project, key=key)
+
+    def latest(self, caller: Caller) -> Caller:
+        """Return who came in a while ago, with what its key may do now."""
+        key = caller.key
+        return caller if key is None else Caller(project=key.project, key=self.keys.latest(key))
+
+
+def accepted_subprotocol(offered: Sequence[str]) -> str | None:
+    """Return the subprotocol that a WebSocket is accepted with: browsers want one of those that they offered.
+
+    Never one that has a key in it, unless there is no other.
+    """
+    harmless = (each for each in offered if not each.startswith(_NAMES_IN_SUBPROTOCOLS))
+    return next(harmless, offered[0] if offered else None)
+
+
+def _bearer(header: bytes | None) -> str | None:
+    scheme, _, secret = (header or b"").decode("latin1").strip().partition(" ")
+    return secret.strip()[:_MAX_SECRET] or None if scheme.lower() == "bearer" else None
+
+
+def _in_subprotocol(offered: Iterable[str]) -> str | None:
+    named = (each.removeprefix(IN_SUBPROTOCOL) for each in offered if each.startswith(IN_SUBPROTOCOL))
+    return next(named, "")[:_MAX_SECRET] or None
+
+
+def _asks_locally(scope: Any, headers: dict[bytes, bytes]) -> bool:
+    server, client = scope.get("server"), scope.get("client")
+    return (
+        bool(server and client)
+        and is_loopback(server[0])
+        and is_loopback(client[0])
+        and _name(headers.get(b"host", b"").decode("latin1")) in LOOPBACK_NAMES
+        and not any(name in headers for name in _PROXIES_SAY)
+    )
+
+
+def _name(host: str) -> str:
+    """Return the name in a `Host` header, without its port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0].lower() if ":" in host else host.lower()

@@ -1,0 +1,17 @@
+"""What a request's key must be made for, by its method and path."""
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_RESOURCES = {"responses": "api.responses", "conversations": "api.conversations", "models": "api.model"}
+# Who asks whether the server lives needs no key; who may read the metrics is for their view to say.
+_FOR_EVERYBODY = ("health", "ready", "metrics")
+
+
+def needed_scope(method: str, path: str) -> str | None:
+    """Return the scope that a request to one of the API's paths needs, None where not even a key is needed.
+
+    Raises `KeyError` for a path whose resource has no scope: a new one must be given its own here.
+    """
+    resource = path.strip("/").removeprefix("v1/").partition("/")[0]
+    if resource in _FOR_EVERYBODY:
+        return None
+    return f"{_RESOURCES[resource]}.{'read' if method in SAFE_METHODS else 'write'}"

@@ -1,0 +1,82 @@
+"""`Lanes`: the responses that are being written to one WebSocket, at most one a lane, and which of them have news."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from responses_app.protocol.frames import event_bytes
+from responses_app.protocol.steering import Create
+from responses_app.runs.reader import ResponseReader
+
+
+@dataclass(slots=True)
+class Lane:
+    """A response that is being written to a connection. `last_sent` is in seconds of the loop's clock."""
+
+    create: Create
+    reader: ResponseReader
+    suffix: bytes | None
+    last_sent: float
+
+    def take(self) -> list[bytes]:
+        """Return the frames of the events that are to be written next."""
+        return [event_bytes(entry.json, self.suffix) for entry in self.reader.take()]
+
+
+class Lanes:
+    """Of one connection, by their names; None is the name of the lane that has none."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str | None, Lane] = {}
+        self._ready: dict[str | None, None] = {}  # lanes with news, in the order of the news
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._lanes.values())
+
+    def get(self, name: str | None) -> Lane | None:
+        """Return what is being written on a lane."""
+        return self._lanes.get(name)
+
+    def add(self, lane: Lane) -> None:
+        """Write a response from now on."""
+        self._lanes[lane.create.lane] = lane
+
+    def remove(self, lane: Lane) -> bool:
+        """Let go of a response; return whether it was still being written."""
+        known = self._lanes.get(lane.create.lane) is lane
+        if known:
+            del self._lanes[lane.create.lane]
+        return known
+
+    def clear(self, reason: str) -> None:
+        """Let go of all, and tell their readers why."""
+        for lane in self:
+            lane.reader.leave(reason)
+        self._lanes.clear()
+
+    def note(self, name: str | None) -> None:
+        """There is news on a lane."""
+        self._ready[name] = None
+
+    def take_ready(self) -> list[Lane]:
+        """Return the lanes with news, which is taken then."""
+        ready, self._ready = self._ready, {}
+        return [lane for name in ready if (lane := self.get(name)) is not None]
+
+    @property
+    def have_news(self) -> bool:
+        """Whether there may be something to write."""
+        return bool(self._ready)
+
+    def have_little(self) -> bool:
+        """Whether there is news, and so little that more may come with it."""
+        return bool(self._ready) and all(
+            lane.reader.has_little for name in self._ready if (lane := self.get(name)) is not None
+        )
+
+    @property
+    def lag_bytes(self) -> int:
+        """How far their client is behind, with all of them together."""
+        return sum(lane.reader.lag_bytes for lane in self)

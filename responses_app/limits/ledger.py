@@ -1,0 +1,139 @@
+"""What limits of keys and projects are counted by: buckets for what is limited over time, and slots that are held.
+
+**Buckets** (the generic cell rate algorithm, which is a token bucket kept as one number). A limit of 60 requests a
+minute is a bucket that holds 60 and gets one back each second. What is kept is `left`: the milliseconds until it is
+full again. A charge makes that longer, time makes it shorter, and a request goes through if `left` is not longer than
+the minute behind it. Example: 60 a minute, so a request costs 1,000 ms.
+
+    at 0 s      the bucket is full: left 0
+    60 requests at once: each adds 1,000 ms: left 60,000; all go through
+    the 61st    would make it 61,000, which is more than 60,000: refused; try again in 1,000 ms
+    at 10 s     left 50,000: ten more go through; the bucket is full again at 70 s if nobody asks
+
+What was used is charged at the end, whatever it is, so `left` may become longer than the minute: a response that said
+three minutes' worth of tokens is waited for. A limit that changes needs nothing: the part of the bucket that was used
+stays the same. `left` is kept with the time it was true at, and a clock that is set back costs nobody anything.
+
+**Slots**. Each response or WebSocket that runs holds one of its key's and one of its project's, under an id of its own.
+In Redis it is a lease, which its worker renews: those of a killed worker end by themselves.
+
+A `Job` is all that a worker has to say at one time. Asks are done all or nothing, in order, behind the rest of the job.
+`MemoryLedger` does it in this process; `redis_rates.SCRIPT` does the same in Redis.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+TOLERANCE = 0.001  # milliseconds: what floating point may add up to in a bucket of which exactly all is taken
+
+
+class Charge(NamedTuple):
+    """Take `cost` milliseconds from a bucket; less than 0 gives back. `window` is the longest that it may be then."""
+
+    key: str
+    cost: float
+    window: int
+
+
+class Hold(NamedTuple):
+    """Take a slot, of which there are `limit`."""
+
+    key: str
+    limit: int
+
+
+class Ask(NamedTuple):
+    """Take all of it or nothing; `id` is that of the slots' holder. Charges of 0 just ask how much is left."""
+
+    charges: Sequence[Charge]
+    holds: Sequence[Hold] = ()
+    id: str = ""
+
+
+class Answer(NamedTuple):
+    """Whether it was taken, and by then: each bucket's `left`, and how many hold a slot beside this one."""
+
+    granted: bool
+    left: Sequence[float]
+    held: Sequence[int]
+
+
+@dataclass(slots=True)
+class Job:
+    """`settle` is taken whatever is left (by key, in milliseconds), `release` are slots given back (key and id)."""
+
+    settle: dict[str, float] = field(default_factory=dict)
+    release: list[tuple[str, str]] = field(default_factory=list)
+    asks: list[Ask] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to say."""
+        return not (self.settle or self.release or self.asks)
+
+
+class MemoryLedger:
+    """Counts in this process. `now` is in milliseconds, of any clock that is not set back."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, tuple[float, float]] = {}  # left, and when that was true
+        self._holders: dict[str, set[str]] = {}
+        self._sweep_at = 1024
+
+    def do(self, job: Job, now: float) -> list[Answer]:
+        """Do a job."""
+        for key, cost in job.settle.items():
+            self._keep(key, self._left(key, now) + cost, now)
+        for key, id in job.release:
+            self.release(key, id)
+        return [self._answer(ask, now) for ask in job.asks]
+
+    def hold(self, key: str, id: str) -> None:
+        """Note a slot that was given elsewhere."""
+        self._holders.setdefault(key, set()).add(id)
+
+    def release(self, key: str, id: str) -> None:
+        """Give a slot back."""
+        holders = self._holders.get(key, set())
+        holders.discard(id)
+        if not holders:
+            self._holders.pop(key, None)
+
+    @property
+    def holders(self) -> Mapping[str, set[str]]:
+        """Who holds slots, by their keys."""
+        return self._holders
+
+    def forget_buckets(self) -> None:
+        """Let all buckets be full: they are counted elsewhere now."""
+        self._buckets.clear()
+
+    def _answer(self, ask: Ask, now: float) -> Answer:
+        left = [self._left(charge.key, now) for charge in ask.charges]
+        held = [len(self._holders.get(hold.key, ())) for hold in ask.holds]
+        after = [have + charge.cost for charge, have in zip(ask.charges, left, strict=True)]
+        fits = all(
+            not charge.cost or then <= charge.window + TOLERANCE
+            for charge, then in zip(ask.charges, after, strict=True)
+        )
+        if not (fits and all(count < hold.limit for hold, count in zip(ask.holds, held, strict=True))):
+            return Answer(False, left, held)
+        for charge, then in zip(ask.charges, after, strict=True):
+            self._keep(charge.key, then, now)
+        for hold in ask.holds:
+            self.hold(hold.key, ask.id)
+        return Answer(True, after, held)
+
+    def _left(self, key: str, now: float) -> float:
+        left, at = self._buckets.get(key, (0.0, now))
+        return max(0.0, left - (now - at))
+
+    def _keep(self, key: str, left: float, now: float) -> None:
+        if left <= 0:
+            self._buckets.pop(key, None)
+            return
+        self._buckets[key] = left, now
+        if len(self._buckets) > self._sweep_at:  # full ones are the same as none
+            self._buckets = {each: kept for each, kept in self._buckets.items() if self._left(each, now) > 0}
+            self._sweep_at = max(1024, 2 * len(self._buckets))

@@ -1,0 +1,171 @@
+"""The contract for limits of keys and projects: `admit` a request by all of them at once, settle what it used.
+
+    ticket = await rates.admit(who, Amount(1, 250, 1), Slot.RESPONSE)    raises `RateLimited`
+    …                                                                    the response runs
+    ticket.settle(Amount(1, 250, 87))                                    once, at its end; returns at once
+
+Input tokens are never given back: a request counts, also where it fails, as it does at OpenAI. How buckets and slots
+work is told in `ledger`.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from itertools import count
+from uuid import uuid4
+
+from responses_app.limits.ledger import Answer, Ask, Charge, Hold, Job
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.rate_limits import (
+    NOTHING,
+    Amount,
+    Limited,
+    Line,
+    Places,
+    Rate,
+    RateLimited,
+    Slot,
+    as_event,
+    line_of,
+    places_taken,
+    rate_reached,
+    tightest,
+)
+
+logger = logging.getLogger("respsite.limits")
+
+MAX_HEARD = 20_000  # buckets of which a worker remembers what it heard last
+
+
+class Ticket:
+    """The right of a request to run. Whoever gets one settles it once; a second time does nothing."""
+
+    __slots__ = ("_rates", "_taken", "id", "places", "reserved", "who")
+
+    def __init__(
+        self,
+        rates: "BaseRates | None",
+        who: Sequence[Limited],
+        reserved: Amount,
+        taken: Sequence[tuple[Rate, int]],
+        places: Sequence[Places],
+        id: str,
+    ) -> None:
+        self._rates = rates
+        self._taken = taken  # how much of each limit
+        self.who = who
+        self.reserved = reserved
+        self.places = places
+        self.id = id
+
+    def settle(self, used: Amount = NOTHING) -> None:
+        """Count what was really used, and give the slots back."""
+        rates, self._rates = self._rates, None
+        if rates is None:
+            return
+        reserved = self.reserved
+        used = Amount(reserved.requests, max(used.input_tokens, reserved.input_tokens), used.output_tokens)
+        job = Job(release=[(places.key, self.id) for places in self.places])
+        for rate, taken in self._taken:
+            more = rate.needed(used) - taken
+            if more:
+                job.settle[rate.key] = more * rate.each
+        if not job.is_empty:
+            rates.post(job)
+
+    def lines(self) -> list[JsonObject]:
+        """Return what its client is told of its limits now, as far as this worker knows."""
+        return as_event(self._rates.heard(self.who)) if self._rates is not None else []
+
+
+FREE = Ticket(None, (), NOTHING, (), (), "")
+
+
+class BaseRates(ABC):
+    """One object serves one worker: `start()` once, then all else from the loop that started it, then `aclose()`."""
+
+    def __init__(self) -> None:
+        self._heard: OrderedDict[str, tuple[float, float]] = OrderedDict()  # left, and the loop's time then
+        self._worker = uuid4().hex[:16]
+        self._numbers = count(1)
+
+    @property
+    def degraded(self) -> str | None:
+        """Say in one sentence for the operator why limits are not global at present; None when they are."""
+        return None
+
+    async def start(self) -> None:  # noqa: B027 (nothing to do is right for a ledger in memory)
+        """Make it ready."""
+
+    async def aclose(self) -> None:  # noqa: B027
+        """Give back what is held."""
+
+    async def admit(self, who: Sequence[Limited], amount: Amount, slot: Slot | None) -> Ticket:
+        """Take what a request needs from all limits of `who`, or nothing. Raises `RateLimited`.
+
+        Cancelled, it has taken no slot.
+        """
+        taken = [(rate, rate.to_take(amount)) for owner in who for rate in owner.rates]
+        places = [each for owner in who if (each := owner.places(slot)) is not None]
+        if not taken and not places:
+            return FREE
+        for rate, needed in taken:
+            if needed > rate.limit:
+                raise rate_reached(rate, needed, 0.0)
+        charges = [Charge(rate.key, needed * rate.each, rate.window) for rate, needed in taken]
+        id = f"{self._worker}:{next(self._numbers)}"
+        answer = await self._ask(Ask(charges, [Hold(each.key, each.limit) for each in places], id))
+        self._hear((rate for rate, _ in taken), answer.left)
+        if not answer.granted:
+            raise _longest(taken, places, answer)
+        return Ticket(self, who, amount, taken, places, id)
+
+    async def lines(self, who: Sequence[Limited], *, since: float) -> list[Line]:
+        """Return what clients are told of their limits, heard at the loop's time `since` or later."""
+        rates = [rate for owner in who for rate in owner.rates]
+        if any(self._heard.get(rate.key, _NEVER)[1] < since for rate in rates):
+            answer = await self._ask(Ask([Charge(rate.key, 0.0, rate.window) for rate in rates]))
+            self._hear(rates, answer.left)
+        return self.heard(who)
+
+    def heard(self, who: Sequence[Limited]) -> list[Line]:
+        """Return the same as this worker heard it last."""
+        now = asyncio.get_running_loop().time()
+        lines = []
+        for owner in who:
+            for rate in owner.rates:
+                left, at = self._heard.get(rate.key, (0.0, now))
+                lines.append(line_of(rate, max(0.0, left - (now - at) * 1000)))
+        return tightest(lines)
+
+    @abstractmethod
+    def post(self, job: Job) -> None:
+        """Settle and release what a job has, soon; return at once and never raise. It has no asks."""
+
+    @abstractmethod
+    async def _ask(self, ask: Ask) -> Answer:
+        """Return what came of an ask; where this is cancelled, its slots are given back."""
+
+    def _hear(self, rates: Iterable[Rate], left: Sequence[float]) -> None:
+        now = asyncio.get_running_loop().time()
+        for rate, each in zip(rates, left, strict=True):
+            self._heard[rate.key] = each, now
+            self._heard.move_to_end(rate.key)
+        while len(self._heard) > MAX_HEARD:
+            self._heard.popitem(last=False)
+
+
+_NEVER = (0.0, float("-inf"))
+
+
+def _longest(taken: Sequence[tuple[Rate, int]], places: Sequence[Places], answer: Answer) -> RateLimited:
+    """Return the refusal that takes longest to wait for."""
+    reached = [
+        rate_reached(rate, needed, left)
+        for (rate, needed), left in zip(taken, answer.left, strict=True)
+        if needed and left + needed * rate.each > rate.window
+    ]
+    reached += [places_taken(each, held) for each, held in zip(places, answer.held, strict=True) if held >= each.limit]
+    return max(reached, key=lambda error: error.retry_after or 0)

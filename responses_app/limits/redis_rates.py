@@ -1,0 +1,328 @@
+"""Limits of keys and projects that all workers share through Redis. What is counted, and how, is told in `ledger`.
+
+    {prefix}:requests_per_minute:key:ID      STRING  "left at", in milliseconds of Redis' clock; gone once it is full
+    {prefix}:concurrent_responses:key:ID     ZSET    holder -> end of its lease, in milliseconds of Redis' clock
+
+The braces are literal: they keep all keys in one cluster slot. Why it holds:
+
+- One task, the clerk, makes all calls, one at a time, each of them one script. Everything asked for during a call goes
+  into the next one: requests that come together share a round trip. What was used is settled with the next requests, or
+  `SETTLE_SECONDS` later. So a worker's settlements are never overtaken by its own later requests.
+- An ask is atomic over all its limits. No clock of a worker counts.
+- A slot is a lease of its own: to grant, renew or drop it twice changes nothing. A call that timed out and reaches
+  Redis all the same leaves a slot that nobody renews, and it ends by itself; so do those of a killed worker.
+- A slot that its worker holds is real and is renewed whatever the limit says: after a stall of the worker, or a flush
+  of Redis, all it holds is counted again at its next heartbeat. More may be held than the limit by then; nothing is
+  granted until that has drained.
+- A clock of Redis that is set back costs nothing: a bucket's time is never counted backwards, and leases that end later
+  than any could are dropped until they are renewed.
+- Without Redis each worker counts in its own memory, says so once and in `degraded`, and tries again at each heartbeat.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+
+from responses_app.limits.ledger import TOLERANCE, Answer, Ask, Job, MemoryLedger
+from responses_app.limits.rates import BaseRates
+
+logger = logging.getLogger("respsite.limits")
+
+REDIS_FAILURES = (RedisError, OSError)  # a late reply raises the built-in TimeoutError, which is an OSError
+SETTLE_SECONDS = 0.01
+MAX_ASKS = 500  # in one call: Redis does nothing else meanwhile
+
+# KEYS: all of the job. ARGV: the job as JSON; it names a key by its place in KEYS. Gives the answers as JSON.
+SCRIPT = (
+    """
+local job = cjson.decode(ARGV[1])
+local now = job.now
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local ends = string.format('%.0f', now + job.lease)
+
+local function keep(key, left)
+  if left <= 0 then redis.call('DEL', key)
+  else redis.call('SET', key, string.format('%.6f %.0f', left, now), 'PX', math.ceil(left)) end
+end
+
+local function left_of(key)
+  local kept = redis.call('GET', key)
+  if not kept then return 0 end
+  local left, at = string.match(kept, '^(%S+) (%S+)$')
+  left, at = tonumber(left), tonumber(at)
+  if at > now then keep(key, left) end  -- the clock was set back
+  return math.max(0, left - math.max(0, now - at))
+end
+
+local function held_of(key)
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
+  redis.call('ZREMRANGEBYSCORE', key, '(' .. ends, '+inf')
+  return redis.call('ZCARD', key)
+end
+
+local function hold(key, id)
+  redis.call('ZADD', key, ends, id)
+  redis.call('PEXPIRE', key, job.lease)
+end
+
+for _, each in ipairs(job.settle) do keep(KEYS[each[1]], left_of(KEYS[each[1]]) + each[2]) end
+for _, each in ipairs(job.release) do redis.call('ZREM', KEYS[each[1]], each[2]) end
+for _, each in ipairs(job.renew) do
+  for _, id in ipairs(each[2]) do hold(KEYS[each[1]], id) end
+end
+
+local answers = {}
+for number, ask in ipairs(job.asks) do
+  local left, held, granted = {}, {}, true
+  for i, charge in ipairs(ask[1]) do
+    left[i] = left_of(KEYS[charge[1]])
+    if charge[2] ~= 0 and left[i] + charge[2] > charge[3] + TOLERANCE then granted = false end
+  end
+  for i, place in ipairs(ask[2]) do
+    held[i] = held_of(KEYS[place[1]])
+    if held[i] >= place[2] then granted = false end
+  end
+  if granted then
+    for i, charge in ipairs(ask[1]) do
+      left[i] = left[i] + charge[2]
+      if charge[2] ~= 0 then keep(KEYS[charge[1]], left[i]) end
+    end
+    for _, place in ipairs(ask[2]) do hold(KEYS[place[1]], ask[3]) end
+  end
+  answers[number] = {granted, left, held}
+end
+return cjson.encode(answers)
+"""
+).replace("TOLERANCE", str(TOLERANCE))
+
+_DIGEST = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # how Redis calls it
+_Asked = tuple[Ask, "asyncio.Future[Answer]"]
+
+
+class RedisRates(BaseRates):
+    """Share limits among all workers that use the same Redis and `prefix`.
+
+    `connect` makes the client, which this object then owns and closes. It should set `socket_timeout=None`, since each
+    call here is bounded by `timeout_seconds`. The slots of a killed worker are free again `lease_seconds` after it last
+    renewed them. `now` takes the place of Redis' clock, in milliseconds.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Redis],
+        *,
+        prefix: str = "respsite:rates",
+        lease_seconds: float = 12.0,
+        heartbeat_seconds: float = 4.0,
+        timeout_seconds: float = 1.0,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        super().__init__()
+        if min(heartbeat_seconds, timeout_seconds) <= 0 or lease_seconds < 2 * heartbeat_seconds:
+            raise ValueError("Times are positive, and a lease lasts at least two heartbeats.")
+        self._connect = connect
+        self._prefix = f"{{{prefix}}}:"
+        self._lease = round(lease_seconds * 1000)
+        self._heartbeat_seconds = heartbeat_seconds
+        self._timeout_seconds = timeout_seconds
+        self._now = now
+        self._client: Redis | None = None
+        self._own = MemoryLedger()  # all that this worker holds; and its buckets, while Redis is away
+        self._waiting: list[_Asked] = []
+        self._job = Job()  # what is to be settled
+        self._wake = asyncio.Event()
+        self._settling: asyncio.TimerHandle | None = None
+        self._clerk: asyncio.Task[None] | None = None
+        self._is_closing = False
+        self._degraded: str | None = None
+
+    @property
+    def degraded(self) -> str | None:
+        return self._degraded
+
+    async def start(self) -> None:
+        """Connect and start the clerk; where Redis is away, start `degraded`."""
+        self._client = self._connect()
+        self._client.set_retry(Retry(NoBackoff(), 1))  # hides a connection that broke while it was idle
+        await self._call(renews=True)
+        self._clerk = asyncio.create_task(self._work(), name="clerk of limits")
+
+    async def aclose(self) -> None:
+        """Settle what is left, give back what this worker holds, and close the client, within two timeouts."""
+        client = self._client
+        if client is None or self._is_closing:
+            return
+        self._is_closing = True
+        self._wake.set()
+        if self._clerk is not None:
+            await asyncio.wait([self._clerk])
+        if self._settling is not None:
+            self._settling.cancel()
+        try:
+            self._job.release += [(key, id) for key, ids in self._own.holders.items() for id in ids]
+            if not self._job.is_empty and self._degraded is None:
+                await self._call()
+        finally:
+            await client.aclose()
+
+    def post(self, job: Job) -> None:
+        if self._degraded is not None:
+            self._own.do(job, self._own_now())
+            return
+        for key, id in job.release:
+            self._own.release(key, id)
+        self._job.release += job.release
+        for key, cost in job.settle.items():
+            self._job.settle[key] = self._job.settle.get(key, 0.0) + cost
+        if self._settling is None:
+            self._settling = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settle)
+
+    def _settle(self) -> None:
+        self._settling = None
+        self._wake.set()
+
+    async def _ask(self, ask: Ask) -> Answer:
+        if self._degraded is not None or self._is_closing:
+            return self._own.do(Job(asks=[ask]), self._own_now())[0]
+        asked: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((ask, asked))
+        self._wake.set()
+        try:
+            return await asked
+        except asyncio.CancelledError:
+            # It may have been granted in the very turn of the loop in which the caller was cancelled.
+            if not asked.cancelled() and asked.result().granted:
+                self.post(_given_back(ask))
+            raise
+
+    async def _work(self) -> None:
+        """Call Redis when there is something to say, and at each heartbeat."""
+        loop = asyncio.get_running_loop()
+        beat = loop.time() + self._heartbeat_seconds
+        while not self._is_closing:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(beat):
+                    await self._wake.wait()
+            self._wake.clear()
+            renews = loop.time() >= beat
+            if renews:
+                beat = loop.time() + self._heartbeat_seconds
+            if renews or self._waiting or not self._job.is_empty:
+                await self._call(renews=renews)
+        self._answer_here(self._waiting)
+
+    async def _call(self, *, renews: bool = False) -> None:
+        """Say what there is to say, and answer those who asked."""
+        asked, self._waiting = self._waiting[:MAX_ASKS], self._waiting[MAX_ASKS:]
+        if self._waiting:
+            self._wake.set()
+        job, self._job = self._job, Job()
+        job.asks = [ask for ask, answer in asked if not answer.done()]
+        asked = [each for each in asked if not each[1].done()]
+        was_away = self._degraded is not None
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                answers = await self._say(job, renews=renews)
+        except REDIS_FAILURES as error:
+            self._went_away(error)
+        except Exception as error:
+            logger.exception("limits could not be counted in Redis, in an unforeseen way")
+            self._went_away(error)
+        else:
+            self._came_back(was_away)
+            self._give(asked, answers)
+            return
+        job.asks = []
+        self._own.do(job, self._own_now())
+        waiting, self._waiting = self._waiting, []
+        self._answer_here([*asked, *waiting])
+
+    async def _say(self, job: Job, *, renews: bool) -> list[Answer]:
+        client = self._client
+        assert client is not None, "it was started"
+        keys: dict[str, int] = {}
+
+        def place(key: str) -> int:
+            return keys.setdefault(key, len(keys) + 1)
+
+        said: dict[str, Any] = {
+            "lease": self._lease,
+            "settle": [(place(key), cost) for key, cost in job.settle.items()],
+            "release": [(place(key), id) for key, id in job.release],
+            "renew": [(place(key), list(ids)) for key, ids in self._own.holders.items()] if renews else [],
+            "asks": [
+                (
+                    [(place(charge.key), charge.cost, charge.window) for charge in ask.charges],
+                    [(place(hold.key), hold.limit) for hold in ask.holds],
+                    ask.id,
+                )
+                for ask in job.asks
+            ],
+        }
+        if self._now is not None:
+            said["now"] = self._now()
+        names = [self._prefix + key for key in keys]
+        try:
+            reply: Any = await client.evalsha(_DIGEST, len(names), *names, orjson.dumps(said))
+        except NoScriptError:  # it is new there, was started again, or flushed
+            reply = await client.eval(SCRIPT, len(names), *names, orjson.dumps(said))
+        # cjson writes an empty table as an object
+        return [Answer(granted, list(left), list(held)) for granted, left, held in orjson.loads(reply)]
+
+    def _give(self, asked: list[_Asked], answers: list[Answer]) -> None:
+        for (ask, waiting), answer in zip(asked, answers, strict=True):
+            if answer.granted:
+                for hold in ask.holds:
+                    self._own.hold(hold.key, ask.id)
+            if not waiting.done():
+                waiting.set_result(answer)
+            elif answer.granted:  # whoever asked has left meanwhile
+                self.post(_given_back(ask))
+
+    def _answer_here(self, asked: list[_Asked]) -> None:
+        """Answer by this worker's own count."""
+        for ask, waiting in asked:
+            if not waiting.done():
+                waiting.set_result(self._own.do(Job(asks=[ask]), self._own_now())[0])
+
+    def _own_now(self) -> float:
+        return self._now() if self._now is not None else asyncio.get_running_loop().time() * 1000
+
+    def _went_away(self, error: Exception) -> None:
+        """Note that Redis is away; log it the first time only. The sentence is public, so it names no address."""
+        if self._degraded is None:
+            logger.warning(
+                "Redis is away (%s: %s): until it is back, each worker counts limits of keys and projects by itself",
+                type(error).__name__,
+                error,
+            )
+        self._degraded = (
+            f"Limits of keys and projects cannot use Redis ({type(error).__name__}): until it is back, each worker "
+            "counts them by itself."
+        )
+
+    def _came_back(self, was_away: bool) -> None:
+        self._degraded = None
+        if was_away:
+            self._own.forget_buckets()
+            logger.info("Redis is back: limits of keys and projects are counted by all workers together again")
+
+
+def _given_back(ask: Ask) -> Job:
+    """Return what undoes an ask that was granted."""
+    return Job(
+        settle={charge.key: -charge.cost for charge in ask.charges if charge.cost},
+        release=[(hold.key, ask.id) for hold in ask.holds],
+    )

@@ -1,0 +1,100 @@
+"""`manage.py create_key`: make an API key and print it, this once."""
+
+import re
+from argparse import ArgumentTypeError
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.core.management import BaseCommand, CommandParser
+from django.db import DatabaseError
+
+from responses_app.management.failures import database_failed
+from responses_app.models import ID_LENGTH
+from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in, unknown_scopes
+from responses_app.protocol.rate_limits import LIMITS
+from responses_app.stores.database.api_keys import create_key
+
+_PERIODS = {"h": "hours", "d": "days", "w": "weeks"}
+
+
+class Command(BaseCommand):
+    """The key goes to standard output, what there is to say about it to standard error."""
+
+    help = "Make an API key of a project, and print it. It is shown this once: what is kept is a digest."
+    requires_system_checks = ()  # they are about serving
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take what the key is for."""
+        parser.add_argument("--project", type=project_name, default=DEFAULT_PROJECT, help="whose it is")
+        parser.add_argument("--name", type=key_name, default="", help="what people call it")
+        parser.add_argument("--expires", type=moment, metavar="WHEN", help="12h, 30d, 8w, or a date: 2027-06-30")
+        parser.add_argument(
+            "--scopes", type=scopes, default=[], metavar="A,B", help=f"all it may do, of {', '.join(SCOPES)}"
+        )
+        parser.add_argument("--models", type=names_in, default=[], metavar="A,B", help="all models it may use")
+        for limit in LIMITS:
+            parser.add_argument(f"--{limit.replace('_', '-')}", type=number, metavar="N", help="at most so many")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Make it."""
+        try:
+            secret, row = create_key(
+                options["project"],
+                name=options["name"],
+                scopes=options["scopes"],
+                allowed_models=options["models"],
+                expires_at=options["expires"],
+                **{limit: options[limit] for limit in LIMITS},
+            )
+        except DatabaseError as error:
+            raise database_failed(error) from None
+        self.stdout.write(secret)
+        until = f", until {row.expires_at:%Y-%m-%d %H:%M} UTC" if row.expires_at else ""
+        self.stderr.write(f"{row.pk} of project {row.project_id}{until}. Keep it: it is not shown again.")
+
+
+def project_name(text: str) -> str:
+    """Read a project's name. Raises `ArgumentTypeError`."""
+    if len(text) > ID_LENGTH or not re.fullmatch(PROJECT_NAME, text):
+        raise ArgumentTypeError(f"letters, digits, '.', '_' and '-', at most {ID_LENGTH}")
+    return text
+
+
+def key_name(text: str) -> str:
+    """Read a key's name. Raises `ArgumentTypeError`."""
+    if len(text) > 100 or not text.isprintable():
+        raise ArgumentTypeError("at most 100 printable characters")
+    return text
+
+
+def moment(text: str) -> datetime:
+    """Read a time in the future: so many hours, days or weeks from now, or a date. Raises `ArgumentTypeError`."""
+    wanted = "a time in the future: 12h, 30d, 8w, or a date, 2027-06-30"
+    if match := re.fullmatch(r"(\d{1,5})([hdw])", text):
+        number, period = match.groups()
+        at = datetime.now(UTC) + timedelta(**{_PERIODS[period]: int(number)})
+    else:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            raise ArgumentTypeError(wanted) from None
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    if at <= datetime.now(UTC):
+        raise ArgumentTypeError(wanted)
+    return at
+
+
+def scopes(text: str) -> list[str]:
+    """Read scopes. Raises `ArgumentTypeError` for what is not one."""
+    named = names_in(text)
+    unknown = unknown_scopes(named)
+    if unknown:
+        raise ArgumentTypeError(f"{unknown[0]} is not a scope: take some of {', '.join(SCOPES)}")
+    return named
+
+
+def number(text: str) -> int:
+    """Read a limit. Raises `ArgumentTypeError`."""
+    if not text.isdecimal() or not 0 < int(text) < 2**31:
+        raise ArgumentTypeError("a whole number of at least 1")
+    return int(text)

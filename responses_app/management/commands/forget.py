@@ -1,0 +1,106 @@
+"""`manage.py forget`: erase what is kept of a project, or of what one API key asked for, and show that it is gone."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.core.management import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from responses_app.management.failures import database_failed
+from responses_app.models import ApiKey
+from responses_app.relay import Relay
+from responses_app.stores.database.api_keys import revoke_keys
+from responses_app.stores.database.erasure import Subject, count, erase, lines
+
+ELSEWHERE = (
+    "Backups of the database, and what clients were given sealed, are not reached: the former hold what was there when "
+    "they were made, the latter opens as long as its REASONING_ENCRYPTION_KEYS are kept."
+)
+
+
+class Command(BaseCommand):
+    """Exports first if that is wanted, then revokes, erases and counts what is left."""
+
+    help = "Erase what is kept of a project, or of what one API key asked for."
+    requires_system_checks = ()  # they are about serving
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take whose."""
+        whose = parser.add_mutually_exclusive_group(required=True)
+        whose.add_argument("--project", help="everything of this project, its keys too")
+        whose.add_argument(
+            "--key", metavar="ID", help="the responses that were asked for with this key (see list_keys)"
+        )
+        parser.add_argument("--export", type=Path, metavar="FILE", help="first write it there, as JSON lines")
+        parser.add_argument("--dry-run", action="store_true", help="say what there is, and erase nothing")
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Do so."""
+        try:
+            self._handle(options)
+        except DatabaseError as error:
+            raise database_failed(error) from None
+
+    def _handle(self, options: Mapping[str, Any]) -> None:
+        subject = _subject(options)
+        found = count(subject)
+        self._tell("There are", found)
+        if options["export"]:
+            self._export(subject, options["export"])
+        if options["dry_run"]:
+            return
+        if not any(found.values()):
+            self.stdout.write("There is nothing to erase.")
+            return
+        if not options["yes"] and not self._is_sure(subject):
+            raise CommandError("Nothing was erased.")
+        keys = ApiKey.objects.filter(project_id=subject.project)
+        keys = keys.filter(pk=subject.key_id) if subject.key_id else keys
+        revoke_keys(keys.values_list("pk", flat=True))
+        relay, gone = Relay(), 0
+        for ids in erase(subject):
+            async_to_sync(relay.ask_to_forget)(ids)  # does nothing where there is no way to them
+            gone += len(ids)
+            self.stdout.write(f"… {gone:,} responses")
+        left = count(subject)
+        self._tell("Left are", left)
+        if any(left.values()):
+            raise CommandError("Something came in meanwhile: run this once more.")
+        self.stdout.write(f"Erased. {ELSEWHERE}")
+
+    def _export(self, subject: Subject, file: Path) -> None:
+        try:
+            with open(file, "x", encoding="utf-8", opener=_for_its_owner) as opened:
+                written = sum(1 for line in lines(subject) if opened.write(f"{line}\n"))
+        except FileExistsError:
+            raise CommandError(f"{file} is there already: name another file.") from None
+        except OSError as error:
+            raise CommandError(f"{file} cannot be written ({error.strerror}). Nothing was erased.") from None
+        self.stdout.write(f"Wrote {written:,} lines to {file}.")
+
+    def _is_sure(self, subject: Subject) -> bool:
+        if not sys.stdin.isatty():
+            return False
+        wanted = subject.key_id or subject.project
+        return input(f"Type {wanted} to erase all of it for good: ").strip() == wanted
+
+    def _tell(self, start: str, counted: Mapping[str, int]) -> None:
+        self.stdout.write(f"{start} {', '.join(f'{number:,} {kind}' for kind, number in counted.items())}.")
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _subject(options: Mapping[str, Any]) -> Subject:
+    if options["project"] is not None:
+        return Subject(project=options["project"])
+    key = ApiKey.objects.filter(pk=options["key"]).first()
+    if key is None:
+        raise CommandError(f"There is no key {options['key'][:80]}. `manage.py list_keys` shows those there are.")
+    return Subject(project=key.project_id, key_id=key.pk)

@@ -1,0 +1,36 @@
+"""`manage.py list_keys`: which API keys there are."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.core.management import BaseCommand, CommandParser
+from django.db import DatabaseError
+
+from responses_app.management.failures import database_failed
+from responses_app.models import ApiKey
+
+MAX_LISTED = 10_000
+
+
+class Command(BaseCommand):
+    """A line a key, the newest last."""
+
+    help = "List the API keys, a line each: id, beginning, project, state, last use, name."
+    requires_system_checks = ()  # they are about serving
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take whose."""
+        parser.add_argument("--project", help="those of this project alone")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """List them."""
+        keys = ApiKey.objects.order_by("created_at")
+        if options["project"]:
+            keys = keys.filter(project=options["project"])
+        try:
+            for row in keys[:MAX_LISTED]:
+                used = f"{row.last_used_at:%Y-%m-%d %H:%M}" if row.last_used_at else "never used"
+                state = row.state(datetime.now(UTC))
+                self.stdout.write("\t".join([row.pk, f"{row.prefix}…", row.project_id, state, used, row.name]))
+        except DatabaseError as error:
+            raise database_failed(error) from None

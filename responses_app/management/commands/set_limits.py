@@ -1,0 +1,63 @@
+"""`manage.py set_limits`: how much a key, or a project with all its keys together, may ask for."""
+
+from argparse import ArgumentTypeError
+from typing import Any
+
+from django.core.management import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from responses_app.management.commands.create_key import number
+from responses_app.management.failures import database_failed
+from responses_app.management.keys import key_named
+from responses_app.models import ApiKey, Project
+from responses_app.protocol.rate_limits import LIMITS
+
+_NONE = "none"
+
+
+class Command(BaseCommand):
+    """Changes those limits that are given; `none` ends one. Then it prints all there are."""
+
+    help = "Change the limits of a key or a project: they hold within 2 s. Without any, print them."
+    requires_system_checks = ()  # they are about serving
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take whose limits, and which."""
+        whose = parser.add_mutually_exclusive_group(required=True)
+        whose.add_argument("--project", metavar="NAME", help="all keys of this project together")
+        whose.add_argument("--key", metavar="KEY", help="its id, its beginning as shown, or the key itself")
+        for limit in LIMITS:
+            flag = f"--{limit.replace('_', '-')}"
+            parser.add_argument(flag, type=number_or_none, metavar="N", help="at most so many, or none for no limit")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Change them."""
+        given = {limit: options[limit] for limit in LIMITS if options[limit] is not None}
+        try:
+            row = _project(options["project"]) if options["project"] else key_named(options["key"])
+            for limit, value in given.items():
+                setattr(row, limit, None if value == _NONE else value)
+            if given:
+                row.save(update_fields=list(given))
+        except DatabaseError as error:
+            raise database_failed(error) from None
+        for limit in LIMITS:
+            value = getattr(row, limit)
+            self.stdout.write(f"{limit.replace('_', ' ')}: {'no limit' if value is None else value}")
+
+
+def _project(name: str) -> Project | ApiKey:
+    row = Project.objects.filter(pk=name).first()
+    if row is None:
+        raise CommandError(f"There is no project {name[:64]}. `manage.py list_keys` shows those that have keys.")
+    return row
+
+
+def number_or_none(text: str) -> int | str:
+    """Read a limit, or `none`. Raises `ArgumentTypeError`."""
+    if text == _NONE:
+        return text
+    try:
+        return number(text)
+    except ArgumentTypeError as wanted:
+        raise ArgumentTypeError(f"{wanted}, or {_NONE}") from None

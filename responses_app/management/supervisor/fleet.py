@@ -1,0 +1,230 @@
+"""`Fleet`: which worker is to be started or stopped now. Pure: time is an argument, and what is to be done comes out.
+
+A worker is STARTING, then SERVING, then LEAVING, then gone. `size` of them, started or serving, are wanted. A worker
+can be marked: it is to be replaced, by a newer version or since it has grown too large. Then it goes like this:
+
+    fewer than `size` are here            start one
+    `size` are here, one is marked        start one more, unless one is starting already
+    more than `size` are here and serve   stop the oldest that is marked
+
+So while workers are replaced there is one more than wanted, never one fewer, and the next one is not begun before the
+one before it serves. Those that are leaving count no more: they may take as long as their responses do. A replacement
+that ends before it serves takes all marks away, as the next one would do no better: the old ones go on.
+
+A worker that dies is replaced at once. Where one dies before it has served for `steady_seconds`, again and again, each
+further start waits twice as long as the last. Where none serves, and `patience` more starts than workers have failed in
+a row, there is no point in going on.
+"""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+class State(enum.Enum):
+    """What a worker does."""
+
+    STARTING = enum.auto()
+    SERVING = enum.auto()
+    LEAVING = enum.auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long things may take, in seconds."""
+
+    start_seconds: float = 120.0  # a worker that does not serve by then is ended, if others do
+    leave_seconds: float = 60.0  # a worker that has not ended by then is killed
+    steady_seconds: float = 10.0
+    first_pause: float = 0.5
+    longest_pause: float = 30.0
+    grown_seconds: float = 60.0  # a worker has to serve this long before it can be found too large
+    patience: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a worker. It accepts connections at once where nobody else does, else when it is ready."""
+
+    number: int
+    at_once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Tell a worker to stop; it lets what runs end."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End a worker that does not end by itself."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """No worker can be started."""
+
+
+Action = Start | Stop | Kill | GiveUp
+
+
+@dataclass(slots=True)
+class _Worker:
+    number: int
+    since: float  # when its state began
+    state: State = State.STARTING
+    marked: bool = False
+    killed: bool = False
+
+
+@dataclass(slots=True)
+class Fleet:
+    """`size` workers. Say what happened, then ask `decide` what is to be done, at the latest at `due`."""
+
+    size: int
+    pace: Pace = field(default_factory=Pace)
+    failures: int = 0  # workers in a row that did not come to serve for long
+    stopping: bool = False
+    rolled_back: bool = False  # the last replacement did not come to serve
+    _workers: dict[int, _Worker] = field(default_factory=dict)  # by number, so by age
+    _next_number: int = 1
+    _not_before: float = 0.0  # of the next start
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    @property
+    def serving(self) -> list[int]:
+        """The workers that serve."""
+        return [worker.number for worker in self._in(State.SERVING)]
+
+    @property
+    def marked(self) -> list[int]:
+        """The workers that are to be replaced."""
+        return [worker.number for worker in self._here() if worker.marked]
+
+    # What happened.
+
+    def ready(self, number: int, now: float) -> None:
+        """A worker serves."""
+        worker = self._workers.get(number)
+        if worker is not None and worker.state is State.STARTING:
+            worker.state, worker.since = State.SERVING, now
+
+    def ended(self, number: int, now: float) -> bool:
+        """A worker's process is gone; return whether that was expected."""
+        worker = self._workers.pop(number)
+        if worker.state is State.LEAVING:
+            return True
+        served = now - worker.since if worker.state is State.SERVING else 0.0
+        if served >= self.pace.steady_seconds:
+            self.failures = 0
+            return False
+        self.failures += 1
+        if self.failures > 1:
+            pause = self.pace.first_pause * 2 ** min(self.failures - 2, 16)
+            self._not_before = now + min(self.pace.longest_pause, pause)
+        if worker.state is State.STARTING and self.marked:
+            self._roll_back()
+        return False
+
+    def replace_all(self) -> None:
+        """All that are here now are to be replaced, one after the other."""
+        self.rolled_back = False
+        for worker in self._here():
+            worker.marked = True
+
+    def grown(self, number: int, now: float) -> bool:
+        """A worker is too large; return whether it is to be replaced for that."""
+        worker = self._workers.get(number)
+        if worker is None or worker.state is not State.SERVING or worker.marked or self.stopping:
+            return False
+        if now - worker.since < self.pace.grown_seconds or now < self._not_before:
+            return False
+        worker.marked = True
+        return True
+
+    def stop(self) -> None:
+        """All are to stop, and none is to be started."""
+        self.stopping = True
+
+    # What is to be done.
+
+    def decide(self, now: float) -> list[Action]:
+        """Return what is to be done now; it counts as begun."""
+        if self._is_steady(now):
+            self.failures = 0
+        return [*self._kill_overdue(now), *(self._stop_all(now) if self.stopping else self._keep_up(now))]
+
+    def due(self) -> float | None:
+        """Return when to ask again if nothing happens until then."""
+        times = [worker.since + self.pace.leave_seconds for worker in self._in(State.LEAVING) if not worker.killed]
+        if self.serving:
+            starting = (worker for worker in self._in(State.STARTING) if not worker.killed)
+            times += [worker.since + self.pace.start_seconds for worker in starting]
+        if not self.stopping and self._lacks_one():
+            times.append(self._not_before)
+        return min(times, default=None)
+
+    def _keep_up(self, now: float) -> Iterator[Action]:
+        if not self.serving and self.failures >= self.size + self.pace.patience:
+            self.stopping = True
+            yield GiveUp()
+            yield from self._stop_all(now)
+            return
+        marked = [worker for worker in self._here() if worker.marked]
+        surplus = len(self.serving) - self.size
+        for worker in marked[: max(0, surplus)]:
+            yield self._let_go(worker, now)
+        while self._lacks_one() and now >= self._not_before:
+            worker = _Worker(self._next_number, now)
+            yield Start(worker.number, at_once=not self.serving)
+            self._workers[worker.number] = worker
+            self._next_number += 1
+
+    def _lacks_one(self) -> bool:
+        """Whether one more is to be started."""
+        here = len(list(self._here()))
+        return here < self.size or (here == self.size and bool(self.marked) and not self._in(State.STARTING))
+
+    def _stop_all(self, now: float) -> Iterator[Action]:
+        for worker in list(self._here()):
+            yield self._let_go(worker, now)
+
+    def _let_go(self, worker: _Worker, now: float) -> Stop:
+        worker.state, worker.since = State.LEAVING, now
+        return Stop(worker.number)
+
+    def _kill_overdue(self, now: float) -> Iterator[Action]:
+        for worker in self._workers.values():
+            leaves_long = worker.state is State.LEAVING and now >= worker.since + self.pace.leave_seconds
+            starts_long = worker.state is State.STARTING and now >= worker.since + self.pace.start_seconds
+            if not worker.killed and (leaves_long or (starts_long and self.serving)):
+                worker.killed = True
+                yield Kill(worker.number)
+
+    def _roll_back(self) -> None:
+        self.rolled_back = True
+        for worker in self._here():
+            worker.marked = False
+
+    def _is_steady(self, now: float) -> bool:
+        """Whether the newest worker has served for some time."""
+        newest = max(self._here(), key=lambda worker: worker.number, default=None)
+        return (
+            newest is not None
+            and newest.state is State.SERVING
+            and now - newest.since >= self.pace.steady_seconds
+            and len(self.serving) >= self.size
+        )
+
+    def _here(self) -> Iterator[_Worker]:
+        """Yield those that start or serve, the oldest first."""
+        return (worker for worker in self._workers.values() if worker.state is not State.LEAVING)
+
+    def _in(self, state: State) -> list[_Worker]:
+        return [worker for worker in self._workers.values() if worker.state is state]

@@ -1,0 +1,206 @@
+"""`Metrics`: every number that a worker counts, by its name in Prometheus, and the few ways in which it is counted.
+
+Labels are bounded: models that are served, transports, codes of errors; never an id, a key or a project. A response is
+counted once, when it ends. Only the gap between two tokens is measured as they come, by a `TurnMeter`.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from responses_app.observing.numbers import Counter, Family, Gauge, Histogram
+from responses_app.protocol.errors import ApiError
+
+FIRST_TOKEN = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+GAP = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+DURATION = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+LAG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+REFUSED = (401, 403)
+TRANSPORTS = ("json", "sse", "websocket", "background")
+STATUSES = ("completed", "incomplete", "failed", "cancelled")
+F = TypeVar("F", bound=Family)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a response ended. `items` are the types of its calls; times are in seconds, None where nothing was said."""
+
+    transport: str
+    status: str
+    error: str | None
+    input_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    first_token: float | None
+    duration: float
+    calls: Iterable[str]
+    repairs: int
+    unknown_tools: int
+    misfits: int
+    journal_bytes: int
+
+
+class TurnMeter:
+    """Measures the tokens of one generation as they come; those that come at once have no gap."""
+
+    __slots__ = ("_clock", "_gaps", "_last", "_tokens")
+
+    def __init__(self, model: "ModelMeter", clock: Callable[[], float]) -> None:
+        self._gaps, self._tokens = model.gaps, model.output
+        self._clock = clock
+        self._last = 0.0
+
+    def note(self, tokens: int) -> None:
+        """Count tokens that came now."""
+        now = self._clock()
+        if self._last:
+            self._gaps.note(now - self._last)
+        self._last = now
+        self._tokens.value += tokens
+
+
+class ModelMeter:
+    """Counts the responses of one model."""
+
+    def __init__(self, metrics: "Metrics", model: str) -> None:
+        self._metrics = metrics
+        self._model = model
+        self.gaps = metrics.token_gaps.at(model)
+        self.output = metrics.output_tokens.at(model)
+        for transport in TRANSPORTS:
+            for status in STATUSES:  # from 0 on: Prometheus sees no growth in a series that begins
+                metrics.responses.at(model, transport, status)
+
+    def turn(self) -> TurnMeter | None:
+        """Return what measures a generation; None where nobody wants to know."""
+        return TurnMeter(self, time.perf_counter) if self._metrics.enabled else None
+
+    def ended(self, outcome: Outcome) -> None:
+        """Count a response that has ended here."""
+        metrics, model = self._metrics, self._model
+        metrics.responses.count(model, outcome.transport, outcome.status)
+        metrics.durations.note(outcome.duration, model, outcome.transport)
+        if outcome.first_token is not None:
+            metrics.first_tokens.note(outcome.first_token, model, outcome.transport)
+        if outcome.error is not None:
+            metrics.errors.count("response", outcome.error)
+        metrics.input_tokens.count(model, by=outcome.input_tokens)
+        metrics.cached_tokens.count(model, by=outcome.cached_tokens)
+        metrics.reasoning_tokens.count(model, by=outcome.reasoning_tokens)
+        for kind in outcome.calls:
+            metrics.tool_calls.count(model, kind)
+        metrics.repairs.count(model, by=outcome.repairs)
+        metrics.unknown_tools.count(model, by=outcome.unknown_tools)
+        metrics.misfits.count(model, by=outcome.misfits)
+        metrics.journal_bytes.count(by=outcome.journal_bytes)
+
+
+class Metrics:
+    """One per process; another one adds up those of several. `enabled`: whether anybody wants to know."""
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self._families: dict[str, Family] = {}
+        self._declare_responses()
+        self._declare_server()
+        for how in ("continued", "failed"):
+            self.takeovers.at(how)
+        for code in ("invalid_api_key", "missing_scope"):
+            self.auth_failures.at(code)
+
+    def _declare_responses(self) -> None:
+        model, way = ("model",), ("model", "transport")
+        self.responses = self._counter("responses", "Responses that have ended.", *way, "status")
+        self.durations = self._histogram("response_seconds", "From a response's begin to its end.", DURATION, *way)
+        self.first_tokens = self._histogram(
+            "first_token_seconds", "From a response's begin to its first token.", FIRST_TOKEN, *way
+        )
+        self.token_gaps = self._histogram(
+            "token_gap_seconds", "Between tokens of a response; those that come at once have no gap.", GAP, *model
+        )
+        self.input_tokens = self._counter("input_tokens", "Tokens that models read, of responses that ended.", *model)
+        self.cached_tokens = self._counter("cached_tokens", "Those of them that were in the prefix cache.", *model)
+        self.output_tokens = self._counter("output_tokens", "Tokens that models sampled, as they come.", *model)
+        self.reasoning_tokens = self._counter("reasoning_tokens", "Those of them that were no answer.", *model)
+        self.tool_calls = self._counter("tool_calls", "Calls of tools, by the type of their items.", *model, "type")
+        self.repairs = self._counter("parse_repairs", "Malformed items of models, that were read all the same.", *model)
+        self.unknown_tools = self._counter("unknown_tool_calls", "Calls of tools of this server it lacks.", *model)
+        self.misfits = self._counter("misfit_calls", "Calls whose arguments their item cannot hold.", *model)
+        self.journal_bytes = self._counter("journal_bytes", "Bytes of events, and of memory for them.")
+        self.takeovers = self._counter("takeovers", "Responses of other workers that went on, or failed, here.", "how")
+
+    def _declare_server(self) -> None:
+        self.errors = self._counter(
+            "errors",
+            "Errors by their code: answers over HTTP, frames of WebSockets, failed responses.",
+            "where",
+            "code",
+        )
+        self.auth_failures = self._counter("auth_failures", "Requests that no key, or not theirs, let in.", "code")
+        self.answers = self._counter("http_answers", "Answers of the API over HTTP.", "status")
+        self.lag = self._histogram("loop_lag_seconds", "How late the event loop comes to what is due.", LAG)
+        self.cpu_seconds = self._counter("cpu_seconds", "CPU time of the workers.")
+        self.memory = self._gauge("memory_bytes", "Memory that the workers hold.")
+        self.workers = self._gauge("workers", "Workers that live.")
+        self.reaching = self._gauge("workers_reaching", "Those of them that reach what they need.", "service")
+        self.connections = self._gauge("websocket_connections", "WebSockets that are open.")
+        self.lanes = self._gauge("websocket_lanes", "Lanes with a response that runs.")
+        self.waiting_creates = self._gauge("websocket_creates_waiting", "Creates that wait on their connection.")
+        self.in_flight = self._gauge("responses_in_flight", "Responses that run, or wait for that.", "transport")
+        self.background_waiting = self._gauge("background_waiting", "Background responses that wait for a place.")
+        self.engine_waiting = self._gauge("engine_waiting", "Turns of responses that wait for the engine.")
+        self.streams_kept = self._gauge("streams_kept", "Streams in memory, that can be picked up again.")
+        self.streams_kept_bytes = self._gauge("streams_kept_bytes", "Memory of their events.")
+        self.unsaved = self._gauge("unsaved_ends", "Ends of responses that wait for the database.")
+
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return self._known(Counter(f"respsite_{name}", about, labels))
+
+    def _gauge(self, name: str, about: str, *labels: str) -> Gauge:
+        return self._known(Gauge(f"respsite_{name}", about, labels))
+
+    def _histogram(self, name: str, about: str, bounds: tuple[float, ...], *labels: str) -> Histogram:
+        return self._known(Histogram(f"respsite_{name}", about, bounds, labels))
+
+    def _known(self, family: F) -> F:
+        self._families[family.name] = family
+        return family
+
+    @property
+    def families(self) -> Iterable[Family]:
+        """All numbers."""
+        return self._families.values()
+
+    def model(self, name: str) -> ModelMeter:
+        """Return what counts the responses of a model."""
+        return ModelMeter(self, name)
+
+    def error(self, where: str, status: int | None, code: str) -> None:
+        """Count an error that a client was told."""
+        self.errors.count(where, code)
+        if status in REFUSED:
+            self.auth_failures.count(code)
+
+    def turned_away(self, error: ApiError) -> None:
+        """Count an answer over HTTP that is an error, of a request that the API did not see."""
+        self.error("http", error.status, error.code or error.type)
+        self.answers.count(str(error.status))
+
+    def dump(self) -> dict[str, Any]:
+        """Return everything as JSON has it."""
+        return {name: family.dump() for name, family in self._families.items()}
+
+    def add(self, dumped: Mapping[str, Any], *, gauges: bool) -> None:
+        """Add what another worker has counted, and, with `gauges`, what there is with it now.
+
+        What another version counts in another form is left out.
+        """
+        for name, cells in dumped.items():
+            family = self._families.get(name)
+            if family is None or (family.kind == "gauge" and not gauges):
+                continue
+            try:
+                family.add(cells)
+            except (TypeError, ValueError):
+                continue

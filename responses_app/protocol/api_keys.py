@@ -1,0 +1,177 @@
+"""API keys: what they are, what they allow, and the errors of those that do not.
+
+A key is `sk-` and 43 characters, 256 bits that nobody can guess. It is shown once, when it is made. What is kept is its
+SHA-256 digest, and its beginning, by which people tell keys apart. No slow hash is needed, as for passwords: nobody can
+try 2^256 keys.
+
+Everything that is stored belongs to the project of the key it was stored with, and exists for no other project.
+"""
+
+import hashlib
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.rate_limits import Limited
+
+DEFAULT_PROJECT = "default"  # of those who are not asked for a key
+PROJECT_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # what an operator may call a project
+START = "sk-"
+_RANDOM_BYTES = 32
+_PREFIX = len(START) + 6  # characters that are shown; they leave 220 bits to guess
+_MAX_SHOWN = 12
+
+READS_METRICS = "api.metrics.read"  # the whole server's: only a key that is made for this reads them
+# What a key may be made for; one without any scope may do everything else. The other names are OpenAI's.
+SCOPES = (
+    "api.model.read",
+    "api.responses.read",
+    "api.responses.write",
+    "api.conversations.read",
+    "api.conversations.write",
+    READS_METRICS,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """A key as it is kept. `expires_at` is in Unix seconds, None for never; no `scopes` or `models` mean all.
+
+    `limited` are those whose limits hold for it: itself, and its project with all its keys together.
+    """
+
+    id: str
+    project: str
+    digest: str
+    name: str = ""
+    scopes: Sequence[str] = ()
+    models: Sequence[str] = ()
+    expires_at: float | None = None
+    revoked: bool = False
+    limited: Sequence[Limited] = ()
+
+    def opens(self, now: float) -> bool:
+        """Whether it is good at this time, in Unix seconds."""
+        return not self.revoked and (self.expires_at is None or now < self.expires_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks: a project, by one of its keys; by none where nobody is asked for one."""
+
+    project: str = DEFAULT_PROJECT
+    key: ApiKey | None = None
+
+    @property
+    def models(self) -> Sequence[str]:
+        """The models it may use; none mean all."""
+        return self.key.models if self.key else ()
+
+    @property
+    def limited(self) -> Sequence[Limited]:
+        """Those whose limits hold for what it asks; nobody's where nobody is asked for a key."""
+        return self.key.limited if self.key else ()
+
+    @property
+    def key_id(self) -> str:
+        """The id of its key, "" for none."""
+        return self.key.id if self.key else ""
+
+    def check_scope(self, scope: str | None) -> None:
+        """Raise `ApiError` (403) where the key is not made for this; None is for everybody."""
+        if scope is not None and self.key is not None and self.key.scopes and scope not in self.key.scopes:
+            raise missing_scope(scope)
+
+    def may_use(self, model: str) -> bool:
+        """Whether this model is for it."""
+        return not self.models or model in self.models
+
+
+NOBODY_ASKED = Caller()
+
+
+def new_secret(random_bytes: Callable[[int], bytes]) -> str:
+    """Return a new key, as it is shown to its owner; `random_bytes(n)` returns n bytes that nobody can guess."""
+    return START + urlsafe_b64encode(random_bytes(_RANDOM_BYTES)).decode().rstrip("=")
+
+
+def digest_of(secret: str) -> str:
+    """Return what is kept of a key."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def prefix_of(secret: str) -> str:
+    """Return what people see of a key."""
+    return secret[:_PREFIX]
+
+
+def names_in(text: str) -> list[str]:
+    """Read names, separated by commas, each once."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def unknown_scopes(scopes: Iterable[str]) -> list[str]:
+    """Return those that are not scopes."""
+    return [scope for scope in scopes if scope not in SCOPES]
+
+
+class Unauthorized(ApiError):
+    """Who asks has no key that opens (401)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=401, type="authentication_error", code="invalid_api_key")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers that belong to this error."""
+        return {"www-authenticate": 'Bearer realm="respsite"'}
+
+
+def no_api_key() -> Unauthorized:
+    """A request without a key."""
+    return Unauthorized(
+        "You didn't provide an API key. Provide one in the Authorization header, with Bearer authentication "
+        "('Authorization: Bearer YOUR_KEY'). The operator of this server makes keys with 'manage.py create_key'."
+    )
+
+
+def incorrect_api_key(secret: str) -> Unauthorized:
+    """A key that is unknown, expired or revoked: which of these is nobody's business."""
+    return Unauthorized(
+        f"Incorrect API key provided: {_masked(secret)}. It is unknown here, has expired or was revoked: ask the "
+        "operator of this server for another one."
+    )
+
+
+def key_revoked() -> Unauthorized:
+    """The key that a connection was opened with opens no more."""
+    return Unauthorized("The API key of this connection was revoked or has expired. Connect again with another one.")
+
+
+def missing_scope(scope: str) -> ApiError:
+    """A key that is not made for this (403)."""
+    return ApiError(
+        f"You have insufficient permissions for this operation. Missing scopes: {scope}. The operator of this server "
+        "makes keys, and says what each may do.",
+        status=403,
+        type="permission_error",
+        code="missing_scope",
+    )
+
+
+def model_not_allowed(model: str, allowed: Sequence[str]) -> ApiError:
+    """A key that may not use this model (403)."""
+    return ApiError(
+        f"This API key does not have access to the model '{model[:80]}'. It may use: {', '.join(allowed)}.",
+        status=403,
+        type="permission_error",
+        code="model_not_found",
+        param="model",
+    )
+
+
+def _masked(secret: str) -> str:
+    """Return a key so that its owner knows which one it is, and a log gives nothing away."""
+    shown = "".join(each if each.isascii() and each.isprintable() else "?" for each in secret[:_MAX_SHOWN])
+    return f"{shown[:6]}***" if len(secret) > _MAX_SHOWN else f"{shown[:2]}***"

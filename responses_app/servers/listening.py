@@ -1,0 +1,93 @@
+"""Listening sockets that several processes share: `manage.py serve --workers`, `daphne --fd`.
+
+A process that is alone goes on accepting while it stops, and says 503 to what comes. One that shares its socket stops
+accepting at once: what comes then waits in the kernel, in the one queue of all, until another process takes it. (With
+SO_REUSEPORT each process would have a queue of its own, and what waits in it would be lost with the process.)
+"""
+
+import sys
+from typing import Any
+
+from responses_app.servers.shares import HOLD_SECONDS, Shares
+
+_listeners: "list[SharedListener]" = []  # of this process; one that leaves what comes to others is no reader
+
+
+class SharedListener:
+    """daphne's factory on a socket that this process has inherited; it accepts at once, and its share only."""
+
+    def __init__(self, descriptor: int, family: int, factory: Any, shares: Shares) -> None:
+        from twisted.internet import reactor
+        from twisted.internet.tcp import Server
+
+        class Counted(Server):
+            """A connection. Twisted makes one for each that is accepted."""
+
+            def connectionLost(connection, reason: Any) -> None:
+                self._count(-1)
+                super().connectionLost(reason)
+
+        self._shares = shares
+        self._connections = 0
+        self._has_waited = False
+        self._call_later = reactor.callLater
+        self._port = reactor.adoptStreamPort(descriptor, family, factory)
+        self._port.transport = self._connect
+        self._counted = Counted
+        self._accept = self._port.doRead
+        self._port.doRead = self._accept_one
+        self._count(0)
+        _listeners.append(self)
+
+    def pause(self) -> None:
+        """Leave what comes to the others until `open` is called."""
+        self._port.stopReading()
+        self._shares.say(None)
+
+    def open(self) -> None:
+        """Accept, unless this process stops already."""
+        if not self._port.disconnecting:
+            self._port.startReading()
+            self._count(0)
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._port.stopListening()
+        self._shares.say(None)
+
+    def _accept_one(self) -> None:
+        if self._shares.holds_more() and not self._has_waited:
+            self._has_waited = True
+            self._port.stopReading()
+            self._call_later(HOLD_SECONDS, self.open)
+            return
+        self._has_waited = False
+        self._port.numberAccepts = 1  # of its own Twisted would take all that wait, and leave none to the others
+        self._accept()
+
+    def _connect(self, *args: Any) -> Any:
+        self._count(1)
+        return self._counted(*args)
+
+    def _count(self, more: int) -> None:
+        self._connections += more
+        self._shares.say(None if self._port.disconnecting else self._connections)
+
+
+def stop_accepting() -> bool:
+    """Leave what comes to the other processes that listen on the sockets of this process's daphne.
+
+    Return whether there are such sockets.
+    """
+    if "daphne.server" not in sys.modules:
+        return False
+    from twisted.internet import reactor
+    from twisted.internet.tcp import Port
+
+    for listener in _listeners:
+        listener.close()
+    ports = [reader for reader in reactor.getReaders() if isinstance(reader, Port)]
+    adopted = [port for port in ports if not port._shouldShutdown]  # Twisted never shuts those down
+    for port in adopted:
+        port.stopListening()
+    return bool(adopted or _listeners)

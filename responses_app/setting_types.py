@@ -1,0 +1,141 @@
+"""How settings are read: each of these takes the text of a variable, and returns its value.
+
+Raises `ValueError` for what is not one, with what the variable takes: the end of a sentence.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from responses_app.protocol.answer_headers import is_printable
+from responses_app.protocol.dialects import PRESETS, Dialect, parse_dialect
+from responses_app.protocol.tiers import TIERS
+
+
+def text(value: str) -> str:
+    """Any text."""
+    return value
+
+
+def header_value(value: str) -> str:
+    """What an HTTP header can say."""
+    if not is_printable(value):
+        raise ValueError("up to 128 printable ASCII characters")
+    return value
+
+
+def flag(value: str) -> bool:
+    """On or off."""
+    lowered = value.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("on or off")
+
+
+def whole(minimum: int = 0, maximum: int | None = None) -> Callable[[str], int]:
+    """A whole number."""
+    wanted = f"a whole number of at least {minimum}" + (f" and at most {maximum}" if maximum is not None else "")
+
+    def parse(value: str) -> int:
+        if not value.strip().isdecimal() or int(value) < minimum or (maximum is not None and int(value) > maximum):
+            raise ValueError(wanted)
+        return int(value)
+
+    return parse
+
+
+def seconds(minimum: float = 0.0) -> Callable[[str], float]:
+    """A number of seconds."""
+
+    def parse(value: str) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = -1.0
+        if not minimum <= seconds < 10**9:
+            raise ValueError(f"a number of seconds of at least {minimum:g}")
+        return seconds
+
+    return parse
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """One of several words."""
+
+    def parse(value: str) -> str:
+        if value.strip().lower() not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)}")
+        return value.strip().lower()
+
+    return parse
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Host names."""
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    if not names:
+        raise ValueError("host names, separated by commas")
+    return names
+
+
+def secrets(value: str) -> tuple[str, ...]:
+    """Secrets that are long enough."""
+    secrets = tuple(secret.strip() for secret in value.split(",") if secret.strip())
+    if not secrets or min(map(len, secrets)) < 16:
+        raise ValueError("secrets of at least 16 characters, separated by commas")
+    return secrets
+
+
+def tiers(value: str) -> tuple[str, ...]:
+    """Service tiers."""
+    tiers = tuple(dict.fromkeys(name.strip().lower() for name in value.split(",") if name.strip()))
+    if not tiers or not set(tiers) <= set(TIERS):
+        raise ValueError(f"some of {','.join(TIERS)}, separated by commas")
+    return tiers
+
+
+def dialect(value: str) -> Dialect:
+    """Presets and switches of a dialect."""
+    try:
+        return parse_dialect(value)
+    except ValueError:
+        names = ", ".join(PRESETS)
+        raise ValueError(f"the presets {names}, and switches (see Dialects), separated by commas") from None
+
+
+def origins(value: str) -> tuple[str, ...]:
+    """Origins of pages that the server itself has."""
+    origins = tuple(origin.strip().rstrip("/") for origin in value.split(",") if origin.strip())
+    if not origins or not all(origin.startswith(("http://", "https://")) for origin in origins):
+        raise ValueError("origins with their scheme, separated by commas, like https://models.example.com")
+    return origins
+
+
+def pages(value: str) -> tuple[str, ...]:
+    """Origins of web pages."""
+    pages = tuple(page.strip().rstrip("/").lower() for page in value.split(",") if page.strip())
+    if not pages or not all(re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s@?#*]+", page) for page in pages):
+        raise ValueError("origins with their scheme, separated by commas, like http://localhost:3000, or * for any")
+    return pages
+
+
+def urls(value: str) -> tuple[str, ...]:
+    """URLs of vLLM servers."""
+    urls = tuple(url.strip().rstrip("/") for url in value.split(",") if url.strip())
+    if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
+        raise ValueError("URLs of vLLM servers, separated by commas, like http://127.0.0.1:8001")
+    return tuple(url.removesuffix("/v1") for url in urls)
+
+
+def json_object(value: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ValueError('a JSON object, like {"tokens_per_second": 50}')
+    return parsed

@@ -1,0 +1,29 @@
+"""The contract of what keeps API keys."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+
+from responses_app.protocol.api_keys import ApiKey
+
+
+class BaseKeyStore(ABC):
+    """Finds keys by their digests. One object serves one worker process."""
+
+    @abstractmethod
+    async def find(self, digests: Collection[str]) -> Mapping[str, ApiKey]:
+        """Return the keys that are kept under these digests, revoked and expired ones too. Raises `StoreError`."""
+
+    @abstractmethod
+    async def note_use(self, key_ids: Collection[str], at: float) -> None:
+        """Keep when keys were used last, in Unix seconds. Raises `StoreError`."""
+
+    @abstractmethod
+    async def make_first(self, secret: str) -> bool:
+        """Keep this key for the default project if there is no key at all, of any project; return whether it is kept.
+
+        Of several workers that do so at once, one does. Raises `StoreError`.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice."""

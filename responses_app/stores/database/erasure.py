@@ -1,0 +1,106 @@
+"""What is kept of a project, or of what one API key asked for: counted, written out, and erased.
+
+Erasing goes in small steps, each a transaction, so that a server may run beside it. A response that runs is erased too:
+its worker is told, and where it is not, what it would keep at its end finds no row, and is not kept.
+
+    count(project="team-a")        what there is, a number a kind
+    lines(project="team-a")        the same as JSON, a line each
+    erase(project="team-a")        yields the ids of responses that are gone, step by step
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from django.db import connections, transaction
+from django.db.models import QuerySet
+
+from responses_app.models import (
+    ApiKey,
+    ChainPart,
+    Conversation,
+    ConversationItem,
+    LogPart,
+    Project,
+    PublicName,
+    Response,
+    SampledItem,
+    json_text,
+)
+from responses_app.stores.database.removal import remove
+
+AT_ONCE = 200  # rows in one transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Whose things are meant: a whole project's, or those responses that were asked for with one key of it."""
+
+    project: str
+    key_id: str = ""
+
+    def responses(self, using: str) -> "QuerySet[Response]":
+        """Return its responses."""
+        rows = Response.objects.using(using).filter(project=self.project)
+        return rows.filter(key_id=self.key_id) if self.key_id else rows
+
+    def conversations(self, using: str) -> "QuerySet[Conversation]":
+        """Return its conversations: they belong to the project, whichever of its keys made them."""
+        rows = Conversation.objects.using(using).filter(project=self.project)
+        return rows.none() if self.key_id else rows
+
+
+def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
+    """Return how many rows of each kind there are. All are 0 once nothing is left."""
+    counted = {"responses": subject.responses(using).count(), "conversations": subject.conversations(using).count()}
+    if subject.key_id:
+        return counted
+    of_project = {"project": subject.project}
+    items = ConversationItem.objects.using(using).filter(conversation__project=subject.project)
+    logs = LogPart.objects.using(using).filter(response__project=subject.project)
+    return {
+        **counted,
+        "conversation items": items.count(),
+        "chain parts": ChainPart.objects.using(using).filter(**of_project).count(),
+        "sampled items": SampledItem.objects.using(using).filter(**of_project).count(),
+        "public names": PublicName.objects.using(using).filter(**of_project).count(),
+        "log parts": logs.count(),
+        "API keys": ApiKey.objects.using(using).filter(project_id=subject.project).count(),
+        "projects": Project.objects.using(using).filter(name=subject.project).count(),
+    }
+
+
+def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
+    """Yield what clients could read of it, as JSON, a line each: `{"response": …, "input_items": […]}`, and so on."""
+    for response in subject.responses(using).order_by("created_at", "id").iterator(chunk_size=AT_ONCE):
+        yield json_text({"response": response.body, "input_items": response.input_items})
+    for conversation in subject.conversations(using).order_by("created_at", "id").iterator(chunk_size=AT_ONCE):
+        items = ConversationItem.objects.using(using).filter(conversation=conversation).order_by("position")
+        kept = {"id": conversation.pk, "title": conversation.title, "metadata": conversation.metadata}
+        yield json_text({"conversation": kept, "items": [row.item for row in items.iterator(chunk_size=AT_ONCE)]})
+    if subject.key_id:
+        return
+    for key in ApiKey.objects.using(using).filter(project_id=subject.project).order_by("created_at"):
+        told = {"id": key.pk, "name": key.name, "prefix": key.prefix, "created_at": key.created_at.isoformat()}
+        yield json.dumps({"api_key": told})
+
+
+def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
+    """Erase all of it, and yield the ids of the responses of each step; keys go last, so that nobody is surprised.
+
+    What comes in meanwhile is erased too, as long as it comes slower than it goes: revoke the keys first.
+    """
+    while ids := list(subject.responses(using).values_list("pk", flat=True)[:AT_ONCE]):
+        with transaction.atomic(using=using):
+            remove(connections[using], ids)
+        yield ids
+    while ids := list(subject.conversations(using).values_list("pk", flat=True)[:AT_ONCE]):
+        with transaction.atomic(using=using):
+            ConversationItem.objects.using(using).filter(conversation_id__in=ids).delete()
+            Conversation.objects.using(using).filter(pk__in=ids).delete()
+    if subject.key_id:
+        return
+    with transaction.atomic(using=using):
+        for model in (ChainPart, SampledItem, PublicName):  # what an older version may have left behind
+            model.objects.using(using).filter(project=subject.project).delete()
+        Project.objects.using(using).filter(name=subject.project).delete()  # and its keys

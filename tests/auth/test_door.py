@@ -1,0 +1,90 @@
+"""Who needs a key, and where a key may stand."""
+
+from typing import Any
+
+import pytest
+
+from responses_app.auth.door import Door, Knock, accepted_subprotocol
+from responses_app.auth.scopes import needed_scope
+from responses_app.protocol.api_keys import SCOPES, new_secret, prefix_of
+from responses_app.urls import urlpatterns
+
+LOCAL = ("127.0.0.1", 8000)
+
+
+def scope(host: str = "localhost:8000", **more: Any) -> dict[str, Any]:
+    """Return an ASGI scope of a request on loopback."""
+    headers = [(b"host", host.encode()), *more.pop("headers", [])]
+    return {"server": LOCAL, "client": ("127.0.0.1", 50000), "headers": headers, **more}
+
+
+def door(mode: str, *, is_exposed: bool = False) -> Door:
+    """Return a door; whether it is open asks no keys."""
+    return Door(mode, None, is_exposed=is_exposed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:80", "[::1]:8000", "LOCALHOST:1"])
+def test_this_machine_needs_no_key(host: str) -> None:
+    assert door("auto").is_open(Knock.of(scope(host)))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"host": host} for host in ("models.example.com", "", "127.0.0.1.evil.example", "localhost.evil.example:1")),
+        *({"server": server} for server in (("10.0.0.1", 80), ("/run/a.sock", None), None)),
+        *({"client": client} for client in (("10.0.0.1", 80), None)),
+        *({"headers": [(name, b"1.2.3.4")]} for name in (b"x-forwarded-for", b"forwarded", b"via", b"x-real-ip")),
+    ],
+)
+def test_who_may_come_from_elsewhere_needs_one(given: dict[str, Any]) -> None:
+    knock = Knock.of(scope(**given))
+    assert not door("auto").is_open(knock)
+    assert door("off").is_open(knock)
+
+
+def test_an_exposed_server_asks_everybody() -> None:
+    assert not door("auto", is_exposed=True).is_open(Knock.of(scope()))
+    assert not door("on").is_open(Knock.of(scope()))
+    assert door("off", is_exposed=True).is_open(Knock.of(scope()))
+
+
+@pytest.mark.parametrize(
+    ("headers", "offered", "found"),
+    [
+        ([(b"authorization", b"Bearer sk-a")], [], "sk-a"),
+        ([(b"authorization", b"bearer   sk-a  ")], [], "sk-a"),
+        ([(b"authorization", b"sk-a")], [], None),
+        ([(b"authorization", b"Token sk-a")], [], None),
+        ([(b"authorization", b"Bearer sk-a"), (b"authorization", b"Bearer sk-b")], [], "sk-a"),
+        ([], ["realtime", "openai-insecure-api-key.sk-a"], "sk-a"),
+        ([], ["openai-insecure-api-key."], None),
+        ([(b"authorization", b"Bearer sk-a")], ["openai-insecure-api-key.sk-b"], "sk-a"),
+    ],
+)
+def test_where_a_key_stands(headers: list[tuple[bytes, bytes]], offered: list[str], found: str | None) -> None:
+    assert Knock.of(scope(headers=headers, subprotocols=offered)).secret == found
+
+
+def test_a_browser_gets_back_a_subprotocol_without_a_key() -> None:
+    key = "openai-insecure-api-key.sk-a"
+    assert accepted_subprotocol([]) is None
+    assert accepted_subprotocol([key, "openai-project.p", "realtime"]) == "realtime"
+    assert accepted_subprotocol([key]) == key
+
+
+def test_every_path_has_its_scope() -> None:
+    """A new resource without one is a `KeyError`, for every request to it."""
+    for pattern in urlpatterns:
+        path = "/" + pattern.pattern.regex.pattern.removeprefix("^(?:v1/)?").removeprefix("^").partition("/")[0]
+        for method in ("GET", "POST", "DELETE", "FANCY"):
+            for start in ("", "/v1"):
+                scope = needed_scope(method, start + path)
+                is_open = path in ("/health", "/ready", "/metrics")
+                assert scope is None if is_open else scope in (*SCOPES, "api.model.write")
+
+
+def test_secrets_are_long_and_show_little() -> None:
+    secret = new_secret(lambda number: b"\xff" * number)
+    assert secret == "sk-" + "_" * 42 + "8"
+    assert prefix_of(secret) == "sk-______"

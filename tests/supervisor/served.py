@@ -1,0 +1,113 @@
+"""`manage.py serve --workers N` as a real process, and what a test does to its workers.
+
+A worker looks for files in the server's folder: `broken` ends it before it begins, `hang` lets it hang there, and
+`grow-PID` lets it take 200 MiB.
+"""
+
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tests.server import ROOT, START_SECONDS, Server
+
+CUSTOM = """
+import os, sys, threading, time
+folder = {folder!r}
+if "serve_worker" in sys.orig_argv:
+    if os.path.exists(folder + "/broken"):
+        os.write(2, b"this version is broken\\n")
+        os._exit(3)
+    while os.path.exists(folder + "/hang"):
+        time.sleep(0.05)
+    def grow():
+        while not os.path.exists(folder + "/grow-%d" % os.getpid()):
+            time.sleep(0.05)
+        sys.grown = b"x" * 200 * 1024 * 1024
+    threading.Thread(target=grow, daemon=True).start()
+"""
+
+
+class Supervised(Server):
+    """A server with several workers. It is started when all of them serve."""
+
+    def __init__(
+        self, folder: Path, *flags: str, workers: int = 3, manage: str = "manage.py", **settings: object
+    ) -> None:
+        super().__init__(folder, workers=workers, start_seconds=60, **settings)  # type: ignore[arg-type]
+        self.environ["PORT"] = str(self.port)
+        self.workers = workers
+        self._command_line = [sys.executable, manage, "serve", *flags]
+        custom = folder / "custom"
+        custom.mkdir(exist_ok=True)
+        (custom / "sitecustomize.py").write_text(CUSTOM.format(folder=str(folder)))
+        self.environ["PYTHONPATH"] = f"{custom}{os.pathsep}{ROOT}"
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without a path."""
+        return f"http://[::1]:{self.port}" if self.environ.get("HOST") == "::1" else super().url
+
+    def _command(self) -> list[str]:
+        return self._command_line
+
+    def start(self, *, wait: bool = True) -> "Supervised":
+        """Start; wait until all workers serve."""
+        before = self.output.count(" serves\n")
+        super().start(wait=wait)
+        self.wait_for(lambda: self.output.count(" serves\n") - before >= self.workers)
+        return self
+
+    def wait_for(self, is_so: Callable[[], bool], seconds: float = START_SECONDS) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + seconds
+        while not is_so():
+            assert time.monotonic() < deadline, self.output[-3000:]
+            time.sleep(0.02)
+
+    def wait_for_line(self, text: str, *, count: int = 1, seconds: float = START_SECONDS) -> None:
+        """Wait until the output has so many lines with this in them."""
+        self.wait_for(lambda: self.output.count(text) >= count, seconds)
+
+    def pids(self) -> list[int]:
+        """Return the workers' processes, also of those that are leaving."""
+        assert self.process is not None
+        pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return sorted(int(pid) for pid in pids if "serve_worker" in command_line(int(pid)))
+
+    def hup(self) -> None:
+        """Ask for a new version."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGHUP)
+
+    def told(self, number: int | None = None) -> list[str]:
+        """Return the lines of one worker, without its number; of the supervisor without one."""
+        lines = (re.match(r"(?:\[(\w+)\] )?(.*)", line) for line in self.output.splitlines())
+        wanted = None if number is None else str(number)
+        return [match[2] for match in lines if match is not None and match[1] == wanted]
+
+    def answered_by(self) -> set[str]:
+        """Return the numbers of the workers that have answered something."""
+        return set(re.findall(r"^\[(\d+)\] .* response resp_\w+", self.output, re.MULTILINE))
+
+    def accepts(self) -> bool:
+        """Whether anything listens on the port."""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+def command_line(pid: int) -> str:
+    """Return what a process was started with, nothing if it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    return ""
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process is no more (a zombie is none)."""
+    return "serve_worker" not in command_line(pid)

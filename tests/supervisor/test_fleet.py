@@ -1,0 +1,262 @@
+"""`Fleet`: which worker is started and stopped when, with time as an argument and no process anywhere."""
+
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from responses_app.management.supervisor.fleet import Action, Fleet, GiveUp, Kill, Pace, Start, Stop
+
+PACE = Pace(start_seconds=20, leave_seconds=60, grown_seconds=100)
+
+
+def serving(size: int = 3, *, now: float = 0.0) -> Fleet:
+    """Return a fleet whose workers all serve."""
+    fleet = Fleet(size, PACE)
+    for action in fleet.decide(now):
+        assert isinstance(action, Start)
+        fleet.ready(action.number, now)
+    return fleet
+
+
+def test_all_are_started_at_once_and_accept_at_once() -> None:
+    fleet = Fleet(3, PACE)
+    assert fleet.decide(0) == [Start(1, at_once=True), Start(2, at_once=True), Start(3, at_once=True)]
+    assert fleet.decide(0) == []
+    assert fleet.due() is None, "none is given up while no other serves"
+    fleet.ready(2, 1)
+    assert fleet.due() == 20
+
+
+def test_one_that_dies_is_replaced_at_once_by_one_that_waits_until_it_is_ready() -> None:
+    fleet = serving()
+    assert fleet.ended(2, 50) is False
+    assert fleet.decide(50) == [Start(4, at_once=False)]
+
+
+def test_where_none_serves_the_next_one_accepts_at_once() -> None:
+    fleet = serving(1)
+    fleet.ended(1, 50)
+    assert fleet.decide(50) == [Start(2, at_once=True)]
+
+
+def test_starts_that_fail_again_and_again_wait_longer_and_longer() -> None:
+    fleet = serving(2)
+    now, pauses = 100.0, []
+    fleet.ended(1, now)
+    for number in range(3, 13):
+        due = max(now, fleet.due() or 0.0)
+        pauses.append(due - now)
+        assert due == now or fleet.decide(due - 0.01) == []
+        assert fleet.decide(due) == [Start(number, at_once=False)]
+        now = due
+        fleet.ended(number, now)
+    assert pauses == [0, 0, 0.5, 1, 2, 4, 8, 16, 30, 30]
+    fleet.decide(now + 30)
+    fleet.ready(13, now + 30)
+    fleet.decide(now + 41)
+    assert fleet.failures == 0
+    fleet.ended(13, now + 42)
+    assert fleet.decide(now + 42) == [Start(14, at_once=False)]
+
+
+def test_where_none_can_be_started_it_gives_up() -> None:
+    fleet, now, starts = Fleet(2, PACE), 0.0, 0
+    while not fleet.stopping:
+        assert now < 10
+        for action in fleet.decide(now):
+            if isinstance(action, Start):
+                starts += 1
+                fleet.ended(action.number, now)
+            else:
+                assert action == GiveUp()
+        now += 0.1
+    assert starts in (5, 6)
+    assert fleet.decide(now) == []
+
+
+def test_one_that_serves_is_reason_enough_to_go_on() -> None:
+    fleet, now = serving(2), 100.0
+    fleet.ended(1, now)
+    for _ in range(20):
+        now += 31
+        for action in fleet.decide(now):
+            assert isinstance(action, Start)
+            fleet.ended(action.number, now)
+    assert not fleet.stopping
+
+
+def test_they_are_replaced_one_after_the_other_the_new_one_first() -> None:
+    fleet = serving(2)
+    fleet.replace_all()
+    assert fleet.decide(10) == [Start(3, at_once=False)]
+    assert fleet.decide(11) == []
+    fleet.ready(3, 12)
+    assert fleet.decide(12) == [Stop(1), Start(4, at_once=False)]
+    assert fleet.decide(13) == []
+    fleet.ready(4, 14)
+    assert fleet.decide(14) == [Stop(2)], "whether the first has ended or not"
+    assert (fleet.marked, fleet.serving, fleet.rolled_back) == ([], [3, 4], False)
+    assert fleet.ended(1, 15) is True
+    assert fleet.ended(2, 16) is True
+    assert fleet.decide(16) == []
+
+
+def test_a_replacement_that_does_not_come_to_serve_ends_the_roll() -> None:
+    fleet = serving(2)
+    fleet.replace_all()
+    fleet.decide(50)
+    fleet.ended(3, 51)
+    assert (fleet.decide(51), fleet.marked, fleet.serving, fleet.rolled_back) == ([], [], [1, 2], True)
+
+
+def test_a_replacement_that_hangs_is_killed_and_ends_the_roll() -> None:
+    fleet = serving(2)
+    fleet.replace_all()
+    fleet.decide(50)
+    assert fleet.due() == 70
+    assert fleet.decide(69.9) == []
+    assert fleet.decide(70) == [Kill(3)]
+    assert fleet.decide(71) == []
+    fleet.ended(3, 71)
+    assert (fleet.decide(71), fleet.rolled_back) == ([], True)
+
+
+def test_one_that_dies_while_others_are_replaced_is_replaced_first() -> None:
+    fleet = serving(2)
+    fleet.replace_all()
+    fleet.decide(50)
+    fleet.ended(2, 51)
+    fleet.ready(3, 52)
+    assert fleet.decide(52) == [Start(4, at_once=False)]
+    fleet.ready(4, 53)
+    assert fleet.decide(53) == [Stop(1)]
+    assert fleet.marked == []
+
+
+def test_replacing_begins_anew_where_it_is_asked_for_again() -> None:
+    fleet = serving(1)
+    fleet.replace_all()
+    fleet.decide(50)
+    fleet.replace_all()
+    fleet.ready(2, 51)
+    assert fleet.decide(51) == [Stop(1), Start(3, at_once=False)]
+    fleet.ready(3, 52)
+    assert fleet.decide(52) == [Stop(2)]
+
+
+def test_one_that_has_grown_is_replaced_once_it_has_served_for_some_time() -> None:
+    fleet = serving(2)
+    assert fleet.grown(1, 99) is False
+    assert fleet.grown(1, 100) is True
+    assert fleet.grown(1, 101) is False, "it is marked already"
+    assert fleet.decide(101) == [Start(3, at_once=False)]
+    assert fleet.grown(3, 300) is False, "it does not serve yet"
+
+
+def test_all_stop_and_none_is_started_again() -> None:
+    fleet = serving(2)
+    fleet.ended(1, 50)
+    fleet.decide(50)
+    fleet.stop()
+    assert fleet.decide(51) == [Stop(2), Stop(3)]
+    assert fleet.due() == 111
+    assert fleet.ended(3, 52) is True
+    assert fleet.decide(110) == []
+    assert fleet.decide(111) == [Kill(2)]
+    assert fleet.due() is None
+    fleet.ended(2, 112)
+    assert (fleet.decide(113), len(fleet)) == ([], 0)
+
+
+class _World:
+    """Workers that do what chance wants, and a look at the fleet after each step."""
+
+    def __init__(self, size: int) -> None:
+        self.fleet = Fleet(size, PACE)
+        self.now = 0.0
+        self.starting: list[int] = []
+        self.serving: list[int] = []
+        self.leaving: list[int] = []
+        self.killed: list[int] = []
+
+    def decide(self) -> None:
+        before = len(self.serving)
+        for action in self.fleet.decide(self.now):
+            self._do(action)
+            if isinstance(action, Stop) and not self.fleet.stopping:
+                assert len(self.serving) >= self.fleet.size
+        for number in self.killed:
+            self.end(number)
+        if self.killed:
+            self.killed.clear()
+            self.decide()
+        assert len(self.starting) + len(self.serving) <= self.fleet.size + 1
+        assert len(self.serving) >= min(before, self.fleet.size) or self.fleet.stopping
+        assert not [action for action in self.fleet.decide(self.now) if not isinstance(action, GiveUp)], "all was begun"
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Start(number):
+                self.starting.append(number)
+            case Stop(number):
+                for group in (self.starting, self.serving):
+                    if number in group:
+                        group.remove(number)
+                self.leaving.append(number)
+            case Kill(number):
+                self.killed.append(number)
+
+    def ready(self, number: int) -> None:
+        self.starting.remove(number)
+        self.serving.append(number)
+        self.fleet.ready(number, self.now)
+
+    def end(self, number: int) -> None:
+        for group in (self.starting, self.serving, self.leaving):
+            if number in group:
+                group.remove(number)
+        self.fleet.ended(number, self.now)
+
+    def calm_down(self) -> None:
+        """Let every start work, until there is nothing more to do."""
+        for _ in range(2 * self.fleet.size + 10):
+            self.now += 31
+            self.decide()
+            for number in list(self.starting):
+                self.ready(number)
+            for number in list(self.leaving):
+                self.end(number)
+            self.decide()
+
+
+def _pick(group: list[int], chance: int) -> int | None:
+    return group[chance % len(group)] if group else None
+
+
+STEPS: dict[str, Callable[[_World, int], None]] = {
+    "ready": lambda world, chance: world.ready(n) if (n := _pick(world.starting, chance)) else None,
+    "die": lambda world, chance: world.end(n) if (n := _pick(world.starting + world.serving, chance)) else None,
+    "leave": lambda world, chance: world.end(n) if (n := _pick(world.leaving, chance)) else None,
+    "roll": lambda world, chance: world.fleet.replace_all(),
+    "grow": lambda world, chance: (
+        world.fleet.grown(n, world.now) and None if (n := _pick(world.serving, chance)) else None
+    ),
+    "time": lambda world, chance: setattr(world, "now", world.now + chance),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 4), st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 70)), max_size=60))
+def test_whatever_happens_there_is_at_most_one_too_many_and_in_the_end_none_too_few(
+    size: int, steps: list[tuple[str, int]]
+) -> None:
+    world = _World(size)
+    world.decide()
+    for name, chance in steps:
+        STEPS[name](world, chance)
+        world.decide()
+        if world.fleet.stopping:
+            return
+    world.calm_down()
+    assert (len(world.serving), world.fleet.marked, world.starting, world.leaving) == (size, [], [], [])

@@ -1,0 +1,54 @@
+"""`Shares`: numbers that several processes see."""
+
+import subprocess
+import sys
+
+from responses_app.servers.shares import Shares
+from tests.server import ROOT
+
+OTHER = "import sys; from responses_app.servers.shares import Shares; Shares(int(sys.argv[1]), 3).say(5)"
+
+
+def test_who_holds_more_than_another_leaves_what_comes_to_it() -> None:
+    table = Shares.make(4)
+    one, two = (Shares(table.descriptor, place) for place in (1, 2))
+    one.say(0)
+    assert not one.holds_more(), "the only one"
+    two.say(0)
+    one.say(1)
+    assert one.holds_more()
+    assert not two.holds_more()
+    two.say(1)
+    assert not one.holds_more()
+
+
+def test_who_accepts_nothing_or_is_gone_counts_for_nobody() -> None:
+    table = Shares.make(4)
+    one, two = (Shares(table.descriptor, place) for place in (1, 2))
+    one.say(7)
+    two.say(None)
+    assert not one.holds_more()
+    two.say(3)
+    assert one.holds_more()
+    table.forget(2)
+    assert not one.holds_more()
+
+
+def test_places_are_used_again() -> None:
+    table = Shares.make(4)
+    Shares(table.descriptor, 5).say(2)
+    one = Shares(table.descriptor, 2)
+    one.say(9)
+    assert one.holds_more()
+    table.forget(1)
+    assert not one.holds_more()
+
+
+def test_another_process_sees_them() -> None:
+    table = Shares.make(4)
+    own = Shares(table.descriptor, 1)
+    own.say(6)
+    subprocess.run(
+        [sys.executable, "-c", OTHER, str(table.descriptor)], pass_fds=[table.descriptor], cwd=ROOT, check=True
+    )
+    assert own.holds_more()

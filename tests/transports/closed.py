@@ -1,0 +1,33 @@
+"""A server that asks for keys, and requests with one."""
+
+import httpx
+
+from tests.server import Server, manage
+
+
+class ClosedServer(Server):
+    """A server that asks everybody for a key."""
+
+    def new_key(self, *flags: str) -> str:
+        """Make a key."""
+        return self.manage("create_key", *flags).strip()
+
+    def manage(self, *arguments: str) -> str:
+        """Run a command on this server's database."""
+        names = ("DATABASE_URL", "DATA_DIR", "SECRET_KEY")
+        return manage(*arguments, **{name: self.environ[name] for name in names if name in self.environ})
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def post(server: Server, key: str | None, **fields: object) -> httpx.Response:
+    headers = bearer(key) if key is not None else {}
+    body = {"input": "Hello", **fields}
+    return httpx.post(f"{server.base_url}/responses", json=body, headers=headers, verify=False, timeout=30)
+
+
+def limit(server: ClosedServer, *flags: str) -> str:
+    """Change limits, as an operator does."""
+    return server.manage("set_limits", *flags)
