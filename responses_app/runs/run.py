@@ -48,10 +48,7 @@ logger = logging.getLogger("respsite.runs")
 
 
 class ResponseRun:
-    """Runs a plan. `status`, `link` (for continuing it) and `problem` (why it failed) hold once `journal.closed`.
-
-    `place` is what it has of the engine.
-    """
+    """Runs a plan. `status`, `link` (for continuing it) and `problem` (why it failed) hold once `journal.closed`."""
 
     def __init__(
         self,
@@ -81,7 +78,7 @@ class ResponseRun:
         self._tools = plan.tools
         self._persistence = persistence
         self._queue = queue
-        self.place = model.turns.place(plan.origin.project, plan.tier, plan.priority)
+        self.place = model.turns.place(plan.origin.project, plan.tier, plan.priority)  # what it has of the engine
         self._clock = RunClock()
         self._generating = Generating(model, machine, tell=self._tell, begin=self._begin, place=self.place)
 
@@ -167,8 +164,11 @@ class ResponseRun:
         await self._persistence.accept({**self._kept(), "status": status.value}, again=again)
 
     def settle(self) -> None:
-        """It runs no more, or never will: count what it used, and keep no place for it."""
+        """It runs no more, or never will: count what it used, unless another worker goes on with it and will do so."""
         self.place.leave()
+        if self.given_back or (self.lost and self.plan.background):
+            self.ticket.hand_over()
+            return
         turns = self._machine.turns
         self.ticket.settle(
             Amount(1, sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns))
