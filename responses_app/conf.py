@@ -120,7 +120,7 @@ class Settings:
         "`demo` (no model), `vllm` (in this process), `vllm-server` (at ENGINE_URL) or `scripted` (tests)",
     )  # fmt: skip
     engine_url: tuple[str, ...] = _setting(
-        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas", default_text="unset"
+        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas (see Several engines)", default_text="unset"
     )
     engine_api_key: str = _setting(
         "", text, "what those servers were given as `--api-key`", default_text="unset", secret=True

@@ -158,6 +158,9 @@ class Metrics:
         self.in_flight = self._gauge("responses_in_flight", "Responses that run, or wait for that.", "transport")
         self.background_waiting = self._gauge("background_waiting", "Background responses that wait for a place.")
         self.engine_waiting = self._gauge("engine_waiting", "Turns of responses that wait for the engine.")
+        self.replicas = self._gauge(
+            "engine_replicas", "Replicas of engines: serving, away, leaving; as each worker sees them.", "state"
+        )
         self.streams_kept = self._gauge("streams_kept", "Streams in memory, that can be picked up again.")
         self.streams_kept_bytes = self._gauge("streams_kept_bytes", "Memory of their events.")
         self.unsaved = self._gauge("unsaved_ends", "Ends of responses that wait for the database.")
