@@ -76,6 +76,10 @@ class ModelMeter:
         """Return what measures a generation; None where nobody wants to know."""
         return TurnMeter(self, time.perf_counter) if self._metrics.enabled else None
 
+    def waited(self, tier: str, seconds: float) -> None:
+        """Count a turn that was waited for."""
+        self._metrics.engine_waits.note(seconds, self._model, tier)
+
     def ended(self, outcome: Outcome) -> None:
         """Count a response that has ended here."""
         metrics, model = self._metrics, self._model
@@ -116,6 +120,9 @@ class Metrics:
         self.first_tokens = self._histogram(
             "first_token_seconds", "From a response's begin to its first token.", FIRST_TOKEN, *way
         )
+        self.engine_waits = self._histogram(
+            "engine_wait_seconds", "How long turns waited for the engine that had to.", FIRST_TOKEN, "model", "tier"
+        )
         self.token_gaps = self._histogram(
             "token_gap_seconds", "Between tokens of a response; those that come at once have no gap.", GAP, *model
         )
@@ -149,7 +156,9 @@ class Metrics:
         self.waiting_creates = self._gauge("websocket_creates_waiting", "Creates that wait on their connection.")
         self.in_flight = self._gauge("responses_in_flight", "Responses that run, or wait for that.", "transport")
         self.background_waiting = self._gauge("background_waiting", "Background responses that wait for a place.")
-        self.engine_waiting = self._gauge("engine_waiting", "Turns of responses that wait for the engine.")
+        self.engine_waiting = self._gauge(
+            "engine_waiting", "Turns of responses that wait for the engine.", "model", "tier"
+        )
         self.streams_kept = self._gauge("streams_kept", "Streams in memory, that can be picked up again.")
         self.streams_kept_bytes = self._gauge("streams_kept_bytes", "Memory of their events.")
         self.unsaved = self._gauge("unsaved_ends", "Ends of responses that wait for the database.")
