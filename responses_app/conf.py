@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from responses_app.protocol.dialects import OPENAI, Dialect
-from responses_app.protocol.tiers import TIERS
+from responses_app.protocol.tiers import TIERS, QueueBounds
 from responses_app.setting_types import (
     choice,
     dialect,
@@ -22,6 +22,7 @@ from responses_app.setting_types import (
     names,
     origins,
     pages,
+    queued,
     seconds,
     secrets,
     text,
@@ -223,7 +224,10 @@ class Settings:
         whole(),
         "turns that the engine does at once for one worker; others wait, projects in equal shares; 0 = any",
     )
-    engine_max_queued: int = _setting(1000, whole(), "requests of a project that may wait for that in one worker")
+    engine_max_queued: QueueBounds = _setting(
+        QueueBounds(1000), queued, "requests of a project and a service tier that may wait for that in one worker; "
+        "`1000,flex=5000` says it of a tier apart", default_text="1000",
+    )  # fmt: skip
     shutdown_grace_seconds: float = _setting(
         30.0, seconds(), "how long running responses may take to end when the server stops", default_text="30"
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from responses_app.protocol.answer_headers import is_printable
 from responses_app.protocol.dialects import PRESETS, Dialect, parse_dialect
-from responses_app.protocol.tiers import TIERS
+from responses_app.protocol.tiers import TIERS, QueueBounds, queue_bounds
 
 
 def text(value: str) -> str:
@@ -95,6 +95,14 @@ def tiers(value: str) -> tuple[str, ...]:
     if not tiers or not set(tiers) <= set(TIERS):
         raise ValueError(f"some of {','.join(TIERS)}, separated by commas")
     return tiers
+
+
+def queued(value: str) -> QueueBounds:
+    """How many of each service tier may wait."""
+    try:
+        return queue_bounds(value)
+    except ValueError:
+        raise ValueError("a whole number of at least 0, and others for some tiers, like 1000,flex=5000") from None
 
 
 def dialect(value: str) -> Dialect:

@@ -13,6 +13,7 @@ import pytest
 
 from responses_app.conf import MIB, ConfigurationError, Settings, from_environ, secret_files, table
 from responses_app.protocol.dialects import parse_dialect
+from responses_app.protocol.tiers import QueueBounds
 from responses_app.wiring import FORMATS
 from tests.server import ROOT, clean_environ
 
@@ -94,7 +95,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "DEFAULT_OPENAI_VERSION": ("2020-10-01", "2020-10-01"),
     "AZURE_REGION": ("Sweden Central", "Sweden Central"),
     "ENGINE_MAX_RUNNING": ("64", 64),
-    "ENGINE_MAX_QUEUED": ("0", 0),
+    "ENGINE_MAX_QUEUED": ("0, flex=50,Fast=2", QueueBounds(0, {"flex": 50, "priority": 2})),
 }
 WRONG: dict[str, tuple[list[str], str]] = {
     "PORT": (["0", "65536", "-1", "80.5", "http"], "a whole number of at least 1 and at most 65535"),
@@ -122,7 +123,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "DEFAULT_OPENAI_VERSION": (["é"], "up to 128 printable ASCII characters"),
     "AZURE_REGION": (["\x7f"], "up to 128 printable ASCII characters"),
     "ENGINE_MAX_RUNNING": (["-1"], "a whole number of at least 0"),
-    "ENGINE_MAX_QUEUED": (["-1"], "a whole number of at least 0"),
+    "ENGINE_MAX_QUEUED": (["-1", "flex=5", "1,slow=5", "1,flex", "1,auto=2"], "a whole number of at least 0, and othe"),
     "WEBSOCKET_BUSY": (["wait"], "one of queue, reject"),
     "WEBSOCKET_MAX_MESSAGE_BYTES": (["1023", "64 MiB"], "a whole number of at least 1024"),
     "WEBSOCKET_MAX_QUEUED": (["-1", "²"], "a whole number of at least 0"),
