@@ -121,11 +121,15 @@ class Settings:
         "`demo` (no model), `vllm` (in this process), `vllm-server` (at ENGINE_URL) or `scripted` (tests)",
     )  # fmt: skip
     engine_url: tuple[str, ...] = _setting(
-        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas", default_text="unset"
+        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas (see Several engines)", default_text="unset"
     )
     engine_api_key: str = _setting(
         "", text, "what those servers were given as `--api-key`", default_text="unset", secret=True
     )
+    engine_core: str = _setting(
+        "", text, "socket of an engine core that workers with ENGINE=vllm share; `serve --workers` makes one",
+        default_text="unset: loaded in this process",
+    )  # fmt: skip
     model: str = _setting(
         "", text, "what the engine loads: a hub name, a folder, or the name at ENGINE_URL",
         default_text="the engine's name",
@@ -360,11 +364,6 @@ def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
         raise ConfigurationError("WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS.")
     if settings.engine == "scripted" and not settings.engine_script:
         raise ConfigurationError("ENGINE=scripted needs ENGINE_SCRIPT, the file with its completions.")
-    if settings.engine == "vllm" and settings.workers > 1:
-        raise ConfigurationError(
-            "ENGINE=vllm loads the model in the process that serves, so WORKERS must be 1; for more of them start a "
-            "vLLM server and set ENGINE=vllm-server."
-        )
     if settings.engine == "vllm" and not settings.model:
         raise ConfigurationError("ENGINE=vllm needs MODEL, a model's name on the hub or its folder.")
     if settings.engine == "vllm-server" and not (settings.engine_url and settings.model):

@@ -131,11 +131,14 @@ def pages(value: str) -> tuple[str, ...]:
 
 
 def urls(value: str) -> tuple[str, ...]:
-    """URLs of vLLM servers."""
+    """URLs of vLLM servers, or of what names them."""
     urls = tuple(url.strip().rstrip("/") for url in value.split(",") if url.strip())
-    if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
-        raise ValueError("URLs of vLLM servers, separated by commas, like http://127.0.0.1:8001")
-    return tuple(url.removesuffix("/v1") for url in urls)
+    if not urls or not all(url.startswith(("http://", "https://", "dns+http://", "file:///")) for url in urls):
+        raise ValueError(
+            "URLs of vLLM servers, separated by commas, like http://127.0.0.1:8001, dns+http://vllm:8001 for all "
+            "addresses of a name, or file:///etc/vllm-servers for a file of URLs"
+        )
+    return tuple(url.removesuffix("/v1") if not url.startswith("file:") else url for url in urls)
 
 
 def json_object(value: str) -> dict[str, Any]:

@@ -169,6 +169,8 @@ class Gauges:
         metrics.workers.set(1)
         metrics.reaching.set(self._hears_store(), "database")
         metrics.reaching.set(await self._reaches_engine(), "engine")
+        for state, count in self._engine.engine.replicas().items():
+            metrics.replicas.set(count, state)
         if self._has_redis:
             metrics.reaching.set(not self._connections.degraded and not self._service.rates.degraded, "redis")
         metrics.memory.set(_memory_bytes())

@@ -77,13 +77,13 @@ class ModelMeter:
         """Return what measures a generation; None where nobody wants to know."""
         return TurnMeter(self, time.perf_counter) if self._metrics.enabled else None
 
-    def waited(self, tier: str, seconds: float) -> None:
-        """Count a turn that was waited for."""
-        self._metrics.engine_waits.note(seconds, self._model, tier)
-
     def continued(self) -> None:
         """Count a turn that was cut and goes on: on another replica of the engine, mostly."""
         self._metrics.turns_continued.count(self._model)
+
+    def waited(self, tier: str, seconds: float) -> None:
+        """Count a turn that was waited for."""
+        self._metrics.engine_waits.note(seconds, self._model, tier)
 
     def ended(self, outcome: Outcome) -> None:
         """Count a response that has ended here."""
@@ -166,6 +166,9 @@ class Metrics:
         self.background_waiting = self._gauge("background_waiting", "Background responses that wait for a place.")
         self.engine_waiting = self._gauge(
             "engine_waiting", "Turns of responses that wait for the engine.", "model", "tier"
+        )
+        self.replicas = self._gauge(
+            "engine_replicas", "Replicas of engines: serving, away, leaving; as each worker sees them.", "state"
         )
         self.streams_kept = self._gauge("streams_kept", "Streams in memory, that can be picked up again.")
         self.streams_kept_bytes = self._gauge("streams_kept_bytes", "Memory of their events.")

@@ -48,7 +48,10 @@ logger = logging.getLogger("respsite.runs")
 
 
 class ResponseRun:
-    """Runs a plan. `status`, `link` (for continuing it) and `problem` (why it failed) hold once `journal.closed`."""
+    """Runs a plan. `status`, `link` (for continuing it) and `problem` (why it failed) hold once `journal.closed`.
+
+    `place` is what it has of the engine.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class ResponseRun:
         self._tools = plan.tools
         self._persistence = persistence
         self._queue = queue
-        self.place = model.turns.place(plan.origin.project, plan.tier, plan.priority)  # what it has of the engine
+        self.place = model.turns.place(plan.origin.project, plan.tier, plan.priority)
         self._clock = RunClock()
         self._generating = Generating(model, machine, tell=self._tell, begin=self._begin, place=self.place)
 
@@ -170,9 +173,8 @@ class ResponseRun:
             self.ticket.hand_over()
             return
         turns = self._machine.turns
-        self.ticket.settle(
-            Amount(1, sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns))
-        )
+        used = sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns)
+        self.ticket.settle(Amount(1, *used))
 
     def give(self, given: Input) -> None:
         """Take what comes from outside; where something else is to be done now, what is being done ends."""

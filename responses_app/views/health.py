@@ -39,6 +39,8 @@ async def ready(request: HttpRequest) -> HttpResponse:
     body["connections"] = site.connection_limit.open_connections
     body["responses_in_flight"] = len(site.registry)
     body["background_queued"] = site.registry.queue.waiting
+    if replicas := site.engine.engine.replicas():
+        body["engine_replicas"] = dict(replicas)
     body["engine_queued"] = sum(model.turns.waiting.total() for model in site.service.models.values())
     body["streams_kept"] = len(site.registry.resumable)
     body["streams_kept_bytes"] = site.registry.resumable.kept_bytes
