@@ -182,15 +182,6 @@ async def test_one_is_stopped_for_a_while(pool: Pool) -> None:
     await serving(server, 2)
 
 
-async def test_one_cannot_generate_any_more(pool: Pool) -> None:
-    server, engines = await both(pool)
-    async with streaming(server):
-        both_generate(engines)
-        engines[0].switch(refusal=[500, {}], fault="die", fault_after=40)
-    engines[0].switch(refusal=None, fault=None)
-    await serving(server, 2)
-
-
 async def test_what_nobody_can_go_on_with_fails_and_can_be_cancelled(pool: Pool) -> None:
     server, engines = await both(pool)
     async with http_client(server) as http:
