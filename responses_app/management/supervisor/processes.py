@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-ACCEPTS, READY = b"a", b"r"  # what a process writes into its pipe
+ACCEPTS, READY, LIVES = b"a", b"r", b"l"  # what a process writes into its pipe
 LINE_BYTES = 64 * 1024  # a longer line of a process is handed on in parts
 LAST_LINES_SECONDS = 1.0  # how long a dead process's pipes are read: what it started may hold them open
 
@@ -93,7 +93,7 @@ class ChildProcess:
 
 
 class WorkerProcess(ChildProcess):
-    """Worker `number`. `accepts` and `ready` are called when it says so, `ended` with its exit status."""
+    """Worker `number`. `accepts`, `ready` and `lives` are called when it says so, `ended` with its exit status."""
 
     def __init__(
         self,
@@ -101,9 +101,10 @@ class WorkerProcess(ChildProcess):
         *,
         accepts: Callable[[int], None],
         ready: Callable[[int], None],
+        lives: Callable[[int], None],
         ended: Callable[[int, int], None],
     ) -> None:
-        news = {ACCEPTS: accepts, READY: ready}
+        news = {ACCEPTS: accepts, READY: ready, LIVES: lives}
         super().__init__(str(number), hears=lambda word: news[word](number))
         self.number = number
         self._ended = ended
