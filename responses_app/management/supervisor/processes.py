@@ -105,7 +105,8 @@ class WorkerProcess(ChildProcess):
         ended: Callable[[int, int], None],
     ) -> None:
         news = {ACCEPTS: accepts, READY: ready, LIVES: lives}
-        super().__init__(str(number), hears=lambda word: news[word](number))
+        unheard = _pass_over  # a worker of a newer version may have more to say
+        super().__init__(str(number), hears=lambda word: news.get(word, unheard)(number))
         self.number = number
         self._ended = ended
         self._life: asyncio.Task[None] | None = None
@@ -127,6 +128,10 @@ class WorkerProcess(ChildProcess):
             status = await self.live(command, inherited)
         finally:
             self._ended(self.number, status)
+
+
+def _pass_over(number: int) -> None:
+    """Do nothing."""
 
 
 async def hand_on(source: asyncio.StreamReader, sink: BinaryIO, prefix: bytes) -> None:
