@@ -65,6 +65,10 @@ class Settings:
     worker_start_seconds: float = _setting(
         120.0, seconds(1), "a worker that is not ready by then is given up, where others are", default_text="120"
     )
+    worker_silence_seconds: float = _setting(
+        30.0, seconds(), "a worker that stands still for this long is killed and replaced; 0 = never",
+        default_text="30",
+    )  # fmt: skip
     secret_key: str = _setting(
         "", text, "Django's secret; several hosts must share one",
         default_text="made once, in DATA_DIR/secret_key",
