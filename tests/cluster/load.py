@@ -24,6 +24,7 @@ from tests.waiting import eventually
 PAUSE = 0.2  # seconds before a client comes again
 ASK_SECONDS = 60.0  # for an answer as JSON
 KINDS = ("json", "sse", "websocket", "background")
+SENT_AGAIN = "failed, to be sent again"
 ENDS = ("response.completed", "response.incomplete", "response.failed")
 SETTLE_SECONDS = 120.0
 LAST = 24  # what they have the model count to
@@ -110,11 +111,13 @@ class Load:
         await asyncio.sleep(PAUSE)
 
     def _ended(self, kind: str, response: Frame) -> None:
-        """Count a response that has come to its end."""
+        """Count a response that has come to its end; one that a worker could not finish says to send it again."""
         if response["status"] == "completed":
             assert text_of(response) == ANSWER, response
             self.tally.completed[kind] += 1
             self.tally.acknowledged.add(response["id"])
+        elif kind != "background" and "Send it again" in str(response["error"]):
+            self.tally.retried[SENT_AGAIN] += 1
         else:
             self.tally.failed.append(f"{kind}: {response['status']} {response['error']}")
 

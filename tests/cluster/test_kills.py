@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.load import Load, Tally
+from tests.cluster.load import SENT_AGAIN, Load, Tally
 from tests.supervisor.served import is_gone
 
 STREAMS = int(os.environ.get("CLUSTER_STREAMS", "200"))
@@ -25,7 +25,7 @@ CHANCE = random.Random(11)
 
 # What clients come again after; every SDK does, or its caller (README, "A stream that outlives its connection").
 BROKEN = {"ReadError", "RemoteProtocolError", "ConnectError", "ConnectionResetError", "IncompleteReadError", "503"}
-BROKEN |= {"ConnectTimeout", "ReadTimeout", "TimeoutError", "503 frame", "the end", "WebSocket 503"}
+BROKEN |= {"ConnectTimeout", "ReadTimeout", "TimeoutError", "503 frame", "the end", "WebSocket 503", SENT_AGAIN}
 BROKEN |= {f"WebSocket {code}" for code in (1001, 1006, 1012, "ConnectionResetError", "InvalidMessage", "TimeoutError")}
 
 
