@@ -68,6 +68,7 @@ class ModelMeter:
         self._model = model
         self.gaps = metrics.token_gaps.at(model)
         self.output = metrics.output_tokens.at(model)
+        metrics.turns_continued.at(model)
         for transport in TRANSPORTS:
             for status in STATUSES:  # from 0 on: Prometheus sees no growth in a series that begins
                 metrics.responses.at(model, transport, status)
@@ -75,6 +76,10 @@ class ModelMeter:
     def turn(self) -> TurnMeter | None:
         """Return what measures a generation; None where nobody wants to know."""
         return TurnMeter(self, time.perf_counter) if self._metrics.enabled else None
+
+    def continued(self) -> None:
+        """Count a turn that was cut and goes on: on another replica of the engine, mostly."""
+        self._metrics.turns_continued.count(self._model)
 
     def ended(self, outcome: Outcome) -> None:
         """Count a response that has ended here."""
@@ -128,6 +133,9 @@ class Metrics:
         self.unknown_tools = self._counter("unknown_tool_calls", "Calls of tools of this server it lacks.", *model)
         self.misfits = self._counter("misfit_calls", "Calls whose arguments their item cannot hold.", *model)
         self.journal_bytes = self._counter("journal_bytes", "Bytes of events, and of memory for them.")
+        self.turns_continued = self._counter(
+            "turns_continued", "Turns whose engine went away in the middle, and that went on behind that.", *model
+        )
         self.takeovers = self._counter("takeovers", "Responses of other workers that went on, or failed, here.", "how")
 
     def _declare_server(self) -> None:

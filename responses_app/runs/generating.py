@@ -1,4 +1,10 @@
-"""`Generating`: has the engine generate a turn: what it is asked, what it says, and what it said before it was cut."""
+"""`Generating`: has the engine generate a turn: what it is asked, what it says, and what it said before it was cut.
+
+A turn that is cut goes on behind what of it was sampled: where its worker died, on another worker that has its log;
+where only a replica of the engine died, here. Both are the same: the machine wants a `Generate` that has begun.
+Example: of a turn with a prompt of 9 tokens and a budget of 50, 20 tokens were sampled when the replica went away. The
+engine is asked again with a prompt of 29 tokens and a budget of 30, and readers see nothing of it but a pause.
+"""
 
 import asyncio
 import logging
@@ -7,13 +13,15 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineError, GrammarBroken
+from engine.errors import EngineError, GenerationCut, GrammarBroken, PromptTooLong
 from engine.formats.base import as_tokens
 from engine.grammar import TurnGrammar
 from engine.types import FinishReason, GenerationRequest, TokenChunk
+from responses_app.observing.metrics import TurnMeter
 from responses_app.protocol.commands import Command, Generate
 from responses_app.protocol.inputs import Input, Sampled, TurnBegan
 from responses_app.protocol.response import ResponseMachine
+from responses_app.runs.continuing import Continuing
 from responses_app.runs.delays import delayed
 from responses_app.runs.fair_turns import FairTurns
 from responses_app.runs.plan import RunPlan
@@ -49,23 +57,46 @@ class Generating:
         if wanted.has_begun and (finish := unlogged_finish(plan, wanted)) is not None:
             return self._tell(Sampled((), finish))
         async with self._turns.turn(plan.origin.project, plan.generation.priority):
-            return await self._generate(plan, wanted)
+            try:
+                return await self._go_on(plan, wanted)
+            except EngineError as error:
+                if not wanted.aside:
+                    raise
+                logger.warning("response %s: no summary: %s: %s", plan.response_id, type(error).__name__, error)
+                return self._tell(Sampled((), FinishReason.STOP))
 
-    async def _generate(self, plan: RunPlan, wanted: Generate) -> Command | None:
-        request = request_for(plan, wanted)
+    async def _go_on(self, plan: RunPlan, wanted: Generate) -> Command | None:
+        """Generate a turn, as often as it is cut and can go on."""
+        continuing, meter = Continuing(), self._meter.turn()
+        while True:
+            try:
+                return await self._generate(plan, wanted, meter, cuts=continuing.cuts)
+            except EngineError as error:
+                await continuing.wait(error)
+                if isinstance(error, GenerationCut):
+                    logger.warning("response %s: its turn was cut and goes on: %s", plan.response_id, error)
+                    self._meter.continued()
+            due = self._machine.due
+            assert isinstance(due, Generate), "a turn that is cut stands until something ends it, and this task with it"
+            wanted = due
+            if (finish := unlogged_finish(plan, wanted)) is not None:
+                return self._tell(Sampled((), finish))
+
+    async def _generate(self, plan: RunPlan, wanted: Generate, meter: TurnMeter | None, *, cuts: int) -> Command | None:
+        request = request_for(plan, wanted, cuts=cuts)
         if not wanted.has_begun:
             self._tell(TurnBegan(len(request.prompt_token_ids)))
         try:
-            return await self._sample(plan, generated(self._engine, plan, wanted, request))
-        except EngineError as error:
-            if not wanted.aside:
+            return await self._sample(plan, generated(self._engine, plan, wanted, request), meter)
+        except PromptTooLong:
+            if not wanted.sampled:
                 raise
-            logger.warning("response %s: no summary: %s: %s", plan.response_id, type(error).__name__, error)
-            return self._tell(Sampled((), FinishReason.STOP))
+            return self._tell(Sampled((), FinishReason.LENGTH))  # it was cut where the context ends
 
-    async def _sample(self, plan: RunPlan, said: AsyncGenerator[TokenChunk, None]) -> Command | None:
+    async def _sample(
+        self, plan: RunPlan, said: AsyncGenerator[TokenChunk, None], meter: TurnMeter | None
+    ) -> Command | None:
         has_begun = False
-        meter = self._meter.turn()
         async with aclosing(said) as chunks:
             with delayed(self._tell, self._machine.only_adds, seconds=plan.delta_seconds) as tell:
                 async for chunk in chunks:
@@ -82,12 +113,15 @@ class Generating:
         return self._tell(Sampled((), FinishReason.STOP))  # an engine that just ends has said all it had to say
 
 
-def request_for(plan: RunPlan, wanted: Generate) -> GenerationRequest:
-    """Return what generates a turn, behind what of it was sampled already."""
+def request_for(plan: RunPlan, wanted: Generate, *, cuts: int = 0) -> GenerationRequest:
+    """Return what generates a turn, behind what of it was sampled already.
+
+    `cuts`: how often it was cut here; what was asked then may still run somewhere, and so ids differ.
+    """
     generation = plan.generation
     return replace(
         generation,
-        request_id=f"{plan.response_id}-{wanted.turn}",
+        request_id=f"{plan.response_id}{f'.{cuts}' if cuts else ''}-{wanted.turn}",
         prompt_token_ids=_prompt(plan, wanted),
         sampling=replace(generation.sampling, max_output_tokens=wanted.budget),
         grammar=None if wanted.aside else _grammar(plan, wanted),
@@ -146,9 +180,9 @@ def _prompt(plan: RunPlan, wanted: Generate) -> Sequence[int]:
 
 
 def unlogged_finish(plan: RunPlan, wanted: Generate) -> FinishReason | None:
-    """Return why a turn that began on another worker has ended there; None where it has not.
+    """Return why a turn that was cut has ended all the same; None where it has not.
 
-    That worker may have logged the turn's last token without the engine's reason for the end.
+    The worker that began it may have logged the turn's last token without the engine's reason for the end.
     """
     if wanted.budget == 0:
         return FinishReason.LENGTH

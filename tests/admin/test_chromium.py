@@ -10,7 +10,10 @@ from tests.admin.people import NAME, PASSWORD, make_superuser, settings_of
 from tests.chromium import CHROMIUM, Chromium, Page
 from tests.server import Server, manage
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make services")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make services"),
+    pytest.mark.any_database,
+]
 
 FILL = """
 from datetime import UTC, datetime
