@@ -209,9 +209,6 @@ class ResponseRun:
         if self._log is not None:
             self._log.follow()
 
-    def _may_wait(self) -> bool:
-        return not (self.stopping or self.lost)
-
     @property
     def is_followed(self) -> bool:
         """Whether a reader on another worker follows it, as far as is known here."""
@@ -385,7 +382,9 @@ class ResponseRun:
         """Keep the end, and then say it: a stored response is committed before its terminal event goes out."""
         measured = self._clock.measured()
         try:
-            kept = await self._persistence.keep(self._machine, ending, measured, may_wait=self._may_wait)
+            kept = await self._persistence.keep(
+                self._machine, ending, measured, may_wait=lambda: not (self.stopping or self.lost)
+            )
         except ClaimLost:
             self._give_up()
             return

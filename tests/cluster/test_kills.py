@@ -8,40 +8,16 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.load import SENT_AGAIN, Load, Tally
+from tests.cluster.load import under_load
 from tests.supervisor.served import is_gone
 
-STREAMS = int(os.environ.get("CLUSTER_STREAMS", "200"))
 AWAY_SECONDS = 10.0
 STOPPED_SECONDS = 20.0
-LEASE_SECONDS = 5.0  # WORKER_LEASE_SECONDS of the cluster
 CHANCE = random.Random(11)
-
-# What clients come again after; every SDK does, or its caller (README, "A stream that outlives its connection").
-BROKEN = {"ReadError", "RemoteProtocolError", "ConnectError", "ConnectionResetError", "IncompleteReadError", "503"}
-BROKEN |= {"ConnectTimeout", "ReadTimeout", "TimeoutError", "503 frame", "the end", "WebSocket 503", SENT_AGAIN}
-BROKEN |= {f"WebSocket {code}" for code in (1001, 1006, 1012, "ConnectionResetError", "InvalidMessage", "TimeoutError")}
-
-
-@asynccontextmanager
-async def under_load(cluster: Cluster, fault: str) -> AsyncIterator[Tally]:
-    """Load the cluster; behind the fault it has to serve as before."""
-    load = Load(cluster.server, clients=STREAMS)
-    began = time.monotonic()
-    try:
-        async with load.running() as tally:
-            yield tally
-            await load.more(2)
-    finally:
-        print(f"\n{fault}: {load.tally}; {time.monotonic() - began:.0f} s")
-    assert tally.failed == [], tally.failed[:10]
-    assert {why.removesuffix(" of a background stream") for why in tally.retried} <= BROKEN
 
 
 async def test_a_worker_is_killed(cluster: Cluster) -> None:
