@@ -31,7 +31,8 @@ class Behind(Supervised):
     """The server as its clients see it: `port` is nginx's, `own_port` where it listens itself."""
 
     def __init__(self, folder: Path, port: int, **settings: object) -> None:
-        super().__init__(folder, **{"workers": WORKERS, **settings})  # type: ignore[arg-type]
+        workers = int(str(settings.pop("workers", WORKERS)))
+        super().__init__(folder, workers=workers, **settings)
         self.own_port = self.port
         self.port = port
 
