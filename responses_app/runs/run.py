@@ -384,7 +384,9 @@ class ResponseRun:
         self.place.leave()  # nothing more is generated
         measured = self._clock.measured()
         try:
-            kept = await self._persistence.keep(self._machine, ending, measured)
+            kept = await self._persistence.keep(
+                self._machine, ending, measured, may_wait=lambda: not (self.stopping or self.lost)
+            )
         except ClaimLost:
             self._give_up()
             return

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from responses_app.conf import table
+from responses_app.conf import ConfigurationError, from_environ, table
 from tests.cluster.cluster import WORKERS, Cluster
 from tests.cluster.processes import NGINX, EngineServer
 from tests.postgres_server import PostgresServer
@@ -29,6 +29,11 @@ def main() -> int:
     missing = [name for name, found in (("redis-server", shutil.which("redis-server")), ("nginx", NGINX)) if not found]
     if missing:
         print(f"make cluster needs {' and '.join(missing)}: make services installs what is missing.", file=sys.stderr)
+        return 1
+    try:
+        from_environ(os.environ)
+    except ConfigurationError as wrong:
+        print(wrong, file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, _interrupt)
     given = {row.name: os.environ[row.name] for row in table() if os.environ.get(row.name)}

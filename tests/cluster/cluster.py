@@ -1,5 +1,6 @@
 """A whole installation on loopback: nginx, a supervisor with its workers, Redis, PostgreSQL and engines over HTTP."""
 
+import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,7 +31,8 @@ class Behind(Supervised):
     """The server as its clients see it: `port` is nginx's, `own_port` where it listens itself."""
 
     def __init__(self, folder: Path, port: int, **settings: object) -> None:
-        super().__init__(folder, **{"workers": WORKERS, **settings})  # type: ignore[arg-type]
+        workers = int(str(settings.pop("workers", WORKERS)))
+        super().__init__(folder, workers=workers, **settings)
         self.own_port = self.port
         self.port = port
 
@@ -113,3 +115,10 @@ class Cluster:
                 problems.append(problem)
         if problems:
             raise ExceptionGroup("not everything has ended as it should", problems)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes that each worker and each engine holds."""
+        pids = {f"worker {pid}": pid for pid in self.server.pids()}
+        pids |= {engine.name: engine.process.pid for engine in self.engines if engine.process is not None}
+        page = os.sysconf("SC_PAGE_SIZE")
+        return {name: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page for name, pid in pids.items()}
