@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,9 +26,10 @@ FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacu
 class PostgresServer:
     """Run PostgreSQL; stopped, it can be started again on the same port, with its data."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Sequence[str] = FAST) -> None:
+        self._options = options
         self.port = free_port()
-        self._programs = _newest_programs()
+        self._programs = newest_programs()
         self._user = "postgres" if os.geteuid() == 0 else None  # initdb and postgres refuse to run as root
         self._process: subprocess.Popen[bytes] | None = None
         # Not below pytest's own directory, which only root may enter.
@@ -59,7 +60,10 @@ class PostgresServer:
         log = self._directory / "log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [self._programs / "postgres", *(word for option in (*options, *FAST) for word in ("-c", option))],
+                [
+                    self._programs / "postgres",
+                    *(word for option in (*options, *self._options) for word in ("-c", option)),
+                ],
                 **self._as_owner(),
                 stdout=output,
                 stderr=output,
@@ -142,7 +146,7 @@ def _children(process: int) -> list[int]:
     return found
 
 
-def _newest_programs() -> Path:
+def newest_programs() -> Path:
     """Find the folder of PostgreSQL's programs, or skip the test."""
     if (found := shutil.which("initdb")) and (Path(found).parent / "postgres").exists():
         return Path(found).resolve().parent
