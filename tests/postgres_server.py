@@ -57,13 +57,11 @@ class PostgresServer:
         if not (self._directory / "data").exists():
             self._run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
         options = ("listen_addresses=127.0.0.1", f"port={self.port}", f"unix_socket_directories={self._directory}")
+        words = [word for option in (*options, *self._options) for word in ("-c", option)]
         log = self._directory / "log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [
-                    self._programs / "postgres",
-                    *(word for option in (*options, *self._options) for word in ("-c", option)),
-                ],
+                [self._programs / "postgres", *words],
                 **self._as_owner(),
                 stdout=output,
                 stderr=output,
