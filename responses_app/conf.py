@@ -37,11 +37,13 @@ class ConfigurationError(Exception):
     """A setting is wrong; the text is one sentence for the operator."""
 
 
-def _setting(default: Any, parse: Callable[[str], Any], about: str, *, default_text: str | None = None) -> Any:
-    metadata = {"parse": parse, "about": about, "default_text": default_text}
+def _setting(
+    default: Any, parse: Callable[[str], Any], about: str, *, default_text: str | None = None, secret: bool = False
+) -> Any:
+    metadata = {"parse": parse, "about": about, "default_text": default_text, "secret": secret}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=not secret)
 
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -63,17 +65,19 @@ class Settings:
         120.0, seconds(1), "a worker that is not ready by then is given up, where others are", default_text="120"
     )
     secret_key: str = _setting(
-        "", text, "Django's secret; several hosts must share one", default_text="made once, in DATA_DIR/secret_key"
-    )
+        "", text, "Django's secret; several hosts must share one",
+        default_text="made once, in DATA_DIR/secret_key",
+        secret=True,
+    )  # fmt: skip
     database_url: str = _setting(
         "", text, "`sqlite:///…` or `postgres://user:password@host/name`",
-        default_text="sqlite:///DATA_DIR/respsite.sqlite3",
+        default_text="sqlite:///DATA_DIR/respsite.sqlite3", secret=True,
     )  # fmt: skip
     database_timeout_seconds: float = _setting(
         10.0, seconds(0.1), "how long the database may take to answer; then clients get a 503", default_text="10"
     )
     redis_url: str = _setting(
-        "", text, "`redis://host:6379/0`: shares limits between workers", default_text="unset: in memory"
+        "", text, "`redis://host:6379/0`: shares limits between workers", default_text="unset: in memory", secret=True
     )
     allowed_hosts: tuple[str, ...] = _setting(
         LOOPBACK, names, "host names clients may use; required when HOST is not loopback",
@@ -90,6 +94,10 @@ class Settings:
     csrf_trusted_origins: tuple[str, ...] = _setting(
         (), origins, "where the admin is opened behind a proxy with TLS: `https://models.example.com`",
         default_text="unset",
+    )  # fmt: skip
+    behind_proxy: str = _setting(
+        "no", choice("no", "http", "tls"),
+        "a proxy is in front, and its `X-Forwarded-For` and `-Proto` are believed; `tls`: browsers have to use HTTPS",
     )  # fmt: skip
     admin_login_failures: int = _setting(
         10, whole(1), "failed logins to the admin as one user, or from one address, until they are locked"
@@ -114,7 +122,9 @@ class Settings:
     engine_url: tuple[str, ...] = _setting(
         (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas (see Several engines)", default_text="unset"
     )
-    engine_api_key: str = _setting("", text, "what those servers were given as `--api-key`", default_text="unset")
+    engine_api_key: str = _setting(
+        "", text, "what those servers were given as `--api-key`", default_text="unset", secret=True
+    )
     model: str = _setting(
         "", text, "what the engine loads: a hub name, a folder, or the name at ENGINE_URL",
         default_text="the engine's name",
@@ -223,7 +233,7 @@ class Settings:
     conversations_max_entries: int = _setting(0, whole(), "conversations of a project; 0 = any number")
     reasoning_encryption_keys: tuple[str, ...] = _setting(
         (), secrets, "secrets, separated by commas: the first seals what clients carry, all open it",
-        default_text="made from SECRET_KEY",
+        default_text="made from SECRET_KEY", secret=True,
     )  # fmt: skip
     reasoning_summaries: str = _setting(
         "model", choice("model", "text", "off"),
@@ -285,8 +295,16 @@ def table() -> list[Row]:
     ]
 
 
+def secret_files() -> list[str]:
+    """Return the variables that may name a file with a secret instead of the secret's own."""
+    return [f"{setting.name.upper()}_FILE" for setting in fields(Settings) if setting.metadata["secret"]]
+
+
 def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """Read the settings; return them and warnings for the operator. An empty variable counts as unset.
+
+    A secret may lie in a file that `NAME_FILE` names, as Docker, Kubernetes and systemd hand secrets out. The text of
+    an error never holds one.
 
     Raises `ConfigurationError`.
     """
@@ -294,18 +312,36 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     values: dict[str, Any] = {}
     for setting in fields(Settings):
         name = setting.name.upper()
-        raw = environ.get(name, "")
+        raw = _secret(name, environ) if setting.metadata["secret"] else environ.get(name, "")
         if raw.strip():
             try:
                 values[setting.name] = setting.metadata["parse"](raw.strip())
             except ValueError as wanted:
-                raise ConfigurationError(f"{name}={raw!r} is not valid: it takes {wanted}.") from None
+                given = name if setting.metadata["secret"] else f"{name}={raw!r}"
+                raise ConfigurationError(f"{given} is not valid: it takes {wanted}.") from None
     if "host" in values and not _resolves(values["host"]):
         warnings.append(f"HOST={values['host']!r} is not an address of this machine and is ignored; using 127.0.0.1.")
         del values["host"]
     settings = Settings(**values)
     _check_together(settings, values)
     return settings, warnings
+
+
+def _secret(name: str, environ: Mapping[str, str]) -> str:
+    """Return what a secret's variable says, or the file that `NAME_FILE` names."""
+    raw, file = environ.get(name, ""), environ.get(f"{name}_FILE", "").strip()
+    if not file:
+        return raw
+    if raw.strip():
+        raise ConfigurationError(f"{name} and {name}_FILE are both set: one of them is enough.")
+    try:
+        content = Path(file).read_text()
+    except (OSError, ValueError) as error:  # ValueError: not text
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigurationError(f"{name}_FILE={file} cannot be read ({reason}).") from None
+    if not content.strip():
+        raise ConfigurationError(f"{name}_FILE={file} is empty.")
+    return content
 
 
 def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:

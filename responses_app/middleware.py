@@ -8,6 +8,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from asgiref.sync import markcoroutinefunction
 from django.core.exceptions import DisallowedHost
@@ -102,15 +103,23 @@ def _refused(error: ApiError) -> HttpResponse:
     return error_response(error)
 
 
-async def _let_in(request: HttpRequest) -> None:
-    """Find out who asks. Raises `ApiError` for who may not."""
-    scope = needed_scope(str(request.method), request.path_info)
-    if scope is None:
+async def let_in(scope: Any, method: str, path: str, told: Callable[[Caller], None] | None = None) -> None:
+    """Find out who asks, and tell `told`. Raises `ApiError` for who may not, 503 where none can tell now."""
+    needed = needed_scope(method, path)
+    if needed is None:
         return
-    caller = await get_site().door.caller(request.scope)  # type: ignore[attr-defined]
-    request.caller = caller  # type: ignore[attr-defined]
-    bind(project=caller.project, key_id=caller.key_id)
-    caller.check_scope(scope)
+    caller = await get_site().door.caller(scope)
+    if told is not None:
+        told(caller)
+    caller.check_scope(needed)
+
+
+async def _let_in(request: HttpRequest) -> None:
+    def told(caller: Caller) -> None:
+        request.caller = caller  # type: ignore[attr-defined]
+        bind(project=caller.project, key_id=caller.key_id)
+
+    await let_in(request.scope, str(request.method), request.path_info, told)  # type: ignore[attr-defined]
 
 
 def _check_host(request: HttpRequest) -> None:

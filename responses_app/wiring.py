@@ -165,7 +165,7 @@ def build_site(settings: Settings) -> Site:
     engine = EngineStarter(make_engine(settings), ready=collect_less_garbage)
     connection_limit = _connection_limit(settings)
     rates = _rates()
-    stores = _stores(settings)
+    stores, door = _stores(settings), _door(settings)
     registry = RunRegistry(_run_limits(settings))
     sealer = Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom)
     name, model_format = settings.served_name, FORMATS[settings.model_format]()
@@ -210,6 +210,7 @@ def build_site(settings: Settings) -> Site:
         live=live,
         rates=rates,
         metrics=metrics,
+        keys=door.keys.store,
     )
     followers = Followers(
         stores.responses,
@@ -267,7 +268,7 @@ def build_site(settings: Settings) -> Site:
         followers=followers,
         upkeep=upkeep,
         relay=relay,
-        door=_door(settings),
+        door=door,
         watch=Watch(metrics, gauges.look, folder=Path(settings.metrics_dir) if settings.metrics_dir else None),
         draining=Draining(),
         reader=JsonReader(

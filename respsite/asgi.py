@@ -15,6 +15,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from engine.errors import EngineConfigurationError
 from responses_app.bodies import Bodies, BodyRules
 from responses_app.exposure import Exposure
+from responses_app.middleware import let_in
 from responses_app.routing import websocket_urlpatterns
 from responses_app.servers.backpressure import Backpressure
 from responses_app.servers.daphne import hook_daphne
@@ -31,7 +32,10 @@ lifecycle = Lifecycle(site.start, site.aclose, hurry=site.registry.hurry)
 lifecycle.hook_daphne()
 
 rules = BodyRules(
-    site.settings.max_body_bytes, site.settings.request_arrival_seconds, refused=site.watch.metrics.turned_away
+    site.settings.max_body_bytes,
+    site.settings.request_arrival_seconds,
+    refused=site.watch.metrics.turned_away,
+    let_in=let_in,
 )
 hook_daphne(rules, site.answer_headers)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from responses_app.conf import MIB, ConfigurationError, Settings, from_environ, table
+from responses_app.conf import MIB, ConfigurationError, Settings, from_environ, secret_files, table
 from responses_app.protocol.dialects import parse_dialect
 from responses_app.wiring import FORMATS
 from tests.server import ROOT, clean_environ
@@ -30,6 +30,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "ALLOWED_HOSTS": ("a.example, b.example,", ("a.example", "b.example")),
     "ALLOWED_ORIGINS": ("HTTP://localhost:3000/, app-1://b", ("http://localhost:3000", "app-1://b")),
     "CSRF_TRUSTED_ORIGINS": ("https://a.example/, https://b.example", ("https://a.example", "https://b.example")),
+    "BEHIND_PROXY": ("TLS", "tls"),
     "ADMIN_LOGIN_FAILURES": ("3", 3),
     "ADMIN_LOGIN_LOCK_SECONDS": ("60", 60.0),
     "LOG_LEVEL": ("DEBUG", "debug"),
@@ -104,6 +105,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "ALLOWED_HOSTS": ([",", " , "], "host names, separated by commas"),
     "ALLOWED_ORIGINS": (["a.example", ",", "null", "http://a/b", "https://*.a.example"], "origins with their scheme"),
     "CSRF_TRUSTED_ORIGINS": (["a.example", ","], "origins with their scheme"),
+    "BEHIND_PROXY": (["on", "yes"], "one of no, http, tls"),
     "ADMIN_LOGIN_FAILURES": (["0"], "a whole number of at least 1"),
     "ADMIN_LOGIN_LOCK_SECONDS": (["0.5"], "a number of seconds of at least 1"),
     "LOG_LEVEL": (["loud"], "one of debug, info, warning, error"),
@@ -221,7 +223,8 @@ def test_an_empty_value_counts_as_unset(name: str) -> None:
 def test_a_wrong_value_is_told_in_one_sentence(name: str, raw: str) -> None:
     sentence = refusal({name: raw})
     assert_is_one_sentence(sentence)
-    assert sentence.startswith(f"{name}={raw!r} is not valid: it takes {WRONG[name][1]}")
+    named = name if f"{name}_FILE" in secret_files() else f"{name}={raw!r}"  # nobody shows a secret
+    assert sentence.startswith(f"{named} is not valid: it takes {WRONG[name][1]}")
 
 
 @pytest.mark.parametrize(("environ", "named"), TOGETHER.values(), ids=TOGETHER)

@@ -18,5 +18,8 @@ class MemoryRates(BaseRates):
     def post(self, job: Job) -> None:
         self._ledger.do(job, self._now())
 
+    def _hold(self, key: str, id: str) -> None:
+        self._ledger.hold(key, id)
+
     async def _ask(self, ask: Ask) -> Answer:
         return self._ledger.do(Job(asks=[ask]), self._now())[0]

@@ -6,6 +6,11 @@
 
 Input tokens are never given back: a request counts, also where it fails, as it does at OpenAI. How buckets and slots
 work is told in `ledger`.
+
+A response that goes on at another worker was let in once, and is settled once, by the last of them:
+
+    the first    ticket.hand_over()                                  if it can still say so: its slot is free
+    the next     ticket = rates.adopt(who, amount, Slot.RESPONSE)    takes a slot, and what is reserved stays reserved
 """
 
 import asyncio
@@ -75,6 +80,12 @@ class Ticket:
         if not job.is_empty:
             rates.post(job)
 
+    def hand_over(self) -> None:
+        """Give the slots back; what was used is for another worker to count, which goes on with it."""
+        rates, self._rates = self._rates, None
+        if rates is not None and self.places:
+            rates.post(Job(release=[(places.key, self.id) for places in self.places]))
+
     def lines(self) -> list[JsonObject]:
         """Return what its client is told of its limits now, as far as this worker knows."""
         return as_event(self._rates.heard(self.who)) if self._rates is not None else []
@@ -107,20 +118,35 @@ class BaseRates(ABC):
 
         Cancelled, it has taken no slot.
         """
-        taken = [(rate, rate.to_take(amount)) for owner in who for rate in owner.rates]
-        places = [each for owner in who if (each := owner.places(slot)) is not None]
+        taken, places = _wanted(who, amount, slot)
         if not taken and not places:
             return FREE
         for rate, needed in taken:
             if needed > rate.limit:
                 raise rate_reached(rate, needed, 0.0)
         charges = [Charge(rate.key, needed * rate.each, rate.window) for rate, needed in taken]
-        id = f"{self._worker}:{next(self._numbers)}"
+        id = self._new_id()
         answer = await self._ask(Ask(charges, [Hold(each.key, each.limit) for each in places], id))
         self._hear((rate for rate, _ in taken), answer.left)
         if not answer.granted:
             raise _longest(taken, places, answer)
         return Ticket(self, who, amount, taken, places, id)
+
+    def adopt(self, who: Sequence[Limited], amount: Amount, slot: Slot) -> Ticket:
+        """Return the ticket of a request that another worker let in, by this amount, and that goes on here.
+
+        Whatever the limits say: it runs.
+        """
+        taken, places = _wanted(who, amount, slot)
+        if not taken and not places:
+            return FREE
+        id = self._new_id()
+        for each in places:
+            self._hold(each.key, id)
+        return Ticket(self, who, amount, taken, places, id)
+
+    def _new_id(self) -> str:
+        return f"{self._worker}:{next(self._numbers)}"
 
     async def lines(self, who: Sequence[Limited], *, since: float) -> list[Line]:
         """Return what clients are told of their limits, heard at the loop's time `since` or later."""
@@ -145,6 +171,10 @@ class BaseRates(ABC):
         """Settle and release what a job has, soon; return at once and never raise. It has no asks."""
 
     @abstractmethod
+    def _hold(self, key: str, id: str) -> None:
+        """Count a slot that nobody was asked for."""
+
+    @abstractmethod
     async def _ask(self, ask: Ask) -> Answer:
         """Return what came of an ask; where this is cancelled, its slots are given back."""
 
@@ -155,6 +185,12 @@ class BaseRates(ABC):
             self._heard.move_to_end(rate.key)
         while len(self._heard) > MAX_HEARD:
             self._heard.popitem(last=False)
+
+
+def _wanted(who: Sequence[Limited], amount: Amount, slot: Slot | None) -> tuple[list[tuple[Rate, int]], list[Places]]:
+    """Return how much a request takes of each limit, and where it takes a slot."""
+    taken = [(rate, rate.to_take(amount)) for owner in who for rate in owner.rates]
+    return taken, [each for owner in who if (each := owner.places(slot)) is not None]
 
 
 _NEVER = (0.0, float("-inf"))

@@ -145,6 +145,7 @@ class RedisRates(BaseRates):
         self._wake = asyncio.Event()
         self._settling: asyncio.TimerHandle | None = None
         self._clerk: asyncio.Task[None] | None = None
+        self._renews_now = False  # there is a slot that Redis does not know of
         self._is_closing = False
         self._degraded: str | None = None
 
@@ -193,6 +194,11 @@ class RedisRates(BaseRates):
         self._settling = None
         self._wake.set()
 
+    def _hold(self, key: str, id: str) -> None:
+        self._own.hold(key, id)
+        self._renews_now = True
+        self._wake.set()
+
     async def _ask(self, ask: Ask) -> Answer:
         if self._degraded is not None or self._is_closing:
             return self._own.do(Job(asks=[ask]), self._own_now())[0]
@@ -216,7 +222,7 @@ class RedisRates(BaseRates):
                 async with asyncio.timeout_at(beat):
                     await self._wake.wait()
             self._wake.clear()
-            renews = loop.time() >= beat
+            renews, self._renews_now = self._renews_now or loop.time() >= beat, False
             if renews:
                 beat = loop.time() + self._heartbeat_seconds
             if renews or self._waiting or not self._job.is_empty:

@@ -44,15 +44,17 @@ class Admission:
 
     async def admit_again(self, run: ResponseRun) -> None:
         """Start a background run that another worker has accepted already. Raises `ClaimLost`, and `ApiError`."""
+        run.ticket = self._rates.adopt(run.plan.origin.limited, run.plan.amount, Slot.RESPONSE)
         try:
             with self._registry.admission():  # a stop waits for it, and then gives it back
                 await run.accept(again=True)
                 self._registry.queue.enter()
                 self._registry.start(run)
-        except ClaimLost:
+        except BaseException as error:
+            run.ticket.hand_over()  # whoever goes on with it next takes a slot of its own
+            if isinstance(error, StoreError) and not isinstance(error, ClaimLost):
+                raise store_away() from error
             raise
-        except StoreError as error:
-            raise store_away() from error
 
     async def _enqueue(self, run: ResponseRun) -> None:
         """Accept a background response and start it, even if the client leaves meanwhile: then it is kept already."""

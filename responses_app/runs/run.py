@@ -161,7 +161,10 @@ class ResponseRun:
         await self._persistence.accept({**self._kept(), "status": status.value}, again=again)
 
     def settle(self) -> None:
-        """It runs no more, or never will: count what it used."""
+        """It runs no more, or never will: count what it used, unless another worker goes on with it and will do so."""
+        if self.given_back or (self.lost and self.plan.background):
+            self.ticket.hand_over()
+            return
         turns = self._machine.turns
         self.ticket.settle(
             Amount(1, sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns))

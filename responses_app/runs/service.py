@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -25,7 +25,7 @@ from responses_app.protocol.errors import (
 from responses_app.protocol.identified import identified
 from responses_app.protocol.inputs import Asked
 from responses_app.protocol.public_ids import PublicId
-from responses_app.protocol.rate_limits import Amount
+from responses_app.protocol.rate_limits import Amount, Limited
 from responses_app.protocol.requests import ENCRYPTED_REASONING, CreateRequest, parse_create
 from responses_app.protocol.resources import ResponseObject, new_response
 from responses_app.protocol.sealing import Sealer
@@ -50,6 +50,7 @@ from responses_app.runs.registry import RunRegistry
 from responses_app.runs.replay import as_begun
 from responses_app.runs.run import ResponseRun
 from responses_app.runs.served import ServedModel
+from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.base import AcceptedResponse, Claim, StoredResponse, StoreError, Stores
 
 logger = logging.getLogger("respsite.runs")
@@ -79,7 +80,7 @@ class ResponseService:
     """Prepares and starts runs. `machines` makes their machines, `live` keeps the logs of those that run,
     `metrics` counts.
 
-    `rates` are the limits of keys and projects.
+    `rates` are the limits of keys and projects, `keys` keeps whose they are: None where nobody has any.
 
     Its models are ordered; a request without `model` uses the first.
     """
@@ -95,6 +96,7 @@ class ResponseService:
     live: LiveLogs
     rates: BaseRates
     metrics: Metrics
+    keys: BaseKeyStore | None = None
     unsaved: deque[StoredResponse] = field(default_factory=deque, init=False)
     naming: Naming = field(init=False)
     admission: Admission = field(init=False)
@@ -158,7 +160,11 @@ class ResponseService:
         asked = accepted.request or {}
         waits = asked.get(TOOL_MODE) == WAIT
         origin = Origin(
-            transport=accepted.transport, project=accepted.project, key_id=accepted.key_id, awaits_tools=waits
+            transport=accepted.transport,
+            project=accepted.project,
+            key_id=accepted.key_id,
+            limited=await self._limited(accepted.key_id),
+            awaits_tools=waits,
         )
         request = parse_create({**asked, "input": list(accepted.input_items)}, engine_fields=True)
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
@@ -166,6 +172,14 @@ class ResponseService:
         if accepted.log:
             await asyncio.to_thread(run.go_on_behind, accepted.log)
         await self.admission.admit_again(run)
+
+    async def _limited(self, key_id: str) -> Sequence[Limited]:
+        """Return those whose limits hold for what this key asked for, whether it still opens. Raises `ApiError`."""
+        try:
+            key = await self.keys.get(key_id) if self.keys is not None and key_id else None
+        except StoreError as error:
+            raise store_away() from error
+        return key.limited if key is not None else ()
 
     async def _plan(
         self,

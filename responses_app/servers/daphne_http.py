@@ -3,9 +3,10 @@
 daphne calls the application when it has the whole body, which Twisted has parsed by then if it is a form, and queues it
 in memory. So each connection gets a channel and requests of classes that extend Twisted's and daphne's own: a body is
 refused by its head or while it comes, a request that comes too slowly is given up, no form is parsed, and a long body
-stays in its file until the application asks for it.
+stays in its file until the application asks for it. While a key is looked up nothing is read from its client.
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from io import BytesIO
@@ -16,10 +17,11 @@ from daphne.http_protocol import HTTPFactory, WebRequest
 from twisted.internet import reactor
 from twisted.web import http
 
-from responses_app.bodies import BodyRules, Head, answer
+from responses_app.bodies import OTHER_BODY_BYTES, BodyRules, Head, Message, answer
 from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.errors import ApiError
 
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LINGER_SECONDS = 10.0  # a refused client may go on sending this long; it reads its answer in this time
 QUEUED_BYTES = 64 * 1024  # a body up to this goes through daphne's queue, a longer one stays in its file
 
@@ -63,6 +65,18 @@ class Channel(http.HTTPChannel):
     def target(self) -> tuple[str, bytes]:
         """Method and path of the request whose headers are complete."""
         return self._command.decode("latin1"), self._path.partition(b"?")[0]
+
+    def sends_continue(self, request: "Request") -> bool:
+        """Whether a request, whose headers are complete, waits for a word before it sends its body."""
+        expected = request.requestHeaders.getRawHeaders(b"Expect") or [b""]
+        return bool(self._version == b"HTTP/1.1" and expected[0].lower() == b"100-continue")
+
+    def read(self, goes_on: bool) -> None:
+        """Read from the client, or let it wait."""
+        if goes_on:
+            self._networkProducer.resumeProducing()
+        else:
+            self._networkProducer.pauseProducing()
 
     def dataReceived(self, data: bytes) -> None:
         """Take what the client sent."""
@@ -118,6 +132,9 @@ class Request(WebRequest):
         self._standing = headers
         self._limit = 0
         self._head: Head | None = None
+        self._asking: asyncio.Task[None] | None = None  # whether this client may send so much
+        self._is_asked = False
+        self._awaits_continue = False
         self.received = 0
         self.refused = False
         self.body: Any = None
@@ -133,14 +150,18 @@ class Request(WebRequest):
         if not isinstance(self.channel, Channel):
             return  # HTTP/2: `Bodies` looks at it later
         method, path = self.channel.target
-        headers = [(name.lower(), value) for name, values in self._raw_headers() for value in values]
-        self._head = Head.of(method, unquote(path.decode("latin1")), self.server.root_path, headers)
+        self._head = Head.of(method, unquote(path.decode("latin1")), self.server.root_path, self._headers())
         self._limit = self._rules.limit(self._head)
         try:
             self._rules.check(self._head)
         except ApiError as error:
             self.requestHeaders.removeHeader(b"Expect")  # nothing more is expected
             self.refuse(error)
+            return
+        if self._rules.asks_first(self._head):
+            self._awaits_continue = self.channel.sends_continue(self)
+            self.requestHeaders.removeHeader(b"Expect")  # what it expects is told when it is let in
+            self._ask(self._head)
 
     def handleContentChunk(self, data: bytes) -> None:
         """Keep a part of the body."""
@@ -151,9 +172,45 @@ class Request(WebRequest):
             self.refuse(self._rules.excess(self._head))
             return
         super().handleContentChunk(data)
+        if self._head is not None and self.received > OTHER_BODY_BYTES and not self._is_asked:
+            self._ask(self._head)
+
+    def _ask(self, head: Head) -> None:
+        """Find out whether this client may send so much; until that is known, read nothing more of it."""
+        self._is_asked = True
+        self.channel.read(False)
+        self._asking = asyncio.get_running_loop().create_task(self._admit(head), name="key of a body")
+
+    async def _admit(self, head: Head) -> None:
+        try:
+            await self._rules.admit(head, self._scope())
+        except ApiError as error:
+            self._asking = None
+            self.refuse(error)
+            self.channel.read(True)  # and thrown away
+            return
+        self._asking = None
+        self.channel.read(True)
+        if self._awaits_continue:
+            self.channel.write(CONTINUE)
+
+    def _stop_asking(self) -> None:
+        """It does not matter any more: the application asks again."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.cancel()
+            if self.channel is not None:
+                self.channel.read(True)
+
+    def _scope(self) -> Message:
+        """Return what an ASGI scope says of who asks."""
+        ends = {"client": self.channel.getPeer(), "server": self.channel.getHost()}
+        addresses = {name: [end.host, end.port] if hasattr(end, "host") else None for name, end in ends.items()}
+        return {"headers": self._headers(), **addresses}
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """The body is complete."""
+        self._stop_asking()  # a body of which the rest had come already
         if self.refused:
             self.channel.loseConnection()
             return
@@ -164,13 +221,13 @@ class Request(WebRequest):
 
     def refuse(self, error: ApiError) -> None:
         """Answer with an error, and close the connection."""
+        self._stop_asking()
         self.refused = True
         if self.content is not None:
             self.content.close()
         self.content = BytesIO()
-        headers = [(name.lower(), value) for name, values in self._raw_headers() for value in values]
         self._rules.refused(error)
-        status, lines, body = answer(error, headers, self._standing)
+        status, lines, body = answer(error, self._headers(), self._standing)
         head = b"HTTP/1.1 %d %b\r\n" % (status, http.RESPONSES.get(status, b"Error"))
         for name, value in (*lines, (b"connection", b"close")):
             head += b"%b: %b\r\n" % (name, value)
@@ -178,6 +235,7 @@ class Request(WebRequest):
 
     def connectionLost(self, reason: Any) -> None:
         """The connection is gone."""
+        self._stop_asking()
         self._forget()
         super().connectionLost(reason)
 
@@ -186,8 +244,9 @@ class Request(WebRequest):
         self._forget()
         super().finish()
 
-    def _raw_headers(self) -> Any:
-        return self.requestHeaders.getAllRawHeaders()
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        given = self.requestHeaders.getAllRawHeaders()
+        return [(name.lower(), value) for name, values in given for value in values]
 
     def _forget(self) -> None:
         body, self.body = self.body, None

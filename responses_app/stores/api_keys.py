@@ -14,6 +14,10 @@ class BaseKeyStore(ABC):
         """Return the keys that are kept under these digests, revoked and expired ones too. Raises `StoreError`."""
 
     @abstractmethod
+    async def get(self, key_id: str) -> ApiKey | None:
+        """Return the key with this id, also if it is revoked or has expired. Raises `StoreError`."""
+
+    @abstractmethod
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
         """Keep when keys were used last, in Unix seconds. Raises `StoreError`."""
 

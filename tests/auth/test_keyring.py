@@ -39,6 +39,9 @@ class Keys(BaseKeyStore):
             raise StoreError("away")
         return {digest: self.kept[digest] for digest in digests if digest in self.kept}
 
+    async def get(self, key_id: str) -> ApiKey | None:
+        return next((key for key in self.kept.values() if key.id == key_id), None)
+
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
         self.used += key_ids
 

@@ -41,6 +41,9 @@ class _Keys(BaseKeyStore):
         key = ApiKey(id="key_a", project="p", digest=digest_of(SECRET), limited=LIMITED)
         return {key.digest: key} if key.digest in digests else {}
 
+    async def get(self, key_id: str) -> ApiKey | None:
+        return None
+
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
         pass
 

@@ -256,6 +256,28 @@ class RatesContract:
         tickets = await asyncio.gather(*(ask(rates, who) for _ in range(100)), return_exceptions=True)
         assert sum(isinstance(each, Ticket) for each in tickets) == 10
 
+    async def test_what_goes_on_elsewhere_is_counted_once(self, open_rates: OpenRates) -> None:
+        who = key(requests_per_minute=10, output_tokens_per_minute=1000, concurrent_responses=1)
+        first = await open_rates()
+        asked = Amount(1, 0, 100)
+        ticket = await first.admit([who], asked, Slot.RESPONSE)
+        ticket.hand_over()
+        ticket.settle(Amount(1, 0, 40))  # counts nothing more
+        adopted = first.adopt([who], asked, Slot.RESPONSE)
+        assert "concurrent responses" in (await refused(first, who)).message
+        adopted.settle(Amount(1, 0, 70))
+        assert (await line(first, who, "tokens")).remaining == 930
+        assert (await line(first, who, "requests")).remaining == 9
+        (await ask(first, who)).settle()
+
+    async def test_what_goes_on_here_runs_whatever_the_limits_say(self, rates: BaseRates) -> None:
+        who = key(requests_per_minute=1, concurrent_responses=1)
+        own = await ask(rates, who)
+        adopted = rates.adopt([who], Amount(1, 0, 1), Slot.RESPONSE)
+        own.settle()
+        adopted.settle()
+        assert rates.adopt([key()], Amount(1, 0, 1), Slot.RESPONSE) is FREE
+
     @pytest.mark.parametrize("seed", range(3))
     async def test_never_more_than_the_bucket_and_what_came_back(
         self, rates: BaseRates, clock: Clock, seed: int

@@ -1,5 +1,7 @@
 """A server that asks for keys, and requests with one."""
 
+from functools import cached_property
+
 import httpx
 
 from tests.server import Server, manage
@@ -11,6 +13,11 @@ class ClosedServer(Server):
     def new_key(self, *flags: str) -> str:
         """Make a key."""
         return self.manage("create_key", *flags).strip()
+
+    @cached_property
+    def key(self) -> str:
+        """A key that may do everything, for tests that change nothing about it."""
+        return self.new_key()
 
     def manage(self, *arguments: str) -> str:
         """Run a command on this server's database."""

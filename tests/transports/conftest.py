@@ -1,7 +1,8 @@
-"""The servers that transport tests share: three of each kind, started when first needed, ended with the run.
+"""The servers that transport tests share: four of each kind, started when first needed, ended with the run.
 
 `server` has small limits and answers everything; `impatient_server` gives connections a short life; `strict_server`
-has few connections, takes one response at a time on each, beats fast, and drops slow readers soon.
+has few connections, takes one response at a time on each, beats fast, and drops slow readers soon. `closed` asks
+everybody for a key.
 """
 
 import json
@@ -14,6 +15,7 @@ import pytest
 
 from tests.clients import Socket, http_client
 from tests.server import KINDS, Server
+from tests.transports.closed import ClosedServer
 from tests.transports.scripts import LIMIT, flood_script, main_script
 
 NOISE = (
@@ -90,7 +92,11 @@ def _strict(folder: Path, kind: str) -> Server:
     )
 
 
-_MAKERS = {"main": _main, "impatient": _impatient, "strict": _strict}
+def _closed(folder: Path, kind: str) -> Server:
+    return ClosedServer(folder, kind=kind, auth="on", model_name="m")
+
+
+_MAKERS = {"main": _main, "impatient": _impatient, "strict": _strict, "closed": _closed}
 
 
 @pytest.fixture(scope="session")
@@ -123,6 +129,14 @@ def impatient_server(kind: str, pool: ServerPool) -> Server:
 def strict_server(kind: str, pool: ServerPool) -> Server:
     """A server that takes one response a connection and drops who does not read for 1 s."""
     return pool.get("strict", kind)
+
+
+@pytest.fixture
+def closed(kind: str, pool: ServerPool) -> ClosedServer:
+    """A server that asks everybody for a key; it serves the model `m`."""
+    server = pool.get("closed", kind)
+    assert isinstance(server, ClosedServer)
+    return server
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -14,17 +13,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from tests.clients import Socket
-from tests.server import KINDS
 from tests.transports.closed import ClosedServer, bearer, post
 
 REVOKED_WITHIN = 2.0  # seconds
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def closed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
-    folder = tmp_path_factory.mktemp(f"closed-{request.param}")
-    with ClosedServer(folder, kind=request.param, auth="on", model_name="m") as server:
-        yield server
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from tests.transports.conftest import Connect
 from tests.transports.test_api_keys import ClosedServer, bearer
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 ASK = {"input": "Hello", "store": False}
 PACE = '{"tokens_per_second": 300}'
 

@@ -19,6 +19,8 @@ from tests.server import Server
 from tests.transports.conftest import Connect
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 HELLO = "<|channel|>final<|message|>Hello there.<|return|>"
 SCRIPT = ({"when": "[hang]", "say": HELLO, "hang_after": 5}, {"say": HELLO, "cached_tokens": 3})
 BEFORE_THE_HANG = 2  # output_text deltas: "Hello" and " there"

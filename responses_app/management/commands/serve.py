@@ -20,7 +20,7 @@ from django.core.management import BaseCommand, CommandParser, call_command
 from django.db import DatabaseError, connection
 
 from responses_app.conf import Settings
-from responses_app.management.address import base_url
+from responses_app.management.address import base_url, forwarded_headers
 from responses_app.management.supervisor.fleet import Fleet
 from responses_app.management.supervisor.supervisor import Supervisor, pace
 
@@ -139,6 +139,7 @@ class Command(BaseCommand):
             endpoints=[f"tcp:port={own.port}:interface={own.host.replace(':', chr(92) + ':')}"],
             websocket_timeout=-1,  # a connection's life is WEBSOCKET_LIFETIME_SECONDS, said to the client
             verbosity=0,
+            **forwarded_headers(own),
         )
         reactor.callWhenRunning(lambda: self._announce(own) if server.listening_addresses else None)
         server.run()

@@ -43,6 +43,14 @@ class DatabaseKeyStore(BaseKeyStore):
 
         return await self._readers.run(read)
 
+    async def get(self, key_id: str) -> ApiKey | None:
+        def read(connection: BaseDatabaseWrapper) -> ApiKey | None:
+            keys = models.ApiKey.objects.using(connection.alias).select_related("project")
+            row = keys.filter(pk=key_id).first()
+            return None if row is None else key_of(row)
+
+        return await self._readers.run(read)
+
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
         wanted = list(key_ids)
         used_at = datetime.fromtimestamp(at, UTC)

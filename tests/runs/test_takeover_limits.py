@@ -1,0 +1,130 @@
+"""A response that goes on at another worker is counted once against the limits of its key."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+
+import pytest
+
+from responses_app.limits.memory_rates import MemoryRates
+from responses_app.protocol.api_keys import ApiKey
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.rate_limits import Limits, limited_by
+from responses_app.protocol.requests import parse_create
+from responses_app.runs.plan import Origin
+from responses_app.stores.api_keys import BaseKeyStore
+from responses_app.stores.base import StoreError
+from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site
+from tests.waiting import eventually
+
+LIMIT = 100_000
+LIMITED = limited_by(
+    "key_1", "p", Limits(requests_per_minute=10, tokens_per_day=LIMIT, concurrent_responses=1), Limits()
+)
+HALF = "<|channel|>final<|message|>Half"
+
+
+class OneKey(BaseKeyStore):
+    """One key, in memory, that can be away."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+
+    async def find(self, digests: Collection[str]) -> Mapping[str, ApiKey]:
+        return {}
+
+    async def get(self, key_id: str) -> ApiKey | None:
+        if self.is_away:
+            raise StoreError("away")
+        return ApiKey(id=key_id, project="p", digest="d", limited=LIMITED) if key_id == "key_1" else None
+
+    async def note_use(self, key_ids: Collection[str], at: float) -> None:
+        pass
+
+    async def make_first(self, secret: str) -> bool:
+        return False
+
+    async def aclose(self) -> None:
+        pass
+
+
+def worker(name: str, turns: Sequence[Sequence[str | asyncio.Event]], store: FakeStore, rates: MemoryRates) -> Site:
+    site = Site(FakeEngine(turns), store, worker=name, rates=rates)
+    site.service.keys = OneKey()
+    return site
+
+
+async def ask(site: Site) -> Reading:
+    origin = Origin(transport="test", project="default", key_id="key_1", limited=LIMITED)
+    request = parse_create({"input": "hi", "background": True, "max_output_tokens": 500})
+    return Reading(site, await site.service.create(request, origin))
+
+
+async def left(rates: MemoryRates) -> dict[str, int]:
+    lines = await rates.lines(LIMITED, since=asyncio.get_running_loop().time())
+    return {line.name: line.remaining for line in lines}
+
+
+def running(rates: MemoryRates) -> int:
+    return sum(map(len, rates._ledger.holders.values()))
+
+
+async def go_on(site: Site) -> Reading:
+    (claimed,) = (await site.store.reclaim(site.worker, dead_before=float("inf"))).claimed
+    await site.service.run_again(claimed)
+    return await site.follow(str(claimed.response["id"]))
+
+
+async def assert_counted_once(reading: Reading, rates: MemoryRates) -> None:
+    usage = (await reading.to_the_end())[-1]["response"]["usage"]  # type: ignore[index]
+    await eventually(lambda: running(rates) == 0)
+    told = await left(rates)
+    assert told["requests"] == 9
+    assert 0 <= told["tokens"] - (LIMIT - usage["total_tokens"]) <= 1, "a day gives back more than one a second"
+
+
+async def test_one_that_was_given_back_is_counted_where_it_ends() -> None:
+    store, rates = FakeStore(), MemoryRates()
+    first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
+    reading = await ask(first)
+    await reading.until("response.output_text.delta")
+    assert running(rates) == 1
+    await first.registry.aclose()
+    assert running(rates) == 0
+    assert (await left(rates))["tokens"] < LIMIT - 500, "what it may say stays reserved"
+    gate = asyncio.Event()
+    second = worker("b", [[gate, ANSWER]], store, rates)
+    again = await go_on(second)
+    assert running(rates) == 1
+    gate.set()
+    await assert_counted_once(again, rates)
+
+
+async def test_one_that_a_slow_worker_lost_is_counted_where_it_ends() -> None:
+    store, rates = FakeStore(), MemoryRates()
+    first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
+    lost = await ask(first)
+    await lost.until("response.output_text.delta")
+    second = worker("b", [[ANSWER]], store, rates)
+    again = await go_on(second)
+    first.registry.lose(lost.reader.response_id)
+    await assert_counted_once(again, rates)
+    assert not len(first.registry)
+
+
+async def test_while_its_key_cannot_be_read_it_waits() -> None:
+    store, rates = FakeStore(), MemoryRates()
+    first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
+    await (await ask(first)).until("response.output_text.delta")
+    await first.registry.aclose()
+    second = worker("b", [[ANSWER]], store, rates)
+    keys = OneKey()
+    keys.is_away = True
+    second.service.keys = keys
+    (claimed,) = (await store.reclaim("b", dead_before=float("inf"))).claimed
+    with pytest.raises(ApiError) as refused:
+        await second.service.run_again(claimed)
+    assert refused.value.retry_after is not None, "whoever claimed it tries again"
+    keys.is_away = False
+    await second.service.run_again(claimed)
+    reading = await second.follow(str(claimed.response["id"]))
+    await assert_counted_once(reading, rates)
