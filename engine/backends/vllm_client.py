@@ -1,7 +1,7 @@
 """HTTP to one vLLM server: small questions, and generations whose tokens are streamed back."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ KEEP_ALIVE_SECONDS = 2.0  # of an idle connection: vLLM closes them after 5 (VLL
 TAIL_SECONDS = 2.0  # for the usage and the end of an answer whose finish reason has come
 MAX_ANSWER = 1024 * 1024  # bytes of an answer that is not a stream
 MAX_RETRY_AFTER = 3600  # seconds
+NO_HEADERS: Mapping[str, str] = {}
 BROKEN = (aiohttp.ClientError, HttpProcessingError, OSError)  # of connections; TimeoutError is an OSError
 
 
@@ -99,8 +100,10 @@ class VllmClient:
         except BROKEN as error:
             raise self._out_of_reach(error) from error
 
-    async def stream(self, path: str, body: bytes, tokens: TokenStream) -> AsyncGenerator[TokenChunk, None]:
-        """Yield what the server samples for `body`, as `tokens` reads it.
+    async def stream(
+        self, path: str, body: bytes, tokens: TokenStream, *, headers: Mapping[str, str] = NO_HEADERS
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Yield what the server samples for `body`, as `tokens` reads it. It is sent `headers` beside the usual ones.
 
         Closing the connection is what aborts a generation in vLLM (`listen_for_disconnect` in
         vllm/entrypoints/serve/utils/api_utils.py, and Starlette's `StreamingResponse`), so closing this is enough.
@@ -109,7 +112,7 @@ class VllmClient:
         `GenerationFailed` for silence and for what no vLLM says.
         """
         try:
-            response = await self._post(path, body)
+            response = await self._post(path, body, headers)
             clock = _SilenceClock(self.timeouts.silence, partial(self._give_up, response.content))
             self._responses.add(response)
             try:
@@ -135,13 +138,13 @@ class VllmClient:
         for response in self._responses:
             response.content.set_exception(error)
 
-    async def _post(self, path: str, body: bytes) -> aiohttp.ClientResponse:
+    async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         try:
             async with asyncio.timeout(self.timeouts.silence):
                 response = await self._session.post(
                     self.url + path,
                     data=BytesIO(body),  # aiohttp warns of bytes longer than 1 MiB: they are written in one go
-                    headers={"Content-Type": "application/json"},
+                    headers={"Content-Type": "application/json", **headers},
                     timeout=self._timeout,
                     allow_redirects=False,
                 )

@@ -291,7 +291,8 @@ class ResponseRun:
             case Seal(summary=summary):
                 return await self._seal(summary)
             case CallTool():
-                return self._tell(await call_tool(self._tools[command.name], command.arguments, self.response_id))
+                tool, span = self._tools[command.name], self.plan.origin.span
+                return self._tell(await call_tool(tool, command.arguments, self.response_id, span=span))
             case Await():
                 return await self._wait(command)
         await self._finish(command.ending)
