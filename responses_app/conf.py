@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.tiers import TIERS, QueueBounds
 from responses_app.setting_types import (
@@ -107,7 +108,7 @@ class Settings:
     )  # fmt: skip
     behind_proxy: str = _setting(
         "no", choice("no", "http", "tls"),
-        "a proxy is in front: its `X-Forwarded-For` and `-Proto` are believed, all need keys; `tls`: browsers use HTTPS",
+        "a proxy is in front: its `X-Forwarded-For` and `-Proto` are believed; all need keys; `tls`: browsers use TLS",
     )  # fmt: skip
     admin_login_failures: int = _setting(
         10, whole(1), "failed logins to the admin as one user, or from one address, until they are locked"
@@ -124,6 +125,11 @@ class Settings:
     metrics_dir: str = _setting(
         "", text, "folder where workers behind one address share their metrics", default_text="unset: each has its own"
     )
+
+    traces: bool = _setting(
+        False, flag, "trace requests, responses, turns and tool calls with OpenTelemetry (see Traces)",
+        default_text="off",
+    )  # fmt: skip
 
     engine: str = _setting(
         "demo", choice("demo", "vllm", "vllm-server", "scripted"),
@@ -353,6 +359,8 @@ def _secret(name: str, environ: Mapping[str, str]) -> str:
 
 
 def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
+    if settings.traces and not can_be_exported():
+        raise ConfigurationError("TRACES=on needs OpenTelemetry: install the extra 'otel' (pip install '.[otel]').")
     if not settings.serves_loopback and "allowed_hosts" not in given:
         raise ConfigurationError(
             f"HOST={settings.host} can be reached from the network, so ALLOWED_HOSTS must say which host names clients "

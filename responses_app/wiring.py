@@ -25,6 +25,7 @@ from responses_app.limits.memory import MemoryConnectionLimit
 from responses_app.limits.memory_rates import MemoryRates
 from responses_app.limits.rates import BaseRates
 from responses_app.observing.metrics import Metrics
+from responses_app.observing.traces import Traces
 from responses_app.protocol import ids
 from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.dialects import Dialect, requested_dialect
@@ -86,6 +87,7 @@ class Site:
     door: Door
     watch: Watch
     draining: Draining
+    traces: Traces
     new_id: Callable[[str], str]
 
     @property
@@ -120,6 +122,7 @@ class Site:
 
     async def start(self) -> None:
         """Start what must run before anything is served; the engine goes on loading beside."""
+        self.traces.start()
         await self.store.start()
         await self.conversations.start()
         await self.connection_limit.start()
@@ -156,6 +159,7 @@ class Site:
             self.engine.aclose(),
         )
         await self.watch.aclose()
+        await self.traces.aclose()
 
 
 def build_site(settings: Settings) -> Site:
@@ -170,6 +174,7 @@ def build_site(settings: Settings) -> Site:
     registry = RunRegistry(_run_limits(settings))
     sealer = Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom)
     name, model_format = settings.served_name, FORMATS[settings.model_format]()
+    traces = Traces(enabled=settings.traces)
     metrics = Metrics(enabled=settings.metrics != "off")
     meter = metrics.model(name)
     model = ServedModel(
@@ -216,6 +221,7 @@ def build_site(settings: Settings) -> Site:
         live=live,
         rates=rates,
         metrics=metrics,
+        traces=traces,
         keys=door.keys.store,
     )
     followers = Followers(
@@ -277,6 +283,7 @@ def build_site(settings: Settings) -> Site:
         door=door,
         watch=Watch(metrics, gauges.look, folder=Path(settings.metrics_dir) if settings.metrics_dir else None),
         draining=Draining(),
+        traces=traces,
         reader=JsonReader(
             max_body_bytes=settings.max_body_bytes,
             max_values=settings.max_json_values,

@@ -20,6 +20,7 @@ from responses_app.routing import websocket_urlpatterns
 from responses_app.servers.backpressure import Backpressure
 from responses_app.servers.daphne import hook_daphne
 from responses_app.servers.lifecycle import Lifecycle
+from responses_app.servers.tracing import traced
 from responses_app.servers.uvicorn import UvicornHook
 from responses_app.wiring import get_site
 
@@ -43,7 +44,7 @@ exposure = Exposure(
     Bodies(
         ProtocolTypeRouter(
             {
-                "http": django_application,
+                "http": traced(django_application, site.traces),
                 "websocket": URLRouter(websocket_urlpatterns),
                 "lifespan": UvicornHook(lifecycle, rules),
             }

@@ -39,6 +39,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "LOG_FORMAT": ("json", "json"),
     "METRICS": ("Public", "public"),
     "METRICS_DIR": ("metrics", "metrics"),
+    "TRACES": ("on", True),
     "ENGINE": ("Demo", "demo"),
     "ENGINE_URL": (
         "http://a:8001/v1/, https://b,dns+http://c:8001,file:///srv/v1",
@@ -116,6 +117,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "LOG_LEVEL": (["loud"], "one of debug, info, warning, error"),
     "LOG_FORMAT": (["xml"], "one of line, json"),
     "METRICS": (["on", "yes"], "one of auto, public, off"),
+    "TRACES": (["sometimes"], "on or off"),
     "ENGINE": (["nonsense"], "one of "),
     "ENGINE_OPTIONS": (["{", "[]", "1"], "a JSON object"),
     "MAX_WEBSOCKET_CONNECTIONS": (["0", "-5", "many"], "a whole number of at least 1"),
@@ -364,3 +366,9 @@ def test_trouble_with_the_secret_is_told_in_one_line(trouble: str, tmp_path: Pat
     (line,) = ended.stderr.splitlines()
     assert line.startswith("respsite: ")
     assert str(data_dir) in line
+
+
+def test_traces_need_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("responses_app.observing.traces.find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match=r"TRACES=on needs OpenTelemetry"):
+        from_environ({"TRACES": "on"})

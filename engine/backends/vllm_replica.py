@@ -190,7 +190,7 @@ class Replica:
         priority = request.priority if service.takes_priorities else 0
         body = service.wire.body(request, model=self._model, max_tokens=max_tokens, priority=priority)
         tokens = TokenStream(service.wire, max_tokens=max_tokens, top_logprobs=request.sampling.top_logprobs)
-        return self.client.stream(service.wire.path, body, tokens)
+        return self.client.stream(service.wire.path, body, tokens, headers=request.trace_headers)
 
     def explain(
         self, error: Refusal | EngineUnavailable | GenerationFailed, request: GenerationRequest, *, begun: bool

@@ -12,6 +12,7 @@ from engine.errors import EngineError, EngineUnavailable
 from engine.types import EngineInfo
 from responses_app.limits.rates import BaseRates
 from responses_app.observing.metrics import Metrics
+from responses_app.observing.traces import Traces
 from responses_app.protocol import compaction, ids
 from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.dialects import OPENAI, Dialect
@@ -80,7 +81,7 @@ class ServiceLimits:
 @dataclass(slots=True)
 class ResponseService:
     """Prepares and starts runs. `machines` makes their machines, `live` keeps the logs of those that run,
-    `metrics` counts.
+    `metrics` counts, and `traces` traces what no request asks for here.
 
     `rates` are the limits of keys and projects, `keys` keeps whose they are: None where nobody has any.
 
@@ -98,6 +99,7 @@ class ResponseService:
     live: LiveLogs
     rates: BaseRates
     metrics: Metrics
+    traces: Traces = field(default_factory=lambda: Traces(enabled=False))
     keys: BaseKeyStore | None = None
     unsaved: deque[StoredResponse] = field(default_factory=deque, init=False)
     naming: Naming = field(init=False)
@@ -167,6 +169,7 @@ class ResponseService:
             key_id=accepted.key_id,
             limited=await self._limited(accepted.key_id),
             awaits_tools=waits,
+            span=self.traces.under(None),
         )
         request = parse_create({**asked, "input": list(accepted.input_items)}, engine_fields=True)
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)

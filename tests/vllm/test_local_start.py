@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from engine.backends import vllm_local
+from engine.backends import vllm_config, vllm_core, vllm_local
 from engine.backends.vllm_local import VllmEngine
 from engine.errors import EngineConfigurationError, EngineOverloaded, EngineUnavailable, GenerationFailed
 from engine.types import EngineInfo
@@ -88,7 +88,7 @@ class TestWhatVllmSays:
         engine = VllmEngine(model=str(MODEL_FOLDER), options=ENGINE_OPTIONS)
         monkeypatch.setattr(vllm_local, "RESTART_SECONDS", (0.0, 0.01))
         outcomes = [EngineConfigurationError("no"), EngineUnavailable("no"), EngineUnavailable("no"), "an AsyncLLM"]
-        with patch.object(engine, "_load", side_effect=outcomes) as load:
+        with patch.object(engine._core, "load", side_effect=outcomes) as load:
             await engine._restart()
         assert load.await_count == 4
         assert engine._llm == "an AsyncLLM"
@@ -109,7 +109,7 @@ class TestClosingWhileItStarts:
             answer.wait(timeout=60)
             return None, None
 
-        monkeypatch.setattr(vllm_local, "_configure", configure)
+        monkeypatch.setattr(vllm_config, "configure", configure)
         engine = VllmEngine(model="hub/model", options={})
         starting = asyncio.create_task(engine.start())
         await eventually(asked.is_set, timeout=60)
@@ -144,7 +144,7 @@ class TestClosingWhileItStarts:
         self, engine: VllmEngine, starting: "asyncio.Task[EngineInfo]", before: set[int]
     ) -> None:
         """Assert that closing takes no longer than it may, and leaves no process."""
-        async with asyncio.timeout(vllm_local.STOP_SECONDS):
+        async with asyncio.timeout(vllm_core.STOP_SECONDS):
             await engine.aclose()
         async with asyncio.timeout(60):  # an import of vLLM cannot be interrupted
             with pytest.raises(EngineUnavailable):
