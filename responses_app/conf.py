@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from responses_app.protocol.dialects import OPENAI, Dialect
-from responses_app.protocol.tiers import TIERS
+from responses_app.protocol.tiers import TIERS, QueueBounds
 from responses_app.setting_types import (
     choice,
     dialect,
@@ -22,6 +22,7 @@ from responses_app.setting_types import (
     names,
     origins,
     pages,
+    queued,
     seconds,
     secret,
     secrets,
@@ -65,6 +66,10 @@ class Settings:
     worker_start_seconds: float = _setting(
         120.0, seconds(1), "a worker that is not ready by then is given up, where others are", default_text="120"
     )
+    worker_silence_seconds: float = _setting(
+        30.0, seconds(), "a worker that stands still for this long is killed and replaced; 0 = never",
+        default_text="30",
+    )  # fmt: skip
     secret_key: str = _setting(
         "", text, "Django's secret; several hosts must share one",
         default_text="made once, in DATA_DIR/secret_key",
@@ -125,11 +130,15 @@ class Settings:
         "`demo` (no model), `vllm` (in this process), `vllm-server` (at ENGINE_URL) or `scripted` (tests)",
     )  # fmt: skip
     engine_url: tuple[str, ...] = _setting(
-        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas", default_text="unset"
+        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas (see Several engines)", default_text="unset"
     )
     engine_api_key: str = _setting(
         "", text, "what those servers were given as `--api-key`", default_text="unset", secret=True
     )
+    engine_core: str = _setting(
+        "", text, "socket of an engine core that workers with ENGINE=vllm share; `serve --workers` makes one",
+        default_text="unset: loaded in this process",
+    )  # fmt: skip
     model: str = _setting(
         "", text, "what the engine loads: a hub name, a folder, or the name at ENGINE_URL",
         default_text="the engine's name",
@@ -228,7 +237,10 @@ class Settings:
         whole(),
         "turns that the engine does at once for one worker; others wait, projects in equal shares; 0 = any",
     )
-    engine_max_queued: int = _setting(1000, whole(), "requests of a project that may wait for that in one worker")
+    engine_max_queued: QueueBounds = _setting(
+        QueueBounds(1000), queued, "requests of a project and a service tier that may wait for that in one worker; "
+        "`1000,flex=5000` says it of a tier apart", default_text="1000",
+    )  # fmt: skip
     shutdown_grace_seconds: float = _setting(
         30.0, seconds(), "how long running responses may take to end when the server stops", default_text="30"
     )
@@ -352,11 +364,6 @@ def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
         raise ConfigurationError("WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS.")
     if settings.engine == "scripted" and not settings.engine_script:
         raise ConfigurationError("ENGINE=scripted needs ENGINE_SCRIPT, the file with its completions.")
-    if settings.engine == "vllm" and settings.workers > 1:
-        raise ConfigurationError(
-            "ENGINE=vllm loads the model in the process that serves, so WORKERS must be 1; for more of them start a "
-            "vLLM server and set ENGINE=vllm-server."
-        )
     if settings.engine == "vllm" and not settings.model:
         raise ConfigurationError("ENGINE=vllm needs MODEL, a model's name on the hub or its folder.")
     if settings.engine == "vllm-server" and not (settings.engine_url and settings.model):

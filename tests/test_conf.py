@@ -13,6 +13,7 @@ import pytest
 
 from responses_app.conf import MIB, ConfigurationError, Settings, from_environ, secret_files, table
 from responses_app.protocol.dialects import parse_dialect
+from responses_app.protocol.tiers import QueueBounds
 from responses_app.wiring import FORMATS
 from tests.server import ROOT, clean_environ
 
@@ -24,6 +25,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "WORKERS": ("4", 4),
     "WORKER_MAX_MEMORY_BYTES": ("1000000000", 10**9),
     "WORKER_START_SECONDS": ("2.5", 2.5),
+    "WORKER_SILENCE_SECONDS": ("0", 0.0),
     "SECRET_KEY": ("s", "s"),
     "DATABASE_URL": ("postgres://u:p@h/n", "postgres://u:p@h/n"),
     "REDIS_URL": ("redis://h:6379/0", "redis://h:6379/0"),
@@ -38,8 +40,12 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "METRICS": ("Public", "public"),
     "METRICS_DIR": ("metrics", "metrics"),
     "ENGINE": ("Demo", "demo"),
-    "ENGINE_URL": ("http://a:8001/v1/, https://b", ("http://a:8001", "https://b")),
+    "ENGINE_URL": (
+        "http://a:8001/v1/, https://b,dns+http://c:8001,file:///srv/v1",
+        ("http://a:8001", "https://b", "dns+http://c:8001", "file:///srv/v1"),
+    ),
     "ENGINE_API_KEY": ("k", "k"),
+    "ENGINE_CORE": ("/run/core", "/run/core"),
     "MODEL": ("m", "m"),
     "MODEL_FORMAT": ("Harmony", "harmony"),
     "MODEL_NAME": ("n", "n"),
@@ -92,13 +98,14 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "DEFAULT_OPENAI_VERSION": ("2020-10-01", "2020-10-01"),
     "AZURE_REGION": ("Sweden Central", "Sweden Central"),
     "ENGINE_MAX_RUNNING": ("64", 64),
-    "ENGINE_MAX_QUEUED": ("0", 0),
+    "ENGINE_MAX_QUEUED": ("0, flex=50,Fast=2", QueueBounds(0, {"flex": 50, "priority": 2})),
 }
 WRONG: dict[str, tuple[list[str], str]] = {
     "PORT": (["0", "65536", "-1", "80.5", "http"], "a whole number of at least 1 and at most 65535"),
     "WORKERS": (["0", "two", "1001"], "a whole number of at least 1 and at most 1000"),
     "WORKER_MAX_MEMORY_BYTES": (["-1", "1 GiB"], "a whole number of at least 0"),
     "WORKER_START_SECONDS": (["0", "soon"], "a number of seconds of at least 1"),
+    "WORKER_SILENCE_SECONDS": (["-1", "never"], "a number of seconds of at least 0"),
     "DEBUG": (["perhaps", "2"], "on or off"),
     "ALLOWED_HOSTS": ([",", " , "], "host names, separated by commas"),
     "ALLOWED_ORIGINS": (["a.example", ",", "null", "http://a/b", "https://*.a.example"], "origins with their scheme"),
@@ -120,7 +127,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "DEFAULT_OPENAI_VERSION": (["é"], "up to 128 printable ASCII characters"),
     "AZURE_REGION": (["\x7f"], "up to 128 printable ASCII characters"),
     "ENGINE_MAX_RUNNING": (["-1"], "a whole number of at least 0"),
-    "ENGINE_MAX_QUEUED": (["-1"], "a whole number of at least 0"),
+    "ENGINE_MAX_QUEUED": (["-1", "flex=5", "1,slow=5", "1,flex", "1,auto=2"], "a whole number of at least 0, and othe"),
     "WEBSOCKET_BUSY": (["wait"], "one of queue, reject"),
     "WEBSOCKET_MAX_MESSAGE_BYTES": (["1023", "64 MiB"], "a whole number of at least 1024"),
     "WEBSOCKET_MAX_QUEUED": (["-1", "²"], "a whole number of at least 0"),
@@ -143,7 +150,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "RESPONSES_COMPATIBILITY_MODE": (["strict"], "on or off"),
     "RESPONSES_USAGE_PER_TURN": (["2"], "on or off"),
     "RESPONSES_STORE": (["sometimes"], "on or off"),
-    "ENGINE_URL": (["localhost:8001", "http://a,b", ","], "URLs of vLLM servers"),
+    "ENGINE_URL": (["localhost:8001", "http://a,b", ",", "dns+https://a", "file:servers"], "URLs of vLLM servers"),
     "MODEL_FORMAT": (["chatml"], "one of harmony"),
     "RESPONSES_STORE_TTL": (["-1"], "a number of seconds of at least 0"),
     "RESPONSES_STORE_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
@@ -169,7 +176,6 @@ TOGETHER = {  # environment → what its sentence has to name
         ["WEBSOCKET_WARNING_SECONDS", "WEBSOCKET_LIFETIME_SECONDS"],
     ),
     "scripted without a script": ({"ENGINE": "scripted"}, ["ENGINE=scripted", "ENGINE_SCRIPT"]),
-    "vllm in many processes": ({"ENGINE": "vllm", "MODEL": "m", "WORKERS": "2"}, ["ENGINE=vllm", "WORKERS"]),
     "vllm without a model": ({"ENGINE": "vllm"}, ["ENGINE=vllm", "MODEL"]),
     "vllm-server without its URL": ({"ENGINE": "vllm-server", "MODEL": "m"}, ["ENGINE_URL", "MODEL"]),
     "vllm-server without a model": ({"ENGINE": "vllm-server", "ENGINE_URL": "http://h"}, ["ENGINE_URL", "MODEL"]),

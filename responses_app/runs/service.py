@@ -271,7 +271,7 @@ class ResponseService:
                 away=WhenAway(self._defer, self.limits.patience_seconds),
                 log=log,
             ),
-            queues=self.registry.queues,
+            queue=self.registry.queue,
         )
 
     def _asked(self, request: CreateRequest) -> Asked:

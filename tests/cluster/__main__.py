@@ -15,7 +15,7 @@ from types import FrameType
 from responses_app.conf import ConfigurationError, from_environ, table
 from tests.cluster.cluster import WORKERS, Cluster
 from tests.cluster.processes import NGINX, EngineServer
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import DURABLE, PostgresServer
 from tests.server import ROOT
 
 FOLDER = ROOT / "var" / "cluster"
@@ -42,7 +42,7 @@ def main() -> int:
     (FOLDER / "server" / "server.log").unlink(missing_ok=True)
     directory = _place_of_postgres()
     try:
-        with Cluster(FOLDER, port=port, postgres=PostgresServer(directory, durable=True), **given) as cluster:
+        with Cluster(FOLDER, port=port, postgres=PostgresServer(directory, options=DURABLE), **given) as cluster:
             print(said(cluster, directory), flush=True)
             look_after(cluster)
     except KeyboardInterrupt:

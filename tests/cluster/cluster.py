@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 
 from tests.cluster.processes import EngineServer, Nginx
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import DURABLE, PostgresServer
 from tests.redis_server import RedisServer
 from tests.redis_server import _free_port as free_port
 from tests.supervisor.served import Supervised
@@ -57,7 +57,7 @@ class Cluster:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.redis = RedisServer()
-        self.postgres = postgres or PostgresServer(durable=True)
+        self.postgres = postgres or PostgresServer(options=DURABLE)
         self.engines = [
             EngineServer(f"engine-{number}", folder, free_port(), tokens_per_second=tokens_per_second)
             for number in range(1, engines + 1)
