@@ -31,6 +31,7 @@ SENT_AGAIN = "failed, to be sent again"
 ENDS = ("response.completed", "response.incomplete", "response.failed")
 SETTLE_SECONDS = 120.0
 LAST = 24  # what they have the model count to
+TURNS = 10  # of a chain over a WebSocket
 ASKED = f"count to {LAST}"
 ANSWER = " ".join(str(number) for number in range(1, LAST + 1))
 STREAMS = int(os.environ.get("CLUSTER_STREAMS", "200"))
@@ -202,11 +203,13 @@ class Load:
 
     async def _talk(self) -> None:
         parent: str | None = None
+        turns = count(1)
         while not self._enough:
             try:
                 async with await Socket.open(self.server.ws_url) as socket:
                     while not self._enough:
-                        parent = await self._turn(socket, parent)
+                        begins = next(turns) % TURNS == 0  # a chain that grew for ever would be memory that grows
+                        parent = await self._turn(socket, None if begins else parent)
             except ConnectionClosed as closed:
                 await self._again(f"WebSocket {closed.rcvd.code if closed.rcvd else 1006}")
             except InvalidStatus as refused:
