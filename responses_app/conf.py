@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from responses_app.protocol.dialects import OPENAI, Dialect
-from responses_app.protocol.tiers import TIERS
+from responses_app.protocol.tiers import TIERS, QueueBounds
 from responses_app.setting_types import (
     choice,
     dialect,
@@ -22,6 +22,7 @@ from responses_app.setting_types import (
     names,
     origins,
     pages,
+    queued,
     seconds,
     secrets,
     text,
@@ -37,11 +38,13 @@ class ConfigurationError(Exception):
     """A setting is wrong; the text is one sentence for the operator."""
 
 
-def _setting(default: Any, parse: Callable[[str], Any], about: str, *, default_text: str | None = None) -> Any:
-    metadata = {"parse": parse, "about": about, "default_text": default_text}
+def _setting(
+    default: Any, parse: Callable[[str], Any], about: str, *, default_text: str | None = None, secret: bool = False
+) -> Any:
+    metadata = {"parse": parse, "about": about, "default_text": default_text, "secret": secret}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=not secret)
 
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -63,17 +66,19 @@ class Settings:
         120.0, seconds(1), "a worker that is not ready by then is given up, where others are", default_text="120"
     )
     secret_key: str = _setting(
-        "", text, "Django's secret; several hosts must share one", default_text="made once, in DATA_DIR/secret_key"
-    )
+        "", text, "Django's secret; several hosts must share one",
+        default_text="made once, in DATA_DIR/secret_key",
+        secret=True,
+    )  # fmt: skip
     database_url: str = _setting(
         "", text, "`sqlite:///…` or `postgres://user:password@host/name`",
-        default_text="sqlite:///DATA_DIR/respsite.sqlite3",
+        default_text="sqlite:///DATA_DIR/respsite.sqlite3", secret=True,
     )  # fmt: skip
     database_timeout_seconds: float = _setting(
         10.0, seconds(0.1), "how long the database may take to answer; then clients get a 503", default_text="10"
     )
     redis_url: str = _setting(
-        "", text, "`redis://host:6379/0`: shares limits between workers", default_text="unset: in memory"
+        "", text, "`redis://host:6379/0`: shares limits between workers", default_text="unset: in memory", secret=True
     )
     allowed_hosts: tuple[str, ...] = _setting(
         LOOPBACK, names, "host names clients may use; required when HOST is not loopback",
@@ -90,6 +95,10 @@ class Settings:
     csrf_trusted_origins: tuple[str, ...] = _setting(
         (), origins, "where the admin is opened behind a proxy with TLS: `https://models.example.com`",
         default_text="unset",
+    )  # fmt: skip
+    behind_proxy: str = _setting(
+        "no", choice("no", "http", "tls"),
+        "a proxy is in front, and its `X-Forwarded-For` and `-Proto` are believed; `tls`: browsers have to use HTTPS",
     )  # fmt: skip
     admin_login_failures: int = _setting(
         10, whole(1), "failed logins to the admin as one user, or from one address, until they are locked"
@@ -112,9 +121,15 @@ class Settings:
         "`demo` (no model), `vllm` (in this process), `vllm-server` (at ENGINE_URL) or `scripted` (tests)",
     )  # fmt: skip
     engine_url: tuple[str, ...] = _setting(
-        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas", default_text="unset"
+        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas (see Several engines)", default_text="unset"
     )
-    engine_api_key: str = _setting("", text, "what those servers were given as `--api-key`", default_text="unset")
+    engine_api_key: str = _setting(
+        "", text, "what those servers were given as `--api-key`", default_text="unset", secret=True
+    )
+    engine_core: str = _setting(
+        "", text, "socket of an engine core that workers with ENGINE=vllm share; `serve --workers` makes one",
+        default_text="unset: loaded in this process",
+    )  # fmt: skip
     model: str = _setting(
         "", text, "what the engine loads: a hub name, a folder, or the name at ENGINE_URL",
         default_text="the engine's name",
@@ -213,7 +228,10 @@ class Settings:
         whole(),
         "turns that the engine does at once for one worker; others wait, projects in equal shares; 0 = any",
     )
-    engine_max_queued: int = _setting(1000, whole(), "requests of a project that may wait for that in one worker")
+    engine_max_queued: QueueBounds = _setting(
+        QueueBounds(1000), queued, "requests of a project and a service tier that may wait for that in one worker; "
+        "`1000,flex=5000` says it of a tier apart", default_text="1000",
+    )  # fmt: skip
     shutdown_grace_seconds: float = _setting(
         30.0, seconds(), "how long running responses may take to end when the server stops", default_text="30"
     )
@@ -223,7 +241,7 @@ class Settings:
     conversations_max_entries: int = _setting(0, whole(), "conversations of a project; 0 = any number")
     reasoning_encryption_keys: tuple[str, ...] = _setting(
         (), secrets, "secrets, separated by commas: the first seals what clients carry, all open it",
-        default_text="made from SECRET_KEY",
+        default_text="made from SECRET_KEY", secret=True,
     )  # fmt: skip
     reasoning_summaries: str = _setting(
         "model", choice("model", "text", "off"),
@@ -285,8 +303,16 @@ def table() -> list[Row]:
     ]
 
 
+def secret_files() -> list[str]:
+    """Return the variables that may name a file with a secret instead of the secret's own."""
+    return [f"{setting.name.upper()}_FILE" for setting in fields(Settings) if setting.metadata["secret"]]
+
+
 def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """Read the settings; return them and warnings for the operator. An empty variable counts as unset.
+
+    A secret may lie in a file that `NAME_FILE` names, as Docker, Kubernetes and systemd hand secrets out. The text of
+    an error never holds one.
 
     Raises `ConfigurationError`.
     """
@@ -294,18 +320,36 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     values: dict[str, Any] = {}
     for setting in fields(Settings):
         name = setting.name.upper()
-        raw = environ.get(name, "")
+        raw = _secret(name, environ) if setting.metadata["secret"] else environ.get(name, "")
         if raw.strip():
             try:
                 values[setting.name] = setting.metadata["parse"](raw.strip())
             except ValueError as wanted:
-                raise ConfigurationError(f"{name}={raw!r} is not valid: it takes {wanted}.") from None
+                given = name if setting.metadata["secret"] else f"{name}={raw!r}"
+                raise ConfigurationError(f"{given} is not valid: it takes {wanted}.") from None
     if "host" in values and not _resolves(values["host"]):
         warnings.append(f"HOST={values['host']!r} is not an address of this machine and is ignored; using 127.0.0.1.")
         del values["host"]
     settings = Settings(**values)
     _check_together(settings, values)
     return settings, warnings
+
+
+def _secret(name: str, environ: Mapping[str, str]) -> str:
+    """Return what a secret's variable says, or the file that `NAME_FILE` names."""
+    raw, file = environ.get(name, ""), environ.get(f"{name}_FILE", "").strip()
+    if not file:
+        return raw
+    if raw.strip():
+        raise ConfigurationError(f"{name} and {name}_FILE are both set: one of them is enough.")
+    try:
+        content = Path(file).read_text()
+    except (OSError, ValueError) as error:  # ValueError: not text
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigurationError(f"{name}_FILE={file} cannot be read ({reason}).") from None
+    if not content.strip():
+        raise ConfigurationError(f"{name}_FILE={file} is empty.")
+    return content
 
 
 def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
@@ -320,11 +364,6 @@ def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
         raise ConfigurationError("WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS.")
     if settings.engine == "scripted" and not settings.engine_script:
         raise ConfigurationError("ENGINE=scripted needs ENGINE_SCRIPT, the file with its completions.")
-    if settings.engine == "vllm" and settings.workers > 1:
-        raise ConfigurationError(
-            "ENGINE=vllm loads the model in the process that serves, so WORKERS must be 1; for more of them start a "
-            "vLLM server and set ENGINE=vllm-server."
-        )
     if settings.engine == "vllm" and not settings.model:
         raise ConfigurationError("ENGINE=vllm needs MODEL, a model's name on the hub or its folder.")
     if settings.engine == "vllm-server" and not (settings.engine_url and settings.model):

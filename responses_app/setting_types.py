@@ -10,7 +10,7 @@ from typing import Any
 
 from responses_app.protocol.answer_headers import is_printable
 from responses_app.protocol.dialects import PRESETS, Dialect, parse_dialect
-from responses_app.protocol.tiers import TIERS
+from responses_app.protocol.tiers import TIERS, QueueBounds, queue_bounds
 
 
 def text(value: str) -> str:
@@ -97,6 +97,14 @@ def tiers(value: str) -> tuple[str, ...]:
     return tiers
 
 
+def queued(value: str) -> QueueBounds:
+    """How many of each service tier may wait."""
+    try:
+        return queue_bounds(value)
+    except ValueError:
+        raise ValueError("a whole number of at least 0, and others for some tiers, like 1000,flex=5000") from None
+
+
 def dialect(value: str) -> Dialect:
     """Presets and switches of a dialect."""
     try:
@@ -123,11 +131,14 @@ def pages(value: str) -> tuple[str, ...]:
 
 
 def urls(value: str) -> tuple[str, ...]:
-    """URLs of vLLM servers."""
+    """URLs of vLLM servers, or of what names them."""
     urls = tuple(url.strip().rstrip("/") for url in value.split(",") if url.strip())
-    if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
-        raise ValueError("URLs of vLLM servers, separated by commas, like http://127.0.0.1:8001")
-    return tuple(url.removesuffix("/v1") for url in urls)
+    if not urls or not all(url.startswith(("http://", "https://", "dns+http://", "file:///")) for url in urls):
+        raise ValueError(
+            "URLs of vLLM servers, separated by commas, like http://127.0.0.1:8001, dns+http://vllm:8001 for all "
+            "addresses of a name, or file:///etc/vllm-servers for a file of URLs"
+        )
+    return tuple(url.removesuffix("/v1") if not url.startswith("file:") else url for url in urls)
 
 
 def json_object(value: str) -> dict[str, Any]:

@@ -54,6 +54,15 @@ DEBUG = RESPSITE.debug
 ALLOWED_HOSTS = list(RESPSITE.allowed_hosts)
 CSRF_TRUSTED_ORIGINS = list(RESPSITE.csrf_trusted_origins)
 
+# Behind a proxy with TLS: the admin's cookies go over HTTPS alone, and who comes without is sent there. These count for
+# Django's own part; the API, `/health`, `/ready` and `/metrics` answer before that, whatever the scheme.
+BEHIND_TLS = RESPSITE.behind_proxy == "tls"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = BEHIND_TLS
+SECURE_HSTS_SECONDS = 365 * 24 * 3600 if BEHIND_TLS else 0
+# W005, W021: whether all other hosts of this domain have TLS, and whether browsers should carry it in their lists, is
+# not for this server to say.
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
+
 INSTALLED_APPS = [
     "responses_app",  # before the admin: its templates go first
     "django.contrib.admin",

@@ -24,16 +24,22 @@ FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacu
 
 
 class PostgresServer:
-    """Run PostgreSQL; stopped, it can be started again on the same port, with its data."""
+    """Run PostgreSQL; stopped or killed, it can be started again on the same port, with its data.
 
-    def __init__(self, options: Sequence[str] = FAST) -> None:
-        self._options = options
+    `directory` keeps its data, else they go with it. `durable`: what is committed survives that it is killed.
+    `options` are further ones, as the server takes them.
+    """
+
+    def __init__(self, directory: Path | None = None, *, durable: bool = False, options: Sequence[str] = ()) -> None:
         self.port = free_port()
+        self._keeps = directory is not None
+        self._options = (*(() if durable else FAST), *options)
         self._programs = newest_programs()
         self._user = "postgres" if os.geteuid() == 0 else None  # initdb and postgres refuse to run as root
         self._process: subprocess.Popen[bytes] | None = None
         # Not below pytest's own directory, which only root may enter.
-        self._directory = Path(tempfile.mkdtemp(prefix="respsite-postgres-"))
+        self._directory = directory or Path(tempfile.mkdtemp(prefix="respsite-postgres-"))
+        self._directory.mkdir(exist_ok=True)
         self._directory.chmod(0o755)
         if self._user:
             shutil.chown(self._directory, self._user, self._user)
@@ -56,12 +62,15 @@ class PostgresServer:
         assert self._process is None, "The server runs already."
         if not (self._directory / "data").exists():
             self._run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
-        options = ("listen_addresses=127.0.0.1", f"port={self.port}", f"unix_socket_directories={self._directory}")
-        words = [word for option in (*options, *self._options) for word in ("-c", option)]
+        where = ("listen_addresses=127.0.0.1", f"port={self.port}", f"unix_socket_directories={self._directory}")
+        options = (*where, *self._options)
         log = self._directory / "log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [self._programs / "postgres", *words],
+                [
+                    self._programs / "postgres",
+                    *(word for option in options for word in ("-c", option)),
+                ],
                 **self._as_owner(),
                 stdout=output,
                 stderr=output,
@@ -97,14 +106,26 @@ class PostgresServer:
             process.send_signal(signal.SIGINT)  # "fast": it does not wait for its clients
             process.wait(STOP_SECONDS)
 
-    def close(self) -> None:
-        """Stop the server for good and remove its data."""
-        self.stop()
-        shutil.rmtree(self._directory)
+    def kill(self) -> None:
+        """End all of its processes without warning; do nothing if it does not run."""
+        process, self._process = self._process, None
+        if process is not None:
+            children = _children(process.pid)
+            process.kill()
+            process.wait(STOP_SECONDS)
+            for child in children:
+                with suppress(ProcessLookupError):  # it has seen that the first one is gone
+                    os.kill(child, signal.SIGKILL)
 
-    def create_database(self, *, template: str = "template1") -> str:
+    def close(self) -> None:
+        """Stop the server for good and remove its data, unless they were given a directory."""
+        self.stop()
+        if not self._keeps:
+            shutil.rmtree(self._directory)
+
+    def create_database(self, *, template: str = "template1", name: str | None = None) -> str:
         """Make a database and give its name; a copy of `template`, to which nobody may be connected."""
-        name = f"test_{uuid.uuid4().hex}"
+        name = name or f"test_{uuid.uuid4().hex}"
         self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return name
 

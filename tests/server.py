@@ -37,9 +37,9 @@ def free_port() -> int:
 
 def clean_environ(**settings: str) -> dict[str, str]:
     """Return this process's environment without any setting of ours but `settings`."""
-    from responses_app.conf import table
+    from responses_app.conf import secret_files, table
 
-    ours = {row.name for row in table()}
+    ours = {*(row.name for row in table()), *secret_files()}
     environ = {name: value for name, value in os.environ.items() if name not in ours}
     return {**environ, "DJANGO_SETTINGS_MODULE": "respsite.settings", "PYTHONPATH": str(ROOT), **settings}
 

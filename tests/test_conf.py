@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from responses_app.conf import MIB, ConfigurationError, Settings, from_environ, table
+from responses_app.conf import MIB, ConfigurationError, Settings, from_environ, secret_files, table
 from responses_app.protocol.dialects import parse_dialect
+from responses_app.protocol.tiers import QueueBounds
 from responses_app.wiring import FORMATS
 from tests.server import ROOT, clean_environ
 
@@ -30,6 +31,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "ALLOWED_HOSTS": ("a.example, b.example,", ("a.example", "b.example")),
     "ALLOWED_ORIGINS": ("HTTP://localhost:3000/, app-1://b", ("http://localhost:3000", "app-1://b")),
     "CSRF_TRUSTED_ORIGINS": ("https://a.example/, https://b.example", ("https://a.example", "https://b.example")),
+    "BEHIND_PROXY": ("TLS", "tls"),
     "ADMIN_LOGIN_FAILURES": ("3", 3),
     "ADMIN_LOGIN_LOCK_SECONDS": ("60", 60.0),
     "LOG_LEVEL": ("DEBUG", "debug"),
@@ -37,8 +39,12 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "METRICS": ("Public", "public"),
     "METRICS_DIR": ("metrics", "metrics"),
     "ENGINE": ("Demo", "demo"),
-    "ENGINE_URL": ("http://a:8001/v1/, https://b", ("http://a:8001", "https://b")),
+    "ENGINE_URL": (
+        "http://a:8001/v1/, https://b,dns+http://c:8001,file:///srv/v1",
+        ("http://a:8001", "https://b", "dns+http://c:8001", "file:///srv/v1"),
+    ),
     "ENGINE_API_KEY": ("k", "k"),
+    "ENGINE_CORE": ("/run/core", "/run/core"),
     "MODEL": ("m", "m"),
     "MODEL_FORMAT": ("Harmony", "harmony"),
     "MODEL_NAME": ("n", "n"),
@@ -90,7 +96,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "DEFAULT_OPENAI_VERSION": ("2020-10-01", "2020-10-01"),
     "AZURE_REGION": ("Sweden Central", "Sweden Central"),
     "ENGINE_MAX_RUNNING": ("64", 64),
-    "ENGINE_MAX_QUEUED": ("0", 0),
+    "ENGINE_MAX_QUEUED": ("0, flex=50,Fast=2", QueueBounds(0, {"flex": 50, "priority": 2})),
 }
 WRONG: dict[str, tuple[list[str], str]] = {
     "PORT": (["0", "65536", "-1", "80.5", "http"], "a whole number of at least 1 and at most 65535"),
@@ -101,6 +107,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "ALLOWED_HOSTS": ([",", " , "], "host names, separated by commas"),
     "ALLOWED_ORIGINS": (["a.example", ",", "null", "http://a/b", "https://*.a.example"], "origins with their scheme"),
     "CSRF_TRUSTED_ORIGINS": (["a.example", ","], "origins with their scheme"),
+    "BEHIND_PROXY": (["on", "yes"], "one of no, http, tls"),
     "ADMIN_LOGIN_FAILURES": (["0"], "a whole number of at least 1"),
     "ADMIN_LOGIN_LOCK_SECONDS": (["0.5"], "a number of seconds of at least 1"),
     "LOG_LEVEL": (["loud"], "one of debug, info, warning, error"),
@@ -117,7 +124,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "DEFAULT_OPENAI_VERSION": (["é"], "up to 128 printable ASCII characters"),
     "AZURE_REGION": (["\x7f"], "up to 128 printable ASCII characters"),
     "ENGINE_MAX_RUNNING": (["-1"], "a whole number of at least 0"),
-    "ENGINE_MAX_QUEUED": (["-1"], "a whole number of at least 0"),
+    "ENGINE_MAX_QUEUED": (["-1", "flex=5", "1,slow=5", "1,flex", "1,auto=2"], "a whole number of at least 0, and othe"),
     "WEBSOCKET_BUSY": (["wait"], "one of queue, reject"),
     "WEBSOCKET_MAX_MESSAGE_BYTES": (["1023", "64 MiB"], "a whole number of at least 1024"),
     "WEBSOCKET_MAX_QUEUED": (["-1", "²"], "a whole number of at least 0"),
@@ -139,7 +146,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "RESPONSES_COMPATIBILITY_MODE": (["strict"], "on or off"),
     "RESPONSES_USAGE_PER_TURN": (["2"], "on or off"),
     "RESPONSES_STORE": (["sometimes"], "on or off"),
-    "ENGINE_URL": (["localhost:8001", "http://a,b", ","], "URLs of vLLM servers"),
+    "ENGINE_URL": (["localhost:8001", "http://a,b", ",", "dns+https://a", "file:servers"], "URLs of vLLM servers"),
     "MODEL_FORMAT": (["chatml"], "one of harmony"),
     "RESPONSES_STORE_TTL": (["-1"], "a number of seconds of at least 0"),
     "RESPONSES_STORE_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
@@ -165,7 +172,6 @@ TOGETHER = {  # environment → what its sentence has to name
         ["WEBSOCKET_WARNING_SECONDS", "WEBSOCKET_LIFETIME_SECONDS"],
     ),
     "scripted without a script": ({"ENGINE": "scripted"}, ["ENGINE=scripted", "ENGINE_SCRIPT"]),
-    "vllm in many processes": ({"ENGINE": "vllm", "MODEL": "m", "WORKERS": "2"}, ["ENGINE=vllm", "WORKERS"]),
     "vllm without a model": ({"ENGINE": "vllm"}, ["ENGINE=vllm", "MODEL"]),
     "vllm-server without its URL": ({"ENGINE": "vllm-server", "MODEL": "m"}, ["ENGINE_URL", "MODEL"]),
     "vllm-server without a model": ({"ENGINE": "vllm-server", "ENGINE_URL": "http://h"}, ["ENGINE_URL", "MODEL"]),
@@ -218,7 +224,8 @@ def test_an_empty_value_counts_as_unset(name: str) -> None:
 def test_a_wrong_value_is_told_in_one_sentence(name: str, raw: str) -> None:
     sentence = refusal({name: raw})
     assert_is_one_sentence(sentence)
-    assert sentence.startswith(f"{name}={raw!r} is not valid: it takes {WRONG[name][1]}")
+    named = name if f"{name}_FILE" in secret_files() else f"{name}={raw!r}"  # nobody shows a secret
+    assert sentence.startswith(f"{named} is not valid: it takes {WRONG[name][1]}")
 
 
 @pytest.mark.parametrize(("environ", "named"), TOGETHER.values(), ids=TOGETHER)

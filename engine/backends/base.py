@@ -45,11 +45,16 @@ class BaseEngine(ABC):
 
         Closing the generator (or cancelling the task inside it) aborts the generation in the engine.
         Raises `EngineUnavailable`, `EngineOverloaded`, `PromptTooLong`, `GrammarRefused` before the first chunk, and
-        `EngineUnavailable`, `GenerationFailed` or `GrammarBroken` between chunks.
+        `EngineUnavailable`, `GenerationFailed` or `GrammarBroken` between chunks; of these, `GenerationCut` says that
+        the engine can go on behind what it has yielded, if it is asked to.
         """
 
     async def health(self) -> None:  # noqa: B027 - healthy unless a backend knows better
         """Return if the engine can take a request now, else raise `EngineUnavailable`."""
+
+    def replicas(self) -> Mapping[str, int]:
+        """Return how many replicas there are `serving`, `away` and `leaving`; nothing for an engine that has none."""
+        return {}
 
     @abstractmethod
     async def aclose(self) -> None:

@@ -68,6 +68,7 @@ class ModelMeter:
         self._model = model
         self.gaps = metrics.token_gaps.at(model)
         self.output = metrics.output_tokens.at(model)
+        metrics.turns_continued.at(model)
         for transport in TRANSPORTS:
             for status in STATUSES:  # from 0 on: Prometheus sees no growth in a series that begins
                 metrics.responses.at(model, transport, status)
@@ -75,6 +76,14 @@ class ModelMeter:
     def turn(self) -> TurnMeter | None:
         """Return what measures a generation; None where nobody wants to know."""
         return TurnMeter(self, time.perf_counter) if self._metrics.enabled else None
+
+    def continued(self) -> None:
+        """Count a turn that was cut and goes on: on another replica of the engine, mostly."""
+        self._metrics.turns_continued.count(self._model)
+
+    def waited(self, tier: str, seconds: float) -> None:
+        """Count a turn that was waited for."""
+        self._metrics.engine_waits.note(seconds, self._model, tier)
 
     def ended(self, outcome: Outcome) -> None:
         """Count a response that has ended here."""
@@ -116,6 +125,9 @@ class Metrics:
         self.first_tokens = self._histogram(
             "first_token_seconds", "From a response's begin to its first token.", FIRST_TOKEN, *way
         )
+        self.engine_waits = self._histogram(
+            "engine_wait_seconds", "How long turns waited for the engine that had to.", FIRST_TOKEN, "model", "tier"
+        )
         self.token_gaps = self._histogram(
             "token_gap_seconds", "Between tokens of a response; those that come at once have no gap.", GAP, *model
         )
@@ -128,6 +140,9 @@ class Metrics:
         self.unknown_tools = self._counter("unknown_tool_calls", "Calls of tools of this server it lacks.", *model)
         self.misfits = self._counter("misfit_calls", "Calls whose arguments their item cannot hold.", *model)
         self.journal_bytes = self._counter("journal_bytes", "Bytes of events, and of memory for them.")
+        self.turns_continued = self._counter(
+            "turns_continued", "Turns whose engine went away in the middle, and that went on behind that.", *model
+        )
         self.takeovers = self._counter("takeovers", "Responses of other workers that went on, or failed, here.", "how")
 
     def _declare_server(self) -> None:
@@ -149,7 +164,12 @@ class Metrics:
         self.waiting_creates = self._gauge("websocket_creates_waiting", "Creates that wait on their connection.")
         self.in_flight = self._gauge("responses_in_flight", "Responses that run, or wait for that.", "transport")
         self.background_waiting = self._gauge("background_waiting", "Background responses that wait for a place.")
-        self.engine_waiting = self._gauge("engine_waiting", "Turns of responses that wait for the engine.")
+        self.engine_waiting = self._gauge(
+            "engine_waiting", "Turns of responses that wait for the engine.", "model", "tier"
+        )
+        self.replicas = self._gauge(
+            "engine_replicas", "Replicas of engines: serving, away, leaving; as each worker sees them.", "state"
+        )
         self.streams_kept = self._gauge("streams_kept", "Streams in memory, that can be picked up again.")
         self.streams_kept_bytes = self._gauge("streams_kept_bytes", "Memory of their events.")
         self.unsaved = self._gauge("unsaved_ends", "Ends of responses that wait for the database.")

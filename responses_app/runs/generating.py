@@ -1,4 +1,10 @@
-"""`Generating`: has the engine generate a turn: what it is asked, what it says, and what it said before it was cut."""
+"""`Generating`: has the engine generate a turn: what it is asked, what it says, and what it said before it was cut.
+
+A turn that is cut goes on behind what of it was sampled: where its worker died, on another worker that has its log;
+where only a replica of the engine died, here. Both are the same: the machine wants a `Generate` that has begun.
+Example: of a turn with a prompt of 9 tokens and a budget of 50, 20 tokens were sampled when the replica went away. The
+engine is asked again with a prompt of 29 tokens and a budget of 30, and readers see nothing of it but a pause.
+"""
 
 import asyncio
 import logging
@@ -7,15 +13,17 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineError, GrammarBroken
+from engine.errors import EngineError, GenerationCut, GrammarBroken, PromptTooLong
 from engine.formats.base import as_tokens
 from engine.grammar import TurnGrammar
 from engine.types import FinishReason, GenerationRequest, TokenChunk
+from responses_app.observing.metrics import TurnMeter
 from responses_app.protocol.commands import Command, Generate
 from responses_app.protocol.inputs import Input, Sampled, TurnBegan
 from responses_app.protocol.response import ResponseMachine
+from responses_app.runs.continuing import Continuing
 from responses_app.runs.delays import delayed
-from responses_app.runs.fair_turns import FairTurns
+from responses_app.runs.fair_turns import Place
 from responses_app.runs.plan import RunPlan
 from responses_app.runs.served import ServedModel
 
@@ -23,7 +31,10 @@ logger = logging.getLogger("respsite.runs")
 
 
 class Generating:
-    """The turns of one run. `tell` gives the machine an input; `begin` is awaited before anything of a turn is told."""
+    """The turns of one run, each of which has the run's `place` at the engine.
+
+    `tell` gives the machine an input; `begin` is awaited before anything of a turn is told.
+    """
 
     def __init__(
         self,
@@ -32,14 +43,14 @@ class Generating:
         *,
         tell: Callable[[Input], Command | None],
         begin: Callable[[], Awaitable[None]],
-        turns: FairTurns,
+        place: Place,
     ) -> None:
         self._engine = model.engine
         self._meter = model.meter
         self._machine = machine
         self._tell = tell
         self._begin = begin
-        self._turns = turns
+        self._place = place
 
     async def generate(self, plan: RunPlan, wanted: Generate) -> Command | None:
         """Wait for the engine, generate a turn, and return what is to be done next.
@@ -48,24 +59,47 @@ class Generating:
         """
         if wanted.has_begun and (finish := unlogged_finish(plan, wanted)) is not None:
             return self._tell(Sampled((), finish))
-        async with self._turns.turn(plan.origin.project, plan.generation.priority):
-            return await self._generate(plan, wanted)
+        async with self._place.turn():
+            try:
+                return await self._go_on(plan, wanted)
+            except EngineError as error:
+                if not wanted.aside:
+                    raise
+                logger.warning("response %s: no summary: %s: %s", plan.response_id, type(error).__name__, error)
+                return self._tell(Sampled((), FinishReason.STOP))
 
-    async def _generate(self, plan: RunPlan, wanted: Generate) -> Command | None:
-        request = request_for(plan, wanted)
+    async def _go_on(self, plan: RunPlan, wanted: Generate) -> Command | None:
+        """Generate a turn, as often as it is cut and can go on."""
+        continuing, meter = Continuing(), self._meter.turn()
+        while True:
+            try:
+                return await self._generate(plan, wanted, meter, cuts=continuing.cuts)
+            except EngineError as error:
+                await continuing.wait(error)
+                if isinstance(error, GenerationCut):
+                    logger.warning("response %s: its turn was cut and goes on: %s", plan.response_id, error)
+                    self._meter.continued()
+            due = self._machine.due
+            assert isinstance(due, Generate), "a turn that is cut stands until something ends it, and this task with it"
+            wanted = due
+            if (finish := unlogged_finish(plan, wanted)) is not None:
+                return self._tell(Sampled((), finish))
+
+    async def _generate(self, plan: RunPlan, wanted: Generate, meter: TurnMeter | None, *, cuts: int) -> Command | None:
+        request = request_for(plan, wanted, cuts=cuts)
         if not wanted.has_begun:
             self._tell(TurnBegan(len(request.prompt_token_ids)))
         try:
-            return await self._sample(plan, generated(self._engine, plan, wanted, request))
-        except EngineError as error:
-            if not wanted.aside:
+            return await self._sample(plan, generated(self._engine, plan, wanted, request), meter)
+        except PromptTooLong:
+            if not wanted.sampled:
                 raise
-            logger.warning("response %s: no summary: %s: %s", plan.response_id, type(error).__name__, error)
-            return self._tell(Sampled((), FinishReason.STOP))
+            return self._tell(Sampled((), FinishReason.LENGTH))  # it was cut where the context ends
 
-    async def _sample(self, plan: RunPlan, said: AsyncGenerator[TokenChunk, None]) -> Command | None:
+    async def _sample(
+        self, plan: RunPlan, said: AsyncGenerator[TokenChunk, None], meter: TurnMeter | None
+    ) -> Command | None:
         has_begun = False
-        meter = self._meter.turn()
         async with aclosing(said) as chunks:
             with delayed(self._tell, self._machine.only_adds, seconds=plan.delta_seconds) as tell:
                 async for chunk in chunks:
@@ -82,12 +116,15 @@ class Generating:
         return self._tell(Sampled((), FinishReason.STOP))  # an engine that just ends has said all it had to say
 
 
-def request_for(plan: RunPlan, wanted: Generate) -> GenerationRequest:
-    """Return what generates a turn, behind what of it was sampled already."""
+def request_for(plan: RunPlan, wanted: Generate, *, cuts: int = 0) -> GenerationRequest:
+    """Return what generates a turn, behind what of it was sampled already.
+
+    `cuts`: how often it was cut here; what was asked then may still run somewhere, and so ids differ.
+    """
     generation = plan.generation
     return replace(
         generation,
-        request_id=f"{plan.response_id}-{wanted.turn}",
+        request_id=f"{plan.response_id}{f'.{cuts}' if cuts else ''}-{wanted.turn}",
         prompt_token_ids=_prompt(plan, wanted),
         sampling=replace(generation.sampling, max_output_tokens=wanted.budget),
         grammar=None if wanted.aside else _grammar(plan, wanted),
@@ -146,9 +183,9 @@ def _prompt(plan: RunPlan, wanted: Generate) -> Sequence[int]:
 
 
 def unlogged_finish(plan: RunPlan, wanted: Generate) -> FinishReason | None:
-    """Return why a turn that began on another worker has ended there; None where it has not.
+    """Return why a turn that was cut has ended all the same; None where it has not.
 
-    That worker may have logged the turn's last token without the engine's reason for the end.
+    The worker that began it may have logged the turn's last token without the engine's reason for the end.
     """
     if wanted.budget == 0:
         return FinishReason.LENGTH
@@ -157,14 +194,14 @@ def unlogged_finish(plan: RunPlan, wanted: Generate) -> FinishReason | None:
     return None
 
 
-async def prefill(engine: BaseEngine, plan: RunPlan) -> None:
-    """Leave the prompt in the engine's prefix cache. A warm-up whose prefill fails is still a warm-up."""
+async def prefill(engine: BaseEngine, plan: RunPlan, place: Place) -> None:
+    """Leave the prompt in the engine's prefix cache, if it can. A warm-up whose prefill fails is still a warm-up."""
     if not engine.supports_prefill:
         return
     generation = plan.generation
     one_token = replace(generation, sampling=replace(generation.sampling, max_output_tokens=1, top_logprobs=None))
     try:
-        async with aclosing(engine.generate(one_token)) as chunks:
+        async with place.turn(), aclosing(engine.generate(one_token)) as chunks:
             async for _ in chunks:
                 pass
     except EngineError as error:

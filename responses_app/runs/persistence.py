@@ -1,5 +1,6 @@
 """`RunPersistence`: what a run tells the store, from its acceptance to its end."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -87,6 +88,8 @@ class RunPersistence:
         self.claim = claim
         self.log = log
         self.accepted = False
+        self._is_queued = False  # in the store
+        self._noting: asyncio.Task[None] | None = None
 
     async def accept(self, response: ResponseObject, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another worker has kept it already.
@@ -106,6 +109,7 @@ class RunPersistence:
                     self._refuse(as_failed(response, failure(None, plan.origin.request_id)))
                 raise
             self.accepted = True
+            self._is_queued = response["status"] == Status.QUEUED.value
         elif plan.stored_parent and not await self._store.knows(plan.origin.project, plan.stored_parent):
             raise ParentGone(plan.stored_parent)
 
@@ -113,6 +117,21 @@ class RunPersistence:
         """Note that a response in the background has begun to answer. Raises `StoreError`."""
         if self._plan.stored and self._plan.background:
             await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
+
+    def note_start(self) -> None:
+        """Note soon that a response which waited for the engine has it: who asks another worker reads that.
+
+        It does not wait for the store, which may be away: `keep` does. In the background `begin` notes it.
+        """
+        if self._is_queued and not self._plan.background:
+            self._noting = asyncio.create_task(self._note_start(), name=f"start of {self._plan.response_id}")
+
+    async def _note_start(self) -> None:
+        plan = self._plan
+        try:
+            await self._store.begin(plan.origin.project, plan.response_id, self.claim)
+        except StoreError as problem:  # also one that was deleted, or is another worker's: its end tells what then
+            logger.info("response %s: that it has the engine is not kept: %s", plan.response_id, problem)
 
     async def give_back(self, response: ResponseObject) -> None:
         """Leave a background response to whichever worker looks first, with all that came to it: it goes on there."""
@@ -181,7 +200,12 @@ class RunPersistence:
             measured=measured,
             log=self._whole_log(ended),
         )
-        if await self._saved(end):
+        try:
+            saved = await self._saved(end)
+        finally:
+            if self._noting is not None:  # it was asked for before, so it is over by now, or very soon
+                await self._noting
+        if saved:
             return KeptEnd(ended, link)
         ended = Ended(ended.at, failure(None, self._plan.origin.request_id))
         response = machine.outcome(ended.at, ended.error)

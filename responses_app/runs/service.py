@@ -262,7 +262,7 @@ class ResponseService:
             machine=self.machines.of(plan.origin.project, response),
             journal=journal,
             persistence=RunPersistence(plan, self.stores, claim=claim, now=self.now, defer=self._defer, log=log),
-            queues=self.registry.queues,
+            queue=self.registry.queue,
         )
 
     def _asked(self, request: CreateRequest) -> Asked:

@@ -10,7 +10,10 @@ from tests.admin.people import NAME, PASSWORD, make_superuser, settings_of
 from tests.chromium import CHROMIUM, Chromium, Page
 from tests.server import Server, manage
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make services")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make services"),
+    pytest.mark.any_database,
+]
 
 FILL = """
 from datetime import UTC, datetime
@@ -174,3 +177,17 @@ def test_a_telephone_shows_it_without_scrolling_sideways(page: Page, server: Ser
     page.open(f"{server.url}/admin/{path}")
     page.screenshot(pictures() / f"narrow-{path.strip('/').replace('/', '-')}.png", whole=True)
     assert page.run("document.documentElement.scrollWidth") <= 390
+
+
+def test_no_script_runs_that_the_server_did_not_send_as_a_file(page: Page, server: Server) -> None:
+    """Where markup of a client's got into a page after all, the page's policy is what stops it."""
+    page.open(f"{server.url}/admin/")
+    injected = (
+        "(() => { const script = document.createElement('script'); script.textContent = 'window.broken = 1'; "
+        "document.body.append(script); const button = document.createElement('button'); "
+        "button.setAttribute('onclick', 'window.broken = 1'); button.click(); return window.broken === undefined; })()"
+    )
+    assert page.run(injected)
+    assert page.problems
+    assert all("Content Security Policy" in problem for problem in page.problems)
+    page.problems.clear()

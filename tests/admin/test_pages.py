@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from django.contrib.admin import site
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
 from django.test import Client
@@ -149,7 +150,10 @@ def test_the_pages_let_no_script_in(admin: Client) -> None:
     lists = [f"responses_app/{model}/" for model in ("response", "conversation", "worker")]
     users = ["auth/user/", "auth/user/add/", f"auth/user/{User.objects.get().pk}/change/", "auth/group/add/"]
     others = ["", "login/", "dashboard/", "password_change/", f"responses_app/response/{response}/delete/", "nowhere/"]
-    for path in (*own, *lists, *users, *others):
+    models = [f"{model._meta.app_label}/{model._meta.model_name}/" for model in site._registry]
+    every = [f"{model}{page}" for model in models for page in ("", "add/", "none/change/", "none/history/")]
+    assert set(lists) < set(every), "what comes later is looked at, too"
+    for path in (*own, *every, *users, *others):
         answer = admin.get(f"/admin/{path}")
         assert "default-src 'self';" in answer["Content-Security-Policy"], path
         assert " style=" not in answer.content.decode(), path

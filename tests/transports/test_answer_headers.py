@@ -9,6 +9,8 @@ import pytest
 from tests.clients import Socket
 from tests.server import KINDS, Server
 
+pytestmark = pytest.mark.any_database
+
 OURS = ("openai-organization", "openai-version", "x-ms-region", "x-ms-request-id", "api-supported-versions")
 
 

@@ -17,6 +17,8 @@ from tests.heartbeat import APPLICATION, longest_stop
 from tests.server import KINDS, Server
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 MIB = 1024 * 1024
 JSON = {"content-type": "application/json"}
 PART = b"x" * MIB

@@ -5,6 +5,8 @@ import pytest
 from responses_app.bodies import OTHER_BODY_BYTES, BodyRules, Head
 from responses_app.protocol.errors import ApiError
 
+pytestmark = pytest.mark.any_database
+
 LARGE = 10 * OTHER_BODY_BYTES
 RULES = BodyRules(max_body_bytes=LARGE, arrival_seconds=30)
 

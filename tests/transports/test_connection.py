@@ -12,6 +12,8 @@ from responses_app.connection import Connection
 from responses_app.wiring import Site, build_site
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 LANES = 8
 
 

@@ -9,6 +9,8 @@ from daphne.ws_protocol import WebSocketProtocol
 
 from responses_app.servers.daphne import WAITING_BYTES, DaphneConnection
 
+pytestmark = pytest.mark.any_database
+
 
 class Transport:
     """Says whether it reads."""

@@ -11,6 +11,8 @@ from tests.server import Server
 from tests.transports.conftest import Connect
 from tests.transports.scripts import WEATHER, gate, release
 
+pytestmark = pytest.mark.any_database
+
 HEADER = "Respsite-Dialect"
 OPEN_RESPONSES = {HEADER: "open-responses"}
 UNKNOWN = {"status": 400, "code": "invalid_value", "param": HEADER}

@@ -14,6 +14,8 @@ from responses_app.servers.daphne_direct import write_chunk, write_text_frames
 from tests.clients import RAW_UPGRADE, raw_connection, raw_frame, raw_request
 from tests.server import Server
 
+pytestmark = pytest.mark.any_database
+
 MIB = 1024 * 1024
 
 

@@ -11,6 +11,8 @@ import pytest
 from responses_app.exposure import Exposure, is_local
 from tests.server import Server
 
+pytestmark = pytest.mark.any_database
+
 SAID = "This server can be reached from the network, at "
 
 

@@ -10,6 +10,8 @@ import pytest
 from tests.server import KINDS
 from tests.transports.closed import ClosedServer, bearer
 
+pytestmark = pytest.mark.any_database
+
 MANY = 16  # requests of the greedy project
 
 

@@ -14,6 +14,8 @@ from tests.transports.scripts import LIMIT
 from tests.transports.stored import stored_statuses
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 JSON = {"content-type": "application/json"}
 
 

@@ -13,6 +13,8 @@ from tests.server import KINDS
 from tests.transports.test_api_keys import ClosedServer, bearer
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 SECRET = "xylophone"
 DONE = "completed input="
 

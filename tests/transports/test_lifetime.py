@@ -10,6 +10,8 @@ from tests.transports.conftest import Connect
 from tests.transports.scripts import gate, release, was_aborted
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 OVER = {"status": 400, "code": "websocket_connection_limit_reached"}
 
 

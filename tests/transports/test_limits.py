@@ -16,6 +16,8 @@ from tests.transports.conftest import Connect
 from tests.transports.scripts import HELLO, gate, release
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 
 async def open_connections(server: Server) -> int:
     """Return how many connections a process has."""

@@ -10,6 +10,8 @@ from tests.clients import raw_connection
 from tests.heartbeat import APPLICATION, longest_stop
 from tests.server import KINDS, Server
 
+pytestmark = pytest.mark.any_database
+
 MIB = 1024 * 1024
 UPGRADE = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
 KEY = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"

@@ -9,6 +9,8 @@ import pytest
 from responses_app.protocol.codex import catalogue
 from tests.server import Server, manage
 
+pytestmark = pytest.mark.any_database
+
 REQUIRED = {  # Codex 0.169 knows none of a catalogue's models where an entry lacks one of these, or has it as null
     *("slug", "display_name", "base_instructions", "supported_reasoning_levels", "shell_type", "visibility"),
     *("supported_in_api", "priority", "support_verbosity", "truncation_policy", "experimental_supported_tools"),

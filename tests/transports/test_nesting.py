@@ -11,6 +11,8 @@ from responses_app.protocol.validation import MAX_NESTING
 from tests.clients import Frame, Socket, read_error_answer
 from tests.server import Server
 
+pytestmark = pytest.mark.any_database
+
 
 def nested(levels: int) -> Any:
     value: Any = "x"

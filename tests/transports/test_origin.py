@@ -12,6 +12,8 @@ from tests.clients import RAW_UPGRADE, Socket, http_client, read_error_answer
 from tests.server import Server
 from tests.transports.conftest import Connect
 
+pytestmark = pytest.mark.any_database
+
 LISTED = "http://localhost:3000"
 FOREIGN = ["http://evil.example", "http://localhost.evil.example", "http://localhost:1", "https://127.0.0.1", "null"]
 

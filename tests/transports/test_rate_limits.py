@@ -16,6 +16,8 @@ from tests.server import KINDS
 from tests.transports.closed import ClosedServer, bearer, limit, post
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 KNOWN_WITHIN = 2.0  # seconds until a changed limit holds
 LEASE_SECONDS = 12.0  # of slots whose worker was killed
 NAMES = ("limit", "remaining", "reset")

@@ -15,6 +15,8 @@ from tests.transports.scripts import was_aborted
 from tests.transports.test_limits import idle
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 GROWTH = 16 * 1024 * 1024  # bytes that a reader who never reads may cost
 
 

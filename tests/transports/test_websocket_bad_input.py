@@ -11,6 +11,8 @@ from tests.server import Server
 from tests.transports.conftest import Connect
 from tests.transports.scripts import LIMIT, gate, release
 
+pytestmark = pytest.mark.any_database
+
 CREATE = {"type": "response.create"}
 ORPHAN = {"type": "function_call_output", "call_id": "call_nobody", "output": "1"}
 LONG_INPUT = "word " * 5000

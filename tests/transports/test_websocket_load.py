@@ -15,6 +15,8 @@ from tests.server import KINDS, Server
 from tests.transports.conftest import Connect
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 MIB = 1024 * 1024
 
 

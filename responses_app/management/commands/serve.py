@@ -20,7 +20,7 @@ from django.core.management import BaseCommand, CommandParser, call_command
 from django.db import DatabaseError, connection
 
 from responses_app.conf import Settings
-from responses_app.management.address import base_url
+from responses_app.management.address import base_url, forwarded_headers
 from responses_app.management.supervisor.fleet import Fleet
 from responses_app.management.supervisor.supervisor import Supervisor, pace
 
@@ -120,12 +120,18 @@ class Command(BaseCommand):
         times = pace(grace_seconds=own.shutdown_grace_seconds, start_seconds=own.worker_start_seconds)
         fleet = Fleet(own.workers, times)
 
-        async def serve() -> bool:
-            announce = partial(self._announce, own)
-            return await Supervisor(listener, fleet, max_bytes=own.worker_max_memory_bytes, announce=announce).serve()
+        async def serve(shares_core: bool) -> bool:
+            supervisor = Supervisor(
+                listener,
+                fleet,
+                max_bytes=own.worker_max_memory_bytes,
+                shares_core=shares_core,
+                announce=partial(self._announce, own),
+            )
+            return await supervisor.serve()
 
-        with _shared_metrics(own):
-            serves = asyncio.run(serve())
+        with _shared_metrics(own), _shared_core(own) as shares_core:
+            serves = asyncio.run(serve(shares_core))
         if not serves:
             raise SystemExit("respsite: the workers cannot start; what they said is above.")
 
@@ -139,6 +145,7 @@ class Command(BaseCommand):
             endpoints=[f"tcp:port={own.port}:interface={own.host.replace(':', chr(92) + ':')}"],
             websocket_timeout=-1,  # a connection's life is WEBSOCKET_LIFETIME_SECONDS, said to the client
             verbosity=0,
+            **forwarded_headers(own),
         )
         reactor.callWhenRunning(lambda: self._announce(own) if server.listening_addresses else None)
         server.run()
@@ -169,6 +176,17 @@ def _shared_metrics(own: Settings) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="respsite-metrics-", ignore_cleanup_errors=True) as folder:
         os.environ["METRICS_DIR"] = folder
         yield
+
+
+@contextmanager
+def _shared_core(own: Settings) -> Iterator[bool]:
+    """Name the socket of an engine core for the workers; yield whether the supervisor has to start one there."""
+    if own.engine != "vllm" or own.engine_core:
+        yield False
+        return
+    with tempfile.TemporaryDirectory(prefix="respsite-core-", ignore_cleanup_errors=True) as folder:
+        os.environ["ENGINE_CORE"] = os.path.join(folder, "socket")
+        yield True
 
 
 def _listen(own: Settings) -> socket.socket:

@@ -11,6 +11,9 @@ So while workers are replaced there is one more than wanted, never one fewer, an
 one before it serves. Those that are leaving count no more: they may take as long as their responses do. A replacement
 that ends before it serves takes all marks away, as the next one would do no better: the old ones go on.
 
+What all workers need to start, an engine core that they share, may not be there (`wait`): then no worker is late. Once
+it is there (`go_on`) those that are starting have all of `start_seconds`.
+
 A worker that dies is replaced at once. Where one dies before it has served for `steady_seconds`, again and again, each
 further start waits twice as long as the last. Where none serves, and `patience` more starts than workers have failed in
 a row, there is no point in going on.
@@ -90,6 +93,7 @@ class Fleet:
     failures: int = 0  # workers in a row that did not come to serve for long
     stopping: bool = False
     rolled_back: bool = False  # the last replacement did not come to serve
+    waits: bool = False  # for what all workers need to start
     _workers: dict[int, _Worker] = field(default_factory=dict)  # by number, so by age
     _next_number: int = 1
     _not_before: float = 0.0  # of the next start
@@ -148,6 +152,16 @@ class Fleet:
         worker.marked = True
         return True
 
+    def wait(self) -> None:
+        """What workers need to start is not there."""
+        self.waits = True
+
+    def go_on(self, now: float) -> None:
+        """What workers need to start is there."""
+        self.waits = False
+        for worker in self._in(State.STARTING):
+            worker.since = now
+
     def stop(self) -> None:
         """All are to stop, and none is to be started."""
         self.stopping = True
@@ -163,7 +177,7 @@ class Fleet:
     def due(self) -> float | None:
         """Return when to ask again if nothing happens until then."""
         times = [worker.since + self.pace.leave_seconds for worker in self._in(State.LEAVING) if not worker.killed]
-        if self.serving:
+        if self.serving and not self.waits:
             starting = (worker for worker in self._in(State.STARTING) if not worker.killed)
             times += [worker.since + self.pace.start_seconds for worker in starting]
         if not self.stopping and self._lacks_one():
@@ -203,7 +217,7 @@ class Fleet:
         for worker in self._workers.values():
             leaves_long = worker.state is State.LEAVING and now >= worker.since + self.pace.leave_seconds
             starts_long = worker.state is State.STARTING and now >= worker.since + self.pace.start_seconds
-            if not worker.killed and (leaves_long or (starts_long and self.serving)):
+            if not worker.killed and (leaves_long or (starts_long and self.serving and not self.waits)):
                 worker.killed = True
                 yield Kill(worker.number)
 

@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable
 
+from responses_app.management.supervisor.engine import EngineKeeper
 from responses_app.management.supervisor.fleet import Action, Fleet, GiveUp, Kill, Pace, Start, Stop
 from responses_app.management.supervisor.processes import Inherited, WorkerProcess, hand_on
 from responses_app.servers.shares import Shares
@@ -26,11 +27,18 @@ MIB = 1024 * 1024
 class Supervisor:
     """Serves with `fleet` on `listener`. `announce` is called once, when the first worker accepts connections.
 
-    A worker that holds more than `max_bytes` is replaced; 0 is any number.
+    A worker that holds more than `max_bytes` is replaced; 0 is any number. With `shares_core` the workers share an
+    engine core, which is started before them and stopped behind them.
     """
 
     def __init__(
-        self, listener: socket.socket, fleet: Fleet, *, max_bytes: int = 0, announce: Callable[[], None]
+        self,
+        listener: socket.socket,
+        fleet: Fleet,
+        *,
+        max_bytes: int = 0,
+        shares_core: bool = False,
+        announce: Callable[[], None],
     ) -> None:
         self._listener = listener
         self._fleet = fleet
@@ -44,6 +52,8 @@ class Supervisor:
         self._rolling = False
         self._shares = Shares.make(4 * fleet.size + 16)  # several generations may be leaving at a time
         self._lifeline, self._own_end = os.pipe()  # nothing is ever written: it ends with this process
+        self._engine = EngineKeeper(self._lifeline, loads=self._loads, up=self._up, refused=self._refused)
+        self._shares_core = shares_core
 
     async def serve(self) -> bool:
         """Serve until a signal ends it; return False where no worker could be started."""
@@ -54,6 +64,8 @@ class Supervisor:
             (signal.SIGHUP, self._hup),
         ):
             loop.add_signal_handler(number, handler)
+        if self._shares_core:
+            self._engine.start()
         try:
             while True:
                 for action in self._fleet.decide(loop.time()):
@@ -65,6 +77,7 @@ class Supervisor:
                     return not self._gave_up
                 await self._wait(loop.time())
         finally:
+            await self._engine.stop()
             os.close(self._own_end)
             os.close(self._lifeline)
 
@@ -94,6 +107,20 @@ class Supervisor:
                 self._processes[number].send(signal.SIGKILL)
             case GiveUp():
                 self._gave_up = True
+
+    # What the engine says.
+
+    def _loads(self) -> None:
+        self._fleet.wait()
+
+    def _up(self) -> None:
+        self._fleet.go_on(asyncio.get_running_loop().time())
+        self._news.set()
+
+    def _refused(self) -> None:
+        self._gave_up = True
+        self._fleet.stop()
+        self._news.set()
 
     # What workers say.
 

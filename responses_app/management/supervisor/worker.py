@@ -13,6 +13,7 @@ from typing import Any
 from channels.routing import get_default_application
 from django.conf import settings
 
+from responses_app.management.address import forwarded_headers
 from responses_app.management.supervisor.processes import ACCEPTS, READY
 from responses_app.servers.listening import SharedListener
 from responses_app.servers.shares import Shares
@@ -60,6 +61,7 @@ class Worker:
             websocket_timeout=-1,  # a connection's life is WEBSOCKET_LIFETIME_SECONDS, said to the client
             verbosity=0,
             ready_callable=lambda: self._listen(server),
+            **forwarded_headers(settings.RESPSITE),
         )
         server.endpoints = []
         reactor.callWhenRunning(self._begin)
