@@ -5,6 +5,7 @@ Raises `ValueError` for what is not one, with what the variable takes: the end o
 
 import json
 import re
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -150,3 +151,12 @@ def json_object(value: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise ValueError('a JSON object, like {"tokens_per_second": 50}')
     return parsed
+
+
+def resolves(host: str) -> bool:
+    """Whether an address is one: some shells export HOST as the machine's name, which need not be."""
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return False
+    return True
