@@ -26,7 +26,7 @@ from responses_app.wiring import get_site
 
 site = get_site()
 try:
-    site.engine.engine.check()
+    site.engines.check()
 except EngineConfigurationError as error:
     raise SystemExit(f"respsite: {error}") from None
 lifecycle = Lifecycle(site.start, site.aclose, hurry=site.registry.hurry)

@@ -20,7 +20,7 @@ TRANSPORTS = [
     *"urls routing management admin".split(),
 ]
 WIRING = (
-    "wiring watching reading conf setting_types engines checks apps".split()
+    "wiring watching reading conf setting_types model_settings engines checks apps".split()
 )  # apps: how Django says that an app may begin
 ADAPTERS = "models stores limits tools relay migrations auth observing".split()
 FLOORS = {
