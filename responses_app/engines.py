@@ -32,8 +32,15 @@ def make_engine(settings: Settings) -> BaseEngine:
         options["script"] = settings.engine_script
     if settings.engine == "vllm-server":
         options |= {"urls": settings.engine_url, "api_key": settings.engine_api_key}
-    engine: BaseEngine = getattr(import_module(module), name)(model=settings.model or settings.engine, options=options)
+    more = {"core": settings.engine_core} if settings.engine == "vllm" else {}
+    make = getattr(import_module(module), name)
+    engine: BaseEngine = make(model=settings.model or settings.engine, options=options, **more)
     return engine
+
+
+def check_engine(settings: Settings) -> None:
+    """Raise `EngineConfigurationError` if the engine that the settings name cannot work; nothing is loaded."""
+    make_engine(settings).check()
 
 
 def stop_serving() -> None:

@@ -15,6 +15,7 @@ from responses_app.engines import EngineStarter
 from responses_app.limits.base import BaseConnectionLimit
 from responses_app.observing.metrics import TRANSPORTS, Metrics
 from responses_app.observing.sharing import SharedFolder
+from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.service import ResponseService
 
 logger = logging.getLogger("respsite")
@@ -154,7 +155,10 @@ class Gauges:
         for transport in TRANSPORTS:
             metrics.in_flight.set(transports.count(transport), transport)
         metrics.background_waiting.set(registry.queue.waiting)
-        metrics.engine_waiting.set(registry.queues.engine.waiting)
+        for name, model in self._service.models.items():
+            waiting = model.turns.waiting
+            for tier in PRIORITIES:
+                metrics.engine_waiting.set(waiting[tier], name, tier)
         metrics.streams_kept.set(len(registry.resumable))
         metrics.streams_kept_bytes.set(registry.resumable.kept_bytes)
         metrics.unsaved.set(len(self._service.unsaved))

@@ -35,10 +35,10 @@ FLOORS = {
 }
 DJANGO = {"django", "axes", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url"}
 KNOWS_DJANGO_ON_FLOOR_2 = ("responses_app.models", "responses_app.stores.", "responses_app.relay")
-HEAVY = {"torch", "vllm"}
+HEAVY = {"torch", "vllm", "zmq"}
 TOP_LEVEL = {
     *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),
-    *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy"),
+    *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy", "docs"),
 }
 DOORS = {"service", "served", "by_id", "reader", "journal", "plan", "history"}  # what transports may know of `runs`
 READS_THE_ENVIRONMENT = ("respsite/", "manage.py", "responses_app/management/")
@@ -246,8 +246,9 @@ def test_one_file_knows_prometheus() -> None:
 
 
 def test_only_the_embedded_vllm_imports_vllm_and_only_when_it_starts() -> None:
-    heavy = [each for each in imports() if each.imported.partition(".")[0] in HEAVY]
-    assert {each.importer for each in heavy} <= {"engine.backends.vllm_local", "engine.backends.vllm_inputs"}
+    heavy = {each.importer for each in imports() if each.imported.partition(".")[0] in HEAVY}
+    names = ("local", "config", "inputs", "core", "own_core", "shared_core", "core_host")
+    assert heavy <= {f"engine.backends.vllm_{name}" for name in names}
 
 
 def loaded_by(*names: str, **environ: str) -> set[str]:

@@ -41,7 +41,7 @@ async def ready(request: HttpRequest) -> HttpResponse:
     body["background_queued"] = site.registry.queue.waiting
     if replicas := site.engine.engine.replicas():
         body["engine_replicas"] = dict(replicas)
-    body["engine_queued"] = site.registry.queues.engine.waiting
+    body["engine_queued"] = sum(model.turns.waiting.total() for model in site.service.models.values())
     body["streams_kept"] = len(site.registry.resumable)
     body["streams_kept_bytes"] = site.registry.resumable.kept_bytes
     return json_response(body, status=200 if is_ready else 503, headers={} if is_ready else {"retry-after": "2"})

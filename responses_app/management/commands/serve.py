@@ -117,15 +117,25 @@ class Command(BaseCommand):
         return listener
 
     def _serve_with_workers(self, own: Settings, listener: socket.socket) -> None:
-        times = pace(grace_seconds=own.shutdown_grace_seconds, start_seconds=own.worker_start_seconds)
+        times = pace(
+            grace_seconds=own.shutdown_grace_seconds,
+            start_seconds=own.worker_start_seconds,
+            silence_seconds=own.worker_silence_seconds,
+        )
         fleet = Fleet(own.workers, times)
 
-        async def serve() -> bool:
-            announce = partial(self._announce, own)
-            return await Supervisor(listener, fleet, max_bytes=own.worker_max_memory_bytes, announce=announce).serve()
+        async def serve(shares_core: bool) -> bool:
+            supervisor = Supervisor(
+                listener,
+                fleet,
+                max_bytes=own.worker_max_memory_bytes,
+                shares_core=shares_core,
+                announce=partial(self._announce, own),
+            )
+            return await supervisor.serve()
 
-        with _shared_metrics(own):
-            serves = asyncio.run(serve())
+        with _shared_metrics(own), _shared_core(own) as shares_core:
+            serves = asyncio.run(serve(shares_core))
         if not serves:
             raise SystemExit("respsite: the workers cannot start; what they said is above.")
 
@@ -170,6 +180,17 @@ def _shared_metrics(own: Settings) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="respsite-metrics-", ignore_cleanup_errors=True) as folder:
         os.environ["METRICS_DIR"] = folder
         yield
+
+
+@contextmanager
+def _shared_core(own: Settings) -> Iterator[bool]:
+    """Name the socket of an engine core for the workers; yield whether the supervisor has to start one there."""
+    if own.engine != "vllm" or own.engine_core:
+        yield False
+        return
+    with tempfile.TemporaryDirectory(prefix="respsite-core-", ignore_cleanup_errors=True) as folder:
+        os.environ["ENGINE_CORE"] = os.path.join(folder, "socket")
+        yield True
 
 
 def _listen(own: Settings) -> socket.socket:

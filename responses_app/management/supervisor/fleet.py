@@ -11,6 +11,13 @@ So while workers are replaced there is one more than wanted, never one fewer, an
 one before it serves. Those that are leaving count no more: they may take as long as their responses do. A replacement
 that ends before it serves takes all marks away, as the next one would do no better: the old ones go on.
 
+What all workers need to start, an engine core that they share, may not be there (`wait`): then no worker is late. Once
+it is there (`go_on`) those that are starting have all of `start_seconds`.
+
+A worker that serves is heard of every second (`heard`). One that is silent for `silence_seconds` hangs, whatever the
+reason: it is killed, and then it has died. Where the supervisor itself stood still nobody was heard, and nobody is to
+blame (`stood_still`).
+
 A worker that dies is replaced at once. Where one dies before it has served for `steady_seconds`, again and again, each
 further start waits twice as long as the last. Where none serves, and `patience` more starts than workers have failed in
 a row, there is no point in going on.
@@ -35,6 +42,7 @@ class Pace:
 
     start_seconds: float = 120.0  # a worker that does not serve by then is ended, if others do
     leave_seconds: float = 60.0  # a worker that has not ended by then is killed
+    silence_seconds: float = 0.0  # a worker that serves, and is not heard of for this long, is killed; 0 = never
     steady_seconds: float = 10.0
     first_pause: float = 0.5
     longest_pause: float = 30.0
@@ -59,9 +67,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End a worker that does not end by itself."""
+    """End a worker that does not end by itself, or that hangs while it serves."""
 
     number: int
+    hangs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,7 @@ Action = Start | Stop | Kill | GiveUp
 class _Worker:
     number: int
     since: float  # when its state began
+    heard: float = 0.0  # when it was last heard of, while it serves
     state: State = State.STARTING
     marked: bool = False
     killed: bool = False
@@ -90,6 +100,7 @@ class Fleet:
     failures: int = 0  # workers in a row that did not come to serve for long
     stopping: bool = False
     rolled_back: bool = False  # the last replacement did not come to serve
+    waits: bool = False  # for what all workers need to start
     _workers: dict[int, _Worker] = field(default_factory=dict)  # by number, so by age
     _next_number: int = 1
     _not_before: float = 0.0  # of the next start
@@ -113,7 +124,17 @@ class Fleet:
         """A worker serves."""
         worker = self._workers.get(number)
         if worker is not None and worker.state is State.STARTING:
-            worker.state, worker.since = State.SERVING, now
+            worker.state, worker.since, worker.heard = State.SERVING, now, now
+
+    def heard(self, number: int, now: float) -> None:
+        """A worker's event loop goes round."""
+        if worker := self._workers.get(number):
+            worker.heard = now
+
+    def stood_still(self, now: float) -> None:
+        """Nobody could be heard for some time."""
+        for worker in self._workers.values():
+            worker.heard = now
 
     def ended(self, number: int, now: float) -> bool:
         """A worker's process is gone; return whether that was expected."""
@@ -148,6 +169,16 @@ class Fleet:
         worker.marked = True
         return True
 
+    def wait(self) -> None:
+        """What workers need to start is not there."""
+        self.waits = True
+
+    def go_on(self, now: float) -> None:
+        """What workers need to start is there."""
+        self.waits = False
+        for worker in self._in(State.STARTING):
+            worker.since = now
+
     def stop(self) -> None:
         """All are to stop, and none is to be started."""
         self.stopping = True
@@ -163,9 +194,12 @@ class Fleet:
     def due(self) -> float | None:
         """Return when to ask again if nothing happens until then."""
         times = [worker.since + self.pace.leave_seconds for worker in self._in(State.LEAVING) if not worker.killed]
-        if self.serving:
+        if self.serving and not self.waits:
             starting = (worker for worker in self._in(State.STARTING) if not worker.killed)
             times += [worker.since + self.pace.start_seconds for worker in starting]
+        if self.pace.silence_seconds:
+            serving = (worker for worker in self._in(State.SERVING) if not worker.killed)
+            times += [worker.heard + self.pace.silence_seconds for worker in serving]
         if not self.stopping and self._lacks_one():
             times.append(self._not_before)
         return min(times, default=None)
@@ -203,9 +237,17 @@ class Fleet:
         for worker in self._workers.values():
             leaves_long = worker.state is State.LEAVING and now >= worker.since + self.pace.leave_seconds
             starts_long = worker.state is State.STARTING and now >= worker.since + self.pace.start_seconds
-            if not worker.killed and (leaves_long or (starts_long and self.serving)):
+            if not worker.killed and (leaves_long or (starts_long and self.serving and not self.waits)):
                 worker.killed = True
                 yield Kill(worker.number)
+            elif self._hangs(worker, now):
+                worker.killed = True
+                yield Kill(worker.number, hangs=True)
+
+    def _hangs(self, worker: _Worker, now: float) -> bool:
+        silence = self.pace.silence_seconds
+        may_hang = silence > 0 and worker.state is State.SERVING and not worker.killed
+        return may_hang and now >= worker.heard + silence
 
     def _roll_back(self) -> None:
         self.rolled_back = True

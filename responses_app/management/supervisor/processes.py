@@ -1,16 +1,16 @@
-"""`WorkerProcess`: one worker as a process: started, heard, measured, ended."""
+"""`ChildProcess`: what the supervisor starts, as a process: started, heard, measured, ended. `WorkerProcess` is one."""
 
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-ACCEPTS, READY = b"a", b"r"  # what a worker writes into its pipe
-LINE_BYTES = 64 * 1024  # a longer line of a worker is handed on in parts
-LAST_LINES_SECONDS = 1.0  # how long a dead worker's pipes are read: what it started may hold them open
+ACCEPTS, READY, LIVES = b"a", b"r", b"l"  # what a process writes into its pipe
+LINE_BYTES = 64 * 1024  # a longer line of a process is handed on in parts
+LAST_LINES_SECONDS = 1.0  # how long a dead process's pipes are read: what it started may hold them open
 
 
 class Inherited(NamedTuple):
@@ -23,27 +23,19 @@ class Inherited(NamedTuple):
     shares: int
 
 
-class WorkerProcess:
-    """Worker `number`. `accepts` and `ready` are called when it says so, `ended` with its exit status."""
+class ChildProcess:
+    """A process of its own group. Its lines are handed on behind `[name]`; `hears` is called with each byte it says."""
 
-    def __init__(
-        self,
-        number: int,
-        *,
-        accepts: Callable[[int], None],
-        ready: Callable[[int], None],
-        ended: Callable[[int, int], None],
-    ) -> None:
-        self.number = number
-        self._news = {ACCEPTS: accepts, READY: ready}
-        self._ended = ended
+    def __init__(self, name: str, *, hears: Callable[[bytes], None]) -> None:
+        self._name = name
+        self._hears = hears
         self._process: asyncio.subprocess.Process | None = None
-        self._life: asyncio.Task[None] | None = None
         self._owed = 0  # a signal that came before there was a process
 
-    def start(self, inherited: "Inherited", *, at_once: bool) -> None:
-        """Start it."""
-        self._life = asyncio.get_running_loop().create_task(self._live(inherited, at_once))
+    @property
+    def pid(self) -> int:
+        """Its process id, and its group's; 0 before it has one."""
+        return self._process.pid if self._process is not None else 0
 
     def send(self, number: int) -> None:
         """Send a signal, if it lives."""
@@ -53,20 +45,14 @@ class WorkerProcess:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
-    def resident_bytes(self) -> int:
-        """Return the memory that it holds, 0 where that is not known."""
-        return resident_bytes(self._process.pid) if self._process is not None else 0
-
-    async def _live(self, inherited: "Inherited", at_once: bool) -> None:
+    async def live(self, command: Sequence[str], descriptors: Sequence[int]) -> int:
+        """Run a command of `manage.py` that inherits `descriptors`, to its end; return its exit status."""
         reading, writing = os.pipe()
         loop = asyncio.get_running_loop()
-        status = 1
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, sys.argv[0], "serve_worker", "--number", str(self.number)),
-                *(word for name, descriptor in inherited._asdict().items() for word in (f"--{name}", str(descriptor))),
-                *("--says", str(writing), *(["--at-once"] if at_once else [])),
-                pass_fds=(*inherited, writing),
+                *(sys.executable, sys.argv[0], *command, "--says", str(writing)),
+                pass_fds=(*descriptors, writing),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -77,18 +63,17 @@ class WorkerProcess:
             if self._owed:
                 self.send(self._owed)
             loop.add_reader(reading, self._hear, reading)
-            status = await self._heard_to_its_end(self._process)
+            return await self._heard_to_its_end(self._process)
         finally:
             loop.remove_reader(reading)
             for descriptor in (reading, writing):
                 if descriptor >= 0:
                     os.close(descriptor)
-            self._ended(self.number, status)
 
     async def _heard_to_its_end(self, process: asyncio.subprocess.Process) -> int:
         assert process.stdout is not None
         assert process.stderr is not None
-        prefix = b"[%d] " % self.number
+        prefix = f"[{self._name}] ".encode()
         outputs = [
             asyncio.create_task(hand_on(process.stdout, sys.stdout.buffer, prefix)),
             asyncio.create_task(hand_on(process.stderr, sys.stderr.buffer, prefix)),
@@ -104,7 +89,49 @@ class WorkerProcess:
         if not said:  # it is gone, or closed its end
             asyncio.get_running_loop().remove_reader(reading)
         for word in said:
-            self._news[bytes([word])](self.number)
+            self._hears(bytes([word]))
+
+
+class WorkerProcess(ChildProcess):
+    """Worker `number`. `accepts`, `ready` and `lives` are called when it says so, `ended` with its exit status."""
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        accepts: Callable[[int], None],
+        ready: Callable[[int], None],
+        lives: Callable[[int], None],
+        ended: Callable[[int, int], None],
+    ) -> None:
+        news = {ACCEPTS: accepts, READY: ready, LIVES: lives}
+        unheard = _pass_over  # a worker of a newer version may have more to say
+        super().__init__(str(number), hears=lambda word: news.get(word, unheard)(number))
+        self.number = number
+        self._ended = ended
+        self._life: asyncio.Task[None] | None = None
+
+    def start(self, inherited: Inherited, *, at_once: bool) -> None:
+        """Start it."""
+        self._life = asyncio.get_running_loop().create_task(self._live(inherited, at_once))
+
+    def resident_bytes(self) -> int:
+        """Return the memory that it holds, 0 where that is not known."""
+        return resident_bytes(self.pid) if self.pid else 0
+
+    async def _live(self, inherited: Inherited, at_once: bool) -> None:
+        command = ["serve_worker", "--number", str(self.number), *(["--at-once"] if at_once else [])]
+        for name, descriptor in inherited._asdict().items():
+            command += [f"--{name}", str(descriptor)]
+        status = 1
+        try:
+            status = await self.live(command, inherited)
+        finally:
+            self._ended(self.number, status)
+
+
+def _pass_over(number: int) -> None:
+    """Do nothing."""
 
 
 async def hand_on(source: asyncio.StreamReader, sink: BinaryIO, prefix: bytes) -> None:

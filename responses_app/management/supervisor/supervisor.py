@@ -13,24 +13,33 @@ import socket
 import sys
 from collections.abc import Callable
 
+from responses_app.management.supervisor.engine import EngineKeeper
 from responses_app.management.supervisor.fleet import Action, Fleet, GiveUp, Kill, Pace, Start, Stop
 from responses_app.management.supervisor.processes import Inherited, WorkerProcess, hand_on
 from responses_app.servers.shares import Shares
 
 logger = logging.getLogger("respsite.supervisor")
 
-LOOK_SECONDS = 1.0  # between two looks at how much memory the workers hold
+LOOK_SECONDS = 1.0  # between two looks at how much memory the workers hold, and at the clock
+LATE_SECONDS = 5.0  # a look that comes later than this: this process, and perhaps the machine, stood still
 MIB = 1024 * 1024
 
 
 class Supervisor:
     """Serves with `fleet` on `listener`. `announce` is called once, when the first worker accepts connections.
 
-    A worker that holds more than `max_bytes` is replaced; 0 is any number.
+    A worker that holds more than `max_bytes` is replaced; 0 is any number. With `shares_core` the workers share an
+    engine core, which is started before them and stopped behind them.
     """
 
     def __init__(
-        self, listener: socket.socket, fleet: Fleet, *, max_bytes: int = 0, announce: Callable[[], None]
+        self,
+        listener: socket.socket,
+        fleet: Fleet,
+        *,
+        max_bytes: int = 0,
+        shares_core: bool = False,
+        announce: Callable[[], None],
     ) -> None:
         self._listener = listener
         self._fleet = fleet
@@ -38,12 +47,15 @@ class Supervisor:
         self._announce: Callable[[], None] | None = announce
         self._processes: dict[int, WorkerProcess] = {}
         self._news = asyncio.Event()
+        self._looked = 0.0
         self._gave_up = False
         self._hurried = False
         self._rolls: list[asyncio.Task[None]] = []
         self._rolling = False
         self._shares = Shares.make(4 * fleet.size + 16)  # several generations may be leaving at a time
         self._lifeline, self._own_end = os.pipe()  # nothing is ever written: it ends with this process
+        self._engine = EngineKeeper(self._lifeline, loads=self._loads, up=self._up, refused=self._refused)
+        self._shares_core = shares_core
 
     async def serve(self) -> bool:
         """Serve until a signal ends it; return False where no worker could be started."""
@@ -54,7 +66,10 @@ class Supervisor:
             (signal.SIGHUP, self._hup),
         ):
             loop.add_signal_handler(number, handler)
+        if self._shares_core:
+            self._engine.start()
         try:
+            self._looked = loop.time()
             while True:
                 for action in self._fleet.decide(loop.time()):
                     self._act(action)
@@ -65,35 +80,57 @@ class Supervisor:
                     return not self._gave_up
                 await self._wait(loop.time())
         finally:
+            await self._engine.stop()
             os.close(self._own_end)
             os.close(self._lifeline)
 
     async def _wait(self, now: float) -> None:
-        """Wait for news, until the fleet is to be asked again, or the workers' memory."""
+        """Wait for news, until the fleet is to be asked again, or for the next look."""
         due = self._fleet.due()
-        pauses = [] if due is None else [max(0.0, due - now)]
-        if self._max_bytes:
-            pauses.append(LOOK_SECONDS)
+        pause = LOOK_SECONDS if due is None else min(LOOK_SECONDS, max(0.0, due - now))
         try:
-            await asyncio.wait_for(self._news.wait(), min(pauses, default=None))
+            await asyncio.wait_for(self._news.wait(), pause)
         except TimeoutError:
             self._look_at_memory(now)
         self._news.clear()
+        self._look_at_clock(asyncio.get_running_loop().time())
+
+    def _look_at_clock(self, now: float) -> None:
+        if now - self._looked > LOOK_SECONDS + LATE_SECONDS:
+            self._fleet.stood_still(now)
+        self._looked = now
 
     def _act(self, action: Action) -> None:
         match action:
             case Start(number, at_once):
-                process = WorkerProcess(number, accepts=self._accepts, ready=self._ready, ended=self._ended)
+                process = WorkerProcess(
+                    number, accepts=self._accepts, ready=self._ready, lives=self._lives, ended=self._ended
+                )
                 self._processes[number] = process
                 inherited = Inherited(self._listener.fileno(), self._lifeline, self._shares.descriptor)
                 process.start(inherited, at_once=at_once)
             case Stop(number):
                 self._processes[number].send(signal.SIGINT if self._hurried else signal.SIGTERM)
-            case Kill(number):
-                logger.error("worker %d does not start or end in its time, and is killed", number)
+            case Kill(number, hangs):
+                why = "is silent, although it serves" if hangs else "does not start or end in its time"
+                logger.error("worker %d %s, and is killed", number, why)
                 self._processes[number].send(signal.SIGKILL)
             case GiveUp():
                 self._gave_up = True
+
+    # What the engine says.
+
+    def _loads(self) -> None:
+        self._fleet.wait()
+
+    def _up(self) -> None:
+        self._fleet.go_on(asyncio.get_running_loop().time())
+        self._news.set()
+
+    def _refused(self) -> None:
+        self._gave_up = True
+        self._fleet.stop()
+        self._news.set()
 
     # What workers say.
 
@@ -106,6 +143,9 @@ class Supervisor:
         logger.info("worker %d serves", number)
         self._fleet.ready(number, asyncio.get_running_loop().time())
         self._news.set()
+
+    def _lives(self, number: int) -> None:
+        self._fleet.heard(number, asyncio.get_running_loop().time())
 
     def _ended(self, number: int, status: int) -> None:
         del self._processes[number]
@@ -210,6 +250,7 @@ def _how(status: int) -> str:
         return f"was ended by signal {-status}"
 
 
-def pace(*, grace_seconds: float, start_seconds: float) -> Pace:
+def pace(*, grace_seconds: float, start_seconds: float, silence_seconds: float) -> Pace:
     """Return the pace of a fleet whose workers give what runs so long to end."""
-    return Pace(start_seconds=start_seconds, leave_seconds=grace_seconds + 15.0)
+    leave_seconds = grace_seconds + 15.0
+    return Pace(start_seconds=start_seconds, leave_seconds=leave_seconds, silence_seconds=silence_seconds)

@@ -1,0 +1,85 @@
+"""`manage.py serve_engine`: the vLLM engine core that workers share. `serve --workers` starts it for ENGINE=vllm."""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any, NoReturn
+
+from django.conf import settings
+from django.core.management import BaseCommand, CommandError, CommandParser
+
+from engine.backends.vllm_core_host import CoreHost
+from engine.errors import EngineConfigurationError, EngineError
+from responses_app.conf import Settings
+from responses_app.engines import check_engine
+from responses_app.management.supervisor.engine import REFUSED, STOP_SECONDS
+from responses_app.management.supervisor.processes import READY
+
+SPARE_PLACES = 2  # beyond those of two generations of workers, of which the older one may be stopping
+
+
+class Command(BaseCommand):
+    """Runs an engine core until it is told to stop, or the core ends."""
+
+    help = "The vLLM engine core that workers share, at the socket ENGINE_CORE."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take descriptors that the process has inherited, if a supervisor has started it."""
+        parser.add_argument("--lifeline", type=int, metavar="DESCRIPTOR", help="a pipe that ends with the supervisor")
+        parser.add_argument("--says", type=int, metavar="DESCRIPTOR", help="a pipe to say in that the core is there")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Load the model, and lease places at it."""
+        own: Settings = settings.RESPSITE
+        if own.engine != "vllm" or not own.engine_core:
+            raise CommandError("An engine core needs ENGINE=vllm and ENGINE_CORE, the path of its socket.")
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _end)
+        if options["lifeline"] is not None:
+            os.set_inheritable(options["lifeline"], False)
+            threading.Thread(target=_end_with, args=(options["lifeline"],), name="lifeline", daemon=True).start()
+        try:
+            self._serve(own, options["says"])
+        except EngineConfigurationError as error:
+            self.stderr.write(f"the engine cannot start, so the server stops: {error}")
+            sys.exit(REFUSED)
+        except EngineError as error:
+            self.stderr.write(f"the engine did not start: {error}")
+            sys.exit(1)
+
+    def _serve(self, own: Settings, says: int | None) -> None:
+        check_engine(own)
+        host = CoreHost(
+            model=own.model,
+            options=own.engine_options,
+            path=own.engine_core,
+            places=2 * own.workers + SPARE_PLACES,
+        )
+        try:
+            host.start()
+            if says is not None:
+                os.set_inheritable(says, False)
+                os.write(says, READY)
+            asyncio.run(host.serve())
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)  # it ends already
+            host.close()
+        sys.exit(1)
+
+
+def _end(*_: object) -> NoReturn:
+    sys.exit(0)
+
+
+def _end_with(lifeline: int) -> None:
+    """Runs on a thread: ends this process and its engine core with the supervisor."""
+    os.read(lifeline, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_SECONDS)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
