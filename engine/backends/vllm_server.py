@@ -152,7 +152,8 @@ class VllmServerEngine(BaseEngine):
     ) -> AsyncGenerator[TokenChunk, None]:
         """Yield what one server samples; raises what its errors mean, as `Replica.explain` does.
 
-        A server that aborts what nobody has left does so for reasons of its own: mostly it stops.
+        We abort by leaving; a server that says it has aborted something stops (vllm/v1/engine/core.py: at SIGTERM it
+        aborts all that runs, unless it was given a `--shutdown-timeout`).
         """
         choice, prompt_tokens, begun = pool.choice, len(request.prompt_token_ids), False
         replica.running += 1
