@@ -313,7 +313,8 @@ def _door(settings: Settings) -> Door:
     from responses_app.stores.database.api_keys import DatabaseKeyStore
 
     keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=time.time)
-    return Door(settings.auth, keys, is_exposed=not settings.serves_loopback)
+    serves_others = not settings.serves_loopback or settings.behind_proxy != "no"
+    return Door(settings.auth, keys, is_exposed=serves_others)
 
 
 def _run_limits(settings: Settings) -> RunLimits:
