@@ -73,6 +73,9 @@ check: $(INSTALLED) ## lint, format check, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+audit: $(INSTALLED) ## look for known holes in the pinned packages; AUDIT=--offline-is-fine where none can be looked up
+	$(BIN)/python -m tests.auditing $(AUDIT)
+
 format: $(INSTALLED) ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

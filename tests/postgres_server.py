@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: private, without durability, on a free port of 127.0.0.1."""
+"""A real PostgreSQL for tests: private, mostly without durability, on a free port of 127.0.0.1."""
 
 import os
 import re
@@ -21,19 +21,19 @@ START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 INSTALLED = Path("/usr/lib/postgresql")  # where Debian keeps one folder a version, outside PATH
 FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "shared_buffers=32MB")
+DURABLE = ()  # what PostgreSQL does by itself: what is committed survives that it is killed
 
 
 class PostgresServer:
     """Run PostgreSQL; stopped or killed, it can be started again on the same port, with its data.
 
-    `directory` keeps its data, else they go with it. `durable`: what is committed survives that it is killed.
-    `options` are further ones, as the server takes them.
+    `directory` keeps its data, else they go with it. `options` are PostgreSQL's own: `FAST` or `DURABLE` here.
     """
 
-    def __init__(self, directory: Path | None = None, *, durable: bool = False, options: Sequence[str] = ()) -> None:
+    def __init__(self, directory: Path | None = None, *, options: Sequence[str] = FAST) -> None:
         self.port = free_port()
         self._keeps = directory is not None
-        self._options = (*(() if durable else FAST), *options)
+        self._options = options
         self._programs = newest_programs()
         self._user = "postgres" if os.geteuid() == 0 else None  # initdb and postgres refuse to run as root
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,14 +63,11 @@ class PostgresServer:
         if not (self._directory / "data").exists():
             self._run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
         where = ("listen_addresses=127.0.0.1", f"port={self.port}", f"unix_socket_directories={self._directory}")
-        options = (*where, *self._options)
+        words = [word for option in (*where, *self._options) for word in ("-c", option)]
         log = self._directory / "log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [
-                    self._programs / "postgres",
-                    *(word for option in options for word in ("-c", option)),
-                ],
+                [self._programs / "postgres", *words],
                 **self._as_owner(),
                 stdout=output,
                 stderr=output,

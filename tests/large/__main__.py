@@ -58,7 +58,7 @@ def _url(stack: ExitStack) -> str:
     given = os.environ.get("LARGE_STORE_URL")
     if given:
         return given
-    server = PostgresServer(durable=True, options=OPTIONS)
+    server = PostgresServer(options=OPTIONS)
     stack.callback(server.close)
     server.start()
     return server.url
