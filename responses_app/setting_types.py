@@ -6,7 +6,8 @@ Raises `ValueError` for what is not one, with what the variable takes: the end o
 import json
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from responses_app.protocol.answer_headers import is_printable
@@ -160,3 +161,23 @@ def resolves(host: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def secret(name: str, environ: Mapping[str, str]) -> str:
+    """Return what the variable of a secret says, or what is in the file that `NAME_FILE` names.
+
+    Raises `ValueError` with a whole sentence.
+    """
+    raw, file = environ.get(name, ""), environ.get(f"{name}_FILE", "").strip()
+    if not file:
+        return raw
+    if raw.strip():
+        raise ValueError(f"{name} and {name}_FILE are both set: one of them is enough.")
+    try:
+        content = Path(file).read_text()
+    except (OSError, ValueError) as error:  # ValueError: not text
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ValueError(f"{name}_FILE={file} cannot be read ({reason}).") from None
+    if not content.strip():
+        raise ValueError(f"{name}_FILE={file} is empty.")
+    return content

@@ -197,6 +197,7 @@ def build_site(settings: Settings) -> Site:
             max_lag_bytes=settings.stream_max_lag_bytes,
             delta_seconds=settings.stream_delta_ms / 1000,
             tool_seconds=settings.responses_tool_timeout,
+            patience_seconds=settings.database_patience_seconds,
             store_responses=settings.responses_store,
             tiers=ServiceTiers(
                 default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers
@@ -317,7 +318,8 @@ def _door(settings: Settings) -> Door:
     from responses_app.stores.database.api_keys import DatabaseKeyStore
 
     keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=time.time)
-    return Door(settings.auth, keys, is_exposed=not settings.serves_loopback)
+    serves_others = not settings.serves_loopback or settings.behind_proxy != "no"
+    return Door(settings.auth, keys, is_exposed=serves_others)
 
 
 def _run_limits(settings: Settings) -> RunLimits:

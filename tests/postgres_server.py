@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: private, without durability, on a free port of 127.0.0.1."""
+"""A real PostgreSQL for tests: private, mostly without durability, on a free port of 127.0.0.1."""
 
 import os
 import re
@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,19 +21,20 @@ START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 INSTALLED = Path("/usr/lib/postgresql")  # where Debian keeps one folder a version, outside PATH
 FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "shared_buffers=32MB")
+DURABLE = ()  # what PostgreSQL does by itself: what is committed survives that it is killed
 
 
 class PostgresServer:
     """Run PostgreSQL; stopped or killed, it can be started again on the same port, with its data.
 
-    `directory` keeps its data, else they go with it. `durable`: what is committed survives that it is killed.
+    `directory` keeps its data, else they go with it. `options` are PostgreSQL's own: `FAST` or `DURABLE` here.
     """
 
-    def __init__(self, directory: Path | None = None, *, durable: bool = False) -> None:
+    def __init__(self, directory: Path | None = None, *, options: Sequence[str] = FAST) -> None:
         self.port = free_port()
         self._keeps = directory is not None
-        self._options = () if durable else FAST
-        self._programs = _newest_programs()
+        self._options = options
+        self._programs = newest_programs()
         self._user = "postgres" if os.geteuid() == 0 else None  # initdb and postgres refuse to run as root
         self._process: subprocess.Popen[bytes] | None = None
         # Not below pytest's own directory, which only root may enter.
@@ -62,14 +63,11 @@ class PostgresServer:
         if not (self._directory / "data").exists():
             self._run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
         where = ("listen_addresses=127.0.0.1", f"port={self.port}", f"unix_socket_directories={self._directory}")
-        options = (*where, *self._options)
+        words = [word for option in (*where, *self._options) for word in ("-c", option)]
         log = self._directory / "log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [
-                    self._programs / "postgres",
-                    *(word for option in options for word in ("-c", option)),
-                ],
+                [self._programs / "postgres", *words],
                 **self._as_owner(),
                 stdout=output,
                 stderr=output,
@@ -164,7 +162,7 @@ def _children(process: int) -> list[int]:
     return found
 
 
-def _newest_programs() -> Path:
+def newest_programs() -> Path:
     """Find the folder of PostgreSQL's programs, or skip the test."""
     if (found := shutil.which("initdb")) and (Path(found).parent / "postgres").exists():
         return Path(found).resolve().parent

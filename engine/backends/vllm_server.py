@@ -31,7 +31,7 @@ from engine.types import EngineInfo, GenerationRequest, SamplingOptions, TokenCh
 
 CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 120.0
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.75
 REFRESH_SECONDS = 5.0
 MAX_CONNECTIONS = 4096  # generations that run at once, over all servers; each has a connection of its own
 MAX_FAILED = 3  # servers that a request may break on before its first token: it may be what breaks them

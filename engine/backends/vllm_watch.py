@@ -6,7 +6,7 @@ a row without an answer, and sends no byte of any generation meanwhile (a busy o
 what runs on it is ended, so that it goes on elsewhere, as soon as there is an elsewhere.
 
 Example with a look a second: a server is stopped (SIGSTOP) at 10.4. The looks at 11 and at 12 have no answer after a
-second each; at 13 what ran there is ended, and the run goes on with it on another server.
+second each; at 13 what ran there is ended, and its runs go on on another server.
 """
 
 import asyncio

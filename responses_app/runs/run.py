@@ -122,9 +122,6 @@ class ResponseRun:
         """Return the response object as it stands."""
         return self._machine.stream.snapshot()
 
-    def _kept(self) -> ResponseObject:
-        return self._machine.stream.kept()
-
     def begin(self) -> None:
         """Say that it runs, or waits for the engine, if that is not said: so its reader has what to write at once.
 
@@ -164,7 +161,7 @@ class ResponseRun:
         waits = self.plan.background or (self.place.would_wait and not self.plan.request.warm_up)
         status = Status.QUEUED if waits else Status.IN_PROGRESS
         status = self.status if self._machine.stream.has_begun else status
-        await self._persistence.accept({**self._kept(), "status": status.value}, again=again)
+        await self._persistence.accept({**self._machine.stream.kept(), "status": status.value}, again=again)
 
     def settle(self) -> None:
         """It runs no more, or never will: count what it used, unless another worker goes on with it and will do so."""
@@ -365,7 +362,7 @@ class ResponseRun:
             await self._end(Stopped(StopReason.SERVER_STOPPED))
         elif not self.finishing:
             self.given_back = True
-            await self._persistence.give_back(self._kept())
+            await self._persistence.give_back(self._machine.stream.kept())
             self.journal.end()
 
     async def _fail(self, error: EngineError | None) -> None:
@@ -384,7 +381,9 @@ class ResponseRun:
         self.place.leave()  # nothing more is generated
         measured = self._clock.measured()
         try:
-            kept = await self._persistence.keep(self._machine, ending, measured)
+            kept = await self._persistence.keep(
+                self._machine, ending, measured, may_wait=lambda: not (self.stopping or self.lost)
+            )
         except ClaimLost:
             self._give_up()
             return

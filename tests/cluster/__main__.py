@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from responses_app.conf import table
+from responses_app.conf import ConfigurationError, from_environ, table
 from tests.cluster.cluster import WORKERS, Cluster
 from tests.cluster.processes import NGINX, EngineServer
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import DURABLE, PostgresServer
 from tests.server import ROOT
 
 FOLDER = ROOT / "var" / "cluster"
@@ -30,6 +30,11 @@ def main() -> int:
     if missing:
         print(f"make cluster needs {' and '.join(missing)}: make services installs what is missing.", file=sys.stderr)
         return 1
+    try:
+        from_environ(os.environ)
+    except ConfigurationError as wrong:
+        print(wrong, file=sys.stderr)
+        return 1
     signal.signal(signal.SIGTERM, _interrupt)
     given = {row.name: os.environ[row.name] for row in table() if os.environ.get(row.name)}
     port = int(given.pop("PORT", PORT))
@@ -37,7 +42,7 @@ def main() -> int:
     (FOLDER / "server" / "server.log").unlink(missing_ok=True)
     directory = _place_of_postgres()
     try:
-        with Cluster(FOLDER, port=port, postgres=PostgresServer(directory, durable=True), **given) as cluster:
+        with Cluster(FOLDER, port=port, postgres=PostgresServer(directory, options=DURABLE), **given) as cluster:
             print(said(cluster, directory), flush=True)
             look_after(cluster)
     except KeyboardInterrupt:

@@ -1,5 +1,6 @@
 """A whole installation on loopback: nginx, a supervisor with its workers, Redis, PostgreSQL and engines over HTTP."""
 
+import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,7 +9,7 @@ from pathlib import Path
 import psycopg
 
 from tests.cluster.processes import EngineServer, Nginx
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import DURABLE, PostgresServer
 from tests.redis_server import RedisServer
 from tests.redis_server import _free_port as free_port
 from tests.supervisor.served import Supervised
@@ -30,7 +31,8 @@ class Behind(Supervised):
     """The server as its clients see it: `port` is nginx's, `own_port` where it listens itself."""
 
     def __init__(self, folder: Path, port: int, **settings: object) -> None:
-        super().__init__(folder, **{"workers": WORKERS, **settings})  # type: ignore[arg-type]
+        workers = int(str(settings.pop("workers", WORKERS)))
+        super().__init__(folder, workers=workers, **settings)
         self.own_port = self.port
         self.port = port
 
@@ -55,7 +57,7 @@ class Cluster:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.redis = RedisServer()
-        self.postgres = postgres or PostgresServer(durable=True)
+        self.postgres = postgres or PostgresServer(options=DURABLE)
         self.engines = [
             EngineServer(f"engine-{number}", folder, free_port(), tokens_per_second=tokens_per_second)
             for number in range(1, engines + 1)
@@ -113,3 +115,10 @@ class Cluster:
                 problems.append(problem)
         if problems:
             raise ExceptionGroup("not everything has ended as it should", problems)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes that each worker and each engine holds."""
+        pids = {f"worker {pid}": pid for pid in self.server.pids()}
+        pids |= {engine.name: engine.process.pid for engine in self.engines if engine.process is not None}
+        page = os.sysconf("SC_PAGE_SIZE")
+        return {name: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page for name, pid in pids.items()}

@@ -5,7 +5,9 @@ read to its end over as many connections as it takes; a chain over a WebSocket i
 """
 
 import asyncio
+import os
 import re
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +18,7 @@ import httpx
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 
 from tests.clients import Frame, Socket, text_of
+from tests.cluster.cluster import Cluster
 from tests.protocol.laws import assert_laws
 from tests.server import Server
 from tests.transports.raw_streams import CUT, RawStream
@@ -24,11 +27,18 @@ from tests.waiting import eventually
 PAUSE = 0.2  # seconds before a client comes again
 ASK_SECONDS = 60.0  # for an answer as JSON
 KINDS = ("json", "sse", "websocket", "background")
+SENT_AGAIN = "failed, to be sent again"
 ENDS = ("response.completed", "response.incomplete", "response.failed")
 SETTLE_SECONDS = 120.0
 LAST = 24  # what they have the model count to
 ASKED = f"count to {LAST}"
 ANSWER = " ".join(str(number) for number in range(1, LAST + 1))
+STREAMS = int(os.environ.get("CLUSTER_STREAMS", "200"))
+
+# What clients come again after; every SDK does, or its caller (README, "A stream that outlives its connection").
+BROKEN = {"ReadError", "RemoteProtocolError", "ConnectError", "ConnectionResetError", "IncompleteReadError", "503"}
+BROKEN |= {"ConnectTimeout", "ReadTimeout", "TimeoutError", "503 frame", "the end", "WebSocket 503", SENT_AGAIN}
+BROKEN |= {f"WebSocket {code}" for code in (1001, 1006, 1012, "ConnectionResetError", "InvalidMessage", "TimeoutError")}
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})")
 
 
@@ -110,11 +120,13 @@ class Load:
         await asyncio.sleep(PAUSE)
 
     def _ended(self, kind: str, response: Frame) -> None:
-        """Count a response that has come to its end."""
+        """Count a response that has come to its end; one that a worker could not finish says to send it again."""
         if response["status"] == "completed":
             assert text_of(response) == ANSWER, response
             self.tally.completed[kind] += 1
             self.tally.acknowledged.add(response["id"])
+        elif kind != "background" and "Send it again" in str(response["error"]):
+            self.tally.retried[SENT_AGAIN] += 1
         else:
             self.tally.failed.append(f"{kind}: {response['status']} {response['error']}")
 
@@ -228,3 +240,18 @@ class Load:
             response = answer.json()
             assert response["status"] == "completed", response
             assert text_of(response) == ANSWER, response
+
+
+@asynccontextmanager
+async def under_load(cluster: Cluster, fault: str, *, clients: int = STREAMS) -> AsyncIterator[Tally]:
+    """Load a cluster; behind the fault it has to serve as before. Prints the figures."""
+    load = Load(cluster.server, clients=clients)
+    began = time.monotonic()
+    try:
+        async with load.running() as tally:
+            yield tally
+            await load.more(2)
+    finally:
+        print(f"\n{fault}: {load.tally}; {time.monotonic() - began:.0f} s")
+    assert tally.failed == [], tally.failed[:10]
+    assert {why.removesuffix(" of a background stream") for why in tally.retried} <= BROKEN

@@ -8,40 +8,15 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.load import Load, Tally
+from tests.cluster.load import under_load
 from tests.supervisor.served import is_gone
 
-STREAMS = int(os.environ.get("CLUSTER_STREAMS", "200"))
 AWAY_SECONDS = 10.0
 STOPPED_SECONDS = 20.0
-LEASE_SECONDS = 5.0  # WORKER_LEASE_SECONDS of the cluster
+ROLL_SECONDS = 300.0  # bound of a wait: 60 s are wanted where nothing else runs
 CHANCE = random.Random(11)
-
-# What clients come again after; every SDK does, or its caller (README, "A stream that outlives its connection").
-BROKEN = {"ReadError", "RemoteProtocolError", "ConnectError", "ConnectionResetError", "IncompleteReadError", "503"}
-BROKEN |= {"ConnectTimeout", "ReadTimeout", "TimeoutError", "503 frame", "the end", "WebSocket 503"}
-BROKEN |= {f"WebSocket {code}" for code in (1001, 1006, 1012, "ConnectionResetError", "InvalidMessage", "TimeoutError")}
-
-
-@asynccontextmanager
-async def under_load(cluster: Cluster, fault: str) -> AsyncIterator[Tally]:
-    """Load the cluster; behind the fault it has to serve as before."""
-    load = Load(cluster.server, clients=STREAMS)
-    began = time.monotonic()
-    try:
-        async with load.running() as tally:
-            yield tally
-            await load.more(2)
-    finally:
-        print(f"\n{fault}: {load.tally}; {time.monotonic() - began:.0f} s")
-    assert tally.failed == [], tally.failed[:10]
-    assert {why.removesuffix(" of a background stream") for why in tally.retried} <= BROKEN
 
 
 async def test_a_worker_is_killed(cluster: Cluster) -> None:
@@ -107,15 +82,15 @@ async def test_a_worker_stands_still(cluster: Cluster) -> None:
             os.kill(worker, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("bound", [60.0])
-async def test_a_rolling_restart(cluster: Cluster, bound: float) -> None:
-    async with under_load(cluster, "rolling restart") as tally:
+async def test_a_rolling_restart(cluster: Cluster) -> None:
+    async with under_load(cluster, "rolling restart"):
         before, began = cluster.server.pids(), time.monotonic()
         told = cluster.server.output.count("all workers are replaced")
         cluster.server.hup()
         await asyncio.to_thread(
-            cluster.server.wait_for_line, "all workers are replaced", count=told + 1, seconds=4 * bound
+            cluster.server.wait_for_line, "all workers are replaced", count=told + 1, seconds=ROLL_SECONDS
         )
+        replaced = time.monotonic() - began
         await asyncio.to_thread(cluster.server.wait_for, lambda: all(map(is_gone, before)), 90)
-        print(f"\nall workers were replaced, and the old ones gone, after {time.monotonic() - began:.0f} s")
-    assert tally.failed == []
+        gone = time.monotonic() - began
+        print(f"\nall workers were replaced after {replaced:.0f} s, and the old ones gone after {gone:.0f} s")

@@ -229,6 +229,7 @@ class Site:
     max_lag_bytes: int = 1_000_000
     delta_seconds: float = 0.0
     tool_seconds: float = 300.0
+    patience_seconds: float = 0.0
     store_responses: bool = True
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
     model_format: ModelFormat = field(default_factory=HarmonyFormat)
@@ -269,6 +270,7 @@ class Site:
                 worker=self.worker,
                 delta_seconds=self.delta_seconds,
                 tool_seconds=self.tool_seconds,
+                patience_seconds=self.patience_seconds,
             ),
             live=self.live,
             rates=self.rates,

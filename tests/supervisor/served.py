@@ -1,7 +1,7 @@
 """`manage.py serve --workers N` as a real process, and what a test does to its workers.
 
 A worker looks for files in the server's folder: `broken` ends it before it begins, `hang` lets it hang there, and
-`grow-PID` lets it take 200 MiB.
+`grow-PID` lets it take 200 MiB. SIGUSR1 blocks its event loop for good.
 """
 
 import os
@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.server import ROOT, START_SECONDS, Server
 
 CUSTOM = """
-import os, sys, threading, time
+import os, signal, sys, threading, time
 folder = {folder!r}
 if "serve_worker" in sys.orig_argv:
     if os.path.exists(folder + "/broken"):
@@ -30,6 +30,7 @@ if "serve_worker" in sys.orig_argv:
             time.sleep(0.05)
         sys.grown = b"x" * 200 * 1024 * 1024
     threading.Thread(target=grow, daemon=True).start()
+    signal.signal(signal.SIGUSR1, lambda *_: time.sleep(3600))
 """
 
 

@@ -154,6 +154,43 @@ def test_one_that_has_grown_is_replaced_once_it_has_served_for_some_time() -> No
     assert fleet.grown(3, 300) is False, "it does not serve yet"
 
 
+def test_one_that_is_silent_while_it_serves_is_killed_and_replaced() -> None:
+    fleet = Fleet(2, Pace(silence_seconds=30))
+    fleet.decide(0)
+    assert fleet.due() is None, "one that starts need not be heard of"
+    fleet.ready(1, 40)
+    fleet.ready(2, 41)
+    for now in (50, 60, 70):
+        fleet.heard(2, now)
+        assert fleet.due() == 70
+        assert fleet.decide(now) == ([Kill(1, hangs=True)] if now == 70 else [])
+    assert fleet.decide(71) == []
+    fleet.ended(1, 71)
+    assert fleet.decide(71) == [Start(3, at_once=False)]
+
+
+def test_nobody_is_to_blame_for_the_silence_while_the_supervisor_stood_still() -> None:
+    fleet = Fleet(1, Pace(silence_seconds=30))
+    fleet.decide(0)
+    fleet.ready(1, 0)
+    fleet.stood_still(1000)
+    assert fleet.decide(1000) == []
+    assert fleet.due() == 1030
+    assert fleet.decide(1030) == [Kill(1, hangs=True)]
+
+
+def test_none_is_late_while_what_all_need_to_start_is_not_there() -> None:
+    fleet = serving(2)
+    fleet.ended(2, 50)
+    fleet.decide(50)
+    fleet.wait()
+    assert fleet.due() is None
+    assert fleet.decide(500) == []
+    fleet.go_on(500)
+    assert fleet.due() == 520
+    assert fleet.decide(520) == [Kill(3)]
+
+
 def test_all_stop_and_none_is_started_again() -> None:
     fleet = serving(2)
     fleet.ended(1, 50)

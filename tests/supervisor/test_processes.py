@@ -102,6 +102,17 @@ def test_one_that_is_killed_is_replaced_and_the_port_stays(served: Supervised) -
     assert other in served.pids()
 
 
+def test_one_that_stands_still_is_killed_and_replaced(tmp_path: Path) -> None:
+    with Supervised(tmp_path, workers=2, worker_silence_seconds=4) as served:
+        stopped, blocked = served.pids()
+        os.kill(stopped, signal.SIGSTOP)
+        os.kill(blocked, signal.SIGUSR1)
+        served.wait_for_line("is silent, although it serves, and is killed", count=2)
+        served.wait_for_line(" serves\n", count=4)
+        assert not {stopped, blocked} & set(served.pids())
+        assert ask(served).status_code == 200
+
+
 def test_when_the_supervisor_is_killed_no_worker_stays_and_the_next_one_can_start_at_once(served: Supervised) -> None:
     pids = served.pids()
     with connect(served.ws_url, max_queue=None) as busy:

@@ -117,7 +117,11 @@ class Command(BaseCommand):
         return listener
 
     def _serve_with_workers(self, own: Settings, listener: socket.socket) -> None:
-        times = pace(grace_seconds=own.shutdown_grace_seconds, start_seconds=own.worker_start_seconds)
+        times = pace(
+            grace_seconds=own.shutdown_grace_seconds,
+            start_seconds=own.worker_start_seconds,
+            silence_seconds=own.worker_silence_seconds,
+        )
         fleet = Fleet(own.workers, times)
 
         async def serve(shares_core: bool) -> bool:

@@ -14,6 +14,10 @@ that ends before it serves takes all marks away, as the next one would do no bet
 What all workers need to start, an engine core that they share, may not be there (`wait`): then no worker is late. Once
 it is there (`go_on`) those that are starting have all of `start_seconds`.
 
+A worker that serves is heard of every second (`heard`). One that is silent for `silence_seconds` hangs, whatever the
+reason: it is killed, and then it has died. Where the supervisor itself stood still nobody was heard, and nobody is to
+blame (`stood_still`).
+
 A worker that dies is replaced at once. Where one dies before it has served for `steady_seconds`, again and again, each
 further start waits twice as long as the last. Where none serves, and `patience` more starts than workers have failed in
 a row, there is no point in going on.
@@ -38,6 +42,7 @@ class Pace:
 
     start_seconds: float = 120.0  # a worker that does not serve by then is ended, if others do
     leave_seconds: float = 60.0  # a worker that has not ended by then is killed
+    silence_seconds: float = 0.0  # a worker that serves, and is not heard of for this long, is killed; 0 = never
     steady_seconds: float = 10.0
     first_pause: float = 0.5
     longest_pause: float = 30.0
@@ -62,9 +67,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End a worker that does not end by itself."""
+    """End a worker that does not end by itself, or that hangs while it serves."""
 
     number: int
+    hangs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,7 @@ Action = Start | Stop | Kill | GiveUp
 class _Worker:
     number: int
     since: float  # when its state began
+    heard: float = 0.0  # when it was last heard of, while it serves
     state: State = State.STARTING
     marked: bool = False
     killed: bool = False
@@ -117,7 +124,17 @@ class Fleet:
         """A worker serves."""
         worker = self._workers.get(number)
         if worker is not None and worker.state is State.STARTING:
-            worker.state, worker.since = State.SERVING, now
+            worker.state, worker.since, worker.heard = State.SERVING, now, now
+
+    def heard(self, number: int, now: float) -> None:
+        """A worker's event loop goes round."""
+        if worker := self._workers.get(number):
+            worker.heard = now
+
+    def stood_still(self, now: float) -> None:
+        """Nobody could be heard for some time."""
+        for worker in self._workers.values():
+            worker.heard = now
 
     def ended(self, number: int, now: float) -> bool:
         """A worker's process is gone; return whether that was expected."""
@@ -180,6 +197,9 @@ class Fleet:
         if self.serving and not self.waits:
             starting = (worker for worker in self._in(State.STARTING) if not worker.killed)
             times += [worker.since + self.pace.start_seconds for worker in starting]
+        if self.pace.silence_seconds:
+            serving = (worker for worker in self._in(State.SERVING) if not worker.killed)
+            times += [worker.heard + self.pace.silence_seconds for worker in serving]
         if not self.stopping and self._lacks_one():
             times.append(self._not_before)
         return min(times, default=None)
@@ -220,6 +240,14 @@ class Fleet:
             if not worker.killed and (leaves_long or (starts_long and self.serving and not self.waits)):
                 worker.killed = True
                 yield Kill(worker.number)
+            elif self._hangs(worker, now):
+                worker.killed = True
+                yield Kill(worker.number, hangs=True)
+
+    def _hangs(self, worker: _Worker, now: float) -> bool:
+        silence = self.pace.silence_seconds
+        may_hang = silence > 0 and worker.state is State.SERVING and not worker.killed
+        return may_hang and now >= worker.heard + silence
 
     def _roll_back(self) -> None:
         self.rolled_back = True

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-ACCEPTS, READY = b"a", b"r"  # what a process writes into its pipe
+ACCEPTS, READY, LIVES = b"a", b"r", b"l"  # what a process writes into its pipe
 LINE_BYTES = 64 * 1024  # a longer line of a process is handed on in parts
 LAST_LINES_SECONDS = 1.0  # how long a dead process's pipes are read: what it started may hold them open
 
@@ -93,7 +93,7 @@ class ChildProcess:
 
 
 class WorkerProcess(ChildProcess):
-    """Worker `number`. `accepts` and `ready` are called when it says so, `ended` with its exit status."""
+    """Worker `number`. `accepts`, `ready` and `lives` are called when it says so, `ended` with its exit status."""
 
     def __init__(
         self,
@@ -101,10 +101,12 @@ class WorkerProcess(ChildProcess):
         *,
         accepts: Callable[[int], None],
         ready: Callable[[int], None],
+        lives: Callable[[int], None],
         ended: Callable[[int, int], None],
     ) -> None:
-        news = {ACCEPTS: accepts, READY: ready}
-        super().__init__(str(number), hears=lambda word: news[word](number))
+        news = {ACCEPTS: accepts, READY: ready, LIVES: lives}
+        unheard = _pass_over  # a worker of a newer version may have more to say
+        super().__init__(str(number), hears=lambda word: news.get(word, unheard)(number))
         self.number = number
         self._ended = ended
         self._life: asyncio.Task[None] | None = None
@@ -126,6 +128,10 @@ class WorkerProcess(ChildProcess):
             status = await self.live(command, inherited)
         finally:
             self._ended(self.number, status)
+
+
+def _pass_over(number: int) -> None:
+    """Do nothing."""
 
 
 async def hand_on(source: asyncio.StreamReader, sink: BinaryIO, prefix: bytes) -> None:

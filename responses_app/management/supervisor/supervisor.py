@@ -20,7 +20,8 @@ from responses_app.servers.shares import Shares
 
 logger = logging.getLogger("respsite.supervisor")
 
-LOOK_SECONDS = 1.0  # between two looks at how much memory the workers hold
+LOOK_SECONDS = 1.0  # between two looks at how much memory the workers hold, and at the clock
+LATE_SECONDS = 5.0  # a look that comes later than this: this process, and perhaps the machine, stood still
 MIB = 1024 * 1024
 
 
@@ -46,6 +47,7 @@ class Supervisor:
         self._announce: Callable[[], None] | None = announce
         self._processes: dict[int, WorkerProcess] = {}
         self._news = asyncio.Event()
+        self._looked = 0.0
         self._gave_up = False
         self._hurried = False
         self._rolls: list[asyncio.Task[None]] = []
@@ -67,6 +69,7 @@ class Supervisor:
         if self._shares_core:
             self._engine.start()
         try:
+            self._looked = loop.time()
             while True:
                 for action in self._fleet.decide(loop.time()):
                     self._act(action)
@@ -82,28 +85,35 @@ class Supervisor:
             os.close(self._lifeline)
 
     async def _wait(self, now: float) -> None:
-        """Wait for news, until the fleet is to be asked again, or the workers' memory."""
+        """Wait for news, until the fleet is to be asked again, or for the next look."""
         due = self._fleet.due()
-        pauses = [] if due is None else [max(0.0, due - now)]
-        if self._max_bytes:
-            pauses.append(LOOK_SECONDS)
+        pause = LOOK_SECONDS if due is None else min(LOOK_SECONDS, max(0.0, due - now))
         try:
-            await asyncio.wait_for(self._news.wait(), min(pauses, default=None))
+            await asyncio.wait_for(self._news.wait(), pause)
         except TimeoutError:
             self._look_at_memory(now)
         self._news.clear()
+        self._look_at_clock(asyncio.get_running_loop().time())
+
+    def _look_at_clock(self, now: float) -> None:
+        if now - self._looked > LOOK_SECONDS + LATE_SECONDS:
+            self._fleet.stood_still(now)
+        self._looked = now
 
     def _act(self, action: Action) -> None:
         match action:
             case Start(number, at_once):
-                process = WorkerProcess(number, accepts=self._accepts, ready=self._ready, ended=self._ended)
+                process = WorkerProcess(
+                    number, accepts=self._accepts, ready=self._ready, lives=self._lives, ended=self._ended
+                )
                 self._processes[number] = process
                 inherited = Inherited(self._listener.fileno(), self._lifeline, self._shares.descriptor)
                 process.start(inherited, at_once=at_once)
             case Stop(number):
                 self._processes[number].send(signal.SIGINT if self._hurried else signal.SIGTERM)
-            case Kill(number):
-                logger.error("worker %d does not start or end in its time, and is killed", number)
+            case Kill(number, hangs):
+                why = "is silent, although it serves" if hangs else "does not start or end in its time"
+                logger.error("worker %d %s, and is killed", number, why)
                 self._processes[number].send(signal.SIGKILL)
             case GiveUp():
                 self._gave_up = True
@@ -133,6 +143,9 @@ class Supervisor:
         logger.info("worker %d serves", number)
         self._fleet.ready(number, asyncio.get_running_loop().time())
         self._news.set()
+
+    def _lives(self, number: int) -> None:
+        self._fleet.heard(number, asyncio.get_running_loop().time())
 
     def _ended(self, number: int, status: int) -> None:
         del self._processes[number]
@@ -237,6 +250,7 @@ def _how(status: int) -> str:
         return f"was ended by signal {-status}"
 
 
-def pace(*, grace_seconds: float, start_seconds: float) -> Pace:
+def pace(*, grace_seconds: float, start_seconds: float, silence_seconds: float) -> Pace:
     """Return the pace of a fleet whose workers give what runs so long to end."""
-    return Pace(start_seconds=start_seconds, leave_seconds=grace_seconds + 15.0)
+    leave_seconds = grace_seconds + 15.0
+    return Pace(start_seconds=start_seconds, leave_seconds=leave_seconds, silence_seconds=silence_seconds)

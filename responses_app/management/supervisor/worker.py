@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,14 @@ from channels.routing import get_default_application
 from django.conf import settings
 
 from responses_app.management.address import forwarded_headers
-from responses_app.management.supervisor.processes import ACCEPTS, READY
+from responses_app.management.supervisor.processes import ACCEPTS, LIVES, READY
 from responses_app.servers.listening import SharedListener
 from responses_app.servers.shares import Shares
 from responses_app.wiring import Site, get_site
 
 logger = logging.getLogger("respsite.supervisor")
 
+LIVES_SECONDS = 1.0  # between two words of an event loop that goes round
 CHECK_SECONDS = 0.5  # between two looks at a database that does not work
 LAST_SECONDS = 15.0  # beyond the grace, until a worker without a supervisor ends whatever it does
 
@@ -41,6 +43,7 @@ class Worker:
     def __init__(self, number: int, pipes: Pipes, *, at_once: bool) -> None:
         for descriptor in (pipes.listener, pipes.lifeline, pipes.says, pipes.shares):
             os.set_inheritable(descriptor, False)  # what this process starts must not keep them open
+        os.set_blocking(pipes.says, False)  # a supervisor that stands still must not stop its workers
         self._pipes = pipes
         self._shares = Shares(pipes.shares, number)
         self._at_once = at_once
@@ -81,6 +84,7 @@ class Worker:
         else:
             self._listener.pause()
         self._readying = asyncio.ensure_future(self._get_ready(get_site()))  # Twisted says so before its loop runs
+        self._live()
 
     async def _get_ready(self, site: Site) -> None:
         """Wait until requests can be served, as `/ready` understands it, and say so."""
@@ -92,8 +96,14 @@ class Worker:
         self._listener.open()
         self._say(READY)
 
+    def _live(self) -> None:
+        """Say again and again that the event loop goes round."""
+        self._say(LIVES)
+        asyncio.get_event_loop().call_later(LIVES_SECONDS, self._live)
+
     def _say(self, word: bytes) -> None:
-        os.write(self._pipes.says, word)
+        with suppress(BlockingIOError, BrokenPipeError):  # nobody has read for hours, or the supervisor is gone
+            os.write(self._pipes.says, word)
 
     def _end_with_supervisor(self, seconds: float) -> None:
         """Runs on a thread of its own, whatever the event loop does."""
