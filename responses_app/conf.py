@@ -13,7 +13,7 @@ from typing import Any
 
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.dialects import OPENAI, Dialect
-from responses_app.protocol.tiers import TIERS
+from responses_app.protocol.tiers import TIERS, QueueBounds
 from responses_app.setting_types import (
     choice,
     dialect,
@@ -23,7 +23,9 @@ from responses_app.setting_types import (
     names,
     origins,
     pages,
+    queued,
     seconds,
+    secret,
     secrets,
     text,
     tiers,
@@ -81,6 +83,10 @@ class Settings:
     database_timeout_seconds: float = _setting(
         10.0, seconds(0.1), "how long the database may take to answer; then clients get a 503", default_text="10"
     )
+    database_patience_seconds: float = _setting(
+        30.0, seconds(), "how long a response that ends waits for a database that is away; then it has failed",
+        default_text="30",
+    )  # fmt: skip
     redis_url: str = _setting(
         "", text, "`redis://host:6379/0`: shares limits between workers", default_text="unset: in memory", secret=True
     )
@@ -102,7 +108,8 @@ class Settings:
     )  # fmt: skip
     behind_proxy: str = _setting(
         "no", choice("no", "http", "tls"),
-        "a proxy is in front, and its `X-Forwarded-For` and `-Proto` are believed; `tls`: browsers have to use HTTPS",
+        "a proxy is in front: its `X-Forwarded-For` and `-Proto` are believed, and all need keys; "
+        "`tls`: browsers use HTTPS",
     )  # fmt: skip
     admin_login_failures: int = _setting(
         10, whole(1), "failed logins to the admin as one user, or from one address, until they are locked"
@@ -130,7 +137,7 @@ class Settings:
         "`demo` (no model), `vllm` (in this process), `vllm-server` (at ENGINE_URL) or `scripted` (tests)",
     )  # fmt: skip
     engine_url: tuple[str, ...] = _setting(
-        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas", default_text="unset"
+        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas (see Several engines)", default_text="unset"
     )
     engine_api_key: str = _setting(
         "", text, "what those servers were given as `--api-key`", default_text="unset", secret=True
@@ -237,7 +244,10 @@ class Settings:
         whole(),
         "turns that the engine does at once for one worker; others wait, projects in equal shares; 0 = any",
     )
-    engine_max_queued: int = _setting(1000, whole(), "requests of a project that may wait for that in one worker")
+    engine_max_queued: QueueBounds = _setting(
+        QueueBounds(1000), queued, "requests of a project and a service tier that may wait for that in one worker; "
+        "`1000,flex=5000` says it of a tier apart", default_text="1000",
+    )  # fmt: skip
     shutdown_grace_seconds: float = _setting(
         30.0, seconds(), "how long running responses may take to end when the server stops", default_text="30"
     )
@@ -326,12 +336,13 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     values: dict[str, Any] = {}
     for setting in fields(Settings):
         name = setting.name.upper()
-        raw = _secret(name, environ) if setting.metadata["secret"] else environ.get(name, "")
+        is_secret = setting.metadata["secret"]
+        raw = _secret(name, environ) if is_secret else environ.get(name, "")
         if raw.strip():
             try:
                 values[setting.name] = setting.metadata["parse"](raw.strip())
             except ValueError as wanted:
-                given = name if setting.metadata["secret"] else f"{name}={raw!r}"
+                given = name if is_secret else f"{name}={raw!r}"
                 raise ConfigurationError(f"{given} is not valid: it takes {wanted}.") from None
     if "host" in values and not _resolves(values["host"]):
         warnings.append(f"HOST={values['host']!r} is not an address of this machine and is ignored; using 127.0.0.1.")
@@ -342,20 +353,10 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
 
 
 def _secret(name: str, environ: Mapping[str, str]) -> str:
-    """Return what a secret's variable says, or the file that `NAME_FILE` names."""
-    raw, file = environ.get(name, ""), environ.get(f"{name}_FILE", "").strip()
-    if not file:
-        return raw
-    if raw.strip():
-        raise ConfigurationError(f"{name} and {name}_FILE are both set: one of them is enough.")
     try:
-        content = Path(file).read_text()
-    except (OSError, ValueError) as error:  # ValueError: not text
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise ConfigurationError(f"{name}_FILE={file} cannot be read ({reason}).") from None
-    if not content.strip():
-        raise ConfigurationError(f"{name}_FILE={file} is empty.")
-    return content
+        return secret(name, environ)
+    except ValueError as problem:
+        raise ConfigurationError(str(problem)) from None
 
 
 def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:

@@ -5,12 +5,13 @@ Raises `ValueError` for what is not one, with what the variable takes: the end o
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from responses_app.protocol.answer_headers import is_printable
 from responses_app.protocol.dialects import PRESETS, Dialect, parse_dialect
-from responses_app.protocol.tiers import TIERS
+from responses_app.protocol.tiers import TIERS, QueueBounds, queue_bounds
 
 
 def text(value: str) -> str:
@@ -97,6 +98,14 @@ def tiers(value: str) -> tuple[str, ...]:
     return tiers
 
 
+def queued(value: str) -> QueueBounds:
+    """How many of each service tier may wait."""
+    try:
+        return queue_bounds(value)
+    except ValueError:
+        raise ValueError("a whole number of at least 0, and others for some tiers, like 1000,flex=5000") from None
+
+
 def dialect(value: str) -> Dialect:
     """Presets and switches of a dialect."""
     try:
@@ -123,11 +132,14 @@ def pages(value: str) -> tuple[str, ...]:
 
 
 def urls(value: str) -> tuple[str, ...]:
-    """URLs of vLLM servers."""
+    """URLs of vLLM servers, or of what names them."""
     urls = tuple(url.strip().rstrip("/") for url in value.split(",") if url.strip())
-    if not urls or not all(url.startswith(("http://", "https://")) for url in urls):
-        raise ValueError("URLs of vLLM servers, separated by commas, like http://127.0.0.1:8001")
-    return tuple(url.removesuffix("/v1") for url in urls)
+    if not urls or not all(url.startswith(("http://", "https://", "dns+http://", "file:///")) for url in urls):
+        raise ValueError(
+            "URLs of vLLM servers, separated by commas, like http://127.0.0.1:8001, dns+http://vllm:8001 for all "
+            "addresses of a name, or file:///etc/vllm-servers for a file of URLs"
+        )
+    return tuple(url.removesuffix("/v1") if not url.startswith("file:") else url for url in urls)
 
 
 def json_object(value: str) -> dict[str, Any]:
@@ -139,3 +151,23 @@ def json_object(value: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise ValueError('a JSON object, like {"tokens_per_second": 50}')
     return parsed
+
+
+def secret(name: str, environ: Mapping[str, str]) -> str:
+    """Return what the variable of a secret says, or what is in the file that `NAME_FILE` names.
+
+    Raises `ValueError` with a whole sentence.
+    """
+    raw, file = environ.get(name, ""), environ.get(f"{name}_FILE", "").strip()
+    if not file:
+        return raw
+    if raw.strip():
+        raise ValueError(f"{name} and {name}_FILE are both set: one of them is enough.")
+    try:
+        content = Path(file).read_text()
+    except (OSError, ValueError) as error:  # ValueError: not text
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ValueError(f"{name}_FILE={file} cannot be read ({reason}).") from None
+    if not content.strip():
+        raise ValueError(f"{name}_FILE={file} is empty.")
+    return content

@@ -15,6 +15,7 @@ from responses_app.engines import EngineStarter
 from responses_app.limits.base import BaseConnectionLimit
 from responses_app.observing.metrics import TRANSPORTS, Metrics
 from responses_app.observing.sharing import SharedFolder
+from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.service import ResponseService
 
 logger = logging.getLogger("respsite")
@@ -154,7 +155,10 @@ class Gauges:
         for transport in TRANSPORTS:
             metrics.in_flight.set(transports.count(transport), transport)
         metrics.background_waiting.set(registry.queue.waiting)
-        metrics.engine_waiting.set(registry.queues.engine.waiting)
+        for name, model in self._service.models.items():
+            waiting = model.turns.waiting
+            for tier in PRIORITIES:
+                metrics.engine_waiting.set(waiting[tier], name, tier)
         metrics.streams_kept.set(len(registry.resumable))
         metrics.streams_kept_bytes.set(registry.resumable.kept_bytes)
         metrics.unsaved.set(len(self._service.unsaved))
@@ -165,6 +169,8 @@ class Gauges:
         metrics.workers.set(1)
         metrics.reaching.set(self._hears_store(), "database")
         metrics.reaching.set(await self._reaches_engine(), "engine")
+        for state, count in self._engine.engine.replicas().items():
+            metrics.replicas.set(count, state)
         if self._has_redis:
             metrics.reaching.set(not self._connections.degraded and not self._service.rates.degraded, "redis")
         metrics.memory.set(_memory_bytes())

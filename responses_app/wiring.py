@@ -41,6 +41,7 @@ from responses_app.reading import JsonReader
 from responses_app.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.draining import Draining
+from responses_app.runs.fair_turns import FairTurns
 from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
@@ -175,13 +176,17 @@ def build_site(settings: Settings) -> Site:
     name, model_format = settings.served_name, FORMATS[settings.model_format]()
     traces = Traces(enabled=settings.traces)
     metrics = Metrics(enabled=settings.metrics != "off")
+    meter = metrics.model(name)
     model = ServedModel(
         name,
         engine.engine,
         lambda: engine.info,
         created=int(started_at),
         format=model_format,
-        meter=metrics.model(name),
+        meter=meter,
+        turns=FairTurns(
+            max_running=settings.engine_max_running, bounds=settings.engine_max_queued, waited=meter.waited
+        ),
     )
     id_key = blake2b(django_settings.SECRET_KEY.encode(), person=b"respsite ids").digest()
     relay = Relay()
@@ -205,6 +210,7 @@ def build_site(settings: Settings) -> Site:
             max_lag_bytes=settings.stream_max_lag_bytes,
             delta_seconds=settings.stream_delta_ms / 1000,
             tool_seconds=settings.responses_tool_timeout,
+            patience_seconds=settings.database_patience_seconds,
             store_responses=settings.responses_store,
             tiers=ServiceTiers(
                 default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers
@@ -314,7 +320,8 @@ def _door(settings: Settings) -> Door:
     from responses_app.stores.database.api_keys import DatabaseKeyStore
 
     keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=time.time)
-    return Door(settings.auth, keys, is_exposed=not settings.serves_loopback)
+    serves_others = not settings.serves_loopback or settings.behind_proxy != "no"
+    return Door(settings.auth, keys, is_exposed=serves_others)
 
 
 def _run_limits(settings: Settings) -> RunLimits:
@@ -322,8 +329,6 @@ def _run_limits(settings: Settings) -> RunLimits:
         max_runs=settings.responses_max_in_flight,
         max_background=settings.background_max_running,
         max_queued=settings.background_max_queued,
-        max_turns=settings.engine_max_running,
-        max_turns_queued=settings.engine_max_queued,
         reconnect_grace=settings.reconnect_grace_seconds,
         resumable=ResumableLimits(
             ttl=settings.responses_session_ttl,

@@ -1,11 +1,12 @@
 #!/bin/sh
-# Install what the tests start by themselves: Redis, PostgreSQL, Chromium, curl, and npm, which gets them the clients
-# that a package.json under tests/ names.
+# Install what the tests start by themselves: Redis, PostgreSQL, nginx, Chromium, curl, and npm, which gets them the
+# clients that a package.json under tests/ names.
 # Nothing is left running.
 set -eu
 missing=""
 command -v redis-server >/dev/null || missing="$missing redis-server"
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
+PATH="$PATH:/usr/sbin" command -v nginx >/dev/null || missing="$missing nginx-light"
 command -v node >/dev/null || missing="$missing nodejs"
 command -v npm >/dev/null || missing="$missing npm"
 command -v chromium >/dev/null || missing="$missing chromium"

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: private, without durability, on a free port of 127.0.0.1."""
+"""A real PostgreSQL for tests: private, mostly without durability, on a free port of 127.0.0.1."""
 
 import os
 import re
@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,18 +21,25 @@ START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 INSTALLED = Path("/usr/lib/postgresql")  # where Debian keeps one folder a version, outside PATH
 FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "shared_buffers=32MB")
+DURABLE = ()  # what PostgreSQL does by itself: what is committed survives that it is killed
 
 
 class PostgresServer:
-    """Run PostgreSQL; stopped, it can be started again on the same port, with its data."""
+    """Run PostgreSQL; stopped or killed, it can be started again on the same port, with its data.
 
-    def __init__(self) -> None:
+    `directory` keeps its data, else they go with it. `options` are PostgreSQL's own: `FAST` or `DURABLE` here.
+    """
+
+    def __init__(self, directory: Path | None = None, *, options: Sequence[str] = FAST) -> None:
         self.port = free_port()
-        self._programs = _newest_programs()
+        self._keeps = directory is not None
+        self._options = options
+        self._programs = newest_programs()
         self._user = "postgres" if os.geteuid() == 0 else None  # initdb and postgres refuse to run as root
         self._process: subprocess.Popen[bytes] | None = None
         # Not below pytest's own directory, which only root may enter.
-        self._directory = Path(tempfile.mkdtemp(prefix="respsite-postgres-"))
+        self._directory = directory or Path(tempfile.mkdtemp(prefix="respsite-postgres-"))
+        self._directory.mkdir(exist_ok=True)
         self._directory.chmod(0o755)
         if self._user:
             shutil.chown(self._directory, self._user, self._user)
@@ -55,11 +62,12 @@ class PostgresServer:
         assert self._process is None, "The server runs already."
         if not (self._directory / "data").exists():
             self._run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
-        options = ("listen_addresses=127.0.0.1", f"port={self.port}", f"unix_socket_directories={self._directory}")
+        where = ("listen_addresses=127.0.0.1", f"port={self.port}", f"unix_socket_directories={self._directory}")
+        words = [word for option in (*where, *self._options) for word in ("-c", option)]
         log = self._directory / "log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [self._programs / "postgres", *(word for option in (*options, *FAST) for word in ("-c", option))],
+                [self._programs / "postgres", *words],
                 **self._as_owner(),
                 stdout=output,
                 stderr=output,
@@ -95,14 +103,26 @@ class PostgresServer:
             process.send_signal(signal.SIGINT)  # "fast": it does not wait for its clients
             process.wait(STOP_SECONDS)
 
-    def close(self) -> None:
-        """Stop the server for good and remove its data."""
-        self.stop()
-        shutil.rmtree(self._directory)
+    def kill(self) -> None:
+        """End all of its processes without warning; do nothing if it does not run."""
+        process, self._process = self._process, None
+        if process is not None:
+            children = _children(process.pid)
+            process.kill()
+            process.wait(STOP_SECONDS)
+            for child in children:
+                with suppress(ProcessLookupError):  # it has seen that the first one is gone
+                    os.kill(child, signal.SIGKILL)
 
-    def create_database(self, *, template: str = "template1") -> str:
+    def close(self) -> None:
+        """Stop the server for good and remove its data, unless they were given a directory."""
+        self.stop()
+        if not self._keeps:
+            shutil.rmtree(self._directory)
+
+    def create_database(self, *, template: str = "template1", name: str | None = None) -> str:
         """Make a database and give its name; a copy of `template`, to which nobody may be connected."""
-        name = f"test_{uuid.uuid4().hex}"
+        name = name or f"test_{uuid.uuid4().hex}"
         self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return name
 
@@ -142,7 +162,7 @@ def _children(process: int) -> list[int]:
     return found
 
 
-def _newest_programs() -> Path:
+def newest_programs() -> Path:
     """Find the folder of PostgreSQL's programs, or skip the test."""
     if (found := shutil.which("initdb")) and (Path(found).parent / "postgres").exists():
         return Path(found).resolve().parent

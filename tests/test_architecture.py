@@ -38,7 +38,7 @@ KNOWS_DJANGO_ON_FLOOR_2 = ("responses_app.models", "responses_app.stores.", "res
 HEAVY = {"torch", "vllm", "zmq"}
 TOP_LEVEL = {
     *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),
-    *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy"),
+    *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy", "docs"),
 }
 DOORS = {"service", "served", "by_id", "reader", "journal", "plan", "history"}  # what transports may know of `runs`
 READS_THE_ENVIRONMENT = ("respsite/", "manage.py", "responses_app/management/")

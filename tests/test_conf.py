@@ -13,6 +13,7 @@ import pytest
 
 from responses_app.conf import MIB, ConfigurationError, Settings, from_environ, secret_files, table
 from responses_app.protocol.dialects import parse_dialect
+from responses_app.protocol.tiers import QueueBounds
 from responses_app.wiring import FORMATS
 from tests.server import ROOT, clean_environ
 
@@ -40,7 +41,10 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "METRICS_DIR": ("metrics", "metrics"),
     "TRACES": ("on", True),
     "ENGINE": ("Demo", "demo"),
-    "ENGINE_URL": ("http://a:8001/v1/, https://b", ("http://a:8001", "https://b")),
+    "ENGINE_URL": (
+        "http://a:8001/v1/, https://b,dns+http://c:8001,file:///srv/v1",
+        ("http://a:8001", "https://b", "dns+http://c:8001", "file:///srv/v1"),
+    ),
     "ENGINE_API_KEY": ("k", "k"),
     "ENGINE_CORE": ("/run/core", "/run/core"),
     "MODEL": ("m", "m"),
@@ -61,6 +65,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "STREAM_STALL_SECONDS": ("0.1", 0.1),
     "STREAM_DELTA_MS": ("50", 50),
     "DATABASE_TIMEOUT_SECONDS": ("2.5", 2.5),
+    "DATABASE_PATIENCE_SECONDS": ("0", 0.0),
     "MAX_BODY_BYTES": ("1024", 1024),
     "MAX_INPUT_ITEMS": ("50", 50),
     "MAX_JSON_VALUES": ("1000", 1000),
@@ -94,7 +99,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "DEFAULT_OPENAI_VERSION": ("2020-10-01", "2020-10-01"),
     "AZURE_REGION": ("Sweden Central", "Sweden Central"),
     "ENGINE_MAX_RUNNING": ("64", 64),
-    "ENGINE_MAX_QUEUED": ("0", 0),
+    "ENGINE_MAX_QUEUED": ("0, flex=50,Fast=2", QueueBounds(0, {"flex": 50, "priority": 2})),
 }
 WRONG: dict[str, tuple[list[str], str]] = {
     "PORT": (["0", "65536", "-1", "80.5", "http"], "a whole number of at least 1 and at most 65535"),
@@ -124,13 +129,14 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "DEFAULT_OPENAI_VERSION": (["é"], "up to 128 printable ASCII characters"),
     "AZURE_REGION": (["\x7f"], "up to 128 printable ASCII characters"),
     "ENGINE_MAX_RUNNING": (["-1"], "a whole number of at least 0"),
-    "ENGINE_MAX_QUEUED": (["-1"], "a whole number of at least 0"),
+    "ENGINE_MAX_QUEUED": (["-1", "flex=5", "1,slow=5", "1,flex", "1,auto=2"], "a whole number of at least 0, and othe"),
     "WEBSOCKET_BUSY": (["wait"], "one of queue, reject"),
     "WEBSOCKET_MAX_MESSAGE_BYTES": (["1023", "64 MiB"], "a whole number of at least 1024"),
     "WEBSOCKET_MAX_QUEUED": (["-1", "²"], "a whole number of at least 0"),
     "WEBSOCKET_MAX_STATE_BYTES": (["1"], "a whole number of at least 1024"),
     "STREAM_MAX_LAG_BYTES": (["1024"], "a whole number of at least 65536"),
     "DATABASE_TIMEOUT_SECONDS": (["0", "soon"], "a number of seconds of at least 0.1"),
+    "DATABASE_PATIENCE_SECONDS": (["-1"], "a number of seconds of at least 0"),
     "STREAM_STALL_SECONDS": (["0"], "a number of seconds of at least 0.1"),
     "STREAM_DELTA_MS": (["-1", "0.5", "10001"], "a whole number of at least 0 and at most 10000"),
     "MAX_BODY_BYTES": (["1"], "a whole number of at least 1024"),
@@ -146,7 +152,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "RESPONSES_COMPATIBILITY_MODE": (["strict"], "on or off"),
     "RESPONSES_USAGE_PER_TURN": (["2"], "on or off"),
     "RESPONSES_STORE": (["sometimes"], "on or off"),
-    "ENGINE_URL": (["localhost:8001", "http://a,b", ","], "URLs of vLLM servers"),
+    "ENGINE_URL": (["localhost:8001", "http://a,b", ",", "dns+https://a", "file:servers"], "URLs of vLLM servers"),
     "MODEL_FORMAT": (["chatml"], "one of harmony"),
     "RESPONSES_STORE_TTL": (["-1"], "a number of seconds of at least 0"),
     "RESPONSES_STORE_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),

@@ -72,10 +72,11 @@ def test_who_looks_after_the_server_needs_no_tls(site: Served, path: str) -> Non
     assert httpx.get(f"{site.url}{path}", verify=False).status_code == 200
 
 
-def test_who_comes_through_the_proxy_needs_a_key(site: Served) -> None:
+def test_everybody_needs_a_key_also_who_does_not_come_through_the_proxy(site: Served) -> None:
     with over_tls(site) as proxy:
         assert proxy.get("/v1/models").status_code == 401
-    assert httpx.get(f"{site.url}/v1/models", verify=False).status_code == 200
+    assert httpx.get(f"{site.url}/v1/models", verify=False).status_code == 401  # a proxy may say nothing of itself
+    assert "sk-" in site.output  # the first key, which the first start has made
 
 
 def test_guesses_count_against_who_makes_them_and_not_against_the_proxy(site: Served) -> None:

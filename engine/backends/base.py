@@ -52,6 +52,10 @@ class BaseEngine(ABC):
     async def health(self) -> None:  # noqa: B027 - healthy unless a backend knows better
         """Return if the engine can take a request now, else raise `EngineUnavailable`."""
 
+    def replicas(self) -> Mapping[str, int]:
+        """Return how many replicas there are `serving`, `away` and `leaving`; nothing for an engine that has none."""
+        return {}
+
     @abstractmethod
     async def aclose(self) -> None:
         """Abort what runs and let go of everything. Safe to call twice, and before `start()` is done."""

@@ -22,16 +22,26 @@ NO_HEADERS: Mapping[str, str] = {}
 BROKEN = (aiohttp.ClientError, HttpProcessingError, OSError)  # of connections; TimeoutError is an OSError
 
 
+class OutOfReach(EngineUnavailable):
+    """No connection to the server could be made."""
+
+
+class Silent(GenerationFailed):
+    """The server sent nothing of a generation for too long; another one may do better."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
     """How long to wait, in seconds.
 
     `connect` is for a connection, and for the answer to a question that generates nothing; `silence` is how long a
-    server may send no byte of a generation, and all that finding out what it can do may take.
+    server may send no byte of a generation, and all that finding out what it can do may take; `look` is between two
+    looks at how a server is, and for the answer to each.
     """
 
     connect: float
     silence: float
+    look: float
 
 
 def open_session(api_key: str) -> aiohttp.ClientSession:
@@ -78,22 +88,44 @@ class _SilenceClock:
             self._timer = self._loop.call_at(due, self._look)
 
 
+class _Call:
+    """A generation that runs or waits, which can be ended from outside."""
+
+    def __init__(self) -> None:
+        self.error: EngineError | None = None
+        self.waiting: asyncio.Timeout | None = None  # for the answer to begin
+        self.content: aiohttp.StreamReader | None = None
+
+    def end(self, error: EngineError) -> None:
+        """Let it raise `error` at once, or at its next read."""
+        self.error = error
+        if self.content is not None:
+            self.content.set_exception(error)
+        elif self.waiting is not None and not self.waiting.expired():
+            self.waiting.reschedule(0)
+
+
 class VllmClient:
-    """Talks to one server. Its errors begin with its name, for logs."""
+    """Talks to one server. Its errors begin with its name, for logs. `heard_at`: when it sent anything last."""
 
     def __init__(self, url: str, *, session: aiohttp.ClientSession, timeouts: Timeouts) -> None:
         self.url = url
         self.name = f"the vLLM server at {url}"
         self.timeouts = timeouts
         self._session = session
+        self._loop = asyncio.get_running_loop()
         self._timeout = aiohttp.ClientTimeout(total=None, connect=timeouts.connect)
-        self._responses: set[aiohttp.ClientResponse] = set()
+        self._calls: set[_Call] = set()
+        self.heard_at = 0.0
 
-    async def get(self, path: str) -> tuple[int, bytes]:
-        """Return the status and the content of an answer; raises `EngineUnavailable`."""
+    async def get(self, path: str, *, seconds: float | None = None) -> tuple[int, bytes]:
+        """Return the status and the content of an answer, in `seconds` or as long as a connection may take.
+
+        Raises `OutOfReach`, or `EngineUnavailable` where the answer did not come, or not whole.
+        """
         try:
             async with (
-                asyncio.timeout(self.timeouts.connect),
+                asyncio.timeout(self.timeouts.connect if seconds is None else seconds),
                 self._session.get(self.url + path, allow_redirects=False) as response,
             ):
                 return response.status, await _content(response)
@@ -108,18 +140,21 @@ class VllmClient:
         Closing the connection is what aborts a generation in vLLM (`listen_for_disconnect` in
         vllm/entrypoints/serve/utils/api_utils.py, and Starlette's `StreamingResponse`), so closing this is enough.
 
-        Raises `Refusal` for an answer that is an error, `EngineUnavailable` where the connection failed,
-        `GenerationFailed` for silence and for what no vLLM says.
+        Raises `Refusal` for an answer that is an error, `OutOfReach` where there was no connection, `EngineUnavailable`
+        where it broke, `Silent`, and `GenerationFailed` for what no vLLM says.
         """
+        call = _Call()
+        self._calls.add(call)
         try:
-            response = await self._post(path, body, headers)
+            response = await self._post(path, body, call, headers)
             clock = _SilenceClock(self.timeouts.silence, partial(self._give_up, response.content))
-            self._responses.add(response)
+            call.content = response.content
             try:
                 while not tokens.finished:
                     clock.start()
                     data = await response.content.readany()
                     clock.stop()
+                    self.heard_at = self._loop.time()
                     if not data:
                         raise aiohttp.ServerDisconnectedError("the stream ended without a finish reason")
                     for chunk in tokens.feed(data):
@@ -128,19 +163,20 @@ class VllmClient:
                 yield tokens.last()
             finally:
                 clock.close()
-                self._responses.discard(response)
                 response.close()  # does nothing where it was read to its end: then the connection is used again
         except BROKEN as error:
             raise self._out_of_reach(error) from error
+        finally:
+            self._calls.discard(call)
 
     def end_streams(self, error: EngineError) -> None:
-        """Let every generation that runs raise `error` at its next read."""
-        for response in self._responses:
-            response.content.set_exception(error)
+        """Let every generation that runs, or waits for its answer to begin, raise `error`."""
+        for call in self._calls:
+            call.end(error)
 
-    async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
+    async def _post(self, path: str, body: bytes, call: _Call, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         try:
-            async with asyncio.timeout(self.timeouts.silence):
+            async with asyncio.timeout(self.timeouts.silence) as call.waiting:
                 response = await self._session.post(
                     self.url + path,
                     data=BytesIO(body),  # aiohttp warns of bytes longer than 1 MiB: they are written in one go
@@ -151,7 +187,10 @@ class VllmClient:
         except aiohttp.ServerTimeoutError:  # no connection in time
             raise
         except TimeoutError as error:
-            raise self._silent() from error
+            raise call.error or self._silent() from error
+        finally:
+            call.waiting = None
+        self.heard_at = self._loop.time()
         if response.status == 200:
             return response
         try:
@@ -166,8 +205,8 @@ class VllmClient:
     def _give_up(self, content: aiohttp.StreamReader) -> None:
         content.set_exception(self._silent())
 
-    def _silent(self) -> GenerationFailed:
-        return GenerationFailed(f"{self.name} sent nothing for {self.timeouts.silence:g} s.")
+    def _silent(self) -> Silent:
+        return Silent(f"{self.name} sent nothing for {self.timeouts.silence:g} s.")
 
     async def _read_tail(self, response: aiohttp.ClientResponse, tokens: TokenStream) -> None:
         """Read the usage and the end; a generation that is whole does not fail because they do not come."""
@@ -179,7 +218,9 @@ class VllmClient:
 
     def _out_of_reach(self, error: Exception) -> EngineUnavailable:
         reason = shown(f"{type(error).__name__}: {error}").removesuffix(": ").rstrip(".")
-        return EngineUnavailable(f"{self.name} is out of reach: {reason}.")
+        unconnected = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+        kind = OutOfReach if unconnected else EngineUnavailable
+        return kind(f"{self.name} is out of reach: {reason}.")
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytes:

@@ -2,16 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
 from typing import Any
 from uuid import uuid4
 
 import orjson
 
-from engine.backends.vllm_client import VllmClient
+from engine.backends.circuit import Circuit
+from engine.backends.vllm_client import OutOfReach, Silent, VllmClient
 from engine.backends.vllm_outputs import REJECTED
 from engine.backends.vllm_wire import COMPLETIONS, GENERATE, Refusal, TokenStream, Wire, shown
 from engine.errors import (
@@ -19,6 +19,7 @@ from engine.errors import (
     EngineError,
     EngineOverloaded,
     EngineUnavailable,
+    GenerationCut,
     GenerationFailed,
     GrammarBroken,
     GrammarRefused,
@@ -28,11 +29,10 @@ from engine.formats.harmony.encoding import END
 from engine.formats.harmony.prompt import generation_start
 from engine.formats.harmony.shapes import Special, to_structural_tag
 from engine.grammar import TurnGrammar, TurnRules
-from engine.types import GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk
 
 logger = logging.getLogger("respsite.engine")
 
-WATCH_SECONDS = (0, 1, 2, 5, 10)  # before each look at a server that is away; the last one repeats
 FIRST_PRIORITY = -1  # lower runs first: what a server can do is found out before anything that waits there
 FLAGS = "start it with --tokens-only or --enable-scale-out"
 CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
@@ -52,19 +52,44 @@ class Service:
     max_model_len: int
 
 
-class Replica:
-    """A server with `model` on it. `service` is None while it is away; `running` counts generations on it."""
+class ReplicaFailed(GenerationFailed):
+    """A server broke a generation by a fault of its own: another one may do it."""
 
-    def __init__(self, client: VllmClient, *, model: str) -> None:
+
+class Replica:
+    """A server with `model` on it. `running` counts generations on it; `doubted` is set where it is to be looked at.
+
+    `others_serve` says whether any other server of its pool is used: the last one is, as long as it is there.
+    """
+
+    def __init__(self, client: VllmClient, *, model: str, others_serve: Callable[["Replica"], bool]) -> None:
         self.client = client
-        self.service: Service | None = None
         self.running = 0
+        self.circuit = Circuit()
+        self.doubted = asyncio.Event()
+        self._service: Service | None = None
         self._model = model
-        self._doubted = asyncio.Event()
+        self._others_serve = others_serve
+        self._loop = asyncio.get_running_loop()
         self._problem = ""  # the one that was logged last
 
     def __str__(self) -> str:
         return self.client.name
+
+    @property
+    def service(self) -> Service | None:
+        """What it can do; None while it is not used."""
+        return self._service if self.circuit.is_closed else None
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it broke a generation just now."""
+        return self.circuit.is_suspect(self._loop.time())
+
+    @property
+    def others_serve(self) -> bool:
+        """Whether what it does can go elsewhere."""
+        return self._others_serve(self)
 
     # What it can do.
 
@@ -158,37 +183,60 @@ class Replica:
 
     # Generations.
 
-    def stream(
+    async def stream(
         self, request: GenerationRequest, service: Service, *, max_tokens: int
     ) -> AsyncGenerator[TokenChunk, None]:
-        """Yield what the server samples, over the wire of `service`; raises as `VllmClient.stream()` does."""
+        """Yield what the server samples, over the wire of `service`; raises as `VllmClient.stream()` does.
+
+        And `ReplicaFailed` where the server aborts it: we abort by leaving, so it does so for its own reasons; mostly
+        it stops.
+        """
         priority = request.priority if service.takes_priorities else 0
         body = service.wire.body(request, model=self._model, max_tokens=max_tokens, priority=priority)
         tokens = TokenStream(service.wire, max_tokens=max_tokens, top_logprobs=request.sampling.top_logprobs)
-        return self.client.stream(service.wire.path, body, tokens, headers=request.trace_headers)
+        stream = self.client.stream(service.wire.path, body, tokens, headers=request.trace_headers)
+        async with aclosing(stream) as chunks:
+            async for chunk in chunks:
+                if chunk.finish_reason is FinishReason.ABORT:
+                    if chunk.token_ids:
+                        yield TokenChunk(token_ids=chunk.token_ids, logprobs=chunk.logprobs)
+                    raise ReplicaFailed(f"{self} aborted a generation.")
+                yield chunk
 
     def explain(
         self, error: Refusal | EngineUnavailable | GenerationFailed, request: GenerationRequest, *, begun: bool
     ) -> EngineError:
-        """Return what an error means for a request, and draw the consequences for the server."""
-        if isinstance(error, EngineUnavailable):
+        """Return what an error means for a request, and draw the consequences for the server.
+
+        It is `GenerationCut`, `EngineUnavailable`, `EngineOverloaded` or `ReplicaFailed` where another server may do
+        better.
+        """
+        meant = self._meaning(error, request, begun=begun)
+        if begun and isinstance(meant, EngineUnavailable | EngineOverloaded | ReplicaFailed):
+            return GenerationCut(str(meant))
+        return meant
+
+    def _meaning(
+        self, error: Refusal | EngineUnavailable | GenerationFailed, request: GenerationRequest, *, begun: bool
+    ) -> EngineError:
+        if isinstance(error, OutOfReach):
             self.lose(str(error))
             return error
-        if isinstance(error, GenerationFailed):
-            self.doubt()
-            return error
+        if isinstance(error, EngineUnavailable | GenerationFailed):
+            self.note_failure(str(error))
+            return ReplicaFailed(str(error)) if isinstance(error, Silent) else error
         problem = f"{self} answered {error}"
         if error.status in CHANGED:
             self.lose(problem)
             return EngineUnavailable(problem)
-        if error.status in (500, 502, 504):
-            self.doubt()
         if begun and request.grammar is not None and error.text == FAILED:
             return GrammarBroken(f"{problem}. {REJECTED}.")
-        return GenerationFailed(problem) if begun else self._refused(error, problem, len(request.prompt_token_ids))
+        if error.status in (500, 502, 504):
+            self.note_failure(problem)
+        return self._refused(error, problem, len(request.prompt_token_ids))
 
     def _refused(self, refusal: Refusal, problem: str, prompt_tokens: int) -> EngineError:
-        """Return what a refusal means that came before the first chunk."""
+        """Return what a refusal means."""
         if refusal.status in (429, 503):  # vLLM's full queue is a 503
             return EngineOverloaded(problem, retry_after=refusal.retry_after or 1)
         if refusal.status in (502, 504):
@@ -197,51 +245,30 @@ class Replica:
             return PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=self.service.max_model_len)
         if refusal.status in (400, 422) and any(words in refusal.text.lower() for words in OF_GRAMMARS):
             return GrammarRefused(f"The engine's server refuses the grammar: {refusal.text}")
-        return GenerationFailed(problem)
+        return ReplicaFailed(problem) if refusal.status >= 500 else GenerationFailed(problem)
 
-    # Whether it is there.
+    # Whether it is used.
 
-    def doubt(self) -> None:
-        """Have the server asked how it is; it goes on being used until it says otherwise."""
-        self._doubted.set()
+    def note_failure(self, problem: str) -> None:
+        """Count a generation that it broke, and have it looked at; too many, and it is not used until a probe works."""
+        if self.circuit.note_failure(self._loop.time()) and self.others_serve:
+            self.lose(problem)
+        elif self.circuit.is_closed:
+            self.doubted.set()
 
     def lose(self, problem: str) -> None:
-        """Use the server no more until it was inspected again."""
-        self._note(problem)
-        self.service = None
-        self._doubted.set()
-
-    async def watch(self) -> None:
-        """Look at the server when it is doubted, and until it is back when it is away; runs until cancelled."""
-        while True:
-            await self._doubted.wait()
-            for wait in chain(WATCH_SECONDS, repeat(WATCH_SECONDS[-1])):
-                await asyncio.sleep(wait)
-                self._doubted.clear()
-                if await self._is_well():
-                    break
-
-    async def _is_well(self) -> bool:
-        try:
-            status, _ = await self.client.get("/health")
-            if status >= 500:
-                raise EngineUnavailable(f"{self} says it is not well: {status}.")
-            if self.service is None:
-                self.service = await self.inspect()
-                self._problem = ""
-                logger.info("%s is there, over %s", self, self.service.wire.path)
-        except EngineError as error:
-            self._note(str(error))
-            self.service = None
-        except Exception:
-            logger.exception("%s could not be looked at", self)
-        return self.service is not None
-
-    def _note(self, problem: str) -> None:
-        """Log what is the matter, once."""
+        """Use the server no more until a probe of it works."""
         if problem != self._problem:
             logger.warning("not used until it is better: %s", problem)
             self._problem = problem
+        if self.circuit.is_closed:
+            self.circuit.open(self._loop.time())
+            self.doubted.set()
+
+    def use(self, service: Service) -> None:
+        """Use the server, as what it turned out to be."""
+        self._service, self._problem = service, ""
+        self.circuit.close(self._loop.time())
 
 
 def _models(content: bytes) -> dict[str, int | None] | None:

@@ -1,20 +1,20 @@
 """Tokens in and tokens out over HTTP, to one or several running vLLM servers that serve the same model."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from hashlib import blake2b
 from typing import Any
 from uuid import uuid4
 
 import aiohttp
-from yarl import URL
 
 from engine.backends.base import BaseEngine
 from engine.backends.grammar_checks import GrammarChecks
 from engine.backends.options import OptionReader
+from engine.backends.server_lists import ServerList, as_source, has_secret
 from engine.backends.vllm_client import Timeouts, VllmClient, open_session
-from engine.backends.vllm_replica import Replica, Service
+from engine.backends.vllm_pool import ReplicaPool
+from engine.backends.vllm_replica import Replica, ReplicaFailed, Service
 from engine.backends.vllm_wire import Refusal
 from engine.errors import (
     EngineConfigurationError,
@@ -31,15 +31,23 @@ from engine.types import EngineInfo, GenerationRequest, SamplingOptions, TokenCh
 
 CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 120.0
+LOOK_SECONDS = 0.75
+REFRESH_SECONDS = 5.0
 MAX_CONNECTIONS = 4096  # generations that run at once, over all servers; each has a connection of its own
+MAX_FAILED = 3  # servers that a request may break on before its first token: it may be what breaks them
+KNOWN = (
+    *("urls", "api_key", "connect_seconds", "silence_seconds", "health_seconds", "refresh_seconds"),
+    "max_connections",
+)
 
 
 class VllmServerEngine(BaseEngine):
-    """Several vLLM servers, the same model on each; a request's `affinity` says which of them it goes to.
+    """Several vLLM servers, the same model on each; `ReplicaChoice` says which of them a request goes to.
 
-    Options: `urls` (without `/v1`), `api_key`, `connect_seconds` (for a connection, and for an answer that generates
-    nothing), `silence_seconds` (a generation that sends no byte for so long has failed: queueing and prefill count),
-    `max_connections`.
+    Options: `urls` (see `server_lists`; without `/v1`), `api_key`, `connect_seconds` (for a connection, and for an
+    answer that generates nothing), `silence_seconds` (a generation that sends no byte for so long has failed: queueing
+    and prefill count), `health_seconds` (between two looks at each server), `refresh_seconds` (between two looks at a
+    list of servers that may change), `max_connections`.
     """
 
     supports_priority = True
@@ -50,29 +58,30 @@ class VllmServerEngine(BaseEngine):
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
         """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
-        self._urls: tuple[str, ...] = ()
+        self._servers = ServerList(())
         self._api_key = ""
-        self._timeouts = Timeouts(connect=CONNECT_SECONDS, silence=SILENCE_SECONDS)
+        self._timeouts = Timeouts(connect=CONNECT_SECONDS, silence=SILENCE_SECONDS, look=LOOK_SECONDS)
+        self._refresh_seconds = REFRESH_SECONDS
         self._max_connections = MAX_CONNECTIONS
         self._session: aiohttp.ClientSession | None = None
-        self._replicas: tuple[Replica, ...] = ()
-        self._watchers: list[asyncio.Task[None]] = []
+        self._pool: ReplicaPool | None = None
         self._grammars = GrammarChecks(self._try_grammar)
         self._started = False
         self._closed = asyncio.Event()
 
     def check(self) -> None:
         """Raise `EngineConfigurationError` for an unknown option or a wrong value."""
-        known = ("urls", "api_key", "connect_seconds", "silence_seconds", "max_connections")
-        options = OptionReader("The vllm-server engine", self.options, known=known)
-        self._urls = _urls(options, self.options.get("urls"))
+        options = OptionReader("The vllm-server engine", self.options, known=KNOWN)
+        self._servers = _servers(options, self.options.get("urls"))
         self._api_key = options.text("api_key") or ""
         if not (self._api_key.isascii() and self._api_key.isprintable()):
             raise EngineConfigurationError("ENGINE_API_KEY has characters that no HTTP header can carry.")
         self._timeouts = Timeouts(
             connect=options.rate("connect_seconds") or CONNECT_SECONDS,
             silence=options.rate("silence_seconds") or SILENCE_SECONDS,
+            look=options.rate("health_seconds") or LOOK_SECONDS,
         )
+        self._refresh_seconds = options.rate("refresh_seconds") or REFRESH_SECONDS
         self._max_connections = options.whole_number("max_connections", MAX_CONNECTIONS, minimum=1)
 
     async def start(self) -> EngineInfo:
@@ -85,33 +94,39 @@ class VllmServerEngine(BaseEngine):
         self._require_open()
         await asyncio.to_thread(load_encoding)  # 1.4 s the first time in a process
         self._require_open()
-        if self._session is None:
-            self._session = open_session(self._api_key)
-            clients = [VllmClient(url, session=self._session, timeouts=self._timeouts) for url in self._urls]
-            self._replicas = tuple(Replica(client, model=self.model) for client in clients)
-        await self._unless_closed(self._inspect())
+        pool = self._open_pool()
+        await self._unless_closed(pool.inspect())
         self._require_open()
-        self._watchers = [
-            asyncio.create_task(replica.watch(), name=f"watch {replica.client.url}") for replica in self._replicas
-        ]
+        pool.watch()
         self._started = True
-        services = [replica.service for replica in self._replicas if replica.service]
-        self.supports_grammar = all(service.takes_grammars for service in services)
-        self.supports_priority = any(service.takes_priorities for service in services)
+        self.supports_grammar = all(service.takes_grammars for service in pool.services)
+        self.supports_priority = any(service.takes_priorities for service in pool.services)
         return EngineInfo(
             backend="vllm-server",
             model=self.model,
-            max_model_len=min(service.max_model_len for service in services),
-            detail=_described(self._replicas),
+            max_model_len=min(service.max_model_len for service in pool.services),
+            detail=_described(pool.replicas),
         )
+
+    def _open_pool(self) -> ReplicaPool:
+        if self._pool is None:
+            session = self._session = open_session(self._api_key)
+
+            def make(url: str) -> Replica:
+                client = VllmClient(url, session=session, timeouts=self._timeouts)
+                return Replica(client, model=self.model, others_serve=pool.others_serve)
+
+            self._pool = pool = ReplicaPool(self._servers, make, refresh_seconds=self._refresh_seconds)
+        return self._pool
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Yield what a server samples. One that cannot take the request is skipped for the next."""
-        replicas = self._candidates(request.affinity)
+        pool, replicas = self._candidates(request.affinity)
         max_tokens = _max_tokens(request, replicas)
-        if sum(replica.running for replica in self._replicas) >= self._max_connections:
+        if pool.running >= self._max_connections:
             raise EngineOverloaded(f"{self._max_connections} generations run; max_connections allows no more.")
         problem: EngineError = EngineUnavailable("Every vLLM server went away.")
+        failed = 0
         for replica in replicas:
             service, begun = replica.service, False
             if service is None or (request.grammar and not service.takes_grammars):  # it may be lost by now
@@ -121,7 +136,11 @@ class VllmServerEngine(BaseEngine):
                 async with aclosing(replica.stream(request, service, max_tokens=max_tokens)) as chunks:
                     async for chunk in chunks:
                         self._require_open()
-                        begun = True
+                        if not begun:
+                            begun = True
+                            pool.choice.place(request.affinity, replica.client.url)
+                        if chunk.finish_reason is not None:
+                            _note_success(pool, replica, request, chunk)
                         yield chunk
                 return
             except (Refusal, EngineUnavailable, GenerationFailed) as error:
@@ -129,7 +148,9 @@ class VllmServerEngine(BaseEngine):
                 problem = replica.explain(error, request, begun=begun)
             finally:
                 replica.running -= 1
-            if begun or not isinstance(problem, EngineUnavailable | EngineOverloaded):
+            failed += not isinstance(problem, EngineOverloaded)
+            elsewhere = isinstance(problem, EngineUnavailable | EngineOverloaded | ReplicaFailed)
+            if begun or not elsewhere or failed >= MAX_FAILED:
                 break
         raise problem
 
@@ -154,48 +175,27 @@ class VllmServerEngine(BaseEngine):
         """Return while a server is there, else raise `EngineUnavailable`."""
         self._candidates("")
 
+    def replicas(self) -> Mapping[str, int]:
+        """Return how many servers are used, how many are away, and how many only finish what they have."""
+        return self._pool.states() if self._pool is not None else {}
+
     async def aclose(self) -> None:
         """End what runs with `EngineUnavailable`, and close every connection."""
         self._closed.set()
-        for watcher in self._watchers:
-            watcher.cancel()
-        if self._watchers:
-            await asyncio.wait(self._watchers)
-        for replica in self._replicas:
-            replica.client.end_streams(_closed())
+        if self._pool is not None:
+            await self._pool.aclose(_closed())
         if self._session is not None:
             await self._session.close()
 
-    def _candidates(self, affinity: str) -> list[Replica]:
-        """Return the servers that are there, the best one first.
-
-        By rendezvous hashing of `affinity`: each server scores every affinity, and the highest score wins, so that a
-        server that goes or comes moves only what it had or gets. Without an affinity the least busy one is best.
-        """
+    def _candidates(self, affinity: str) -> tuple[ReplicaPool, list[Replica]]:
+        """Return the pool, and its servers that are used, the best one first; raises `EngineUnavailable`."""
         self._require_open()
-        serving = [replica for replica in self._replicas if replica.service]
+        if self._pool is None or not self._started:
+            raise EngineUnavailable("The engine is not started yet.")
+        serving = self._pool.candidates(affinity)
         if not serving:
-            raise EngineUnavailable(
-                "No vLLM server is in reach." if self._started else "The engine is not started yet."
-            )
-        if affinity:
-            return sorted(serving, key=lambda replica: _score(replica.client.url, affinity), reverse=True)
-        return sorted(serving, key=lambda replica: replica.running)
-
-    async def _inspect(self) -> None:
-        """Find out what every server can do. Raises what keeps all of them from serving, or what stops the start."""
-        found = await asyncio.gather(*(each.inspect() for each in self._replicas), return_exceptions=True)
-        problems = [problem for problem in found if isinstance(problem, BaseException)]
-        for problem in problems:
-            if not isinstance(problem, EngineUnavailable):
-                raise problem
-        if len(problems) == len(found):
-            raise problems[0]
-        for replica, outcome in zip(self._replicas, found, strict=True):
-            if isinstance(outcome, BaseException):
-                replica.lose(str(outcome))
-            else:
-                replica.service = outcome
+            raise EngineUnavailable("No vLLM server is in reach.")
+        return self._pool, serving
 
     async def _unless_closed(self, work: Coroutine[Any, Any, None]) -> None:
         """Do some work that ends with `EngineUnavailable` as soon as the engine is closed."""
@@ -220,27 +220,20 @@ def _closed() -> EngineUnavailable:
     return EngineUnavailable("The vllm-server engine is closed.")
 
 
-def _urls(options: OptionReader, given: object) -> tuple[str, ...]:
-    """Read where the servers are; a URL given twice is one server."""
-    if not isinstance(given, list | tuple) or not given or not all(_is_url(url) for url in given):
-        raise options.wrong("urls", "a list of URLs like http://127.0.0.1:8001")
-    if any(URL(url).user is not None or URL(url).password is not None for url in given):
+def _servers(options: OptionReader, given: object) -> ServerList:
+    """Read where the servers are."""
+    named = given if isinstance(given, list | tuple) else ()
+    if any(map(has_secret, named)):
         raise EngineConfigurationError("ENGINE_URL has a user or a password in it: a key belongs into ENGINE_API_KEY.")
-    return tuple(dict.fromkeys(url.rstrip("/") for url in given))
+    sources = [source for source in map(as_source, named) if source is not None]
+    if not sources or len(sources) < len(named):
+        raise options.wrong("urls", "a list of URLs like http://127.0.0.1:8001")
+    return ServerList(sources)
 
 
-def _is_url(given: object) -> bool:
-    if not isinstance(given, str):
-        return False
-    try:
-        url = URL(given)
-        return url.scheme in ("http", "https") and bool(url.host) and url.port is not None and not url.query_string
-    except ValueError:
-        return False
-
-
-def _score(url: str, affinity: str) -> bytes:
-    return blake2b(f"{url} {affinity}".encode(errors="surrogatepass"), digest_size=8).digest()
+def _note_success(pool: ReplicaPool, replica: Replica, request: GenerationRequest, last: TokenChunk) -> None:
+    replica.circuit.note_success()
+    pool.choice.measure(request.affinity, replica.client.url, len(request.prompt_token_ids), last.cached_tokens)
 
 
 def _max_tokens(request: GenerationRequest, replicas: list[Replica]) -> int:
@@ -253,7 +246,7 @@ def _max_tokens(request: GenerationRequest, replicas: list[Replica]) -> int:
     return room if wanted is None else min(room, wanted)
 
 
-def _described(replicas: tuple[Replica, ...]) -> str:
+def _described(replicas: Sequence[Replica]) -> str:
     """Return for the operator which servers are asked in which way."""
     urls: dict[str, list[str]] = {}
     for replica in replicas:

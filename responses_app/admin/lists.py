@@ -17,6 +17,7 @@ from django.utils.functional import cached_property
 
 from responses_app.admin.text import visible
 
+MAX_FILTERED = 100_000  # rows that filters look through, the newest of the dates that are chosen
 MAX_COUNTED = 10_000  # rows of a list that are counted and can be paged to; filters reach the others
 
 
@@ -52,6 +53,9 @@ class Drill:
 class BoundedChangeList(ChangeList):
     """Django's list, with dates to drill into that cost one seek in an index instead of a look at every row."""
 
+    filters_look_through = f"{MAX_FILTERED:,}"
+    filtered_since: datetime | None = None  # filters looked no further back
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.title = str(self.opts.verbose_name_plural).capitalize()
@@ -59,6 +63,25 @@ class BoundedChangeList(ChangeList):
     def url_for_result(self, result: Model) -> str:
         """Return a page's address with the id as it is: our ids need none of Django's quoting."""
         return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=(result.pk,))
+
+    def get_filters(self, request: HttpRequest) -> Any:
+        """Remember the dates, and whether anything else narrows the list."""
+        found = super().get_filters(request)
+        dates = {name: value for name, value in found[2].items() if name.startswith(f"{self.date_hierarchy}__")}
+        self._of_dates = self.root_queryset.filter(**{name: value[-1] for name, value in dates.items()})
+        self._is_narrowed = bool(found[4])
+        return found
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
+        """Return what is listed; filters look through `MAX_FILTERED` rows: what is rare would be looked for in all."""
+        rows = super().get_queryset(request, exclude_parameters)
+        self.filtered_since = None
+        if self._is_narrowed and not self.query:
+            times = self._of_dates.order_by("-created_at").values_list("created_at", flat=True)
+            self.filtered_since = next(iter(times[MAX_FILTERED : MAX_FILTERED + 1]), None)
+            if self.filtered_since is not None:
+                rows = rows.filter(created_at__gt=self.filtered_since)
+        return rows
 
     @cached_property
     def drill(self) -> Drill | None:

@@ -81,6 +81,10 @@ class ModelMeter:
         """Count a turn that was cut and goes on: on another replica of the engine, mostly."""
         self._metrics.turns_continued.count(self._model)
 
+    def waited(self, tier: str, seconds: float) -> None:
+        """Count a turn that was waited for."""
+        self._metrics.engine_waits.note(seconds, self._model, tier)
+
     def ended(self, outcome: Outcome) -> None:
         """Count a response that has ended here."""
         metrics, model = self._metrics, self._model
@@ -121,6 +125,9 @@ class Metrics:
         self.first_tokens = self._histogram(
             "first_token_seconds", "From a response's begin to its first token.", FIRST_TOKEN, *way
         )
+        self.engine_waits = self._histogram(
+            "engine_wait_seconds", "How long turns waited for the engine that had to.", FIRST_TOKEN, "model", "tier"
+        )
         self.token_gaps = self._histogram(
             "token_gap_seconds", "Between tokens of a response; those that come at once have no gap.", GAP, *model
         )
@@ -157,7 +164,12 @@ class Metrics:
         self.waiting_creates = self._gauge("websocket_creates_waiting", "Creates that wait on their connection.")
         self.in_flight = self._gauge("responses_in_flight", "Responses that run, or wait for that.", "transport")
         self.background_waiting = self._gauge("background_waiting", "Background responses that wait for a place.")
-        self.engine_waiting = self._gauge("engine_waiting", "Turns of responses that wait for the engine.")
+        self.engine_waiting = self._gauge(
+            "engine_waiting", "Turns of responses that wait for the engine.", "model", "tier"
+        )
+        self.replicas = self._gauge(
+            "engine_replicas", "Replicas of engines: serving, away, leaving; as each worker sees them.", "state"
+        )
         self.streams_kept = self._gauge("streams_kept", "Streams in memory, that can be picked up again.")
         self.streams_kept_bytes = self._gauge("streams_kept_bytes", "Memory of their events.")
         self.unsaved = self._gauge("unsaved_ends", "Ends of responses that wait for the database.")

@@ -310,8 +310,10 @@ class ResponseMachine:
     def _stopped(self, reason: StopReason) -> Step:
         if reason is StopReason.SERVER_STOPPED:
             return self._finish(Status.FAILED, error=SERVER_STOPPED)
-        if reason is StopReason.CANCELLED or self.status is Status.QUEUED:
+        if reason is StopReason.CANCELLED:
             return self._finish(Status.CANCELLED)
+        if self.status is Status.QUEUED:  # it can be continued as one can that has begun and said nothing
+            return self._stop_here(_AT_ONCE.get(reason, reason)).behind(self._stream.leave_queue())
         if reason is StopReason.STEERED and self._is_inside():
             self._cuts.stop = reason
             return Step([])
@@ -323,12 +325,8 @@ class ResponseMachine:
 
     def _interrupted(self, reason: StopReason) -> Step:
         """End here; what the model was saying is kept as far as it came, unless it is to be dropped."""
-        events: list[Event] = []
-        if reason is StopReason.DISCARDED:
-            reason, events = StopReason.INTERRUPTED, self._stream.discard()
-        else:
-            events = self._reader.cut()
-        return self._stop_here(reason).behind(events)
+        events = self._stream.discard() if reason is StopReason.DISCARDED else self._reader.cut()
+        return self._stop_here(_AT_ONCE.get(reason, reason)).behind(events)
 
     def _stop_here(self, reason: StopReason) -> Step:
         return self._finish(Status.INCOMPLETE, reason=reason.value)
@@ -361,4 +359,5 @@ class ResponseMachine:
         return command
 
 
+_AT_ONCE = {StopReason.DISCARDED: StopReason.INTERRUPTED}  # as clients are told
 _NO_SUMMARY: JsonObject = {"code": "server_error", "message": "The model gave no summary. Send the request again."}

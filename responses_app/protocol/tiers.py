@@ -1,6 +1,7 @@
-"""Service tiers: which a request may ask for, which one runs, and how urgent it is to the engine."""
+"""Service tiers: which a request may ask for, which one runs, how urgent it is, and how many of it may wait."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from responses_app.protocol.errors import invalid_request
@@ -8,6 +9,8 @@ from responses_app.protocol.errors import invalid_request
 PRIORITIES = {"ultrafast": -20, "priority": -10, "scale": -5, "default": 0, "flex": 10}  # vLLM's: lower runs first
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 TIERS: tuple[str, ...] = get_args(ServiceTier)
+SECONDS_A_STEP = 6.0  # of priority, in a queue: `priority` comes a minute earlier than it arrived, `flex` one later
+MAX_STEPS = 20  # that count: so nothing that waits is overtaken for more than some minutes
 _ALIASES = {"fast": "priority"}  # allowed where that is, and echoed as that
 
 
@@ -29,6 +32,38 @@ class ServiceTiers:
             )
         tier = _resolved(self.default if asked in (None, "auto") else asked)
         return tier if tier in PRIORITIES else "default"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """How many requests of a tier may wait in a queue: `others`, where `of_tiers` does not say it of the tier."""
+
+    others: int
+    of_tiers: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, tier: str) -> int:
+        """Return how many of a tier, which is one that runs."""
+        return self.of_tiers.get(tier, self.others)
+
+
+def queue_bounds(text: str) -> QueueBounds:
+    """Read `1000`, or `1000,flex=5000`. Raises `ValueError`."""
+    others, *named = (part.strip() for part in text.split(","))
+    of_tiers = {_resolved(tier.strip().lower()): _number(bound) for tier, _, bound in (n.partition("=") for n in named)}
+    if not of_tiers.keys() <= PRIORITIES.keys():
+        raise ValueError(f"not a tier in {text!r}")
+    return QueueBounds(_number(others), of_tiers)
+
+
+def lateness(priority: int) -> float:
+    """Return how much later than it came a request of this priority counts as come, in seconds; below 0: earlier."""
+    return SECONDS_A_STEP * max(-MAX_STEPS, min(MAX_STEPS, priority))
+
+
+def _number(text: str) -> int:
+    if not (text.strip().isascii() and text.strip().isdecimal()):
+        raise ValueError(f"not a number: {text!r}")
+    return int(text)
 
 
 def _resolved(tier: str) -> str:

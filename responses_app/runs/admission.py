@@ -29,16 +29,23 @@ class Admission:
         """Accept a run and start it. Raises `ApiError` for what it continues, for its id, for limits, and for
         the store.
         """
-        origin = run.plan.origin
-        if not run.plan.background:  # those have a queue of their own
-            self._registry.queues.engine.check(origin.project)
-        run.ticket = await self._rates.admit(origin.limited, run.plan.amount, Slot.RESPONSE)
+        await self._let_through(run)
         try:
             if run.plan.background:
                 await self._enqueue(run)
             else:
                 await self._admit(run)
         except Exception:  # where its client has left instead, it may start all the same
+            run.settle()
+            raise
+
+    async def _let_through(self, run: ResponseRun) -> None:
+        """Raise `ApiError` where too many wait for the engine, or a limit is reached."""
+        if not run.plan.background:  # those have a queue of their own
+            run.place.admit()
+        try:
+            run.ticket = await self._rates.admit(run.plan.origin.limited, run.plan.amount, Slot.RESPONSE)
+        except BaseException:  # its client may leave, too
             run.settle()
             raise
 

@@ -9,7 +9,7 @@ import asyncio
 from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, GenerationCut
 
 MAX_CUTS = 4  # of one turn; the next one ends it
-GO_ON_SECONDS = 10.0  # from a cut until the engine takes the turn again
+GO_ON_SECONDS = 5.0  # from a cut until the engine takes the turn again
 RETRY_SECONDS = 0.2  # between two attempts at that
 
 

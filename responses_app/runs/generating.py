@@ -24,7 +24,7 @@ from responses_app.protocol.inputs import Input, Sampled, TurnBegan
 from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.continuing import Continuing
 from responses_app.runs.delays import delayed
-from responses_app.runs.fair_turns import FairTurns
+from responses_app.runs.fair_turns import Place
 from responses_app.runs.plan import RunPlan
 from responses_app.runs.served import ServedModel
 
@@ -32,7 +32,10 @@ logger = logging.getLogger("respsite.runs")
 
 
 class Generating:
-    """The turns of one run. `tell` gives the machine an input; `begin` is awaited before anything of a turn is told."""
+    """The turns of one run, each of which has the run's `place` at the engine.
+
+    `tell` gives the machine an input; `begin` is awaited before anything of a turn is told.
+    """
 
     def __init__(
         self,
@@ -41,14 +44,14 @@ class Generating:
         *,
         tell: Callable[[Input], Command | None],
         begin: Callable[[], Awaitable[None]],
-        turns: FairTurns,
+        place: Place,
     ) -> None:
         self._engine = model.engine
         self._meter = model.meter
         self._machine = machine
         self._tell = tell
         self._begin = begin
-        self._turns = turns
+        self._place = place
 
     async def generate(self, plan: RunPlan, wanted: Generate) -> Command | None:
         """Wait for the engine, generate a turn, and return what is to be done next.
@@ -57,7 +60,7 @@ class Generating:
         """
         if wanted.has_begun and (finish := unlogged_finish(plan, wanted)) is not None:
             return self._tell(Sampled((), finish))
-        async with self._turns.turn(plan.origin.project, plan.generation.priority):
+        async with self._place.turn():
             try:
                 return await self._go_on(plan, wanted)
             except EngineError as error:
@@ -200,14 +203,14 @@ def unlogged_finish(plan: RunPlan, wanted: Generate) -> FinishReason | None:
     return None
 
 
-async def prefill(engine: BaseEngine, plan: RunPlan) -> None:
-    """Leave the prompt in the engine's prefix cache. A warm-up whose prefill fails is still a warm-up."""
+async def prefill(engine: BaseEngine, plan: RunPlan, place: Place) -> None:
+    """Leave the prompt in the engine's prefix cache, if it can. A warm-up whose prefill fails is still a warm-up."""
     if not engine.supports_prefill:
         return
     generation = plan.generation
     one_token = replace(generation, sampling=replace(generation.sampling, max_output_tokens=1, top_logprobs=None))
     try:
-        async with aclosing(engine.generate(one_token)) as chunks:
+        async with place.turn(), aclosing(engine.generate(one_token)) as chunks:
             async for _ in chunks:
                 pass
     except EngineError as error:

@@ -1,5 +1,6 @@
 """`RunPersistence`: what a run tells the store, from its acceptance to its end."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,8 @@ class Measured:
     duration_ms: int
 
 
+AGAIN_SECONDS = 0.5  # before an end that could not be kept is tried again, beside the pauses of the store's own
+BACKGROUND_PATIENCE = 3600.0  # seconds: nobody waits for a response in the background as for an answer
 NOT_MEASURED = Measured(first_token_ms=None, duration_ms=0)
 
 
@@ -61,11 +64,21 @@ class KeptEnd:
     link: ChainLink | None
 
 
+@dataclass(frozen=True, slots=True)
+class WhenAway:
+    """What becomes of an end that cannot be kept, since the store is away: it is tried again for `patience` seconds.
+
+    Then `defer` takes it, to be kept when the store is back.
+    """
+
+    defer: Callable[[StoredResponse], None]
+    patience: float = 0.0
+
+
 class RunPersistence:
     """Keeps one response; does nothing for one that is not stored, which has no `log` either.
 
-    `claim` is this process's, `now` its clock. `defer` takes an end that could not be kept, to be kept when the store
-    is back.
+    `claim` is this process's, `now` its clock.
     """
 
     def __init__(
@@ -75,11 +88,12 @@ class RunPersistence:
         *,
         claim: Claim,
         now: Callable[[], float],
-        defer: Callable[[StoredResponse], None],
+        away: WhenAway,
         log: RunLog | None = None,
     ) -> None:
         self.now = now
-        self._defer = defer
+        self._patience = away.patience
+        self._defer = away.defer
         self._plan = plan
         self._continues = plan.continues  # which a later plan of the same response may not tell
         self._store = stores.responses
@@ -87,6 +101,8 @@ class RunPersistence:
         self.claim = claim
         self.log = log
         self.accepted = False
+        self._is_queued = False  # in the store
+        self._noting: asyncio.Task[None] | None = None
 
     async def accept(self, response: ResponseObject, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another worker has kept it already.
@@ -106,6 +122,7 @@ class RunPersistence:
                     self._refuse(as_failed(response, failure(None, plan.origin.request_id)))
                 raise
             self.accepted = True
+            self._is_queued = response["status"] == Status.QUEUED.value
         elif plan.stored_parent and not await self._store.knows(plan.origin.project, plan.stored_parent):
             raise ParentGone(plan.stored_parent)
 
@@ -113,6 +130,21 @@ class RunPersistence:
         """Note that a response in the background has begun to answer. Raises `StoreError`."""
         if self._plan.stored and self._plan.background:
             await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
+
+    def note_start(self) -> None:
+        """Note soon that a response which waited for the engine has it: who asks another worker reads that.
+
+        It does not wait for the store, which may be away: `keep` does. In the background `begin` notes it.
+        """
+        if self._is_queued and not self._plan.background:
+            self._noting = asyncio.create_task(self._note_start(), name=f"start of {self._plan.response_id}")
+
+    async def _note_start(self) -> None:
+        plan = self._plan
+        try:
+            await self._store.begin(plan.origin.project, plan.response_id, self.claim)
+        except StoreError as problem:  # also one that was deleted, or is another worker's: its end tells what then
+            logger.info("response %s: that it has the engine is not kept: %s", plan.response_id, problem)
 
     async def give_back(self, response: ResponseObject) -> None:
         """Leave a background response to whichever worker looks first, with all that came to it: it goes on there."""
@@ -170,8 +202,14 @@ class RunPersistence:
         )
         return replace(link, stored=plan.stored, public=plan.public, continues=self._continues)
 
-    async def keep(self, machine: ResponseMachine, ending: Ending, measured: Measured) -> KeptEnd:
-        """Keep the end that a machine has decided: now or, if that fails, as a failure later. Raises `ClaimLost`."""
+    async def keep(
+        self, machine: ResponseMachine, ending: Ending, measured: Measured, *, may_wait: Callable[[], bool]
+    ) -> KeptEnd:
+        """Keep the end that a machine has decided; if it cannot be kept for long, as a failure later.
+
+        Raises `ClaimLost`, also where a background response has to be left to another worker: `may_wait` says that
+        this one stops.
+        """
         ended = Ended(int(self.now()))
         link = self.link(machine.stream, ending.status)
         end = RunEnd(
@@ -181,8 +219,15 @@ class RunPersistence:
             measured=measured,
             log=self._whole_log(ended),
         )
-        if await self._saved(end):
+        try:
+            saved = await self._saved_in_time(end, may_wait)
+        finally:
+            if self._noting is not None:  # it was asked for before, so it is over by now, or very soon
+                await self._noting
+        if saved:
             return KeptEnd(ended, link)
+        if self._plan.background and not may_wait():
+            raise ClaimLost(self._plan.response_id)
         ended = Ended(ended.at, failure(None, self._plan.origin.request_id))
         response = machine.outcome(ended.at, ended.error)
         self.defer(RunEnd(response=response, measured=measured, log=self._whole_log(ended)))
@@ -191,19 +236,28 @@ class RunPersistence:
     def _whole_log(self, last: Ended) -> bytes:
         return b"" if self.log is None else self.log.whole(last)
 
-    async def _saved(self, end: RunEnd) -> bool:
-        """Keep the finished response; return False if that failed. Raises `ClaimLost`."""
-        try:
-            await self._save(end)
-        except ClaimLost:
-            raise
-        except StoreError as problem:
-            logger.error("response %s could not be stored: %s", self._plan.response_id, problem)
-        except Exception:
-            logger.exception("response %s: the store broke", self._plan.response_id)
-        else:
-            return True
-        return False
+    async def _saved_in_time(self, end: RunEnd, may_wait: Callable[[], bool]) -> bool:
+        """Keep the finished response, again while the store is away; return False if that failed. Raises `ClaimLost`.
+
+        Trying again may keep what was kept already, its answer lost on the way: the store takes that for one.
+        """
+        clock = asyncio.get_running_loop().time
+        patience = self._patience if not self._plan.background else max(self._patience, BACKGROUND_PATIENCE)
+        ends_at = clock() + (patience if self._patience and self._plan.stored else 0.0)
+        while True:
+            try:
+                await self._save(end)
+                return True
+            except ClaimLost:
+                raise
+            except StoreError as problem:
+                if not (problem.passing and may_wait() and clock() + AGAIN_SECONDS < ends_at):
+                    logger.error("response %s could not be stored: %s", self._plan.response_id, problem)
+                    return False
+            except Exception:
+                logger.exception("response %s: the store broke", self._plan.response_id)
+                return False
+            await asyncio.sleep(AGAIN_SECONDS)
 
     def defer(self, end: RunEnd) -> None:
         """Keep later how the response ended, whose end could not be kept: nobody is to wait for it for ever."""

@@ -90,7 +90,8 @@ class RunPlan:
     `rules`, and `grammar` is that of its first turn. Text is held back for up to `delta_seconds`, to make fewer deltas.
     Clients have `tool_seconds` to say what came of calls, where the response waits for that. `shown` are the messages
     that the model reads in its own words, where the request asks to see them. `asked` is what is wanted of reasoning
-    items. `public` is what clients call the response, where that is not its own id.
+    items. `public` is what clients call the response, where that is not its own id. `tier` is the service tier that
+    runs, and `priority` how urgent it is, also to an engine that does not ask: less is sooner.
     """
 
     response_id: str
@@ -117,6 +118,8 @@ class RunPlan:
     shown: list[JsonObject] | None = None
     asked: Asked = field(default_factory=Asked)
     public: PublicId | None = None
+    tier: str = "default"
+    priority: int = 0
 
     @property
     def client_tools(self) -> ClientTools:

@@ -80,6 +80,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     request = with_choice(draft.request, tools)
     rules, grammar = plan_rules(request, tools, hosted=draft.tools, model_format=draft.format, engine=engine)
     link, messages = _rendered(draft)
+    priority = _priority(draft)
     if not (request.warm_up or request.only_compacts):
         _check_outputs(context, tools)
     sampling = _sampling(draft, engine)
@@ -107,7 +108,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
             request_id=draft.response_id,
             prompt_token_ids=prompt,
             sampling=sampling,
-            priority=_priority(draft) if engine.supports_priority else 0,
+            priority=priority if engine.supports_priority else 0,
             cache_salt=_cache_salt(request, draft.origin) if engine.supports_cache_salt else None,
             affinity=request.prompt_cache_key or link.root_id,
         ),
@@ -123,6 +124,8 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         asked=draft.asked,
         public=draft.public,
         shown=draft.format.messages_of(as_tokens(prompt)) if request.enable_response_messages else None,
+        tier=draft.tier,
+        priority=priority,
     )
 
 

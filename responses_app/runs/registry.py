@@ -18,7 +18,6 @@ from responses_app.protocol.errors import overloaded
 from responses_app.protocol.inputs import StopReason
 from responses_app.protocol.wording import Scene, no_limits, wording
 from responses_app.runs.background import BackgroundQueue
-from responses_app.runs.fair_turns import FairTurns, Queues
 from responses_app.runs.following import FollowedResponse
 from responses_app.runs.journal import JournalReader
 from responses_app.runs.reader import EventSource, ResponseReader
@@ -35,15 +34,12 @@ POLL_SECONDS = 0.02
 class RunLimits:
     """Bounds of one process's runs.
 
-    `max_turns`: how many generate at once; 0 for any number. `reconnect_grace` (seconds): how long a stored stream goes
-    on without a reader.
+    `reconnect_grace` (seconds): how long a stored stream goes on without a reader.
     """
 
     max_runs: int = 2000
     max_background: int = 64
     max_queued: int = 1000
-    max_turns: int = 0
-    max_turns_queued: int = 1000
     reconnect_grace: float = 0.0
     resumable: ResumableLimits = field(default_factory=ResumableLimits)
 
@@ -60,8 +56,6 @@ class RunRegistry:
         self.draining = False  # the server stops
         self._hurry = asyncio.Event()
         self.queue = BackgroundQueue(max_running=limits.max_background, max_queued=limits.max_queued)
-        turns = FairTurns(max_running=limits.max_turns, max_queued=limits.max_turns_queued)
-        self.queues = Queues(self.queue, turns)
         self.resumable = ResumableStreams(
             limits.resumable, cancel=lambda run: self.cancel(run, reason="its stream was given up")
         )

@@ -26,16 +26,14 @@ from responses_app.protocol.inputs import (
     Sealed,
     Stopped,
     StopReason,
-    TimedOut,
-    WaitBegan,
 )
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.tool_outputs import answered_already, call_not_found, not_waiting
+from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.compaction import compacted, go_on
 from responses_app.runs.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
-from responses_app.runs.fair_turns import Queues
 from responses_app.runs.generating import Generating, prefill
 from responses_app.runs.interruption import Interruption
 from responses_app.runs.journal import EventJournal
@@ -43,16 +41,17 @@ from responses_app.runs.measuring import RunClock, outcome, report
 from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import CompactionPlan, RunPlan
 from responses_app.runs.served import ServedModel
-from responses_app.runs.tool_calls import CUT_CALL, call_tool
+from responses_app.runs.tool_calls import CUT_CALL, call_tool, wait_for_outputs
 from responses_app.stores.base import Claim, ClaimLost, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
-TAKEOVER_SECONDS = 5.0  # how long a wait goes on at least behind a takeover, in which nobody took what the client gave
-
 
 class ResponseRun:
-    """Runs a plan. `status`, `link` (for continuing it) and `problem` (why it failed) hold once `journal.closed`."""
+    """Runs a plan. `status`, `link` (for continuing it) and `problem` (why it failed) hold once `journal.closed`.
+
+    `place` is what it has of the engine.
+    """
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class ResponseRun:
         machine: ResponseMachine,
         journal: EventJournal,
         persistence: RunPersistence,
-        queues: Queues,
+        queue: BackgroundQueue,
     ) -> None:
         self.plan = plan
         self.journal = journal
@@ -81,10 +80,10 @@ class ResponseRun:
         self._machine = machine
         self._tools = plan.tools
         self._persistence = persistence
-        self._queue = queues.background
-        self._turns = queues.engine
+        self._queue = queue
+        self.place = model.turns.place(plan.origin.project, plan.tier, plan.priority)
         self._clock = RunClock()
-        self._generating = Generating(model, machine, tell=self._tell, begin=self._begin, turns=queues.engine)
+        self._generating = Generating(model, machine, tell=self._tell, begin=self._begin, place=self.place)
 
     @property
     def response_id(self) -> str:
@@ -123,14 +122,17 @@ class ResponseRun:
         """Return the response object as it stands."""
         return self._machine.stream.snapshot()
 
-    def _kept(self) -> ResponseObject:
-        return self._machine.stream.kept()
-
     def begin(self) -> None:
-        """Say that it runs, if that is not said: so its reader, once it has one, has what to write at once."""
+        """Say that it runs, or waits for the engine, if that is not said: so its reader has what to write at once.
+
+        A warm-up says nothing of waiting: clients expect `created` of it, and its end.
+        """
         if not self._machine.stream.has_begun:
             self._declare()
-            self._start()
+            if self.plan.request.warm_up or self.place.ask():
+                self._start()
+            else:
+                self._tell(Enqueued())
 
     async def execute(self) -> None:
         """Run to the terminal event. Raises nothing; a cancellation becomes the status `cancelled`."""
@@ -156,19 +158,20 @@ class ResponseRun:
 
         Raises `StoreError`; `ParentGone` where what it continues is gone, `NameTaken`.
         """
-        status = Status.QUEUED if self.plan.background else Status.IN_PROGRESS
+        waits = self.plan.background or (self.place.would_wait and not self.plan.request.warm_up)
+        status = Status.QUEUED if waits else Status.IN_PROGRESS
         status = self.status if self._machine.stream.has_begun else status
-        await self._persistence.accept({**self._kept(), "status": status.value}, again=again)
+        await self._persistence.accept({**self._machine.stream.kept(), "status": status.value}, again=again)
 
     def settle(self) -> None:
         """It runs no more, or never will: count what it used, unless another worker goes on with it and will do so."""
+        self.place.leave()
         if self.given_back or (self.lost and self.plan.background):
             self.ticket.hand_over()
             return
         turns = self._machine.turns
-        self.ticket.settle(
-            Amount(1, sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns))
-        )
+        used = sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns)
+        self.ticket.settle(Amount(1, *used))
 
     def give(self, given: Input) -> None:
         """Take what comes from outside; where something else is to be done now, what is being done ends."""
@@ -235,14 +238,20 @@ class ResponseRun:
     async def _answer(self) -> None:
         if not self.plan.background:
             self.begin()
-            await self._drive(self._machine.due)
+            await self._drive(self._machine.due or await self._start_in_turn())
             return
         if not self._machine.stream.has_begun:
             self._declare()
             self._tell(Enqueued())
         async with self._queue.turn():
             due = self._machine.due
-            await self._drive(self._resumed(due) if due is not None else self._start())
+            await self._drive(self._resumed(due) if due is not None else await self._start_in_turn())
+
+    async def _start_in_turn(self) -> Command | None:
+        """Start once the engine has a turn for it, which is that of its first generation."""
+        await self.place.wait()
+        self._persistence.note_start()
+        return self._start()
 
     def _declare(self) -> None:
         if self.plan.late_tools:
@@ -285,8 +294,7 @@ class ResponseRun:
             case Generate():
                 return await self._generating.generate(self.plan, command)
             case Prefill():
-                async with self._turns.turn(self.plan.origin.project, self.plan.generation.priority):
-                    await prefill(self._engine, self.plan)
+                await prefill(self._engine, self.plan, self.place)
                 return self._tell(Prefilled())
             case Seal(summary=summary):
                 return await self._seal(summary)
@@ -294,20 +302,10 @@ class ResponseRun:
                 tool, span = self._tools[command.name], self.plan.origin.span
                 return self._tell(await call_tool(tool, command.arguments, self.response_id, span=span))
             case Await():
-                return await self._wait(command)
+                now, seconds = self._persistence.now(), self.plan.tool_seconds
+                return self._tell(await wait_for_outputs(command, seconds, now=now, tell=self._tell))
         await self._finish(command.ending)
         return None
-
-    async def _wait(self, wanted: Await) -> Command | None:
-        """Give the client its time; outputs come by `give`, which ends this once nothing is missing."""
-        now, seconds = self._persistence.now(), self.plan.tool_seconds
-        if wanted.until is None:
-            self._tell(WaitBegan(now + seconds))
-            left = seconds
-        else:  # it began on another worker
-            left = max(wanted.until - now, TAKEOVER_SECONDS)
-        await asyncio.sleep(left)
-        return self._tell(TimedOut(seconds))
 
     async def _begin(self) -> None:
         """Before anything is said: note that it begins. Raises `ClaimLost` where another worker has it."""
@@ -365,7 +363,7 @@ class ResponseRun:
             await self._end(Stopped(StopReason.SERVER_STOPPED))
         elif not self.finishing:
             self.given_back = True
-            await self._persistence.give_back(self._kept())
+            await self._persistence.give_back(self._machine.stream.kept())
             self.journal.end()
 
     async def _fail(self, error: EngineError | None) -> None:
@@ -381,9 +379,12 @@ class ResponseRun:
 
     async def _finish(self, ending: Ending) -> None:
         """Keep the end, and then say it: a stored response is committed before its terminal event goes out."""
+        self.place.leave()  # nothing more is generated
         measured = self._clock.measured()
         try:
-            kept = await self._persistence.keep(self._machine, ending, measured)
+            kept = await self._persistence.keep(
+                self._machine, ending, measured, may_wait=lambda: not (self.stopping or self.lost)
+            )
         except ClaimLost:
             self._give_up()
             return

@@ -1,19 +1,20 @@
 """What is served: a model, its engine and its format."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat
 from engine.types import EngineInfo
 from responses_app.observing.metrics import ModelMeter
+from responses_app.runs.fair_turns import FairTurns
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """An engine under the name that clients know, and how its model is written to.
 
-    `info` is None until it started; `meter` counts its responses.
+    `info` is None until it started; `meter` counts its responses. `turns` are those that the engine does at once.
     """
 
     name: str
@@ -22,3 +23,4 @@ class ServedModel:
     created: int
     format: ModelFormat
     meter: ModelMeter
+    turns: FairTurns = field(default_factory=FairTurns)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineError
+from engine.errors import EngineError, EngineUnavailable
 from engine.types import EngineInfo
 from responses_app.limits.rates import BaseRates
 from responses_app.observing.metrics import Metrics
@@ -42,7 +42,7 @@ from responses_app.runs.journal import EventJournal
 from responses_app.runs.log import LiveLogs, RunLog
 from responses_app.runs.machines import wanted_tools
 from responses_app.runs.naming import Naming, as_conflict
-from responses_app.runs.persistence import RunPersistence
+from responses_app.runs.persistence import RunPersistence, WhenAway
 from responses_app.runs.plan import Origin, RunPlan
 from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact, tools_declared_in
 from responses_app.runs.reader import ResponseReader
@@ -64,7 +64,8 @@ class ServiceLimits:
     """Bounds of the service.
 
     `worker` is the id of this process, `delta_seconds` STREAM_DELTA_MS, `tool_seconds` RESPONSES_TOOL_TIMEOUT.
-    `summaries` says who writes summaries of reasoning, where they are asked for; None: nobody.
+    `patience_seconds` is DATABASE_PATIENCE_SECONDS. `summaries` says who writes summaries of reasoning, where they are
+    asked for; None: nobody.
     """
 
     max_lag_bytes: int
@@ -74,6 +75,7 @@ class ServiceLimits:
     delta_seconds: float = 0.0
     summaries: Summaries | None = Summaries.MODEL
     tool_seconds: float = 300.0
+    patience_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -264,8 +266,15 @@ class ResponseService:
             model=model,
             machine=self.machines.of(plan.origin.project, response),
             journal=journal,
-            persistence=RunPersistence(plan, self.stores, claim=claim, now=self.now, defer=self._defer, log=log),
-            queues=self.registry.queues,
+            persistence=RunPersistence(
+                plan,
+                self.stores,
+                claim=claim,
+                now=self.now,
+                away=WhenAway(self._defer, self.limits.patience_seconds),
+                log=log,
+            ),
+            queue=self.registry.queue,
         )
 
     def _asked(self, request: CreateRequest) -> Asked:
@@ -308,10 +317,10 @@ class ResponseService:
     async def _ready(self, model: ServedModel, origin: Origin) -> EngineInfo:
         try:
             await model.engine.health()
+            if (info := model.info()) is None:  # a pool can have a healthy server before it has asked all of them
+                raise EngineUnavailable("The engine is starting.")
         except EngineError as error:
             raise refusal(error, origin.request_id) from error
-        info = model.info()
-        assert info is not None, "a healthy engine has started"
         return info
 
     def _check(self, request: CreateRequest, engine: BaseEngine) -> None:

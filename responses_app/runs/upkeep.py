@@ -40,6 +40,7 @@ class Upkeep:
         self._reclaimer = OrphanReclaimer(service, store, self._heartbeat)
         self._tasks: list[asyncio.Task[None]] = []
         self._purged_at = time.monotonic()
+        self._purge_goes_on = False  # the last one has left something
 
     async def start(self) -> None:
         """Say that the worker lives, before it accepts anything; then go on saying so."""
@@ -97,10 +98,12 @@ class Upkeep:
             unsaved.popleft()  # only now: a stop may come while it is saved
 
     async def _purge(self) -> None:
-        if time.monotonic() - self._purged_at < PURGE_SECONDS:
+        if not self._purge_goes_on and time.monotonic() - self._purged_at < PURGE_SECONDS:
             return
         self._purged_at = time.monotonic()
+        self._purge_goes_on = False  # where this fails, later
         purged = await self._store.purge()
+        self._purge_goes_on = purged.more and bool(purged.responses)
         await self._forgetting.everywhere(purged.ids)
         if purged.responses:
             logger.info("%d stored responses past their bounds were removed", purged.responses)

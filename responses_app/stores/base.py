@@ -51,8 +51,7 @@ class AcceptedResponse:
 class ConversationAppend:
     """What a response adds to its conversation: its input and its output, each item with an id.
 
-    `read_version` is the conversation's version whose items the response read. Where no other change came between, the
-    response becomes the conversation's head.
+    Where no change came since `read_version`, whose items the response read, it becomes the conversation's head.
     """
 
     conversation_id: str
@@ -67,8 +66,7 @@ class StoredResponse:
     `response` is the object its terminal event carried. `link` is its part of the chain, None for one that cannot be
     continued. `sampled` are the output items with their tokens, so that a client may replay them. Times are in
     milliseconds. `accepted`: it was kept when it was accepted, so if it is gone now, it was deleted. `claim` is that of
-    the process that ran it, `log` all that came to it, so that its stream can be read again; it replaces what was
-    appended while it ran.
+    the process that ran it; `log` is all that came to it, for its stream, and replaces what was appended while it ran.
     """
 
     project: str
@@ -194,6 +192,8 @@ class ConversationEntry:
 
 class StoreError(Exception):
     """The store could not keep or find something, for a reason of its own; the text is for logs."""
+
+    passing = False  # whether the same may work a little later: the database is away, busy or slow
 
 
 class ParentGone(StoreError):

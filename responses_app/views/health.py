@@ -39,7 +39,9 @@ async def ready(request: HttpRequest) -> HttpResponse:
     body["connections"] = site.connection_limit.open_connections
     body["responses_in_flight"] = len(site.registry)
     body["background_queued"] = site.registry.queue.waiting
-    body["engine_queued"] = site.registry.queues.engine.waiting
+    if replicas := site.engine.engine.replicas():
+        body["engine_replicas"] = dict(replicas)
+    body["engine_queued"] = sum(model.turns.waiting.total() for model in site.service.models.values())
     body["streams_kept"] = len(site.registry.resumable)
     body["streams_kept_bytes"] = site.registry.resumable.kept_bytes
     return json_response(body, status=200 if is_ready else 503, headers={} if is_ready else {"retry-after": "2"})

@@ -48,7 +48,8 @@ def test_a_page_costs_the_same_whatever_there_is(
     admin: Client, rows: int, query: str, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     samples.many(rows if "p=" not in query else 2_000)
-    with django_assert_num_queries(A_PAGE) as captured:
+    look = 1 if "status" in query or "model" in query else 0  # how far back filters look
+    with django_assert_num_queries(A_PAGE + look) as captured:
         listed(admin, query)
     long = [name for name in ("body", "input_items", "request") if any(f'"{name}"' in q["sql"] for q in captured)]
     assert long == []
@@ -152,6 +153,22 @@ def test_lists_and_counts_read_an_index_alone() -> None:
     count = rows.order_by().values("created_at")[:100]
     assert "USING COVERING INDEX response_listed" in count.explain()
     assert "USING INDEX response_listed" in rows.order_by("-created_at", "-pk").defer("body")[:50].explain()
+
+
+def test_filters_look_through_the_newest_of_the_dates_that_are_chosen(
+    admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "MAX_FILTERED", 3)
+    for number in range(1, 7):
+        status = "failed" if number in (1, 5) else "completed"
+        samples.response(number, created_at=DAY + timedelta(days=number), status=status)
+    assert listed(admin, "?status=failed") == [f"resp_{5:032x}"]
+    assert "Choose dates to look further back" in admin.get(f"{LIST}?status=failed").content.decode()
+    first = DAY + timedelta(days=1)
+    dates = f"created_at__year={first.year}&created_at__month={first.month}&created_at__day={first.day}"
+    assert listed(admin, f"?status=failed&{dates}") == [f"resp_{1:032x}"]
+    assert len(listed(admin, "")) == 6
+    assert listed(admin, f"?status=failed&q=resp_{1:032x}") == [f"resp_{1:032x}"]
 
 
 def test_conversations_are_counted_together(admin: Client, django_assert_num_queries: DjangoAssertNumQueries) -> None:

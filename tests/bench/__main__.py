@@ -25,6 +25,7 @@ from tests.bench import (
     metrics,
     paced,
     replay,
+    replicas,
     sealed,
     steering,
     work,
@@ -55,6 +56,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "grammar": grammars.grammar,
     "limits": limits.limits,
     "metrics": metrics.metrics,
+    "replicas": replicas.replicas,
 }
 
 

@@ -55,6 +55,10 @@ class Wiretap:
         """Return the frames that the clients of WebSockets sent."""
         return [frame for sent in self._sent for frame in _frames_in(bytes(sent))]
 
+    def count(self, text: str) -> int:
+        """How often clients have sent this text."""
+        return sum(sent.count(text.encode()) for sent in self._sent)
+
     def sent(self, text: str) -> bool:
         """Whether a client has sent this text."""
         return any(text.encode() in sent for sent in self._sent)

@@ -11,6 +11,7 @@ from engine.backends.vllm_server import VllmServerEngine
 from engine.errors import (
     EngineConfigurationError,
     EngineUnavailable,
+    GenerationCut,
 )
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenLogprob
@@ -175,12 +176,17 @@ class TestWhatItReads:
         assert (chunk.token_ids, chunk.finish_reason) == ([1], FinishReason.STOP)
         await eventually(lambda: fake.engine.running == 0)
 
-    async def test_an_abort_on_the_server_is_told(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:
+    async def test_what_the_server_aborts_can_go_on(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:
+        """As it does where it is told to stop."""
         engine = await vllm_over(fake)
         fake.switches.fault, fake.switches.fault_after = "abort", 2
-        chunks = await collect(engine, ask(prompt("short")))
-        assert chunks[-1].finish_reason is FinishReason.ABORT
-        assert joined(chunks) == encode_harmony(HELLO)[:2]
+        generation = engine.generate(ask(prompt("short")))
+        said = [token for _ in range(2) for token in (await anext(generation)).token_ids]
+        with pytest.raises(GenerationCut, match="aborted"):
+            await anext(generation)
+        assert said == encode_harmony(HELLO)[:2]
+        fake.switches.fault = None
+        assert joined(await collect(engine, ask([*prompt("short"), *said]))) == encode_harmony(HELLO)[2:]
 
     async def test_connections_are_used_again(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:
         engine = await vllm_over(fake)

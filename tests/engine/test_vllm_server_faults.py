@@ -6,7 +6,14 @@ import pytest
 
 from engine.backends import vllm_wire
 from engine.backends.base import BaseEngine
-from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, GenerationFailed, PromptTooLong
+from engine.errors import (
+    EngineError,
+    EngineOverloaded,
+    EngineUnavailable,
+    GenerationCut,
+    GenerationFailed,
+    PromptTooLong,
+)
 from engine.formats.harmony.encoding import encode_harmony
 from tests.contracts.engine import ask, assert_whole, collect
 from tests.engine.fake_vllm import FakeVllm
@@ -66,6 +73,7 @@ class TestWhatFails:
     ) -> None:
         monkeypatch.setattr(vllm_wire, "MAX_LINE", 256 * 1024)
         fake = await open_fake(scale_out=scale_out)
+        expected = GenerationCut if after and (expected is AWAY or fault == "error") else expected
         await assert_it_passes(await vllm_over(fake), fake, fault, after, expected)
 
     @pytest.mark.parametrize("after", [0, 3])
@@ -73,7 +81,8 @@ class TestWhatFails:
     async def test_silence_is_bounded(self, fake: FakeVllm, vllm_over: OpenEngine, fault: str, after: int) -> None:
         """Also where aiohttp waits for ever, after bytes in an answer that are not HTTP."""
         engine = await vllm_over(fake, silence_seconds=0.5)
-        await assert_it_passes(engine, fake, fault, after, FAILED if fault == "silence" else EngineError)
+        expected = GenerationCut if after else FAILED
+        await assert_it_passes(engine, fake, fault, after, expected if fault == "silence" else EngineError)
 
     @pytest.mark.parametrize(
         ("status", "headers", "expected", "retry_after"),
@@ -114,7 +123,7 @@ class TestWhatFails:
         with pytest.raises(EngineOverloaded):
             await collect(engine, ask(prompt("short")))
         fake.switches.fault_after = 2
-        with pytest.raises(GenerationFailed):
+        with pytest.raises(GenerationCut):
             await collect(engine, ask(prompt("short")))
 
     async def test_a_context_that_became_shorter_without_notice(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:

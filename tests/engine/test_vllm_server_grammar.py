@@ -3,7 +3,7 @@
 import pytest
 
 from engine.backends.vllm_server import VllmServerEngine
-from engine.errors import EngineError, EngineUnavailable, GenerationFailed, GrammarBroken, GrammarRefused
+from engine.errors import EngineError, EngineUnavailable, GenerationCut, GrammarBroken, GrammarRefused
 from engine.formats.harmony.format import HarmonyFormat
 from engine.grammar import CallRule, TurnGrammar, TurnRules
 from engine.types import GenerationRequest
@@ -87,7 +87,7 @@ async def test_a_grammar_that_was_taken_is_not_asked_about_again() -> None:
             await engine.aclose()
 
 
-@pytest.mark.parametrize(("held", "problem"), [(True, GrammarBroken), (False, GenerationFailed)])
+@pytest.mark.parametrize(("held", "problem"), [(True, GrammarBroken), (False, GenerationCut)])
 async def test_a_token_that_the_grammar_rejects_is_told_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, held: bool, problem: type[EngineError]
 ) -> None:

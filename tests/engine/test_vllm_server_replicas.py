@@ -3,16 +3,19 @@
 import asyncio
 import logging
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
-from engine.errors import EngineOverloaded, EngineUnavailable, GenerationFailed, PromptTooLong
+from engine.errors import EngineOverloaded, EngineUnavailable, GenerationCut, GenerationFailed, PromptTooLong
 from engine.formats.harmony.encoding import STOP_TOKENS
 from engine.types import GenerationRequest, SamplingOptions
 from tests.contracts.engine import ask, assert_whole, collect
 from tests.engine.fake_vllm import MODEL, FakeVllm
-from tests.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake, is_away, is_healthy, over, prompt
+from tests.engine.vllm_engines import HELLO, SCRIPT, OpenEngine, OpenFake, is_away, is_healthy, over, prompt
 from tests.waiting import eventually
+
+SHORT = {"when": "short", "say": HELLO, "cached_tokens": 10**6}  # all of the prompt is in the cache
 
 
 def affine(affinity: str) -> GenerationRequest:
@@ -26,15 +29,16 @@ def affine(affinity: str) -> GenerationRequest:
 
 
 class TestSeveralServers:
-    async def test_an_affinity_stays_where_it_is(self, open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-        fakes = [await open_fake() for _ in range(3)]
+    async def test_a_chain_stays_where_its_beginning_is(self, open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+        fakes = [await open_fake(SHORT, *SCRIPT) for _ in range(3)]
         engine = await vllm_over(*fakes)
         affinities = [f"chain-{number}" for number in range(60)]
 
         async def placed() -> dict[str, FakeVllm]:
             for fake in fakes:
                 fake.asked.clear()
-            await asyncio.gather(*(collect(engine, affine(each)) for each in affinities))
+            for each in affinities:
+                await collect(engine, affine(each))
             return {
                 each.body["request_id"].removeprefix("affine-"): fake for fake in fakes for each in fake.generations
             }
@@ -49,8 +53,33 @@ class TestSeveralServers:
         assert all(moved[each] is first[each] for each in affinities if first[each] is not gone)
         assert len({moved[each] for each in affinities if first[each] is gone}) == 2
         await gone.start()
-        await eventually(lambda: len(engine._candidates("")) == 3)
-        assert await placed() == first
+        await eventually(lambda: engine.replicas()["serving"] == 3)
+        assert await placed() == moved, "that is where their beginnings are now"
+
+    async def test_workers_agree_without_talking(self, open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+        fakes = [await open_fake(SHORT, *SCRIPT) for _ in range(3)]
+        for _ in range(2):
+            engine = await vllm_over(*fakes)
+            for number in range(12):
+                await collect(engine, affine(f"chain-{number}"))
+        for fake in fakes:
+            asked = Counter(each.body["request_id"] for each in fake.generations)
+            assert set(asked.values()) <= {2}
+
+    async def test_a_chain_that_finds_nothing_in_the_cache_goes_where_less_is_done(
+        self, open_fake: OpenFake, vllm_over: OpenEngine
+    ) -> None:
+        fakes = [await open_fake({"when": "short", "say": HELLO, "cached_tokens": 0}, *SCRIPT) for _ in range(2)]
+        engine = await vllm_over(*fakes)
+        for _ in range(2):
+            await collect(engine, affine("x"))
+        (home,) = [fake for fake in fakes if fake.generations]
+        running = engine.generate(replace(affine("x"), prompt_token_ids=prompt("[hang]")))
+        await anext(running)
+        await collect(engine, affine("x"))
+        assert home.engine.running == 1
+        assert len(home.generations) == 3, "its first ones, and the one that hangs"
+        await running.aclose()
 
     async def test_without_an_affinity_the_least_busy_one_is_asked(
         self, open_fake: OpenFake, vllm_over: OpenEngine
@@ -75,7 +104,7 @@ class TestSeveralServers:
             for number in range(8):
                 assert_whole(await collect(engine, affine(str(number))))
             fake.switches.fault = None
-            await eventually(lambda: len(engine._candidates("")) == 2)
+            await eventually(lambda: engine.replicas()["serving"] == 2)
 
     async def test_all_full_is_full(self, open_fake: OpenFake, vllm_over: OpenEngine) -> None:
         fakes = [await open_fake() for _ in range(2)]
@@ -92,7 +121,7 @@ class TestSeveralServers:
     ) -> None:
         fakes = [await open_fake(fault="die", fault_after=2) for _ in range(2)]
         engine = await vllm_over(*fakes)
-        with pytest.raises(EngineUnavailable):
+        with pytest.raises(GenerationCut):
             await collect(engine, affine("x"))
         assert sum(len(fake.generations) for fake in fakes) == 1
 
@@ -120,8 +149,9 @@ class TestRecovery:
         generation = engine.generate(ask(prompt("[hang]")))
         await anext(generation)
         await fake.kill()
-        with pytest.raises(EngineUnavailable):
+        with pytest.raises(GenerationCut):
             [chunk async for chunk in generation]
+        await eventually(lambda: is_away(engine))
         with pytest.raises(EngineUnavailable, match="No vLLM server is in reach") as away:
             await engine.health()
         assert away.value.retry_after >= 1

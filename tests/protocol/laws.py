@@ -158,7 +158,7 @@ def assert_laws(events: Sequence[JsonObject]) -> None:
     """Hold the events of one whole response, as a client reads them, to the laws."""
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     types = [event["type"] for event in events]
-    assert types[0] == "response.created"
+    _assert_beginning(events)
     assert [type for type in types if type in TERMINAL] == types[-1:], "exactly one terminal event, the last"
     stories = _stories(events)
     assert list(stories) == list(range(len(stories))), "indices run without a gap, in order"
@@ -171,6 +171,22 @@ def assert_laws(events: Sequence[JsonObject]) -> None:
     all_ids = [story.done["id"] for story in stories.values()]
     assert len(set(all_ids)) == len(all_ids)
     assert events[-1]["response"]["output"] == [story.done for story in stories.values()]  # type: ignore[index]
+
+
+_BEGINNINGS = ("created", "created in_progress", "created queued", "created queued in_progress")
+
+
+def _assert_beginning(events: Sequence[JsonObject]) -> None:
+    """Hold the first events to their order: what waits says so, and that it runs once it does; then comes the rest."""
+    types = [str(event["type"]).removeprefix("response.") for event in events]
+    begun = [type for type in types if type in ("created", "queued", "in_progress")]
+    assert " ".join(begun) in _BEGINNINGS
+    assert types[: len(begun)] == begun, "nothing comes before, or between them"
+    statuses = [event["response"]["status"] for event in events[: len(begun)]]  # type: ignore[index]
+    waits = ["queued", "queued", "in_progress"][: len(begun)]
+    assert statuses == (waits if "queued" in begun else ["in_progress"] * len(begun))
+    if "in_progress" not in begun:
+        assert len(events) == len(begun) + 1, "what does not run says nothing: a warm-up, or what ended in the queue"
 
 
 def _stories(events: Sequence[JsonObject]) -> dict[int, _ItemStory]:

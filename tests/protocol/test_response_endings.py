@@ -197,10 +197,31 @@ class TestStops:
         _, command = told(Started(), Stopped(StopReason.SERVER_STOPPED))
         assert command.ending.error == SERVER_STOPPED  # type: ignore[union-attr]
 
-    @pytest.mark.parametrize("reason", [StopReason.CANCELLED, StopReason.INTERRUPTED, StopReason.STEERED])
-    def test_what_has_not_started_is_cancelled(self, reason: StopReason) -> None:
-        _, command = told(Enqueued(), Stopped(reason))
-        assert ending_of(command) == ("cancelled", None)
+    def test_what_waits_is_cancelled(self) -> None:
+        driver, command = told(Enqueued(), Stopped(StopReason.CANCELLED), Ended(AT))
+        assert types_of(driver) == ["created", "queued", "incomplete"]
+        assert driver.machine.status is Status.CANCELLED
+        assert command is None
+
+    @pytest.mark.parametrize(
+        ("reason", "said"),
+        [
+            (StopReason.STEERED, "steered"),
+            (StopReason.INTERRUPTED, "interrupted"),
+            (StopReason.DISCARDED, "interrupted"),
+        ],
+    )
+    def test_what_waits_and_is_stopped_otherwise_can_be_continued(self, reason: StopReason, said: str) -> None:
+        driver, command = told(Enqueued(), Stopped(reason))
+        assert ending_of(command) == ("incomplete", said)
+        driver.tell(Ended(AT))
+        assert types_of(driver) == ["created", "queued", "in_progress", "incomplete"]
+
+    def test_what_waits_can_fail(self) -> None:
+        driver, command = told(Enqueued(), Stopped(StopReason.SERVER_STOPPED))
+        assert command.ending.error == SERVER_STOPPED  # type: ignore[union-attr]
+        driver.tell(Ended(AT))
+        assert types_of(driver) == ["created", "queued", "failed"]
 
     def test_steering_lets_the_item_be_said_and_no_more(self) -> None:
         driver, command = told(Started(), TurnBegan(9), sampled(HALF), Stopped(StopReason.STEERED))

@@ -22,6 +22,7 @@ from responses_app.protocol.requests import parse_create
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.runs.by_id import ResponsesById
+from responses_app.runs.fair_turns import FairTurns
 from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
@@ -228,10 +229,12 @@ class Site:
     max_lag_bytes: int = 1_000_000
     delta_seconds: float = 0.0
     tool_seconds: float = 300.0
+    patience_seconds: float = 0.0
     store_responses: bool = True
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
     model_format: ModelFormat = field(default_factory=HarmonyFormat)
     tools: Sequence[BaseTool] = ()
+    turns: FairTurns = field(default_factory=FairTurns)
     worker: str = ""
     others: "FakeOthers" = field(default_factory=lambda: FakeOthers(reaches_others=False))
     rates: BaseRates = field(default_factory=MemoryRates)
@@ -248,7 +251,7 @@ class Site:
             tell=self.others.tell_followers,
         )
         meter = self.metrics.model("fake")
-        model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format, meter)
+        model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format, meter, self.turns)
         stores = Stores(self.store, self.conversations)
         machines = Machines({"fake": model}, b"key", self.sealer, self.tools)
         self.service = ResponseService(
@@ -266,6 +269,7 @@ class Site:
                 worker=self.worker,
                 delta_seconds=self.delta_seconds,
                 tool_seconds=self.tool_seconds,
+                patience_seconds=self.patience_seconds,
             ),
             live=self.live,
             rates=self.rates,

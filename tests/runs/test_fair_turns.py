@@ -8,9 +8,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from responses_app.protocol.errors import ApiError
-from responses_app.runs.fair_turns import FairTurns
-from responses_app.runs.registry import RunLimits
-from tests.runs.fakes import FakeEngine, Site
+from responses_app.protocol.tiers import PRIORITIES, QueueBounds
+from responses_app.runs.fair_turns import FairTurns, Place
 
 
 class Office:
@@ -22,24 +21,33 @@ class Office:
         self._ends: dict[str, list[asyncio.Event]] = {}
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def ask(self, project: str, times: int = 1, *, priority: int = 0, label: str = "") -> None:
-        """Ask for turns; those that are there are had when this returns."""
+    async def ask(self, project: str, times: int = 1, *, tier: str = "default", label: str = "") -> None:
+        """Ask for turns as requests do; those that are there are had when this returns."""
         for _ in range(times):
-            self.tasks.append(asyncio.create_task(self._have(project, priority, label or project)))
+            place = self._turns.place(project, tier, PRIORITIES[tier])
+            place.admit()
+            self.tasks.append(asyncio.create_task(self._have(place, label or project)))
         await settle()
 
-    async def end(self, project: str) -> str:
-        """End the oldest turn of a project; return who had the next."""
+    async def end(self, label: str) -> str:
+        """End the oldest turn of these; return who had the next."""
         before = len(self.order)
-        self._ends[project].pop(0).set()
+        self._ends[label].pop(0).set()
         await settle()
         return ",".join(self.order[before:])
 
-    async def _have(self, project: str, priority: int, label: str) -> None:
-        async with self._turns.turn(project, priority):
+    def refused(self, project: str, tier: str = "default") -> ApiError:
+        """Return why one more cannot come."""
+        with pytest.raises(ApiError, match="ENGINE_MAX_QUEUED") as refused:
+            self._turns.place(project, tier, PRIORITIES[tier]).admit()
+        assert (refused.value.status, refused.value.code) == (503, "server_is_overloaded")
+        return refused.value
+
+    async def _have(self, place: Place, label: str) -> None:
+        async with place.turn():
             self.order.append(label)
             end = asyncio.Event()
-            self._ends.setdefault(project, []).append(end)
+            self._ends.setdefault(label, []).append(end)
             await end.wait()
 
     async def close(self) -> None:
@@ -47,6 +55,9 @@ class Office:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        assert (self._turns.running, self._turns.waiting.total()) == (0, 0)
+        assert not self._turns._admitted
+        assert not self._turns._served
 
 
 async def settle() -> None:
@@ -54,16 +65,21 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+MANY = QueueBounds(1000)
+
+
 async def test_without_a_bound_nobody_waits() -> None:
     turns = FairTurns()
     async with AsyncExitStack() as stack:
         for _ in range(1000):
-            await stack.enter_async_context(turns.turn("a", 0))
-        turns.check("a")
+            place = turns.place("a", "flex", 10)
+            place.admit()
+            await stack.enter_async_context(place.turn())
+        assert not place.would_wait
 
 
 async def test_a_project_that_comes_later_has_its_share_as_soon_as_turns_end() -> None:
-    office = Office(FairTurns(max_running=4, max_queued=1000))
+    office = Office(FairTurns(max_running=4, bounds=MANY))
     await office.ask("a", 100)
     await office.ask("b", 10)
     assert office.order == ["a"] * 4
@@ -75,7 +91,7 @@ async def test_a_project_that_comes_later_has_its_share_as_soon_as_turns_end() -
 
 
 async def test_projects_take_turns_where_there_is_one() -> None:
-    office = Office(FairTurns(max_running=1, max_queued=1000))
+    office = Office(FairTurns(max_running=1, bounds=MANY))
     for project in ("a", "b", "c"):
         await office.ask(project, 3)
     seen = [office.order[0]]
@@ -85,54 +101,121 @@ async def test_projects_take_turns_where_there_is_one() -> None:
     await office.close()
 
 
-async def test_a_priority_moves_the_order_inside_a_project_and_nothing_waits_for_ever() -> None:
+async def test_a_tier_moves_the_order_inside_a_project_and_nothing_waits_for_ever() -> None:
     time = [0.0]
-    office = Office(FairTurns(max_running=1, max_queued=1000, now=lambda: time[0]))
+    office = Office(FairTurns(max_running=1, bounds=MANY, now=lambda: time[0]))
     await office.ask("a")
-    await office.ask("a", priority=10, label="flex")
-    await office.ask("a", label="default")
-    await office.ask("a", priority=-10, label="priority")
-    time[0] = 15
+    for tier in ("flex", "default", "priority", "ultrafast"):
+        await office.ask("a", tier=tier, label=tier)
+    time[0] = 61
     await office.ask("a", label="late")
-    assert [await office.end("a") for _ in range(4)] == ["priority", "default", "flex", "late"]
+    assert [await office.end(each) for each in ("a", "ultrafast", "priority", "default", "flex")] == [
+        "ultrafast",
+        "priority",
+        "default",
+        "flex",  # it has waited for a minute
+        "late",
+    ]
     await office.close()
 
 
-async def test_who_waits_is_bounded_for_each_project_by_itself() -> None:
+async def test_flex_lets_all_projects_go_first_for_a_minute() -> None:
     time = [0.0]
-    turns = FairTurns(max_running=2, max_queued=3, now=lambda: time[0])
+    office = Office(FairTurns(max_running=2, bounds=MANY, now=lambda: time[0]))
+    await office.ask("a", 2, label="first")
+    await office.ask("b", 10, tier="flex", label="flex")
+    await office.ask("a", 10)
+    assert [await office.end(each) for each in ("first", "first", "a")] == ["a", "a", "a"], "b has nothing, and yet"
+    time[0] = 61
+    assert [await office.end(each) for each in ("a", "a")] == ["flex", "a"], "equal shares from now on"
+    await office.close()
+
+
+async def test_a_response_that_has_begun_keeps_its_place_for_its_later_turns() -> None:
+    turns = FairTurns(max_running=1, bounds=MANY)
+    place, order = turns.place("a", "default", 0), []
     office = Office(turns)
-    turns.check("a")
+    async with place.turn():
+        await office.ask("a", 2)
+
+    async def go_on() -> None:
+        async with place.turn():
+            order.append(list(office.order))
+
+    later = asyncio.create_task(go_on())
+    await settle()
+    await office.end("a")
+    await later
+    assert order == [["a"]], "before the second, which has waited longer for its turn, and came later"
+    await office.close()
+
+
+async def test_who_waits_is_bounded_for_each_project_and_tier() -> None:
+    time = [0.0]
+    office = Office(FairTurns(max_running=2, bounds=QueueBounds(3, {"flex": 1, "scale": 0}), now=lambda: time[0]))
     await office.ask("a", 5)
-    with pytest.raises(ApiError, match="ENGINE_MAX_QUEUED") as refused:
-        turns.check("a")
-    assert (refused.value.status, refused.value.code) == (503, "server_is_overloaded")
-    assert refused.value.retry_after == 2  # four turns of 1 s, two at once
-    turns.check("b")
+    assert office.refused("a").retry_after == 2, "four turns of 1 s, two at once"
+    assert "3 requests" in office.refused("a").message
+    await office.ask("a", tier="flex")
+    assert "'flex'" in office.refused("a", "flex").message
+    assert office.refused("a", "scale").retry_after == 1
+    await office.ask("b", 3)
+    time[0] = 5
+    await office.ask("a", tier="priority")
+    assert office.refused("b").retry_after == 20, "none of the turns has ended, so they take 5 s at least"
     time[0] = 20
     await office.end("a")
-    await office.ask("a")
-    with pytest.raises(ApiError) as refused:
-        turns.check("a")
-    assert refused.value.retry_after == 6  # turns take longer than it knew
     await office.close()
+
+
+async def test_how_long_to_wait_is_made_of_how_long_turns_took() -> None:
+    time = [0.0]
+    office = Office(FairTurns(max_running=1, bounds=QueueBounds(1), now=lambda: time[0]))
+    await office.ask("a", 2)
+    for seconds in (7, 9):
+        time[0] += seconds
+        await office.end("a")
+        await office.ask("a")
+    assert office.refused("a").retry_after == 16, "two turns of 8 s"
+    time[0] += 300
+    assert office.refused("a").retry_after == 60, "longer than that nobody is sent away"
+    await office.close()
+
+
+async def test_those_that_come_are_counted_before_they_ask() -> None:
+    turns = FairTurns(max_running=1, bounds=QueueBounds(1))
+    places = [turns.place("a", "default", 0) for _ in range(3)]
+    for place in places[:2]:
+        place.admit()
+    with pytest.raises(ApiError, match="ENGINE_MAX_QUEUED"):
+        places[2].admit()
+    places[0].leave()
+    places[2].admit()
+    for place in places:
+        place.leave()
+        place.leave()
+    assert not turns._admitted
 
 
 async def test_nothing_is_lost_however_they_come_and_go() -> None:
     chance = random.Random(1)
-    turns = FairTurns(max_running=3, max_queued=1000)
+    waits: list[float] = []
+    turns = FairTurns(max_running=3, bounds=QueueBounds(1000), waited=lambda _, seconds: waits.append(seconds))
     now, most = Counter[str](), 0
 
     async def have(project: str) -> None:
         nonlocal most
-        async with turns.turn(project, chance.randrange(-5, 5)):
-            now[project] += 1
-            most = max(most, now.total())
-            try:
-                for _ in range(chance.randrange(4)):
-                    await asyncio.sleep(0)
-            finally:
-                now[project] -= 1
+        place = turns.place(project, "default", chance.randrange(-5, 5))
+        place.admit()
+        for _ in range(chance.randrange(1, 3)):
+            async with place.turn():
+                now[project] += 1
+                most = max(most, now.total())
+                try:
+                    for _ in range(chance.randrange(4)):
+                        await asyncio.sleep(0)
+                finally:
+                    now[project] -= 1
 
     tasks = [asyncio.create_task(have(chance.choice("abcd"))) for _ in range(2000)]
     while not all(task.done() for task in tasks):
@@ -142,32 +225,10 @@ async def test_nothing_is_lost_however_they_come_and_go() -> None:
         await asyncio.sleep(0)
     await asyncio.gather(*tasks, return_exceptions=True)
     assert most == 3
-    assert (turns.running, turns.waiting) == (0, 0)
+    assert (turns.running, turns.waiting.total()) == (0, 0)
     assert not turns._running
     assert not turns._served
-    async with turns.turn("a", 0), turns.turn("b", 0), turns.turn("c", 0):
-        assert turns.running == 3
-
-
-async def test_a_response_that_waits_for_the_engine_can_be_cancelled() -> None:
-    held = asyncio.Event()
-    site = Site(FakeEngine([[held]]), run_limits=RunLimits(max_runs=10, max_turns=1, max_turns_queued=1))
-    first = await site.begin(input="first", project="a")
-    await settle()
-    second = await site.begin(input="second", project="a")
-    await settle()
-    turns = site.registry.queues.engine
-    assert (turns.running, turns.waiting) == (1, 1)
-    with pytest.raises(ApiError, match="ENGINE_MAX_QUEUED"):
-        await site.begin(input="third", project="a")
-    other = await site.begin(input="other", project="b")
-    await settle()
-    assert turns.waiting == 2
-    for reading in (second, other):
-        reading.reader.cancel("this test")
-    await settle()
-    assert turns.waiting == 0
-    first.reader.cancel("this test")
-    await settle()
-    assert turns.running == 0
-    await site.registry.aclose()
+    assert waits
+    held = [turns.place(project, "default", 0) for project in "abc"]
+    assert all(place.ask() for place in held)
+    assert turns.running == 3

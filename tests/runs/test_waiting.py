@@ -10,7 +10,7 @@ from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.input_codec import decode, encode
 from responses_app.protocol.inputs import Ended, Input, OutputGiven, TimedOut, WaitBegan
-from responses_app.runs import run as run_module
+from responses_app.runs import tool_calls
 from responses_app.runs.registry import RunLimits
 from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoreError, WorkerState
 from tests.protocol.laws import assert_laws
@@ -307,7 +307,7 @@ async def undisturbed() -> tuple[AcceptedResponse, list[Input], list[JsonObject]
 
 
 async def test_a_takeover_at_every_input_gives_the_same_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "TAKEOVER_SECONDS", 30.0)
+    monkeypatch.setattr(tool_calls, "TAKEOVER_SECONDS", 30.0)
     accepted, inputs, events = await undisturbed()
     assert accepted.request is not None
     assert accepted.request["tool_mode"] == "wait"
@@ -326,7 +326,7 @@ async def test_a_takeover_at_every_input_gives_the_same_stream(monkeypatch: pyte
 @pytest.mark.parametrize("mercy", [0.02, 30.0])
 async def test_the_deadline_survives_a_takeover(monkeypatch: pytest.MonkeyPatch, mercy: float) -> None:
     """It passed while nobody ran the response; there is a little time left for what could not be given meanwhile."""
-    monkeypatch.setattr(run_module, "TAKEOVER_SECONDS", mercy)
+    monkeypatch.setattr(tool_calls, "TAKEOVER_SECONDS", mercy)
     accepted, inputs, _ = await undisturbed()
     began = next(index for index, each in enumerate(inputs) if isinstance(each, WaitBegan))
     site, claimed = await left([*inputs[:began], WaitBegan(NOW - 1)], accepted)

@@ -6,6 +6,13 @@ import httpx
 
 from tests.server import Server, manage
 
+SOME_KEYS = """
+from responses_app.stores.database.api_keys import create_key, revoke_keys
+good, revoked, limited = create_key("p"), create_key("p"), create_key("p", concurrent_responses=0)
+revoke_keys([revoked[1].pk])
+print(good[0], revoked[0], limited[0])
+"""
+
 
 class ClosedServer(Server):
     """A server that asks everybody for a key."""
@@ -18,6 +25,11 @@ class ClosedServer(Server):
     def key(self) -> str:
         """A key that may do everything, for tests that change nothing about it."""
         return self.new_key()
+
+    def some_keys(self) -> tuple[str, str, str]:
+        """Make a key that opens, one that is revoked, and one that may have no response at all; with one command."""
+        *_, good, revoked, limited = self.manage("shell", "--no-imports", "-c", SOME_KEYS).split()
+        return good, revoked, limited
 
     def manage(self, *arguments: str) -> str:
         """Run a command on this server's database."""

@@ -183,7 +183,7 @@ def pids(server: Server) -> list[int]:
 
 
 async def test_any_worker_answers_for_all(workers: Workers, open_socket: Connect) -> None:
-    await eventually(lambda: Numbers(workers).of("workers") == 2, timeout=START_SECONDS)
+    await eventually(lambda: Numbers(workers).of("workers_reaching", service="engine") == 2, timeout=START_SECONDS)
     for _ in range(20):
         assert ask(workers).status_code == 200
     sockets = [await open_socket(workers) for _ in range(8)]
@@ -200,7 +200,7 @@ async def test_any_worker_answers_for_all(workers: Workers, open_socket: Connect
 
 
 async def test_the_gauges_of_a_killed_worker_go_and_its_counters_stay(workers: Workers, open_socket: Connect) -> None:
-    await eventually(lambda: Numbers(workers).of("workers") == 2, timeout=START_SECONDS)
+    await eventually(lambda: Numbers(workers).of("workers_reaching", service="engine") == 2, timeout=START_SECONDS)
     for _ in range(20):
         assert ask(workers).status_code == 200
     for _ in range(8):

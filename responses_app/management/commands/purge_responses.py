@@ -13,7 +13,8 @@ from django.db import DatabaseError
 from responses_app.management.failures import database_failed
 from responses_app.relay import Relay
 from responses_app.stores.base import Purged, StoreLimits
-from responses_app.stores.database.retention import added, purge
+from responses_app.stores.database.purging import MAX_PLANNED
+from responses_app.stores.database.retention import MAX_RESPONSES, added, purge
 
 MAX_COUNTED = 1_000_000  # responses a dry run looks at
 
@@ -56,9 +57,13 @@ class Command(BaseCommand):
         before = Purged()
         while True:
             step = purge(
-                "default", limits, report=lambda sum, before=before: self.stdout.write(f"… {_told(added(before, sum))}")
+                "default",
+                limits,
+                max_responses=MAX_PLANNED,
+                report=lambda sum, before=before: self.stdout.write(f"… {_told(added(before, sum))}"),
             )
-            self._tell(step.ids)
+            for start in range(0, len(step.ids), MAX_RESPONSES):
+                self._tell(step.ids[start : start + MAX_RESPONSES])
             before = added(before, replace(step, ids=()))
             if not step.more or not step.responses:
                 break

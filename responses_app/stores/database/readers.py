@@ -12,7 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import StoreError
 from responses_app.stores.database.deadline import within
-from responses_app.stores.database.failures import store_error
+from responses_app.stores.database.failures import store_error, too_slow
 
 Found = TypeVar("Found")
 
@@ -46,7 +46,7 @@ class DatabaseReaders:
             async with asyncio.timeout(None if math.isinf(self._timeout) else self._timeout):
                 return await running
         except TimeoutError:
-            raise StoreError(f"The database did not answer within {self._timeout:g} s.") from None
+            raise too_slow(self._timeout) from None
 
     async def aclose(self) -> None:
         """Let running queries end, then end the threads and their connections. Safe to call twice."""

@@ -41,9 +41,10 @@ from responses_app.stores.database import lookups
 from responses_app.stores.database.chain_sql import load_chain
 from responses_app.stores.database.conversation_rows import can_be_known
 from responses_app.stores.database.orphans import beat, has_orphans, lost, reclaim
+from responses_app.stores.database.purging import MAX_PLANNED, PurgePlans
 from responses_app.stores.database.readers import DatabaseReaders
 from responses_app.stores.database.removal import remove_ended, remove_one
-from responses_app.stores.database.retention import added, plan_purge
+from responses_app.stores.database.retention import Plan, added, plan_purge
 from responses_app.stores.database.writer import CoalescingWriter
 from responses_app.stores.database.writes import Acceptance, Act, Begun, GivenBack, Job, LogAppends, Step, Write, commit
 
@@ -78,6 +79,7 @@ class DatabaseResponseStore(BaseResponseStore):
             self._commit, using=using, max_pending=max_pending, timeout=timeout
         )
         self._readers = DatabaseReaders(using, timeout=timeout)
+        self._plans = PurgePlans()
         self._usable = False
 
     async def start(self) -> None:
@@ -184,7 +186,10 @@ class DatabaseResponseStore(BaseResponseStore):
         return await self._readers.run(lambda db: lost(db, claims))
 
     async def purge(self) -> Purged:
-        plan = await self._readers.run(lambda db: plan_purge(db, self._limits, now=self._now()))
+        if self._plans.wants_look:
+            with self._plans.looking() as found:
+                found(await self._readers.run(self._plan_purge))
+        plan = self._plans.next()
         purged = Purged(more=plan.more)
         for batch in plan.batches():
             purged = added(purged, await self._do(lambda db, _, batch=batch: remove_ended(db, batch)))
@@ -202,6 +207,9 @@ class DatabaseResponseStore(BaseResponseStore):
             return f"The database lacks {len(unapplied)} migrations: run `python manage.py migrate`."
         self._usable = True
         return None
+
+    def _plan_purge(self, connection: BaseDatabaseWrapper) -> Plan:
+        return plan_purge(connection, self._limits, now=self._now(), max_responses=MAX_PLANNED)
 
     def _known_since(self) -> float:
         """Return the time, in Unix seconds, from which on responses are known."""

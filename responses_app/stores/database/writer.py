@@ -37,11 +37,11 @@ from itertools import islice
 from threading import Lock
 from typing import Generic, TypeVar
 
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import connections, transaction
 
 from responses_app.stores.base import StoreError
 from responses_app.stores.database.deadline import within
-from responses_app.stores.database.failures import in_one_line, store_error
+from responses_app.stores.database.failures import PASSING, in_one_line, store_error, too_slow
 
 logger = logging.getLogger("respsite.stores")
 
@@ -49,9 +49,6 @@ Record = TypeVar("Record")
 
 MAX_BATCH = 500  # records a transaction; bounds how long others wait for a SQLite file, and the rows built at once
 RETRY_PAUSES = (0.05, 0.25, 1.0)  # seconds before another attempt: 4 attempts, at most 1.3 s of pauses a transaction
-
-# The database is locked, restarts, or dropped the connection: the same transaction may succeed on a new connection.
-PASSING = (OperationalError, InterfaceError)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +115,7 @@ class CoalescingWriter(Generic[Record]):
                 await pending.future
         except TimeoutError:
             self._withdraw(pending)
-            raise StoreError(f"The database did not answer within {self._timeout:g} s.") from None
+            raise too_slow(self._timeout) from None
 
     def close(self) -> None:
         """Commit what is queued, then end the thread and its connection. Safe to call twice, from any thread.

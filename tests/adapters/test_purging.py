@@ -1,0 +1,51 @@
+"""How much a worker's purges look for, and how often."""
+
+from responses_app.stores.database.purging import PAUSES, PurgePlans
+from responses_app.stores.database.retention import MAX_RESPONSES, Plan
+
+
+class Clock:
+    seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def looked(plans: PurgePlans, clock: Clock, found: Plan, *, seconds: float) -> None:
+    with plans.looking() as tell:
+        clock.seconds += seconds
+        tell(found)
+
+
+def test_one_look_is_for_many_purges() -> None:
+    clock = Clock()
+    plans = PurgePlans(clock)
+    ids = [f"resp_{number}" for number in range(2 * MAX_RESPONSES + 1)]
+    assert plans.wants_look
+    looked(plans, clock, Plan(ids, 5, more=False), seconds=0.01)
+    steps = []
+    while not plans.wants_look:
+        steps.append(plans.next())
+    assert [len(step.response_ids) for step in steps] == [MAX_RESPONSES, MAX_RESPONSES, 1]
+    assert [each for step in steps for each in step.response_ids] == ids
+    assert [step.more for step in steps] == [True, True, False]
+
+
+def test_where_there_is_more_it_looks_again_at_once() -> None:
+    clock = Clock()
+    plans = PurgePlans(clock)
+    looked(plans, clock, Plan(["resp_1"], 5, more=True), seconds=0.01)
+    assert plans.next().more
+    assert plans.wants_look
+
+
+def test_after_a_slow_look_there_is_a_pause() -> None:
+    clock = Clock()
+    plans = PurgePlans(clock)
+    looked(plans, clock, Plan(["resp_1"], 5, more=True), seconds=2.0)
+    assert not plans.next().more, "nothing to do for now"
+    assert plans.next() == Plan((), 0, more=False)
+    clock.seconds += 2.0 * PAUSES - 1
+    assert not plans.wants_look
+    clock.seconds += 1.1
+    assert plans.wants_look

@@ -1,0 +1,158 @@
+"""What `deploy/` and the pages of `docs/` say is so: each file by the program that reads it, or by its schema."""
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from responses_app.conf import from_environ, secret_files, table
+from tests import pip
+from tests.cluster.processes import CONF, NGINX, site
+from tests.server import ROOT
+
+DEPLOY, DOCS = ROOT / "deploy", ROOT / "docs"
+MANIFESTS = DEPLOY / "kubernetes" / "respsite.yaml"
+COMPOSE = DEPLOY / "compose.yaml"
+SECONDS = 60.0
+SETTINGS = {*(row.name for row in table()), *secret_files()}
+THEIRS = {"RESPSITE_LISTEN", "RESPSITE_NAMES", "RESPSITE_TLS", "RESPSITE_UPSTREAM"}  # of the template for nginx
+THEIRS |= {"CLUSTER_STREAMS", "SOAK_MINUTES", "NAME_FILE", "DATABASE_URL"}
+GRACE = 30 + 15  # SHUTDOWN_GRACE_SECONDS, and what is killed then
+
+
+def run(*command: str | Path) -> "subprocess.CompletedProcess[str]":
+    """Run a program that checks a file."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+
+
+def manifests() -> dict[str, dict[str, Any]]:
+    """Return Kubernetes' objects by their kinds."""
+    return {each["kind"]: each for each in yaml.safe_load_all(MANIFESTS.read_text())}
+
+
+def test_the_manifests_fit_the_schemas_of_kubernetes() -> None:
+    python = pip.installed(Path(__file__).parent / "requirements.txt")
+    done = run(python, "-m", "kubernetes_validate", "--strict", MANIFESTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count(" passed ") == len(manifests())
+
+
+def test_the_manifests_fit_each_other() -> None:
+    objects = manifests()
+    pod = objects["Deployment"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy"):
+        selector = objects[kind]["spec"].get("selector") or objects[kind]["spec"]["podSelector"]
+        assert selector.get("matchLabels", selector).items() <= pod["metadata"]["labels"].items()
+    settings = objects["ConfigMap"]["data"]
+    assert set(settings) <= SETTINGS
+    read_here = {name: value for name, value in settings.items() if not name.endswith("_FILE")}
+    settings_read, warnings = from_environ({**read_here, "HOST": "0.0.0.0"})
+    assert (settings_read.behind_proxy, settings_read.auth, warnings) == ("tls", "on", [])
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    for name, path in settings.items():
+        assert not name.endswith("_FILE") or str(Path(path).parent) in mounted
+    assert pod["spec"]["terminationGracePeriodSeconds"] > GRACE + container["lifecycle"]["preStop"]["sleep"]["seconds"]
+
+
+def test_the_compose_file_fits_itself() -> None:
+    compose = yaml.safe_load(COMPOSE.read_text())
+    for name, service in compose["services"].items():
+        assert set(service.get("depends_on", ())) <= set(compose["services"]), name
+        assert set(service.get("secrets", ())) <= set(compose["secrets"]), name
+        for volume in service.get("volumes", ()):
+            source = volume.partition(":")[0]
+            assert source in compose["volumes"] or (DEPLOY / source).is_dir(), name
+        assert service.get("image", "built").rpartition(":")[2] != "latest"
+    respsite = compose["services"]["respsite"]
+    assert set(respsite["environment"]) <= SETTINGS
+    assert int(respsite["stop_grace_period"].removesuffix("s")) > GRACE
+    assert (DEPLOY / respsite["build"]["context"] / respsite["build"]["dockerfile"]).exists()
+    assert {name for name in compose["services"]["nginx"]["environment"] if name.startswith("RESPSITE")} < THEIRS
+
+
+def test_the_image_has_what_it_copies() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    copied = [word for line in lines if line.startswith("COPY ") for word in shlex.split(line)[1:-1]]
+    assert {"manage.py", "engine", "respsite", "responses_app", "constraints.txt"} <= set(copied)
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+
+
+def test_nginx_takes_the_file_with_tls(tmp_path: Path) -> None:
+    if NGINX is None:
+        pytest.skip("nginx is not installed: make services")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ("-subj", "/CN=models.example.com", "-keyout", key, "-out", certificate)
+    made = run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", *subject)
+    assert made.returncode == 0, made.stderr
+    tls = f"ssl_certificate {certificate}; ssl_certificate_key {key};"
+    filled_in = site(listen="127.0.0.1:8443 ssl", upstream="127.0.0.1:8000", names="models.example.com", tls=tls)
+    assert "${" not in filled_in.partition("map $http_upgrade")[2]
+    (tmp_path / "respsite.conf").write_text(filled_in)
+    (tmp_path / "nginx.conf").write_text(CONF.format(folder=tmp_path, user=""))
+    done = run(NGINX, "-t", "-p", tmp_path, "-e", "stderr", "-c", tmp_path / "nginx.conf")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["respsite.service", "vllm.service"])
+def test_systemd_takes_the_units(name: str) -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(DEPLOY / "systemd" / name)
+    assert int(unit["Service"]["TimeoutStopSec"]) > (GRACE if name == "respsite.service" else 0)
+    if (analyze := shutil.which("systemd-analyze")) is None:
+        pytest.skip("systemd is not installed")
+    done = run(analyze, "verify", DEPLOY / "systemd" / name)
+    told = [line for line in done.stderr.splitlines() if name in line]  # it looks at the machine's own units, too
+    assert [line for line in told if "is not executable: No such file" not in line] == []
+
+
+def test_the_settings_of_the_unit_are_settings() -> None:
+    lines = (DEPLOY / "systemd" / "respsite.env").read_text().splitlines()
+    environ = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    _, warnings = from_environ(environ)
+    assert set(environ) <= SETTINGS
+    assert warnings == []
+
+
+PAGES = ["deployment.md", "threat-model.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_that_a_page_names_exists(page: str) -> None:
+    text = (DOCS / page).read_text()
+    paths = re.findall(r"`((?:deploy|docs|engine|respsite|responses_app|tests)/[\w./-]*)`", text)
+    assert len(paths) > 5
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_setting_and_target_that_a_page_names_exists(page: str) -> None:
+    text = (DOCS / page).read_text()
+    named = set(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", text))
+    assert named <= SETTINGS | THEIRS
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE)) <= targets
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
+    text = (DOCS / page).read_text()
+    anchors = {
+        re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.M)
+    }
+    assert set(re.findall(r"\]\(#([^)]*)\)", text)) <= anchors
+
+
+def test_metrics_that_are_named_exist() -> None:
+    dashboard = json.dumps(json.loads((DEPLOY / "grafana" / "respsite.json").read_text()))
+    named = set(re.findall(r"respsite_\w+", (DOCS / "deployment.md").read_text()))
+    assert named
+    assert [name for name in named if name not in dashboard] == []

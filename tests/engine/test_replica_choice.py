@@ -1,0 +1,163 @@
+"""Which replica a chain goes to: properties over any loads, and a simulation with caches that can be measured."""
+
+import random
+from math import ceil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.backends import replica_choice
+from engine.backends.replica_choice import BOUND, KEPT, SLACK, ReplicaChoice
+
+LOADS = st.dictionaries(st.sampled_from([f"http://gpu-{n}:8001" for n in range(9)]), st.integers(0, 50), min_size=1)
+CHAINS = st.text(min_size=1, max_size=9)
+
+
+def at(choice: ReplicaChoice, chain: str, replica: str, *, cached: int | None = 100) -> None:
+    """Let a chain have two prompts of 100 tokens on a replica, the second one with so many of them from the cache."""
+    choice.place(chain, replica)
+    choice.measure(chain, replica, 100, 0)
+    choice.measure(chain, replica, 100, cached)
+
+
+@settings(max_examples=40)
+@given(LOADS, st.text(max_size=9))
+def test_every_replica_is_named_once_and_the_rest_by_their_loads(loads: dict[str, int], chain: str) -> None:
+    first, *rest = ReplicaChoice().order(chain, loads)
+    assert sorted([first, *rest]) == sorted(loads)
+    assert [loads[each] for each in rest] == sorted(loads[each] for each in rest)
+
+
+@settings(max_examples=40)
+@given(LOADS)
+def test_without_a_chain_the_least_loaded_is_first(loads: dict[str, int]) -> None:
+    assert loads[ReplicaChoice().order("", loads)[0]] == min(loads.values())
+
+
+@settings(max_examples=40)
+@given(LOADS, CHAINS)
+def test_a_new_chain_overloads_nobody(loads: dict[str, int], chain: str) -> None:
+    first = ReplicaChoice().order(chain, loads)[0]
+    assert loads[first] + 1 <= ceil(BOUND * (sum(loads.values()) + 1) / len(loads))
+
+
+@settings(max_examples=40)
+@given(LOADS, CHAINS)
+def test_two_workers_that_see_the_same_agree(loads: dict[str, int], chain: str) -> None:
+    turned = dict(reversed(loads.items()))
+    assert ReplicaChoice().order(chain, loads) == ReplicaChoice().order(chain, turned)
+
+
+@settings(max_examples=40)
+@given(LOADS, CHAINS, st.data())
+def test_a_known_chain_stays_unless_its_home_has_much_more_to_do(
+    loads: dict[str, int], chain: str, data: st.DataObject
+) -> None:
+    home = data.draw(st.sampled_from(sorted(loads)))
+    choice = ReplicaChoice()
+    at(choice, chain, home)
+    first = choice.order(chain, loads)[0]
+    mean = (sum(loads.values()) + 1) / len(loads)
+    much_more = loads[home] + 1 > ceil(KEPT * mean) and loads[home] + 1 > min(loads.values()) + SLACK
+    assert (first == home) or much_more
+    if much_more:
+        assert loads[first] < loads[home]
+
+
+@settings(max_examples=40)
+@given(LOADS, CHAINS, st.data())
+def test_a_chain_that_found_nothing_in_the_cache_goes_where_least_is_done(
+    loads: dict[str, int], chain: str, data: st.DataObject
+) -> None:
+    home = data.draw(st.sampled_from(sorted(loads)))
+    choice = ReplicaChoice()
+    at(choice, chain, home, cached=49)
+    first = choice.order(chain, loads)[0]
+    assert loads[first] == min(loads.values())
+    assert first == home or loads[home] > loads[first]
+    at(choice, chain, home, cached=50)
+    assert choice.order(chain, dict.fromkeys(loads, 0))[0] == home
+
+
+def test_the_first_turn_on_a_replica_is_not_expected_in_its_cache() -> None:
+    choice = ReplicaChoice()
+    choice.place("x", "b")
+    choice.measure("x", "b", 100, 0)
+    assert choice.order("x", {"a": 0, "b": 5})[0] == "b"
+
+
+@settings(max_examples=40)
+@given(CHAINS)
+def test_who_goes_takes_along_only_what_it_had(chain: str) -> None:
+    loads = {f"http://gpu-{number}": 0 for number in range(5)}
+    first = ReplicaChoice().order(chain, loads)[0]
+    for gone in loads:
+        now = ReplicaChoice().order(chain, {each: 0 for each in loads if each != gone})[0]
+        assert (now == first) == (gone != first)
+
+
+def test_a_replica_that_does_not_tell_keeps_its_chains() -> None:
+    choice = ReplicaChoice()
+    at(choice, "x", "b", cached=None)
+    assert choice.order("x", {"a": 0, "b": 5})[0] == "b"
+
+
+def test_what_another_replica_measures_is_not_the_homes() -> None:
+    choice = ReplicaChoice()
+    at(choice, "x", "b")
+    choice.measure("x", "a", 100, 0)
+    assert choice.order("x", {"a": 0, "b": 5})[0] == "b"
+
+
+def test_a_chain_of_no_name_is_not_remembered() -> None:
+    choice = ReplicaChoice()
+    at(choice, "", "a")
+    assert len(choice) == 0
+
+
+def test_the_memory_is_bounded_and_keeps_what_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_choice, "MAX_CHAINS", 3)
+    choice = ReplicaChoice()
+    for chain in ("x", "a", "b", "x", "c", "d"):
+        at(choice, chain, "home")
+    assert len(choice) == 3
+    assert choice.order("x", {"home": 5, "other": 0})[0] == "home"
+
+
+@pytest.mark.parametrize(("workers", "hits"), [(1, 0.97), (3, 0.8)])
+def test_chains_find_their_beginnings_and_loads_are_even(workers: int, hits: float) -> None:
+    """Four replicas with a cache for 150 chains each, 300 chains of six turns, which come in any order.
+
+    Of several workers, one in ten turns comes to another one than the chain's: that one has to guess.
+    """
+    chance = random.Random(11)
+    choices = [ReplicaChoice() for _ in range(workers)]
+    caches: dict[str, dict[str, int]] = {f"http://gpu-{number}": {} for number in range(4)}
+    loads = [dict.fromkeys(caches, 0) for _ in range(workers)]
+    running: list[tuple[int, str]] = []
+    turns = [chain for chain in range(300) for _ in range(6)]
+    chance.shuffle(turns)
+    lengths: dict[str, int] = {}
+    found = peak = 0
+    for turn in turns:
+        if len(running) >= 100:
+            worker, replica = running.pop(chance.randrange(len(running)))
+            loads[worker][replica] -= 1
+        chain, worker = f"chain-{turn}", turn % workers if chance.random() < 0.9 else chance.randrange(workers)
+        replica = choices[worker].order(chain, loads[worker])[0]
+        before = lengths.get(chain, 0)
+        lengths[chain] = before + 100
+        cached = caches[replica].pop(chain, 0)
+        caches[replica][chain] = lengths[chain]
+        if len(caches[replica]) > 150:
+            del caches[replica][next(iter(caches[replica]))]
+        choices[worker].place(chain, replica)
+        choices[worker].measure(chain, replica, lengths[chain], cached)
+        found += before > 0 and cached >= before / 2
+        running.append((worker, replica))
+        loads[worker][replica] += 1
+        whole = [sum(load[each] for load in loads) for each in caches]
+        peak = max(peak, max(whole))
+    assert found / (len(turns) - 300) > hits, "by chance it would be a quarter"
+    assert peak < 45, "of 100 that run on four"

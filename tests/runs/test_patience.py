@@ -1,0 +1,92 @@
+"""An end that cannot be kept, since the store is away, is tried again before the response has failed."""
+
+import asyncio
+
+import pytest
+
+from responses_app.runs import persistence
+from responses_app.stores.base import StoreError
+from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
+from tests.runs.upkeep import statuses
+from tests.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again soon."""
+    monkeypatch.setattr(persistence, "AGAIN_SECONDS", 0.01)
+
+
+def away() -> StoreError:
+    """Return the failure of a store that may come back."""
+    failure = StoreError("away")
+    failure.passing = True
+    return failure
+
+
+async def ending(site: Site, *, background: bool) -> Reading:
+    """Return a response whose end cannot be kept now."""
+    gate = asyncio.Event()
+    site.engine = FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]])
+    site.__post_init__()
+    reading = await site.begin(input="hi", background=background)
+    await site.engine.waits.wait()
+    site.store.failure = away()
+    gate.set()
+    await site.store.saving.wait()
+    return reading
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_it_is_kept_as_it_was_when_the_store_is_back(background: bool) -> None:
+    site = Site(patience_seconds=30)
+    reading = await ending(site, background=background)
+    await asyncio.sleep(0.1)
+    assert statuses(site.store) == ["in_progress"]
+    site.store.failure = None
+    assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+    assert statuses(site.store) == ["completed"]
+    assert len(site.store.saved) == 1
+    assert not site.service.unsaved
+
+
+async def test_a_reader_does_not_wait_for_ever() -> None:
+    site = Site(patience_seconds=0.1)
+    reading = await ending(site, background=False)
+    assert (await reading.to_the_end())[-1]["type"] == "response.failed"
+    assert len(site.service.unsaved) == 1
+
+
+async def test_in_the_background_it_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(patience_seconds=0.05)
+    reading = await ending(site, background=True)
+    await asyncio.sleep(0.2)
+    assert not site.service.unsaved
+    site.store.failure = None
+    assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+
+
+async def test_a_fault_that_stays_is_not_waited_for() -> None:
+    site = Site(patience_seconds=30)
+    reading = await ending(site, background=False)
+    site.store.failure = StoreError("a value that no column takes")
+    assert (await reading.to_the_end())[-1]["type"] == "response.failed"
+
+
+async def test_a_server_that_stops_leaves_one_in_the_background_to_the_others() -> None:
+    """It is still the store's to give: nothing says that it has failed."""
+    site = Site(patience_seconds=30)
+    await ending(site, background=True)
+    async with asyncio.timeout(5):
+        await site.registry.aclose()
+    assert not site.service.unsaved
+    assert statuses(site.store) == ["in_progress"]
+
+
+async def test_a_server_that_stops_waits_for_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site(patience_seconds=30)
+    await ending(site, background=False)
+    async with asyncio.timeout(5):
+        await site.registry.aclose()
+    assert len(site.service.unsaved) == 1
+    await eventually(lambda: "could not be stored" in caplog.text)
