@@ -130,10 +130,7 @@ class Settings:
         "", text, "folder where workers behind one address share their metrics", default_text="unset: each has its own"
     )
 
-    traces: bool = _setting(
-        False, flag, "trace requests, responses, turns and tool calls with OpenTelemetry (see Traces)",
-        default_text="off",
-    )  # fmt: skip
+    traces: bool = _setting(False, flag, "trace responses with OpenTelemetry (see Traces)", default_text="off")
 
     engine: str = _setting(
         "demo", engine_kind,
@@ -391,10 +388,8 @@ def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
             f"HOST={settings.host} can be reached from the network, so ALLOWED_HOSTS must say which host names clients "
             "use, for example ALLOWED_HOSTS=models.example.com."
         )
-    if settings.websocket_warning_seconds > settings.websocket_lifetime_seconds and given.get(
-        "websocket_warning_seconds"
-    ):
+    warns_late = settings.websocket_warning_seconds > settings.websocket_lifetime_seconds
+    if warns_late and given.get("websocket_warning_seconds"):
         raise ConfigurationError("WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS.")
-    problem = problem_of(settings.served, given)
-    if problem is not None:
+    if problem := problem_of(settings.served, given):
         raise ConfigurationError(problem)
