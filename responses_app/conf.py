@@ -112,7 +112,7 @@ class Settings:
     )  # fmt: skip
     behind_proxy: str = _setting(
         "no", choice("no", "http", "tls"),
-        "a proxy is in front: its `X-Forwarded-For` and `-Proto` are believed; all need keys; `tls`: browsers use TLS",
+        "a proxy is in front: its `X-Forwarded-For` and `-Proto` count, and all need keys; `tls`: browsers use HTTPS",
     )  # fmt: skip
     admin_login_failures: int = _setting(
         10, whole(1), "failed logins to the admin as one user, or from one address, until they are locked"

@@ -111,7 +111,7 @@ def _ways_in(server: ClosedServer, http: HttpDriver, socket: SocketDriver) -> li
 
     def knocks(parts: tuple[str, str, bool]) -> None:
         scheme, secret, long = parts
-        said = f"{scheme}{secret.replace('KEY', server.key)}"
+        said = f"{scheme}{secret.replace('KEY', server.key)}".strip()
         http.send("POST", "/responses", "x" * 300_000 if long else {}, headers={"authorization": said})
 
     def asks(parts: tuple[tuple[str, str], str, dict[str, str]]) -> None:

@@ -1,6 +1,6 @@
 """What a worker's purges remove next: looked for once for many, since to look costs more the more is stored.
 
-Limits of entries or bytes need a count, of one index: some seconds over 100 million responses. So one look finds up to
+Limits of entries or bytes need a count, of one index: half a minute over 100 million responses. So one look finds up to
 `MAX_PLANNED` responses, which the next purges remove, and after a slow one there is none for `PAUSES` times as long.
 """
 
