@@ -7,14 +7,14 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
 from engine.errors import EngineConfigurationError
-from responses_app.engines import make_engine
+from responses_app.engines import check_engines
 
 
 @register()
 def check_engine(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
     """Tell wrong engine options before the engine is started."""
     try:
-        make_engine(settings.RESPSITE).check()
+        check_engines(settings.RESPSITE)
     except EngineConfigurationError as error:
         return [Error(str(error), id="respsite.E001")]
     return []

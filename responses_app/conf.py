@@ -5,12 +5,13 @@ code gets what it needs handed in. A wrong value raises `ConfigurationError` wit
 the value and what it takes. Imports no Django, so that a broken setting is told before anything else happens.
 """
 
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from responses_app.model_settings import Entries, ModelSettings, complete, engine_kind, model_format, models, problem_of
+from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.tiers import TIERS, QueueBounds
 from responses_app.setting_types import (
@@ -23,11 +24,13 @@ from responses_app.setting_types import (
     origins,
     pages,
     queued,
+    resolves,
     seconds,
     secret,
     secrets,
     text,
     tiers,
+    url_of,
     urls,
     whole,
 )
@@ -76,7 +79,8 @@ class Settings:
         secret=True,
     )  # fmt: skip
     database_url: str = _setting(
-        "", text, "`sqlite:///…` or `postgres://user:password@host/name`",
+        "", url_of("sqlite:///path or postgres://user:password@host/name", "sqlite:", "postgres:", "postgresql:"),
+        "`sqlite:///…` or `postgres://user:password@host/name`",
         default_text="sqlite:///DATA_DIR/respsite.sqlite3", secret=True,
     )  # fmt: skip
     database_timeout_seconds: float = _setting(
@@ -87,8 +91,9 @@ class Settings:
         default_text="30",
     )  # fmt: skip
     redis_url: str = _setting(
-        "", text, "`redis://host:6379/0`: shares limits between workers", default_text="unset: in memory", secret=True
-    )
+        "", url_of("redis://host:6379/0 (or rediss://, unix://)", "redis://", "rediss://", "unix://"),
+        "`redis://host:6379/0`: shares limits between workers", default_text="unset: in memory", secret=True,
+    )  # fmt: skip
     allowed_hosts: tuple[str, ...] = _setting(
         LOOPBACK, names, "host names clients may use; required when HOST is not loopback",
         default_text="localhost,127.0.0.1,[::1]",
@@ -107,8 +112,7 @@ class Settings:
     )  # fmt: skip
     behind_proxy: str = _setting(
         "no", choice("no", "http", "tls"),
-        "a proxy is in front: its `X-Forwarded-For` and `-Proto` are believed, and all need keys; "
-        "`tls`: browsers use HTTPS",
+        "a proxy is in front: its `X-Forwarded-For` and `-Proto` are believed; all need keys; `tls`: browsers use TLS",
     )  # fmt: skip
     admin_login_failures: int = _setting(
         10, whole(1), "failed logins to the admin as one user, or from one address, until they are locked"
@@ -126,8 +130,10 @@ class Settings:
         "", text, "folder where workers behind one address share their metrics", default_text="unset: each has its own"
     )
 
+    traces: bool = _setting(False, flag, "trace responses with OpenTelemetry (see Traces)", default_text="off")
+
     engine: str = _setting(
-        "demo", choice("demo", "vllm", "vllm-server", "scripted"),
+        "demo", engine_kind,
         "`demo` (no model), `vllm` (in this process), `vllm-server` (at ENGINE_URL) or `scripted` (tests)",
     )  # fmt: skip
     engine_url: tuple[str, ...] = _setting(
@@ -144,12 +150,16 @@ class Settings:
         "", text, "what the engine loads: a hub name, a folder, or the name at ENGINE_URL",
         default_text="the engine's name",
     )  # fmt: skip
-    model_format: str = _setting("harmony", choice("harmony"), "how the model at ENGINE_URL is talked to")
+    model_format: str = _setting("harmony", model_format, "how the model at ENGINE_URL is talked to")
     model_name: str = _setting("", text, "what clients call it", default_text="MODEL")
     engine_options: dict[str, Any] = _setting(
         {}, json_object, 'the engine\'s own options, as JSON: `{"tokens_per_second": 50}`', default_text="{}"
     )
     engine_script: str = _setting("", text, "file with the completions of ENGINE=scripted", default_text="unset")
+    models: Entries = _setting(
+        (), models, "several models at once, each with its engine, as JSON (see Several models)",
+        default_text="unset: one, as the settings above say", secret=True,
+    )  # fmt: skip
 
     max_websocket_connections: int = _setting(100, whole(1), "open WebSockets, over all workers that share a Redis")
     websocket_lifetime_seconds: float = _setting(3600.0, seconds(1), "a connection's life", default_text="3600")
@@ -287,9 +297,26 @@ class Settings:
         return (*self.allowed_origins, *self.csrf_trusted_origins)
 
     @property
-    def served_name(self) -> str:
-        """What clients call the model."""
-        return self.model_name or self.model or self.engine
+    def served(self) -> tuple[ModelSettings, ...]:
+        """The models that are served; the first is meant where a request names none."""
+        common = ModelSettings(
+            name=self.model_name or self.model or self.engine,
+            engine=self.engine,
+            model=self.model or self.engine,
+            format=self.model_format,
+            url=self.engine_url,
+            api_key=self.engine_api_key,
+            options=self.engine_options,
+            script=self.engine_script,
+            max_running=self.engine_max_running,
+            max_queued=self.engine_max_queued,
+        )
+        return complete(self.models, common)
+
+    @property
+    def in_process(self) -> ModelSettings | None:
+        """The model that vLLM loads here, or in an engine core beside; None for none."""
+        return next((model for model in self.served if model.engine == "vllm"), None)
 
     @property
     def database(self) -> str:
@@ -338,7 +365,7 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
             except ValueError as wanted:
                 given = name if is_secret else f"{name}={raw!r}"
                 raise ConfigurationError(f"{given} is not valid: it takes {wanted}.") from None
-    if "host" in values and not _resolves(values["host"]):
+    if "host" in values and not resolves(values["host"]):
         warnings.append(f"HOST={values['host']!r} is not an address of this machine and is ignored; using 127.0.0.1.")
         del values["host"]
     settings = Settings(**values)
@@ -354,35 +381,15 @@ def _secret(name: str, environ: Mapping[str, str]) -> str:
 
 
 def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
+    if settings.traces and not can_be_exported():
+        raise ConfigurationError("TRACES=on needs OpenTelemetry: install the extra 'otel' (pip install '.[otel]').")
     if not settings.serves_loopback and "allowed_hosts" not in given:
         raise ConfigurationError(
             f"HOST={settings.host} can be reached from the network, so ALLOWED_HOSTS must say which host names clients "
             "use, for example ALLOWED_HOSTS=models.example.com."
         )
-    if settings.websocket_warning_seconds > settings.websocket_lifetime_seconds and given.get(
-        "websocket_warning_seconds"
-    ):
+    warns_late = settings.websocket_warning_seconds > settings.websocket_lifetime_seconds
+    if warns_late and given.get("websocket_warning_seconds"):
         raise ConfigurationError("WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS.")
-    if settings.engine == "scripted" and not settings.engine_script:
-        raise ConfigurationError("ENGINE=scripted needs ENGINE_SCRIPT, the file with its completions.")
-    if settings.engine == "vllm" and not settings.model:
-        raise ConfigurationError("ENGINE=vllm needs MODEL, a model's name on the hub or its folder.")
-    if settings.engine == "vllm-server" and not (settings.engine_url and settings.model):
-        raise ConfigurationError(
-            "ENGINE=vllm-server needs ENGINE_URL, like http://127.0.0.1:8001, and MODEL, the name the model has there."
-        )
-    if settings.database_url and not settings.database_url.startswith(("sqlite:", "postgres:", "postgresql:")):
-        raise ConfigurationError(
-            "DATABASE_URL is not valid: it takes sqlite:///path or postgres://user:password@host/name."
-        )
-    if settings.redis_url and not settings.redis_url.startswith(("redis://", "rediss://", "unix://")):
-        raise ConfigurationError("REDIS_URL is not valid: it takes redis://host:6379/0 (or rediss://, unix://).")
-
-
-def _resolves(host: str) -> bool:
-    """Some shells export HOST as the machine's name, which need not be an address."""
-    try:
-        socket.getaddrinfo(host, None)
-    except OSError:
-        return False
-    return True
+    if problem := problem_of(settings.served, given):
+        raise ConfigurationError(problem)

@@ -180,7 +180,8 @@ class Connection:
 
     async def _start(self, create: Create) -> None:
         caller = self._site.door.latest(self._terms.caller)
-        origin = Origin.of(caller, "websocket", request_id=self.id, awaits_tools=self._terms.awaits_tools)
+        waits, span = self._terms.awaits_tools, self._terms.span
+        origin = Origin.of(caller, "websocket", request_id=self.id, awaits_tools=waits, span=span)
         try:
             fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
             request = await self._site.reader.run(create.size, partial(self._site.parse_create, fields))

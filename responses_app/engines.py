@@ -1,16 +1,17 @@
-"""One engine per process under the name clients know, from its settings to its last breath."""
+"""The engines of a process, one for each model, from their settings to their last breath."""
 
 import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineConfigurationError, EngineError
 from engine.types import EngineInfo
 from responses_app.conf import Settings
+from responses_app.model_settings import ModelSettings
 
 logger = logging.getLogger("respsite.engine")
 
@@ -24,23 +25,23 @@ COLLECT_AFTER = (20_000, 20, 20)  # new objects (some MB), and collections of th
 RETRY_SECONDS = (1, 2, 5, 10, 30)  # between attempts to start; the last one repeats
 
 
-def make_engine(settings: Settings) -> BaseEngine:
-    """Build the engine that the settings name; nothing is loaded yet."""
-    module, _, name = BACKENDS[settings.engine].rpartition(".")
-    options = dict(settings.engine_options)
-    if settings.engine == "scripted":
-        options["script"] = settings.engine_script
-    if settings.engine == "vllm-server":
-        options |= {"urls": settings.engine_url, "api_key": settings.engine_api_key}
-    more = {"core": settings.engine_core} if settings.engine == "vllm" else {}
+def make_engine(model: ModelSettings, *, core: str = "") -> BaseEngine:
+    """Build the engine of a model; nothing is loaded yet. `core` is the socket of an engine core that is shared."""
+    module, _, name = BACKENDS[model.engine].rpartition(".")
+    options = dict(model.options)
+    if model.engine == "scripted":
+        options["script"] = model.script
+    if model.engine == "vllm-server":
+        options |= {"urls": model.url, "api_key": model.api_key}
+    more = {"core": core} if model.engine == "vllm" else {}
     make = getattr(import_module(module), name)
-    engine: BaseEngine = make(model=settings.model or settings.engine, options=options, **more)
+    engine: BaseEngine = make(model=model.model, options=options, **more)
     return engine
 
 
-def check_engine(settings: Settings) -> None:
-    """Raise `EngineConfigurationError` if the engine that the settings name cannot work; nothing is loaded."""
-    make_engine(settings).check()
+def check_engines(settings: Settings) -> None:
+    """Raise `EngineConfigurationError` if an engine that the settings name cannot work; nothing is loaded."""
+    Engines(settings).check()
 
 
 def stop_serving() -> None:
@@ -63,7 +64,7 @@ def collect_less_garbage() -> None:
 class EngineStarter:
     """Starts an engine beside everything else, again and again where that can help; `fatal` is called where not.
 
-    `ready` is called once it has started.
+    `ready` is called once it has started. `model` is for the log, where there are several.
     """
 
     def __init__(
@@ -72,13 +73,16 @@ class EngineStarter:
         *,
         fatal: Callable[[], None] = stop_serving,
         ready: Callable[[], None] = lambda: None,
+        model: str | None = None,
     ) -> None:
         self.engine = engine
+        self._called = f"the engine of {model!r}" if model else "the engine"
+        self._then = "" if model else ", so the server stops"
         self._fatal = fatal
         self._ready = ready
         self.info: EngineInfo | None = None
         self.problem = "the engine is starting"
-        self.started = asyncio.Event()
+        self.tried = asyncio.Event()  # once: it has started, or has not
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -89,6 +93,16 @@ class EngineStarter:
         """Wait until the engine has started, or never will."""
         if self._task:
             await asyncio.wait([self._task])
+
+    async def trouble(self) -> str | None:
+        """Return why it can take no request now; None where it can."""
+        if self.info is None:
+            return self.problem
+        try:
+            await self.engine.health()
+        except EngineError:
+            return "the engine is away"
+        return None
 
     async def aclose(self) -> None:
         """Stop the engine, started or not."""
@@ -104,24 +118,104 @@ class EngineStarter:
                 self.info = await self.engine.start()
             except EngineConfigurationError as error:
                 self.problem = str(error)
-                logger.error("the engine cannot start, so the server stops: %s", error)
+                logger.error("%s cannot start%s: %s", self._called, self._then, error)
+                self.tried.set()
                 self._fatal()
                 return
             except EngineError as error:
                 self.problem = "the engine is away"
                 wait = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
-                logger.warning("the engine did not start: %s; trying again in %d s", error, wait)
+                logger.warning("%s did not start: %s; trying again in %d s", self._called, error, wait)
                 attempt += 1
+                self.tried.set()
                 await asyncio.sleep(wait)
             else:
-                _announce(self.info)
+                self._announce(self.info)
                 self._ready()
-                self.started.set()
+                self.tried.set()
                 return
 
+    def _announce(self, info: EngineInfo) -> None:
+        """Say how it is reached, where there is anything to say: the start lines came before that was known."""
+        if info.detail:
+            about = f"{info.backend}, {info.model}, {info.max_model_len} tokens of context, {info.detail}"
+            logger.info("%s is ready: %s", self._called, about)
 
-def _announce(info: EngineInfo) -> None:
-    """Say how an engine is reached, where there is anything to say: the start lines came before it was known."""
-    if info.detail:
-        about = f"{info.backend}, {info.model}, {info.max_model_len} tokens of context, {info.detail}"
-        logger.info("the engine is ready: %s", about)
+
+class Engines:
+    """The engines of a process, by the names of their models. One that is away leaves the others alone."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        fatal: Callable[[], None] = stop_serving,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._fatal = fatal
+        self._ready = ready
+        several = len(settings.served) > 1
+        self._starters: Mapping[str, EngineStarter] = {
+            model.name: EngineStarter(
+                make_engine(model, core=settings.engine_core),
+                fatal=self._refused,
+                ready=self._started,
+                model=model.name if several else None,
+            )
+            for model in settings.served
+        }
+        self._refusals = 0
+        self._any = asyncio.Event()
+
+    def __getitem__(self, model: str) -> EngineStarter:
+        return self._starters[model]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._starters)
+
+    @property
+    def any_started(self) -> bool:
+        """Whether a model can be served, or could before its engine went away."""
+        return self._any.is_set()
+
+    def check(self) -> None:
+        """Raise `EngineConfigurationError` for one that cannot work; nothing is loaded."""
+        for name, starter in self._starters.items():
+            try:
+                starter.engine.check()
+            except EngineConfigurationError as error:
+                if len(self._starters) == 1:
+                    raise
+                raise EngineConfigurationError(f"MODELS, {name!r}: {error}") from error
+
+    def start(self) -> None:
+        """Begin to start them all, beside each other."""
+        for starter in self._starters.values():
+            starter.start()
+
+    async def begun(self) -> None:
+        """Wait until one has started, and each of the others has, or has failed to for the first time."""
+        for starter in self._starters.values():
+            await starter.tried.wait()
+        await self._any.wait()
+
+    async def troubles(self) -> Mapping[str, str]:
+        """Return the models that take no request now, and why."""
+        names, found = list(self._starters), [each.trouble() for each in self._starters.values()]
+        return {name: trouble for name, trouble in zip(names, await asyncio.gather(*found), strict=True) if trouble}
+
+    async def aclose(self) -> None:
+        """Stop them all."""
+        await asyncio.gather(*(starter.aclose() for starter in self._starters.values()))
+
+    def _started(self) -> None:
+        self._ready()
+        self._any.set()
+
+    def _refused(self) -> None:
+        """Go on with the other models, where there are any."""
+        self._refusals += 1
+        if self._refusals == len(self._starters):
+            if self._refusals > 1:
+                logger.error("no engine can start, so the server stops")
+            self._fatal()

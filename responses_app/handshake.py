@@ -6,6 +6,8 @@ from typing import Any
 
 from responses_app.limits.rates import Ticket
 from responses_app.middleware import answer_headers
+from responses_app.observing.traces import HEADER as TRACEPARENT
+from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.origins import Source, host_allowed
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
 from responses_app.protocol.connection_errors import too_many_connections
@@ -37,6 +39,7 @@ class Terms:
     caller: Caller = NOBODY_ASKED
     dialect: Dialect = OPENAI
     awaits_tools: bool = False
+    span: Span = NO_SPAN  # of who opened it
 
 
 NO_EXTRAS, USUAL_TERMS = Extras(), Terms()
@@ -79,7 +82,8 @@ def terms_of(site: Site, scope: Any, caller: Caller) -> Terms:
     """Return what a handshake asks for. Raises `ApiError` (400) for what is not known."""
     dialect = site.dialect(_header(scope, DIALECT_HEADER))
     awaits_tools = site.awaits_tools(_header(scope, TOOL_MODE_HEADER), dialect)
-    return Terms(caller=caller, dialect=dialect, awaits_tools=awaits_tools)
+    span = site.traces.under(_header(scope, TRACEPARENT))
+    return Terms(caller=caller, dialect=dialect, awaits_tools=awaits_tools, span=span)
 
 
 def _header(scope: Any, name: str) -> str | None:

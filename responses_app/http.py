@@ -1,13 +1,14 @@
 """HTTP's way of saying things: JSON bodies, OpenAI's errors, server-sent events."""
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import orjson
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.request import UnreadablePostError
 
+from responses_app.observing.traces import NO_SPAN, SPAN, Span
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.body_errors import JSON_TYPE, unsupported_media_type
 from responses_app.protocol.dialects import OPENAI, Dialect
@@ -150,6 +151,13 @@ def project_of(request: HttpRequest) -> str:
 def request_id_of(request: HttpRequest) -> str:
     """Return the id the middleware gave this request."""
     return str(getattr(request, "request_id", ""))
+
+
+def span_of(request: HttpRequest) -> Span:
+    """Return the span of this request."""
+    scope: Mapping[str, object] = getattr(request, "scope", {})
+    span = scope.get(SPAN)
+    return span if isinstance(span, Span) else NO_SPAN
 
 
 class MethodNotAllowed(ApiError):

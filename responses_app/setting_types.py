@@ -5,6 +5,7 @@ Raises `ValueError` for what is not one, with what the variable takes: the end o
 
 import json
 import re
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,17 @@ def choice(*allowed: str) -> Callable[[str], str]:
         if value.strip().lower() not in allowed:
             raise ValueError(f"one of {', '.join(allowed)}")
         return value.strip().lower()
+
+    return parse
+
+
+def url_of(wanted: str, *schemes: str) -> Callable[[str], str]:
+    """A URL that begins with one of these schemes."""
+
+    def parse(value: str) -> str:
+        if not value.strip().startswith(schemes):
+            raise ValueError(wanted)
+        return value.strip()
 
     return parse
 
@@ -171,3 +183,12 @@ def secret(name: str, environ: Mapping[str, str]) -> str:
     if not content.strip():
         raise ValueError(f"{name}_FILE={file} is empty.")
     return content
+
+
+def resolves(host: str) -> bool:
+    """Whether an address is one: some shells export HOST as the machine's name, which need not be."""
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return False
+    return True

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from engine.errors import EngineError
-from responses_app.engines import EngineStarter
+from responses_app.engines import Engines
 from responses_app.limits.base import BaseConnectionLimit
 from responses_app.observing.metrics import TRANSPORTS, Metrics
 from responses_app.observing.sharing import SharedFolder
@@ -132,14 +131,14 @@ class Gauges:
         *,
         service: ResponseService,
         connections: BaseConnectionLimit,
-        engine: EngineStarter,
+        engines: Engines,
         hears_store: Callable[[], bool],
         has_redis: bool,
     ) -> None:
         self._metrics = metrics
         self._service = service
         self._connections = connections
-        self._engine = engine
+        self._engines = engines
         self._hears_store = hears_store
         self._has_redis = has_redis
         self._cpu = 0.0  # counted so far
@@ -155,10 +154,12 @@ class Gauges:
         for transport in TRANSPORTS:
             metrics.in_flight.set(transports.count(transport), transport)
         metrics.background_waiting.set(registry.queue.waiting)
-        for name, model in self._service.models.items():
+        for model in self._service.models:
             waiting = model.turns.waiting
             for tier in PRIORITIES:
-                metrics.engine_waiting.set(waiting[tier], name, tier)
+                metrics.engine_waiting.set(waiting[tier], model.name, tier)
+            for state, count in model.engine.replicas().items():
+                metrics.replicas.set(count, model.name, state)
         metrics.streams_kept.set(len(registry.resumable))
         metrics.streams_kept_bytes.set(registry.resumable.kept_bytes)
         metrics.unsaved.set(len(self._service.unsaved))
@@ -168,24 +169,16 @@ class Gauges:
         metrics = self._metrics
         metrics.workers.set(1)
         metrics.reaching.set(self._hears_store(), "database")
-        metrics.reaching.set(await self._reaches_engine(), "engine")
-        for state, count in self._engine.engine.replicas().items():
-            metrics.replicas.set(count, state)
+        troubles = await self._engines.troubles()
+        metrics.reaching.set(not troubles, "engine")
+        for name in self._engines:
+            metrics.reaching_model.set(name not in troubles, name)
         if self._has_redis:
             metrics.reaching.set(not self._connections.degraded and not self._service.rates.degraded, "redis")
         metrics.memory.set(_memory_bytes())
         cpu = time.process_time()
         metrics.cpu_seconds.count(by=cpu - self._cpu)
         self._cpu = cpu
-
-    async def _reaches_engine(self) -> bool:
-        if self._engine.info is None:
-            return False
-        try:
-            await self._engine.engine.health()
-        except EngineError:
-            return False
-        return True
 
 
 def _read(numbers: bytes) -> Mapping[str, Any]:

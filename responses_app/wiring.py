@@ -19,12 +19,14 @@ from engine.formats.harmony.format import HarmonyFormat
 from responses_app.auth.door import Door
 from responses_app.auth.keyring import KeyRing
 from responses_app.conf import Settings
-from responses_app.engines import EngineStarter, collect_less_garbage, make_engine
+from responses_app.engines import Engines, EngineStarter, collect_less_garbage
 from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.memory import MemoryConnectionLimit
 from responses_app.limits.memory_rates import MemoryRates
 from responses_app.limits.rates import BaseRates
-from responses_app.observing.metrics import Metrics
+from responses_app.model_settings import ModelSettings
+from responses_app.observing.metrics import Metrics, ModelMeter
+from responses_app.observing.traces import Traces
 from responses_app.protocol import ids
 from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.dialects import Dialect, requested_dialect
@@ -49,7 +51,7 @@ from responses_app.runs.outputs import GivenOutputs
 from responses_app.runs.rebuilding import Machines
 from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.resumable import ResumableLimits
-from responses_app.runs.served import ServedModel
+from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.runs.upkeep import Upkeep
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, Stores, WorkerState
@@ -68,7 +70,7 @@ class Site:
     """Everything one process serves with."""
 
     settings: Settings
-    engine: EngineStarter
+    engines: Engines
     store: BaseResponseStore
     conversations: BaseConversationStore
     connection_limit: BaseConnectionLimit
@@ -86,6 +88,7 @@ class Site:
     door: Door
     watch: Watch
     draining: Draining
+    traces: Traces
     new_id: Callable[[str], str]
 
     @property
@@ -120,12 +123,13 @@ class Site:
 
     async def start(self) -> None:
         """Start what must run before anything is served; the engine goes on loading beside."""
+        self.traces.start()
         await self.store.start()
         await self.conversations.start()
         await self.connection_limit.start()
         await self.rates.start()
         await self.door.start()
-        self.engine.start()
+        self.engines.start()
         self.relay.start(
             {
                 CANCEL: self.responses.cancel_here,
@@ -153,9 +157,10 @@ class Site:
             self.store.aclose(),
             self.conversations.aclose(),
             self.door.aclose(),
-            self.engine.aclose(),
+            self.engines.aclose(),
         )
         await self.watch.aclose()
+        await self.traces.aclose()
 
 
 def build_site(settings: Settings) -> Site:
@@ -163,25 +168,17 @@ def build_site(settings: Settings) -> Site:
     new_id = IdFactory(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
     worker = new_id(ids.WORKER)
     started_at = time.time()
-    engine = EngineStarter(make_engine(settings), ready=collect_less_garbage)
+    engines = Engines(settings, ready=collect_less_garbage)
     connection_limit = _connection_limit(settings)
     rates = _rates()
     stores, door = _stores(settings), _door(settings)
     registry = RunRegistry(_run_limits(settings))
     sealer = Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom)
-    name, model_format = settings.served_name, FORMATS[settings.model_format]()
+    traces = Traces(enabled=settings.traces)
     metrics = Metrics(enabled=settings.metrics != "off")
-    meter = metrics.model(name)
-    model = ServedModel(
-        name,
-        engine.engine,
-        lambda: engine.info,
-        created=int(started_at),
-        format=model_format,
-        meter=meter,
-        turns=FairTurns(
-            max_running=settings.engine_max_running, bounds=settings.engine_max_queued, waited=meter.waited
-        ),
+    models = ServedModels(
+        _served(model, engines[model.name], metrics.model(model.name), created=int(started_at))
+        for model in settings.served
     )
     id_key = blake2b(django_settings.SECRET_KEY.encode(), person=b"respsite ids").digest()
     relay = Relay()
@@ -192,7 +189,7 @@ def build_site(settings: Settings) -> Site:
         gone=lambda response_id: forgetting.here([response_id]),
         tell=relay.tell_followers,
     )
-    machines = Machines({name: model}, id_key, sealer)
+    machines = Machines(models, id_key, sealer)
     service = ResponseService(
         machines=machines,
         stores=stores,
@@ -216,6 +213,7 @@ def build_site(settings: Settings) -> Site:
         live=live,
         rates=rates,
         metrics=metrics,
+        traces=traces,
         keys=door.keys.store,
     )
     followers = Followers(
@@ -235,20 +233,20 @@ def build_site(settings: Settings) -> Site:
             connections=connection_limit.open_connections,
             in_flight=len(registry),
         ),
-        ready=lambda: engine.info is not None,
+        ready=lambda: engines.any_started,
         lease_seconds=settings.worker_lease_seconds,
     )
     gauges = Gauges(
         metrics,
         service=service,
         connections=connection_limit,
-        engine=engine,
+        engines=engines,
         hears_store=lambda: upkeep.hears_store,
         has_redis=bool(settings.redis_url),
     )
     return Site(
         settings=settings,
-        engine=engine,
+        engines=engines,
         store=stores.responses,
         conversations=stores.conversations,
         connection_limit=connection_limit,
@@ -277,6 +275,7 @@ def build_site(settings: Settings) -> Site:
         door=door,
         watch=Watch(metrics, gauges.look, folder=Path(settings.metrics_dir) if settings.metrics_dir else None),
         draining=Draining(),
+        traces=traces,
         reader=JsonReader(
             max_body_bytes=settings.max_body_bytes,
             max_values=settings.max_json_values,
@@ -290,6 +289,19 @@ def build_site(settings: Settings) -> Site:
 def get_site() -> Site:
     """Return the process's one site."""
     return build_site(django_settings.RESPSITE)
+
+
+def _served(model: ModelSettings, starter: EngineStarter, meter: ModelMeter, *, created: int) -> ServedModel:
+    return ServedModel(
+        model.name,
+        starter.engine,
+        lambda: starter.info,
+        created=created,
+        format=FORMATS[model.format](),
+        meter=meter,
+        turns=FairTurns(max_running=model.max_running, bounds=model.max_queued, waited=meter.waited),
+        aliases=model.aliases,
+    )
 
 
 def _stores(settings: Settings) -> Stores:

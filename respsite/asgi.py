@@ -20,12 +20,13 @@ from responses_app.routing import websocket_urlpatterns
 from responses_app.servers.backpressure import Backpressure
 from responses_app.servers.daphne import hook_daphne
 from responses_app.servers.lifecycle import Lifecycle
+from responses_app.servers.tracing import traced
 from responses_app.servers.uvicorn import UvicornHook
 from responses_app.wiring import get_site
 
 site = get_site()
 try:
-    site.engine.engine.check()
+    site.engines.check()
 except EngineConfigurationError as error:
     raise SystemExit(f"respsite: {error}") from None
 lifecycle = Lifecycle(site.start, site.aclose, hurry=site.registry.hurry)
@@ -43,7 +44,7 @@ exposure = Exposure(
     Bodies(
         ProtocolTypeRouter(
             {
-                "http": django_application,
+                "http": traced(django_application, site.traces),
                 "websocket": URLRouter(websocket_urlpatterns),
                 "lifespan": UvicornHook(lifecycle, rules),
             }

@@ -16,7 +16,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["DATA_DIR"] = tempfile.mkdtemp(prefix="respsite-tests-")
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
 
-from tests.redis_server import private_redis_server, shared_redis_server  # noqa: F401 - fixtures
+from tests.redis_server import private_redis_server, redis_of_the_module, shared_redis_server  # noqa: F401 - fixtures
 from tests.server import KINDS, Server
 
 collect_ignore = [] if find_spec("vllm") else ["vllm"]  # those run in the venv of `make test-vllm`

@@ -128,6 +128,12 @@ def shared_redis_server() -> Iterator[RedisServer]:
     yield from _run_redis_server()
 
 
+@pytest.fixture(name="redis", scope="module")
+def redis_of_the_module() -> Iterator[RedisServer]:
+    """Run a server for the tests of one file, which may do with it what they like."""
+    yield from _run_redis_server()
+
+
 @pytest.fixture(name="own_redis_server")
 def private_redis_server() -> Iterator[RedisServer]:
     """Run a server that the test may stop, kill, pause or flush."""

@@ -20,7 +20,7 @@ TRANSPORTS = [
     *"urls routing management admin".split(),
 ]
 WIRING = (
-    "wiring watching reading conf setting_types engines checks apps".split()
+    "wiring watching reading conf setting_types model_settings engines checks apps".split()
 )  # apps: how Django says that an app may begin
 ADAPTERS = "models stores limits tools relay migrations auth observing".split()
 FLOORS = {
@@ -182,7 +182,7 @@ def _is_implementation(module: str) -> bool:
 def test_runs_know_only_the_contracts_of_adapters() -> None:
     adapters = tuple(f"responses_app.{name}" for name in ADAPTERS)
     allowed = {f"responses_app.{name}" for name in ("stores.base", "stores.api_keys", "limits.rates", "tools.base")}
-    allowed |= {"responses_app.observing.metrics", "responses_app.observing.context"}
+    allowed |= {f"responses_app.observing.{name}" for name in ("metrics", "context", "traces")}
     known = {found.imported for found in ours() if found.importer.startswith("responses_app.runs")}
     assert {name for name in known if name.startswith(adapters)} <= allowed
 
@@ -245,6 +245,11 @@ def test_one_file_knows_prometheus() -> None:
     assert {each.importer for each in known} == {"responses_app.observing.exposition"}
 
 
+def test_one_file_knows_opentelemetry() -> None:
+    known = [each for each in imports() if each.imported.partition(".")[0] == "opentelemetry"]
+    assert {each.importer for each in known} == {"responses_app.observing.traces"}
+
+
 def test_only_the_embedded_vllm_imports_vllm_and_only_when_it_starts() -> None:
     heavy = {each.importer for each in imports() if each.imported.partition(".")[0] in HEAVY}
     names = ("local", "config", "inputs", "core", "own_core", "shared_core", "core_host")
@@ -277,7 +282,10 @@ def test_engine_protocol_and_runs_load_no_django() -> None:
 def test_the_application_loads_neither_torch_nor_the_sdk(tmp_path: Path) -> None:
     loaded = loaded_by("respsite.asgi", "responses_app.management.commands.serve", DATA_DIR=str(tmp_path))
     assert "django" in loaded
-    assert loaded & (HEAVY | {"openai", "pytest", "hypothesis", "redis", "psycopg", "prometheus_client"}) == set()
+    assert (
+        loaded & (HEAVY | {"openai", "pytest", "hypothesis", "redis", "psycopg", "prometheus_client", "opentelemetry"})
+        == set()
+    )
 
 
 def test_the_environment_is_read_in_one_place() -> None:

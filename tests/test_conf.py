@@ -39,6 +39,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "LOG_FORMAT": ("json", "json"),
     "METRICS": ("Public", "public"),
     "METRICS_DIR": ("metrics", "metrics"),
+    "TRACES": ("on", True),
     "ENGINE": ("Demo", "demo"),
     "ENGINE_URL": (
         "http://a:8001/v1/, https://b,dns+http://c:8001,file:///srv/v1",
@@ -51,6 +52,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "MODEL_NAME": ("n", "n"),
     "ENGINE_OPTIONS": ('{"tokens_per_second": 5}', {"tokens_per_second": 5}),
     "ENGINE_SCRIPT": ("script.json", "script.json"),
+    "MODELS": ('{"a": {"engine": "Demo", "aliases": ["b"]}}', (("a", {"engine": "demo", "aliases": ("b",)}),)),
     "MAX_WEBSOCKET_CONNECTIONS": ("1", 1),
     "WEBSOCKET_LIFETIME_SECONDS": ("7200", 7200.0),
     "WEBSOCKET_WARNING_SECONDS": ("0", 0.0),
@@ -116,8 +118,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "LOG_LEVEL": (["loud"], "one of debug, info, warning, error"),
     "LOG_FORMAT": (["xml"], "one of line, json"),
     "METRICS": (["on", "yes"], "one of auto, public, off"),
+    "TRACES": (["sometimes"], "on or off"),
     "ENGINE": (["nonsense"], "one of "),
     "ENGINE_OPTIONS": (["{", "[]", "1"], "a JSON object"),
+    "MODELS": (["{", "[]", "{}", '{"a": {}, "a": {}}'], "a JSON object of at most 32 models by their names, like"),
     "MAX_WEBSOCKET_CONNECTIONS": (["0", "-5", "many"], "a whole number of at least 1"),
     "WEBSOCKET_LIFETIME_SECONDS": (["0", "nan", "inf", "1h"], "a number of seconds of at least 1"),
     "WEBSOCKET_WARNING_SECONDS": (["-1"], "a number of seconds of at least 0"),
@@ -213,10 +217,10 @@ def test_every_setting_is_tested_here() -> None:
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_value_is_read(name: str) -> None:
+def test_a_right_value_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("responses_app.conf.can_be_exported", lambda: True)  # what it needs is told below
     raw, value = RIGHT[name]
-    environ = {"ENGINE_SCRIPT": "x", name: raw}
-    assert getattr(read(**environ), name.lower()) == value
+    assert getattr(read(**{name: raw}), name.lower()) == value
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -263,9 +267,11 @@ def test_a_host_that_does_not_resolve_is_ignored_with_a_warning() -> None:
 
 
 def test_the_model_is_called_what_is_known_of_it() -> None:
-    assert read().served_name == "demo"
-    assert read(MODEL="a/b").served_name == "a/b"
-    assert read(MODEL="a/b", MODEL_NAME="c").served_name == "c"
+    names = [
+        [model.name for model in read(**environ).served]
+        for environ in ({}, {"MODEL": "a/b"}, {"MODEL": "a/b", "MODEL_NAME": "c"})
+    ]
+    assert names == [["demo"], ["a/b"], ["c"]]
 
 
 def test_every_model_format_that_can_be_named_can_be_made() -> None:
@@ -364,3 +370,9 @@ def test_trouble_with_the_secret_is_told_in_one_line(trouble: str, tmp_path: Pat
     (line,) = ended.stderr.splitlines()
     assert line.startswith("respsite: ")
     assert str(data_dir) in line
+
+
+def test_traces_need_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("responses_app.observing.traces.find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match=r"TRACES=on needs OpenTelemetry"):
+        from_environ({"TRACES": "on"})

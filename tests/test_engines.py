@@ -1,15 +1,19 @@
 """`EngineStarter`: what can pass is tried again, what cannot stops the server."""
 
+import asyncio
+import json
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 
 import pytest
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineConfigurationError, EngineUnavailable
 from engine.types import EngineInfo, GenerationRequest, TokenChunk
-from responses_app import engines
-from responses_app.engines import EngineStarter
+from responses_app import engines as module
+from responses_app.conf import from_environ
+from responses_app.engines import Engines, EngineStarter
 from tests.server import Server
 from tests.waiting import eventually
 
@@ -35,7 +39,7 @@ class StubbornEngine(BaseEngine):
 
 
 async def test_an_engine_that_is_away_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "RETRY_SECONDS", (0,))
+    monkeypatch.setattr(module, "RETRY_SECONDS", (0,))
     ready: list[bool] = []
     engine = StubbornEngine(EngineUnavailable("away"), EngineUnavailable("away"))
     starter = EngineStarter(engine, ready=lambda: ready.append(True))
@@ -54,6 +58,42 @@ async def test_an_engine_that_cannot_work_stops_the_server() -> None:
     assert stopped == [True]
     assert starter.problem == "no model"
     await starter.aclose()
+
+
+def several(folder: Path, *, fatal: Callable[[], None] = lambda: None, **entries: dict[str, object]) -> Engines:
+    """Return the engines of these models; `scripted` without a script cannot start."""
+    settings, _ = from_environ({"MODELS": json.dumps(entries), "DATA_DIR": str(folder)})
+    return Engines(settings, fatal=fatal)
+
+
+async def test_one_model_that_cannot_be_loaded_leaves_the_others_alone(tmp_path: Path) -> None:
+    stopped: list[bool] = []
+    wrong: dict[str, object] = {"engine": "scripted", "script": str(tmp_path / "missing.json")}
+    engines = several(tmp_path, fatal=lambda: stopped.append(True), good={"engine": "demo"}, wrong=wrong)
+    assert not engines.any_started
+    engines.start()
+    await asyncio.wait_for(engines.begun(), 60)
+    assert engines.any_started
+    troubles = await engines.troubles()
+    assert list(troubles) == ["wrong"]
+    assert "missing.json" in troubles["wrong"]
+    assert stopped == []
+    await engines.aclose()
+
+
+async def test_where_none_can_be_loaded_the_server_stops(tmp_path: Path) -> None:
+    stopped = asyncio.Event()
+    wrong: dict[str, object] = {"engine": "scripted", "script": str(tmp_path / "missing.json")}
+    engines = several(tmp_path, fatal=stopped.set, one=wrong, other=wrong)
+    engines.start()
+    await asyncio.wait_for(stopped.wait(), 60)  # the first in a process reads the vocabulary
+    assert list(await engines.troubles()) == ["one", "other"]
+    await engines.aclose()
+
+
+def test_options_that_cannot_work_are_told_with_the_models_name(tmp_path: Path) -> None:
+    with pytest.raises(EngineConfigurationError, match=r"^MODELS, 'b': The demo engine does not know 'speed'"):
+        several(tmp_path, a={"engine": "demo"}, b={"engine": "demo", "options": {"speed": 1}}).check()
 
 
 @pytest.mark.parametrize("kind", ["daphne", "uvicorn"])

@@ -1,7 +1,7 @@
 """HTTP to one vLLM server: small questions, and generations whose tokens are streamed back."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ KEEP_ALIVE_SECONDS = 2.0  # of an idle connection: vLLM closes them after 5 (VLL
 TAIL_SECONDS = 2.0  # for the usage and the end of an answer whose finish reason has come
 MAX_ANSWER = 1024 * 1024  # bytes of an answer that is not a stream
 MAX_RETRY_AFTER = 3600  # seconds
+NO_HEADERS: Mapping[str, str] = {}
 BROKEN = (aiohttp.ClientError, HttpProcessingError, OSError)  # of connections; TimeoutError is an OSError
 
 
@@ -131,8 +132,10 @@ class VllmClient:
         except BROKEN as error:
             raise self._out_of_reach(error) from error
 
-    async def stream(self, path: str, body: bytes, tokens: TokenStream) -> AsyncGenerator[TokenChunk, None]:
-        """Yield what the server samples for `body`, as `tokens` reads it.
+    async def stream(
+        self, path: str, body: bytes, tokens: TokenStream, *, headers: Mapping[str, str] = NO_HEADERS
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Yield what the server samples for `body`, as `tokens` reads it. It is sent `headers` beside the usual ones.
 
         Closing the connection is what aborts a generation in vLLM (`listen_for_disconnect` in
         vllm/entrypoints/serve/utils/api_utils.py, and Starlette's `StreamingResponse`), so closing this is enough.
@@ -143,7 +146,7 @@ class VllmClient:
         call = _Call()
         self._calls.add(call)
         try:
-            response = await self._post(path, body, call)
+            response = await self._post(path, body, headers, call)
             clock = _SilenceClock(self.timeouts.silence, partial(self._give_up, response.content))
             call.content = response.content
             try:
@@ -171,13 +174,13 @@ class VllmClient:
         for call in self._calls:
             call.end(error)
 
-    async def _post(self, path: str, body: bytes, call: _Call) -> aiohttp.ClientResponse:
+    async def _post(self, path: str, body: bytes, headers: Mapping[str, str], call: _Call) -> aiohttp.ClientResponse:
         try:
             async with asyncio.timeout(self.timeouts.silence) as call.waiting:
                 response = await self._session.post(
                     self.url + path,
                     data=BytesIO(body),  # aiohttp warns of bytes longer than 1 MiB: they are written in one go
-                    headers={"Content-Type": "application/json"},
+                    headers={"Content-Type": "application/json", **headers},
                     timeout=self._timeout,
                     allow_redirects=False,
                 )

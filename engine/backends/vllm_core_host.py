@@ -55,6 +55,7 @@ class CoreHost:
         self._requests: Any = None  # a ZMQ socket, on which the core gets what we ask
         self._answers: Any = None  # and one where it sends what is for nobody else
         self._aborts: set[asyncio.TimerHandle] = set()
+        self._leases: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Load the model. Blocks for a minute or more. Raises `EngineConfigurationError`, `EngineUnavailable`."""
@@ -82,7 +83,7 @@ class CoreHost:
         for process in self._processes:
             loop.add_reader(process.sentinel, ended.set)
         loop.add_reader(self._answers.FD, self._take_answers)
-        server = await asyncio.start_unix_server(self._lease, sock=self._listener, limit=MAX_LINE_BYTES)
+        server = await asyncio.start_unix_server(self._take_in, sock=self._listener, limit=MAX_LINE_BYTES)
         self._take_answers()
         try:
             await ended.wait()
@@ -94,6 +95,8 @@ class CoreHost:
             loop.remove_reader(self._answers.FD)
             for abort in self._aborts:
                 abort.cancel()
+            for lease in self._leases:
+                lease.cancel()
 
     def close(self) -> None:
         """Stop the core: gently for `STOP_SECONDS`, then with a kill."""
@@ -103,6 +106,8 @@ class CoreHost:
 
     def _take_what_is_left(self) -> None:
         """Be the front end of all places: a core that has something for one that is not there would wait for it."""
+        if not self._processes:
+            return
         import zmq
         from vllm.utils.network_utils import make_zmq_socket
 
@@ -143,6 +148,11 @@ class CoreHost:
             self._processes = manager.processes
             self._stack.callback(manager.shutdown, timeout=STOP_SECONDS)
         self._identity, self._greeting = self._requests.recv_multipart()
+
+    def _take_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lease = asyncio.get_running_loop().create_task(self._lease(reader, writer), name="lease a place")
+        self._leases.add(lease)
+        lease.add_done_callback(self._leases.discard)
 
     async def _lease(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Give a front end a place for as long as it is connected."""

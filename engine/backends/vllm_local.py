@@ -117,7 +117,13 @@ class VllmEngine(BaseEngine):
             room, top_logprobs = self._max_model_len - prompt_tokens, request.sampling.top_logprobs
             constrained = request.grammar is not None
             params = sampling_params(request.sampling, room=room, grammar=request.grammar)
-            outputs = llm.generate(rendered(llm, request), params, request.request_id, priority=request.priority)
+            outputs = llm.generate(
+                rendered(llm, request),
+                params,
+                request.request_id,
+                priority=request.priority,
+                trace_headers=request.trace_headers or None,
+            )
             async with aclosing(outputs):  # closing it aborts in the engine core
                 async for output in outputs:
                     yield chunk_of(output, top_logprobs, constrained=constrained)

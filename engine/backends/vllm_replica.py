@@ -29,7 +29,7 @@ from engine.formats.harmony.encoding import END
 from engine.formats.harmony.prompt import generation_start
 from engine.formats.harmony.shapes import Special, to_structural_tag
 from engine.grammar import TurnGrammar, TurnRules
-from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 
 logger = logging.getLogger("respsite.engine")
 
@@ -183,24 +183,14 @@ class Replica:
 
     # Generations.
 
-    async def stream(
+    def stream(
         self, request: GenerationRequest, service: Service, *, max_tokens: int
     ) -> AsyncGenerator[TokenChunk, None]:
-        """Yield what the server samples, over the wire of `service`; raises as `VllmClient.stream()` does.
-
-        And `ReplicaFailed` where the server aborts it: we abort by leaving, so it does so for its own reasons; mostly
-        it stops.
-        """
+        """Yield what the server samples, over the wire of `service`; raises as `VllmClient.stream()` does."""
         priority = request.priority if service.takes_priorities else 0
         body = service.wire.body(request, model=self._model, max_tokens=max_tokens, priority=priority)
         tokens = TokenStream(service.wire, max_tokens=max_tokens, top_logprobs=request.sampling.top_logprobs)
-        async with aclosing(self.client.stream(service.wire.path, body, tokens)) as chunks:
-            async for chunk in chunks:
-                if chunk.finish_reason is FinishReason.ABORT:
-                    if chunk.token_ids:
-                        yield TokenChunk(token_ids=chunk.token_ids, logprobs=chunk.logprobs)
-                    raise ReplicaFailed(f"{self} aborted a generation.")
-                yield chunk
+        return self.client.stream(service.wire.path, body, tokens, headers=request.trace_headers)
 
     def explain(
         self, error: Refusal | EngineUnavailable | GenerationFailed, request: GenerationRequest, *, begun: bool

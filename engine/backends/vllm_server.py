@@ -21,13 +21,14 @@ from engine.errors import (
     EngineError,
     EngineOverloaded,
     EngineUnavailable,
+    GenerationCut,
     GenerationFailed,
     PromptTooLong,
 )
 from engine.formats.harmony.encoding import load_encoding
 from engine.formats.harmony.prompt import generation_start
 from engine.grammar import TurnGrammar
-from engine.types import EngineInfo, GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
 
 CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 120.0
@@ -128,31 +129,54 @@ class VllmServerEngine(BaseEngine):
         problem: EngineError = EngineUnavailable("Every vLLM server went away.")
         failed = 0
         for replica in replicas:
-            service, begun = replica.service, False
+            service = replica.service
             if service is None or (request.grammar and not service.takes_grammars):  # it may be lost by now
                 continue
-            replica.running += 1
             try:
-                async with aclosing(replica.stream(request, service, max_tokens=max_tokens)) as chunks:
+                async with aclosing(self._sample(pool, replica, service, request, max_tokens)) as chunks:
                     async for chunk in chunks:
-                        self._require_open()
-                        if not begun:
-                            begun = True
-                            pool.choice.place(request.affinity, replica.client.url)
-                        if chunk.finish_reason is not None:
-                            _note_success(pool, replica, request, chunk)
                         yield chunk
                 return
-            except (Refusal, EngineUnavailable, GenerationFailed) as error:
+            except GenerationCut:
+                raise
+            except (EngineUnavailable, EngineOverloaded, ReplicaFailed) as error:
                 self._require_open()
-                problem = replica.explain(error, request, begun=begun)
-            finally:
-                replica.running -= 1
-            failed += not isinstance(problem, EngineOverloaded)
-            elsewhere = isinstance(problem, EngineUnavailable | EngineOverloaded | ReplicaFailed)
-            if begun or not elsewhere or failed >= MAX_FAILED:
+                problem = error
+                failed += not isinstance(error, EngineOverloaded)
+            if failed >= MAX_FAILED:
                 break
         raise problem
+
+    async def _sample(
+        self, pool: ReplicaPool, replica: Replica, service: Service, request: GenerationRequest, max_tokens: int
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Yield what one server samples; raises what its errors mean, as `Replica.explain` does.
+
+        We abort by leaving; a server that says it has aborted something stops (vllm/v1/engine/core.py: at SIGTERM it
+        aborts all that runs, unless it was given a `--shutdown-timeout`).
+        """
+        choice, prompt_tokens, begun = pool.choice, len(request.prompt_token_ids), False
+        replica.running += 1
+        try:
+            async with aclosing(replica.stream(request, service, max_tokens=max_tokens)) as chunks:
+                async for chunk in chunks:
+                    self._require_open()
+                    if not begun:
+                        begun = True
+                        choice.place(request.affinity, replica.client.url)
+                    if chunk.finish_reason is FinishReason.ABORT:
+                        if chunk.token_ids:
+                            yield TokenChunk(token_ids=chunk.token_ids, logprobs=chunk.logprobs)
+                        raise ReplicaFailed(f"{replica} aborted a generation.")
+                    if chunk.finish_reason is not None:
+                        replica.circuit.note_success()
+                        choice.measure(request.affinity, replica.client.url, prompt_tokens, chunk.cached_tokens)
+                    yield chunk
+        except (Refusal, EngineUnavailable, GenerationFailed) as error:
+            self._require_open()
+            raise replica.explain(error, request, begun=begun) from error
+        finally:
+            replica.running -= 1
 
     async def check_grammar(self, grammar: TurnGrammar) -> None:
         """Have a server compile a grammar, once: it keeps what it has compiled."""
@@ -229,11 +253,6 @@ def _servers(options: OptionReader, given: object) -> ServerList:
     if not sources or len(sources) < len(named):
         raise options.wrong("urls", "a list of URLs like http://127.0.0.1:8001")
     return ServerList(sources)
-
-
-def _note_success(pool: ReplicaPool, replica: Replica, request: GenerationRequest, last: TokenChunk) -> None:
-    replica.circuit.note_success()
-    pool.choice.measure(request.affinity, replica.client.url, len(request.prompt_token_ids), last.cached_tokens)
 
 
 def _max_tokens(request: GenerationRequest, replicas: list[Replica]) -> int:

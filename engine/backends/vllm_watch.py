@@ -30,6 +30,7 @@ class Watcher:
         self._replica = replica
         self._seconds = replica.client.timeouts.look
         self._loop = asyncio.get_running_loop()
+        self._asked = 0.0  # when the last look began
         self._missed = 0
         self._since = 0.0  # when the first of the missed looks began
 
@@ -48,7 +49,9 @@ class Watcher:
     async def _wait(self) -> None:
         """Wait until it is time to look."""
         circuit = self._replica.circuit
-        if circuit.is_closed and not self._missed:
+        if circuit.is_closed and self._missed:
+            await asyncio.sleep(max(0.0, self._asked + self._seconds - self._loop.time()))
+        elif circuit.is_closed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds):
                     await self._replica.doubted.wait()
@@ -57,13 +60,13 @@ class Watcher:
 
     async def _look(self) -> None:
         """Ask how it is, and draw the consequences. Raises `EngineError` where it cannot be used."""
-        replica, asked = self._replica, self._loop.time()
+        replica, self._asked = self._replica, self._loop.time()
         try:
             status, _ = await replica.client.get("/health", seconds=self._seconds)
         except OutOfReach:
             raise
         except EngineUnavailable:
-            self._miss(asked)
+            self._miss()
             return
         self._missed = 0
         if status >= 500:
@@ -73,13 +76,13 @@ class Watcher:
             replica.use(service)
             logger.info("%s is there, over %s", replica, service.wire.path)
 
-    def _miss(self, asked: float) -> None:
+    def _miss(self) -> None:
         """It did not answer in time."""
         replica, now = self._replica, self._loop.time()
-        if now - asked > (1 + MAX_LATE) * self._seconds:
+        if now - self._asked > (1 + MAX_LATE) * self._seconds:
             return
         if not self._missed or replica.client.heard_at > self._since:
-            self._missed, self._since = 0, asked
+            self._missed, self._since = 0, self._asked
         self._missed += 1
         if self._missed < MISSED_LOOKS:
             return

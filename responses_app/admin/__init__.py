@@ -1,9 +1,9 @@
 """Django's admin: stored responses as conversations, workers, and a dashboard. It reads, cancels and
-deletes, and makes and revokes API keys."""
+deletes, makes and revokes API keys, and changes the limits of projects."""
 
 from django.contrib import admin
 
-from responses_app.admin import api_keys, conversations, responses, workers  # noqa: F401 - each registers its pages
+from responses_app.admin import api_keys, conversations, projects, responses, workers  # noqa: F401 - each registers its pages
 
 admin.site.site_header = admin.site.site_title = "respsite"
 admin.site.index_title = "Administration"

@@ -159,6 +159,9 @@ class Metrics:
         self.memory = self._gauge("memory_bytes", "Memory that the workers hold.")
         self.workers = self._gauge("workers", "Workers that live.")
         self.reaching = self._gauge("workers_reaching", "Those of them that reach what they need.", "service")
+        self.reaching_model = self._gauge(
+            "workers_reaching_model", "Those of them that a model can be had of.", "model"
+        )
         self.connections = self._gauge("websocket_connections", "WebSockets that are open.")
         self.lanes = self._gauge("websocket_lanes", "Lanes with a response that runs.")
         self.waiting_creates = self._gauge("websocket_creates_waiting", "Creates that wait on their connection.")
@@ -168,7 +171,10 @@ class Metrics:
             "engine_waiting", "Turns of responses that wait for the engine.", "model", "tier"
         )
         self.replicas = self._gauge(
-            "engine_replicas", "Replicas of engines: serving, away, leaving; as each worker sees them.", "state"
+            "engine_replicas",
+            "Replicas of engines: serving, away, leaving; as each worker sees them.",
+            "model",
+            "state",
         )
         self.streams_kept = self._gauge("streams_kept", "Streams in memory, that can be picked up again.")
         self.streams_kept_bytes = self._gauge("streams_kept_bytes", "Memory of their events.")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 Labels = tuple[str, ...]
 
-MAX_SERIES = 200  # of one number; labels beyond it are counted as `other`
+MAX_SERIES = 1000  # of one number; labels beyond it are counted as `other`
 OTHER = "other"
 
 

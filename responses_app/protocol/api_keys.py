@@ -83,10 +83,6 @@ class Caller:
         if scope is not None and self.key is not None and self.key.scopes and scope not in self.key.scopes:
             raise missing_scope(scope)
 
-    def may_use(self, model: str) -> bool:
-        """Whether this model is for it."""
-        return not self.models or model in self.models
-
 
 NOBODY_ASKED = Caller()
 

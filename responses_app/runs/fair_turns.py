@@ -28,7 +28,7 @@ from responses_app.protocol.tiers import QueueBounds, lateness
 
 MAX_RETRY_AFTER = 60  # seconds
 WEIGHT = 0.1  # of the last turn in what a turn takes on average, once there were ten
-ANY_NUMBER = QueueBounds(0)
+NOBODY = QueueBounds(0)
 
 
 def _unheard(tier: str, seconds: float) -> None:
@@ -46,7 +46,7 @@ class FairTurns:
         self,
         *,
         max_running: int = 0,
-        bounds: QueueBounds = ANY_NUMBER,
+        bounds: QueueBounds = NOBODY,
         waited: Callable[[str, float], None] = _unheard,
         now: Callable[[], float] | None = None,
     ) -> None:
@@ -154,10 +154,10 @@ class FairTurns:
                 self._served.pop(project, None)
 
     def _full(self, place: "Place") -> ApiError:
-        waiting = self._admitted[place.project, place.tier]
+        bound = self._bounds.of(place.tier)
         return overloaded(
-            f"The engine is full, and {waiting} requests of this project wait for it already, of the service tier "
-            f"'{place.tier}' (ENGINE_MAX_QUEUED). Try again later.",
+            f"The engine is full, and no more requests of this project may wait for it than do already: {bound} of the "
+            f"service tier '{place.tier}' (ENGINE_MAX_QUEUED). Try again later.",
             retry_after=self._retry_after(place),
         )
 

@@ -18,6 +18,7 @@ from engine.formats.base import as_tokens
 from engine.grammar import TurnGrammar
 from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.observing.metrics import TurnMeter
+from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.commands import Command, Generate
 from responses_app.protocol.inputs import Input, Sampled, TurnBegan
 from responses_app.protocol.response import ResponseMachine
@@ -90,7 +91,9 @@ class Generating:
         if not wanted.has_begun:
             self._tell(TurnBegan(len(request.prompt_token_ids)))
         try:
-            return await self._sample(plan, generated(self._engine, plan, wanted, request), meter)
+            with _span(plan, wanted.turn, request) as span:
+                asked = request if span is NO_SPAN else replace(request, trace_headers=span.headers)
+                return await self._sample(plan, generated(self._engine, plan, wanted, asked), meter)
         except PromptTooLong:
             if not wanted.sampled:
                 raise
@@ -114,6 +117,12 @@ class Generating:
                     if command is not None:
                         return command
         return self._tell(Sampled((), FinishReason.STOP))  # an engine that just ends has said all it had to say
+
+
+def _span(plan: RunPlan, turn: int, request: GenerationRequest) -> Span:
+    """Begin the span of a turn, in which the engine works."""
+    attributes = {"respsite.turn": turn, "respsite.prompt_tokens": len(request.prompt_token_ids)}
+    return plan.origin.span.child("turn", attributes, calls=True)
 
 
 def request_for(plan: RunPlan, wanted: Generate, *, cuts: int = 0) -> GenerationRequest:

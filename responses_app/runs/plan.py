@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from engine.formats.base import ModelFormat, RenderedMessage
 from engine.grammar import TurnGrammar
 from engine.types import GenerationRequest, SamplingOptions
+from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.client_tools import ClientTools, read_tools
@@ -25,7 +26,8 @@ class Origin:
     """Where a request came from: for ownership and for the log.
 
     `models` are those that its key may use; none mean all. `limited` are those whose limits hold for it.
-    `awaits_tools`: the response does not end with calls of its client's tools, but waits for their outputs.
+    `awaits_tools`: the response does not end with calls of its client's tools, but waits for their outputs. `span` is
+    the request's, and then the response's: what is done for it is traced below it.
     """
 
     transport: str
@@ -35,9 +37,18 @@ class Origin:
     models: Sequence[str] = ()
     limited: Sequence[Limited] = ()
     awaits_tools: bool = False
+    span: Span = NO_SPAN
 
     @classmethod
-    def of(cls, caller: Caller, transport: str, *, request_id: str, awaits_tools: bool = False) -> "Origin":
+    def of(
+        cls,
+        caller: Caller,
+        transport: str,
+        *,
+        request_id: str,
+        awaits_tools: bool = False,
+        span: Span = NO_SPAN,
+    ) -> "Origin":
         """Return the origin of what this caller asks for."""
         return cls(
             transport=transport,
@@ -47,6 +58,7 @@ class Origin:
             models=caller.models,
             limited=caller.limited,
             awaits_tools=awaits_tools,
+            span=span,
         )
 
 

@@ -3,7 +3,7 @@
 It knows the models, the tools and the keys of this server, and hands `machines.machine_of` those of one response.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from responses_app.protocol.errors import JsonObject
@@ -13,7 +13,7 @@ from responses_app.protocol.sealed_items import PURPOSE
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.machines import machine_of, wanted_tools
 from responses_app.runs.replay import Replay, as_begun, failed, replay
-from responses_app.runs.served import ServedModel
+from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.stores.base import AcceptedResponse, StoredLog
 from responses_app.tools.base import BaseTool
 
@@ -25,7 +25,7 @@ class Machines:
     `id_key` makes the ids inside responses; all workers have the same, and the same secrets of the `sealer`.
     """
 
-    models: Mapping[str, ServedModel]
+    models: ServedModels
     id_key: bytes
     sealer: Sealer
     tools: Sequence[BaseTool] = ()
@@ -49,5 +49,4 @@ class Machines:
         return failed(stored, self.of(accepted.project, as_begun(accepted.response)), error)
 
     def _model_of(self, response: ResponseObject) -> ServedModel:
-        name = response["model"]
-        return self.models[name] if name in self.models else next(iter(self.models.values()))
+        return self.models.named(response["model"]) or self.models.first  # its own may be served no more

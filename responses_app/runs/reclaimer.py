@@ -43,8 +43,11 @@ class OrphanReclaimer:
             await self._heartbeat.beat()  # who is dead is told by a beat of our own: see `Pulse`
             await self._claim(worker)
             self._look_at = time.monotonic() + CLAIM_SECONDS
-        while self._claimed and await self._run(self._claimed[0]):
-            self._claimed.popleft()
+        for _ in range(len(self._claimed)):
+            if await self._run(self._claimed[0]):
+                self._claimed.popleft()
+            else:  # its model may be away, and the next one's not
+                self._claimed.rotate(-1)
 
     async def give_back(self) -> None:
         """Leave what was taken over and does not run yet to others. Raises `StoreError`."""

@@ -299,7 +299,8 @@ class ResponseRun:
             case Seal(summary=summary):
                 return await self._seal(summary)
             case CallTool():
-                return self._tell(await call_tool(self._tools[command.name], command.arguments, self.response_id))
+                tool, span = self._tools[command.name], self.plan.origin.span
+                return self._tell(await call_tool(tool, command.arguments, self.response_id, span=span))
             case Await():
                 now, seconds = self._persistence.now(), self.plan.tool_seconds
                 return self._tell(await wait_for_outputs(command, seconds, now=now, tell=self._tell))

@@ -1,6 +1,6 @@
-"""What is served: a model, its engine and its format."""
+"""What is served: models, each with its engine and its format."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.backends.base import BaseEngine
@@ -15,6 +15,7 @@ class ServedModel:
     """An engine under the name that clients know, and how its model is written to.
 
     `info` is None until it started; `meter` counts its responses. `turns` are those that the engine does at once.
+    `aliases` are other names for it.
     """
 
     name: str
@@ -24,3 +25,40 @@ class ServedModel:
     format: ModelFormat
     meter: ModelMeter
     turns: FairTurns = field(default_factory=FairTurns)
+    aliases: Sequence[str] = ()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All names of it; responses have the first, whichever was asked for."""
+        return (self.name, *self.aliases)
+
+
+class ServedModels:
+    """The models of this server, one at least, in order; the first is meant where nobody names one.
+
+    They all have one format, as a chain may go on with any of them: its tokens are the format's, not the model's.
+    """
+
+    def __init__(self, models: Iterable[ServedModel]) -> None:
+        self._models = tuple(models)
+        self._by_name = {name: model for model in self._models for name in model.names}
+        if len({type(model.format) for model in self._models}) != 1:
+            raise ValueError("the models of a server have one format")
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._models)
+
+    @property
+    def first(self) -> ServedModel:
+        """The default one."""
+        return self._models[0]
+
+    def named(self, name: str) -> ServedModel | None:
+        """Return the model with this name or alias."""
+        return self._by_name.get(name)
+
+    def allowed(self, names: Sequence[str]) -> Sequence[ServedModel]:
+        """Return those that somebody may use who may use these names, whichever of a model's; no names mean all."""
+        if not names:
+            return self._models
+        return [model for model in self._models if not set(names).isdisjoint(model.names)]

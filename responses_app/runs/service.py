@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -12,6 +12,7 @@ from engine.errors import EngineError, EngineUnavailable
 from engine.types import EngineInfo
 from responses_app.limits.rates import BaseRates
 from responses_app.observing.metrics import Metrics
+from responses_app.observing.traces import Traces
 from responses_app.protocol import compaction, ids
 from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.dialects import OPENAI, Dialect
@@ -49,7 +50,7 @@ from responses_app.runs.rebuilding import Machines
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.replay import as_begun
 from responses_app.runs.run import ResponseRun
-from responses_app.runs.served import ServedModel
+from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.base import AcceptedResponse, Claim, StoredResponse, StoreError, Stores
 
@@ -80,7 +81,7 @@ class ServiceLimits:
 @dataclass(slots=True)
 class ResponseService:
     """Prepares and starts runs. `machines` makes their machines, `live` keeps the logs of those that run,
-    `metrics` counts.
+    `metrics` counts, and `traces` traces what no request asks for here.
 
     `rates` are the limits of keys and projects, `keys` keeps whose they are: None where nobody has any.
 
@@ -98,6 +99,7 @@ class ResponseService:
     live: LiveLogs
     rates: BaseRates
     metrics: Metrics
+    traces: Traces = field(default_factory=lambda: Traces(enabled=False))
     keys: BaseKeyStore | None = None
     unsaved: deque[StoredResponse] = field(default_factory=deque, init=False)
     naming: Naming = field(init=False)
@@ -108,8 +110,8 @@ class ResponseService:
         self.admission = Admission(self.registry, self.rates)
 
     @property
-    def models(self) -> Mapping[str, ServedModel]:
-        """The models that are served, by the names that clients know."""
+    def models(self) -> ServedModels:
+        """The models that are served."""
         return self.machines.models
 
     async def create(
@@ -167,8 +169,11 @@ class ResponseService:
             key_id=accepted.key_id,
             limited=await self._limited(accepted.key_id),
             awaits_tools=waits,
+            span=self.traces.under(None),
         )
-        request = parse_create({**asked, "input": list(accepted.input_items)}, engine_fields=True)
+        # Its model is the one that it has begun with, whatever the name that was asked for means here.
+        known = {"model": accepted.response["model"], "input": list(accepted.input_items)}
+        request = parse_create({**asked, **known}, engine_fields=True)
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
         run = self._run(plan, model, accepted)
         if accepted.log:
@@ -303,13 +308,13 @@ class ResponseService:
 
     def _model(self, name: str | None, origin: Origin) -> ServedModel:
         """Return the model a request asks for; without one the first that its key may use."""
-        allowed = [each for each in self.models if not origin.models or each in origin.models]
-        wanted = name if name is not None else next(iter(allowed or self.models))
-        if wanted not in self.models:
-            raise model_not_found(wanted, allowed)
-        if wanted not in allowed:
-            raise model_not_allowed(wanted, origin.models)
-        return self.models[wanted]
+        allowed = self.models.allowed(origin.models)
+        model = next(iter(allowed), self.models.first) if name is None else self.models.named(name)
+        if model is None:
+            raise model_not_found(str(name), [each.name for each in allowed])
+        if model not in allowed:
+            raise model_not_allowed(name or model.name, origin.models)
+        return model
 
     async def _ready(self, model: ServedModel, origin: Origin) -> EngineInfo:
         try:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.commands import Await
 from responses_app.protocol.inputs import Input, TimedOut, ToolReturned, WaitBegan
 from responses_app.tools.base import BaseTool, ToolFailed
@@ -20,8 +21,16 @@ CUT_CALL = ToolReturned(
 )
 
 
-async def call_tool(tool: BaseTool, arguments: str, response_id: str) -> ToolReturned:
+async def call_tool(tool: BaseTool, arguments: str, response_id: str, *, span: Span = NO_SPAN) -> ToolReturned:
     """Call a tool for a response; a cancellation ends its work, and nothing else is raised."""
+    with span.child("tool call", {"gen_ai.tool.name": tool.name}) as own:
+        returned = await _call(tool, arguments, response_id)
+        if returned.failed:
+            own.fail("tool_failed")
+        return returned
+
+
+async def _call(tool: BaseTool, arguments: str, response_id: str) -> ToolReturned:
     try:
         async with asyncio.timeout(tool.timeout):
             return ToolReturned(await tool.call(arguments))

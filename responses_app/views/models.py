@@ -14,21 +14,23 @@ from responses_app.wiring import get_site
 
 
 async def index(request: HttpRequest) -> HttpResponse:
-    """List the models this server serves."""
+    """List the models this server serves, under each of their names."""
     _only_get(request)
-    models = [model for name, model in get_site().service.models.items() if caller_of(request).may_use(name)]
+    models = get_site().service.models.allowed(caller_of(request).models)
+    named = [(name, model) for model in models for name in model.names]
     if any(query_of(request).get("client_version", ())):
-        return json_response(catalogue((model.name, _length(model)) for model in models))
-    return json_response({"object": "list", "data": [_model(model) for model in models]})
+        return json_response(catalogue((name, _length(model)) for name, model in named))
+    return json_response({"object": "list", "data": [_model(name, model) for name, model in named]})
 
 
 async def detail(request: HttpRequest, model: str) -> HttpResponse:
     """Return one model."""
     _only_get(request)
-    models = {name: each for name, each in get_site().service.models.items() if caller_of(request).may_use(name)}
-    if model not in models:
-        raise model_not_found(model, list(models))
-    return json_response(_model(models[model]))
+    models = get_site().service.models
+    allowed, found = models.allowed(caller_of(request).models), models.named(model)
+    if found is None or found not in allowed:
+        raise model_not_found(model, [each.name for each in allowed])
+    return json_response(_model(model, found))
 
 
 def _only_get(request: HttpRequest) -> None:
@@ -36,8 +38,10 @@ def _only_get(request: HttpRequest) -> None:
         raise MethodNotAllowed(str(request.method), ["GET"])
 
 
-def _model(model: ServedModel) -> JsonObject:
-    described: JsonObject = {"id": model.name, "object": "model", "created": model.created, "owned_by": "respsite"}
+def _model(name: str, model: ServedModel) -> JsonObject:
+    described: JsonObject = {"id": name, "object": "model", "created": model.created, "owned_by": "respsite"}
+    if name != model.name:
+        described["root"] = model.name  # as vLLM says what a name stands for
     length = _length(model)
     if length is not None:
         described["max_model_len"] = length

@@ -16,6 +16,7 @@ from responses_app.http import (
     read_json,
     read_to_end,
     request_id_of,
+    span_of,
 )
 from responses_app.protocol.compact_requests import compacted_response, parse_compact
 from responses_app.protocol.dialects import HEADER, Dialect
@@ -138,7 +139,9 @@ def _origin(request: HttpRequest, wanted: CreateRequest, *, waits: bool = False)
     """Return where a request came from; one whose client hears nothing before the end does not wait for it."""
     transport = "background" if wanted.background else "sse" if wanted.stream else "json"
     waits = waits and transport != "json"
-    return Origin.of(caller_of(request), transport, request_id=request_id_of(request), awaits_tools=waits)
+    return Origin.of(
+        caller_of(request), transport, request_id=request_id_of(request), awaits_tools=waits, span=span_of(request)
+    )
 
 
 async def _stream(site: Site, request: HttpRequest, reader: ResponseReader, dialect: Dialect) -> HttpResponseBase:

@@ -13,6 +13,7 @@ from websockets.sync.client import ClientConnection, connect
 from tests.clients import TERMINAL
 from tests.fuzz.samples import OWN_CALL, OWN_ID, TOOLS, Json
 from tests.server import Server
+from tests.transports.closed import ClosedServer, bearer
 
 WAIT_SECONDS = 20.0
 NOISE = ("Traceback", "was never", "Task was destroyed", "Exception in ASGI", "Unhandled", "took too")
@@ -26,8 +27,10 @@ def as_bytes(value: Json) -> bytes:
 class HttpDriver:
     """Posts bodies and reads the answers to their end."""
 
-    def __init__(self, server: Server) -> None:
-        self._client = httpx.Client(base_url=server.base_url, timeout=WAIT_SECONDS, verify=False)
+    def __init__(self, server: ClosedServer) -> None:
+        self._client = httpx.Client(
+            base_url=server.base_url, timeout=WAIT_SECONDS, verify=False, headers=bearer(server.key)
+        )
 
     def close(self) -> None:
         """Close its connections."""
@@ -53,7 +56,7 @@ class HttpDriver:
 class OutputsDriver:
     """Says what came of the call of a response that waits; of another one, once the first has its output."""
 
-    def __init__(self, server: Server, http: HttpDriver) -> None:
+    def __init__(self, server: ClosedServer, http: HttpDriver) -> None:
         self._server = server
         self._http = http
         self._waiting: tuple[str, str] | None = None  # a response and its call
@@ -67,12 +70,13 @@ class OutputsDriver:
 
     def _begin(self) -> tuple[str, str]:
         asked = {"input": "call look for Rome", "tools": TOOLS[:1], "background": True}
-        headers = {"Respsite-Tool-Mode": "wait"}
+        key = bearer(self._server.key)
+        headers = {"Respsite-Tool-Mode": "wait", **key}
         url = f"{self._server.base_url}/responses"
         response_id = httpx.post(url, json=asked, headers=headers, verify=False).json()["id"]
         deadline = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < deadline:
-            output = httpx.get(f"{url}/{response_id}", verify=False).json()["output"]
+            output = httpx.get(f"{url}/{response_id}", headers=key, verify=False).json()["output"]
             calls = [item["call_id"] for item in output if item["type"] == "function_call"]
             if calls:
                 return response_id, calls[0]
@@ -83,8 +87,9 @@ class OutputsDriver:
 class SocketDriver:
     """One WebSocket, opened again where the protocol says that it closes."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ClosedServer) -> None:
         self._url = server.ws_url
+        self._headers = bearer(server.key)
         self._socket: ClientConnection | None = None
 
     def close(self) -> None:
@@ -132,7 +137,9 @@ class SocketDriver:
 
     def _open(self) -> ClientConnection:
         if self._socket is None:
-            self._socket = connect(self._url, max_size=None, compression=None, ping_interval=None)
+            self._socket = connect(
+                self._url, additional_headers=self._headers, max_size=None, compression=None, ping_interval=None
+            )
         return self._socket
 
 

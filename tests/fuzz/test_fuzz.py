@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tests.fuzz import strategies
 from tests.fuzz.driver import HttpDriver, OutputsDriver, SocketDriver, noise, send_raw
 from tests.fuzz.samples import TOOLS, Json
-from tests.server import KINDS, Server
+from tests.server import KINDS
+from tests.transports.closed import ClosedServer
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "60"))
 SEED = int(os.environ.get("FUZZ_SEED") or random.SystemRandom().getrandbits(32))
@@ -37,6 +38,11 @@ PATHS = st.sampled_from(
         ("GET", "/models/{id}"),
     ]
 )
+SCHEMES = st.sampled_from(["Bearer ", "bearer  ", "Basic ", "", "Bearer\t", "Bearer,", "Bearer sk-"])
+SECRETS = st.one_of(
+    st.sampled_from(["KEY", "KEY ", " KEY", "KEYKEY", "sk-", "", "x" * 8000]),
+    st.text(st.characters(min_codepoint=33, max_codepoint=255, exclude_characters="\x7f"), max_size=60),
+)
 NAMES = st.one_of(
     st.sampled_from(["resp_0", "x" * 3000, "..", "%00", "a%2Fb", "%ff", "conv_"]),
     st.text("abc_-.~ %é\u2028", min_size=1, max_size=30),
@@ -49,10 +55,11 @@ QUERIES = st.dictionaries(
 
 
 @pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    """A server that keeps little, so that what grows is a leak."""
-    with Server(
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ClosedServer]:
+    """A server that asks for keys and keeps little, so that what grows is a leak."""
+    with ClosedServer(
         tmp_path / "server",
+        auth="on",
         kind=str(request.param),
         responses_session_ttl=1,
         responses_max_active_sessions=50,
@@ -65,7 +72,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
-def test_hostile_input_is_refused_and_changes_nothing(server: Server) -> None:
+def test_hostile_input_is_refused_and_changes_nothing(server: ClosedServer) -> None:
     deadline = time.monotonic() + SECONDS / len(KINDS)
     warm = deadline - SECONDS / len(KINDS) * (1 - WARM_UP)
     http, socket = HttpDriver(server), SocketDriver(server)
@@ -89,7 +96,7 @@ def test_hostile_input_is_refused_and_changes_nothing(server: Server) -> None:
     assert grown < GROWTH_BYTES, f"{grown >> 20} MiB more than at {WARM_UP:.0%} of the time, after {rounds} rounds"
 
 
-def _ways_in(server: Server, http: HttpDriver, socket: SocketDriver) -> list[Callable[[int], None]]:
+def _ways_in(server: ClosedServer, http: HttpDriver, socket: SocketDriver) -> list[Callable[[int], None]]:
     """Return what each sends one round of examples, given a seed."""
     bodies, frames = strategies.mutated(strategies.requests()), strategies.mutated(strategies.frames())
     conversations = strategies.mutated(strategies.conversations)
@@ -101,6 +108,11 @@ def _ways_in(server: Server, http: HttpDriver, socket: SocketDriver) -> list[Cal
         body = {"input": "call look for Rome", "stream": stream, "tools": TOOLS[:1], "store": stream}
         headers = {"Respsite-Dialect": dialect, "Respsite-Tool-Mode": mode if "wait" not in mode else "complete"}
         http.send("POST", "/responses", body, headers=headers)
+
+    def knocks(parts: tuple[str, str, bool]) -> None:
+        scheme, secret, long = parts
+        said = f"{scheme}{secret.replace('KEY', server.key)}"
+        http.send("POST", "/responses", "x" * 300_000 if long else {}, headers={"authorization": said})
 
     def asks(parts: tuple[tuple[str, str], str, dict[str, str]]) -> None:
         (method, path), name, query = parts
@@ -117,6 +129,7 @@ def _ways_in(server: Server, http: HttpDriver, socket: SocketDriver) -> list[Cal
         _round(strategies.mutated(strategies.words), socket.speak, examples=EXAMPLES // 3),
         _round(st.tuples(strategies.headers, strategies.headers, st.booleans()), asks_for),
         _round(st.text(max_size=200), socket.send_text),
+        _round(st.tuples(SCHEMES, SECRETS, st.booleans()), knocks, examples=EXAMPLES // 3),
         _round(st.lists(_BYTES, max_size=6), lambda chunks: send_raw(server, chunks), examples=EXAMPLES // 3),
     ]
 
@@ -129,6 +142,11 @@ _BYTES = st.one_of(
             b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n",
             b"Content-Length: 5\r\n",
+            b"Content-Length: 9999999\r\n",
+            b"Expect: 100-continue\r\n",
+            b"Authorization: Bearer sk-x\r\n",
+            b"Authorization: \xff\xfe\r\n",
+            b"Sec-WebSocket-Protocol: realtime, openai-insecure-api-key.sk-x\r\n",
             b"Content-Length: -1\r\n",
             b"Transfer-Encoding: chunked\r\n",
             b"Content-Type: application/json\r\n",

@@ -34,7 +34,7 @@ from responses_app.runs.reader import ResponseReader
 from responses_app.runs.rebuilding import Machines
 from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.run import ResponseRun
-from responses_app.runs.served import ServedModel
+from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.stores.base import (
     AcceptedResponse,
@@ -235,6 +235,7 @@ class Site:
     model_format: ModelFormat = field(default_factory=HarmonyFormat)
     tools: Sequence[BaseTool] = ()
     turns: FairTurns = field(default_factory=FairTurns)
+    more_models: Sequence[ServedModel] = ()
     worker: str = ""
     others: "FakeOthers" = field(default_factory=lambda: FakeOthers(reaches_others=False))
     rates: BaseRates = field(default_factory=MemoryRates)
@@ -253,7 +254,7 @@ class Site:
         meter = self.metrics.model("fake")
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format, meter, self.turns)
         stores = Stores(self.store, self.conversations)
-        machines = Machines({"fake": model}, b"key", self.sealer, self.tools)
+        machines = Machines(ServedModels([model, *self.more_models]), b"key", self.sealer, self.tools)
         self.service = ResponseService(
             machines=machines,
             stores=stores,

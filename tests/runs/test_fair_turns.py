@@ -155,7 +155,7 @@ async def test_who_waits_is_bounded_for_each_project_and_tier() -> None:
     office = Office(FairTurns(max_running=2, bounds=QueueBounds(3, {"flex": 1, "scale": 0}), now=lambda: time[0]))
     await office.ask("a", 5)
     assert office.refused("a").retry_after == 2, "four turns of 1 s, two at once"
-    assert "3 requests" in office.refused("a").message
+    assert "3 of the service tier 'default'" in office.refused("a").message
     await office.ask("a", tier="flex")
     assert "'flex'" in office.refused("a", "flex").message
     assert office.refused("a", "scale").retry_after == 1

@@ -9,12 +9,11 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
-import pytest
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
 from tests.clients import Frame, Socket, http_client, text_of
@@ -39,15 +38,6 @@ RETRIED = {  # by every client; the last three are what it sees where its connec
     *("RemoteProtocolError", "ReadError", "ConnectionResetError"),
 }
 ENDS = ("response.completed", "response.incomplete", "response.failed")
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    """A Redis of these tests' own."""
-    server = RedisServer()
-    server.start()
-    yield server
-    server.close()
 
 
 @asynccontextmanager

@@ -7,11 +7,10 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.clients import http_client
 from tests.protocol.laws import assert_laws
@@ -24,15 +23,6 @@ from tests.waiting import eventually
 
 RESPONSES = 8
 BLOWS = ("kill", "stop", "stall")
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    """A Redis of these tests' own."""
-    server = RedisServer()
-    server.start()
-    yield server
-    server.close()
 
 
 async def kill(pair: Pair, worker: Server) -> None:

@@ -3,11 +3,9 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 
 from responses_app.relay import Relay
 from tests.clients import Socket, http_client
@@ -15,15 +13,6 @@ from tests.redis_server import RedisServer
 from tests.server import Server
 
 SLOW = [{"say": "<|channel|>final<|message|>" + "word " * 500 + "<|return|>", "delay": 0.05}]
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    """A Redis of these tests' own."""
-    server = RedisServer()
-    server.start()
-    yield server
-    server.close()
 
 
 def pair(folder: Path, **settings: str) -> tuple[Server, Server]:

@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -33,15 +33,6 @@ NUMBERS = " ".join(str(number) for number in range(400))
 LONG = f"<|channel|>analysis<|message|>Let me count: ümläute 🙂.<|end|><|start|>assistant{BEGIN}{NUMBERS}<|return|>"
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 REDIS = ("with Redis", "without Redis", "Redis is away")
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    """A Redis of these tests' own."""
-    server = RedisServer()
-    server.start()
-    yield server
-    server.close()
 
 
 class Pair:

@@ -218,15 +218,6 @@ async def test_the_time_is_a_setting(folder: Path) -> None:
         assert "0.3 s (RESPONSES_TOOL_TIMEOUT)" in events[-1]["response"]["error"]["message"]
 
 
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    """A Redis of these tests' own."""
-    server = RedisServer()
-    server.start()
-    yield server
-    server.close()
-
-
 def pair_of(folder: Path, **settings: object) -> Pair:
     """Return two workers on one database, not started."""
     pair = Pair(folder, delay=0, responses_tool_mode="wait", **settings)

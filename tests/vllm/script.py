@@ -13,12 +13,12 @@ speaks for an engine in process and for real servers.
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from engine.backends.script import read_script, read_script_file
-from engine.backends.transcript import Transcript
+from engine.backends.transcript import Transcript, turn_beginnings
 from engine.errors import EngineConfigurationError
 from engine.formats.harmony.encoding import CALL, RETURN
 
@@ -68,11 +68,18 @@ class Completions:
         return cls(Path(path)) if path else None
 
     def find(self, prompt: Sequence[int]) -> Completion | None:
-        """Return the completion of the first entry whose `when` occurs in the last message; None: sample freely."""
+        """Return the completion of the first entry whose `when` occurs in the last message; None: sample freely.
+
+        Of a turn that goes on, whose prompt ends with what it has said, it is what is left.
+        """
         self._refresh()
-        last = Transcript(prompt).last
-        text = last.text() if last else ""
-        return next((completion for when, completion in self._entries if when is None or when in text), None)
+        for begin in turn_beginnings(prompt):
+            last, said = Transcript(prompt[:begin]).last, tuple(prompt[begin:])
+            text = last.text() if last else ""
+            found = next((completion for when, completion in self._entries if when is None or when in text), None)
+            if found is not None and found.tokens[: len(said)] == said:
+                return replace(found, tokens=found.tokens[len(said) :])
+        return None
 
     def _refresh(self) -> None:
         changed_at = self._path.stat().st_mtime_ns

@@ -9,7 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from engine.backends import vllm_local
+from engine.backends import vllm_config, vllm_core, vllm_local
+from engine.backends.vllm_core_host import CoreHost
 from engine.backends.vllm_local import VllmEngine
 from engine.errors import EngineConfigurationError, EngineOverloaded, EngineUnavailable, GenerationFailed
 from engine.types import EngineInfo
@@ -47,6 +48,20 @@ class TestOptions:
     async def test_a_wrong_option(self, options: Mapping[str, object], named: list[str]) -> None:
         sentence = await self.refusal(options=options)
         assert [name for name in named if name not in sentence] == [], sentence
+
+    def test_the_host_of_a_shared_core_refuses_them_with_the_same_sentence(self, tmp_path: Path) -> None:
+        options = {**ENGINE_OPTIONS, "max_model_length": 1}
+        host = CoreHost(model=str(MODEL_FOLDER), options=options, path=str(tmp_path / "core"), places=2)
+        with pytest.raises(EngineConfigurationError, match="'max_model_len' is one"):
+            host.start()
+        host.close()
+
+    def test_a_shared_core_is_one(self, tmp_path: Path) -> None:
+        options = {**ENGINE_OPTIONS, "data_parallel_size": 2}
+        host = CoreHost(model=str(MODEL_FOLDER), options=options, path=str(tmp_path / "core"), places=2)
+        with pytest.raises(EngineConfigurationError, match="data_parallel_size"):
+            host.start()
+        host.close()
 
     async def test_folders_that_hold_no_gpt_oss(self, tmp_path: Path) -> None:
         assert "is not a folder on this machine" in await self.refusal(tmp_path / "missing")
@@ -88,7 +103,7 @@ class TestWhatVllmSays:
         engine = VllmEngine(model=str(MODEL_FOLDER), options=ENGINE_OPTIONS)
         monkeypatch.setattr(vllm_local, "RESTART_SECONDS", (0.0, 0.01))
         outcomes = [EngineConfigurationError("no"), EngineUnavailable("no"), EngineUnavailable("no"), "an AsyncLLM"]
-        with patch.object(engine, "_load", side_effect=outcomes) as load:
+        with patch.object(engine._core, "load", side_effect=outcomes) as load:
             await engine._restart()
         assert load.await_count == 4
         assert engine._llm == "an AsyncLLM"
@@ -109,7 +124,7 @@ class TestClosingWhileItStarts:
             answer.wait(timeout=60)
             return None, None
 
-        monkeypatch.setattr(vllm_local, "_configure", configure)
+        monkeypatch.setattr(vllm_config, "configure", configure)
         engine = VllmEngine(model="hub/model", options={})
         starting = asyncio.create_task(engine.start())
         await eventually(asked.is_set, timeout=60)
@@ -144,7 +159,7 @@ class TestClosingWhileItStarts:
         self, engine: VllmEngine, starting: "asyncio.Task[EngineInfo]", before: set[int]
     ) -> None:
         """Assert that closing takes no longer than it may, and leaves no process."""
-        async with asyncio.timeout(vllm_local.STOP_SECONDS):
+        async with asyncio.timeout(vllm_core.STOP_SECONDS):
             await engine.aclose()
         async with asyncio.timeout(60):  # an import of vLLM cannot be interrupted
             with pytest.raises(EngineUnavailable):

@@ -33,5 +33,5 @@ class Command(BaseCommand):
         variable = options["key_variable"]
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):  # it becomes part of a shell command
             raise CommandError(f"--key-variable={variable!r} is not the name of an environment variable.")
-        url, model = options["url"] or base_url(own), options["model"] or own.served_name
+        url, model = options["url"] or base_url(own), options["model"] or own.served[0].name
         self.stdout.write(config_toml(base_url=url, model=model, key_variable=variable), ending="")

@@ -159,7 +159,9 @@ class Command(BaseCommand):
     def _announce(self, own: Settings) -> None:
         url = base_url(own)
         self.stdout.write(f"URL       {url} (WebSocket at the same path)")
-        self.stdout.write(f"Engine    {own.engine}, model {own.served_name}")
+        for model in own.served:
+            names = ", ".join((model.name, *model.aliases))
+            self.stdout.write(f"Engine    {model.engine}, model {names}")
         self.stdout.write(f"Database  {_database()}")
         self.stdout.write(f"Keys      {_keys(own)}")
         self.stdout.write(f"Redis     {_redis() or 'none: limits hold in each process'}")
@@ -185,7 +187,7 @@ def _shared_metrics(own: Settings) -> Iterator[None]:
 @contextmanager
 def _shared_core(own: Settings) -> Iterator[bool]:
     """Name the socket of an engine core for the workers; yield whether the supervisor has to start one there."""
-    if own.engine != "vllm" or own.engine_core:
+    if own.in_process is None or own.engine_core:
         yield False
         return
     with tempfile.TemporaryDirectory(prefix="respsite-core-", ignore_cleanup_errors=True) as folder:

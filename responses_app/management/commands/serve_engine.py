@@ -14,9 +14,10 @@ from django.core.management import BaseCommand, CommandError, CommandParser
 from engine.backends.vllm_core_host import CoreHost
 from engine.errors import EngineConfigurationError, EngineError
 from responses_app.conf import Settings
-from responses_app.engines import check_engine
+from responses_app.engines import make_engine
 from responses_app.management.supervisor.engine import REFUSED, STOP_SECONDS
 from responses_app.management.supervisor.processes import READY
+from responses_app.model_settings import ModelSettings
 
 SPARE_PLACES = 2  # beyond those of two generations of workers, of which the older one may be stopping
 
@@ -35,7 +36,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Load the model, and lease places at it."""
         own: Settings = settings.RESPSITE
-        if own.engine != "vllm" or not own.engine_core:
+        model = own.in_process
+        if model is None or not own.engine_core:
             raise CommandError("An engine core needs ENGINE=vllm and ENGINE_CORE, the path of its socket.")
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -44,7 +46,7 @@ class Command(BaseCommand):
             os.set_inheritable(options["lifeline"], False)
             threading.Thread(target=_end_with, args=(options["lifeline"],), name="lifeline", daemon=True).start()
         try:
-            self._serve(own, options["says"])
+            self._serve(own, model, options["says"])
         except EngineConfigurationError as error:
             self.stderr.write(f"the engine cannot start, so the server stops: {error}")
             sys.exit(REFUSED)
@@ -52,11 +54,11 @@ class Command(BaseCommand):
             self.stderr.write(f"the engine did not start: {error}")
             sys.exit(1)
 
-    def _serve(self, own: Settings, says: int | None) -> None:
-        check_engine(own)
+    def _serve(self, own: Settings, model: ModelSettings, says: int | None) -> None:
+        make_engine(model, core=own.engine_core).check()
         host = CoreHost(
-            model=own.model,
-            options=own.engine_options,
+            model=model.model,
+            options=dict(model.options),
             path=own.engine_core,
             places=2 * own.workers + SPARE_PLACES,
         )

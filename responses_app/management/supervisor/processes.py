@@ -10,6 +10,7 @@ from typing import BinaryIO, NamedTuple
 
 ACCEPTS, READY, LIVES = b"a", b"r", b"l"  # what a process writes into its pipe
 LINE_BYTES = 64 * 1024  # a longer line of a process is handed on in parts
+EXIT_SECONDS = 0.02  # between two looks for the status of a process that is going
 LAST_LINES_SECONDS = 1.0  # how long a dead process's pipes are read: what it started may hold them open
 
 
@@ -31,6 +32,7 @@ class ChildProcess:
         self._hears = hears
         self._process: asyncio.subprocess.Process | None = None
         self._owed = 0  # a signal that came before there was a process
+        self._silenced = asyncio.Event()
 
     @property
     def pid(self) -> int:
@@ -78,7 +80,10 @@ class ChildProcess:
             asyncio.create_task(hand_on(process.stdout, sys.stdout.buffer, prefix)),
             asyncio.create_task(hand_on(process.stderr, sys.stderr.buffer, prefix)),
         ]
-        status = await process.wait()
+        # asyncio's own `wait` returns once its output has ended too, and what it started may hold that open.
+        await self._silenced.wait()
+        while (status := process.returncode) is None:  # noqa: ASYNC110 - asyncio has no event for it
+            await asyncio.sleep(EXIT_SECONDS)
         await asyncio.wait(outputs, timeout=LAST_LINES_SECONDS)
         for output in outputs:
             output.cancel()
@@ -86,8 +91,9 @@ class ChildProcess:
 
     def _hear(self, reading: int) -> None:
         said = os.read(reading, 64)
-        if not said:  # it is gone, or closed its end
+        if not said:  # its end of the pipe, which nobody else has, is closed: it is gone, or just going
             asyncio.get_running_loop().remove_reader(reading)
+            self._silenced.set()
         for word in said:
             self._hears(bytes([word]))
 

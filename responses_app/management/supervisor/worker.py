@@ -89,7 +89,7 @@ class Worker:
     async def _get_ready(self, site: Site) -> None:
         """Wait until requests can be served, as `/ready` understands it, and say so."""
         assert self._listener is not None
-        await site.engine.started.wait()
+        await site.engines.begun()
         while (problem := await site.upkeep.check()) is not None:
             logger.warning("not ready yet: %s", problem)
             await asyncio.sleep(CHECK_SECONDS)

@@ -33,19 +33,20 @@ LEFT JOIN {LOGS} AS part ON part.response_id = response.id AND part.position >= 
     (SELECT MAX(before.position) FROM {LOGS} AS before WHERE before.response_id = %s AND before.position <= %s), 0)
 WHERE response.id = %s AND {_FRESH} ORDER BY part.position
 """
+# CROSS: SQLite would go through all responses of the project, as it has no statistics that tell how many there are.
 _NEWEST_LEG = f"""
-SELECT response.id, named.leg FROM {NAMES} AS named JOIN {RESPONSES} AS response ON response.id = named.id
-WHERE named.name = %s AND named.project = %s AND {_FRESH} ORDER BY named.leg DESC LIMIT 1
+SELECT response.id, named.leg FROM {NAMES} AS named CROSS JOIN {RESPONSES} AS response
+WHERE response.id = named.id AND named.name = %s AND named.project = %s AND {_FRESH} ORDER BY named.leg DESC LIMIT 1
 """
 _OF_RESPONSES = f"""
-SELECT {{columns}} FROM {SAMPLED} AS item JOIN {RESPONSES} AS response ON response.id = item.response_id
-WHERE item.id IN ({{ids}}) AND {_FRESH}
+SELECT {{columns}} FROM {SAMPLED} AS item CROSS JOIN {RESPONSES} AS response
+WHERE response.id = item.response_id AND item.id IN ({{ids}}) AND {_FRESH}
 """
 _OF_CONVERSATIONS = f"""
 SELECT item.item_id, item.item FROM {ConversationItem._meta.db_table} AS item
 CROSS JOIN {Conversation._meta.db_table} AS conversation
 WHERE conversation.id = item.conversation_id AND item.item_id IN ({{ids}}) AND conversation.project = %s
-"""  # CROSS: SQLite would go through all conversations of the project
+"""
 
 
 def response(connection: BaseDatabaseWrapper, project: str, response_id: str, *, since: float) -> ResponseObject | None:

@@ -24,10 +24,11 @@ from tests.vllm.bench.grammars import grammars
 from tests.vllm.bench.loops import rollouts
 from tests.vllm.bench.servers import Bench
 from tests.vllm.bench.shapes import large, small
-from tests.vllm.bench.streams import streams
+from tests.vllm.bench.streams import streams, workers
 
 ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "streams": streams,
+    "workers": workers,
     "abort": aborts,
     "rollout": rollouts,
     "grammar": grammars,

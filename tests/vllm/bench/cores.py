@@ -27,11 +27,18 @@ def load_in_its_place() -> Iterator[None]:
         os.sched_setaffinity(0, EVERY)
 
 
-def place_server(pid: int) -> None:
-    """Move a server and its engine core to their cores."""
-    _move(pid, SERVING)
+def place_server(pid: int) -> tuple[int, ...]:
+    """Move a server and its engine core to their cores; return the server's processes, without those of the core."""
+    computing: set[int] = set()
     for child in descendants(pid):
-        _move(child.pid, ENGINES)
+        if "EngineCore" in " ".join(child.cmdline()):
+            computing |= {child.pid, *(below.pid for below in descendants(child.pid))}
+    serving = [pid, *(child.pid for child in descendants(pid) if child.pid not in computing)]
+    for each in serving:
+        _move(each, SERVING)
+    for each in computing:
+        _move(each, ENGINES)
+    return tuple(serving)
 
 
 def _move(pid: int, cores: set[int]) -> None:

@@ -21,6 +21,7 @@ import httpx
 from engine.backends.vllm_local import VllmEngine
 from tests.bench.report import Report
 from tests.server import ROOT, Server
+from tests.supervisor.served import Supervised
 from tests.vllm.bench.client import WAKE
 from tests.vllm.bench.cores import ENGINES, place_server
 from tests.vllm.bench.shapes import Shape
@@ -28,6 +29,7 @@ from tests.vllm.script import SCRIPT_VARIABLE, write_script
 from tests.vllm.server import BLOCK_SIZE, SERVED_MODEL, START_SECONDS, VllmServer, descendants
 
 NO_WARNING_IS_AN_ERROR = ""  # vLLM's libraries warn of this and that at import
+WORKERS = 2  # front ends of one engine core, ours and vLLM's own
 FORCED = "tests.vllm.forced_tokens:ForcedTokens"
 
 
@@ -89,6 +91,28 @@ class InProcess(Server):
 
     def _command(self) -> list[str]:
         return [*super()._command()[:-1], "tests.vllm.bench.application:application"]
+
+
+class OnOneCore(Supervised):
+    """Workers that share an engine core."""
+
+    def __init__(self, folder: Path, model: Path, options: dict[str, object]) -> None:
+        super().__init__(
+            folder,
+            workers=WORKERS,
+            engine="vllm",
+            engine_options=json.dumps(options),
+            model=model,
+            model_name=SERVED_MODEL,
+        )
+        self.start_seconds = START_SECONDS
+        self.environ["PYTHONWARNINGS"] = NO_WARNING_IS_AN_ERROR
+
+    def start(self, *, wait: bool = True) -> "OnOneCore":
+        """Start; wait until all workers serve."""
+        Server.start(self, wait=wait)
+        self.wait_for_line(" serves\n", count=self.workers, seconds=START_SECONDS)
+        return self
 
 
 class TextServer(VllmServer):
@@ -180,6 +204,18 @@ class Bench:
         """vLLM's own server, with the prefix cache as it is by default."""
         return self._started("vLLM's own by default", self._text_server("own-as-shipped"))
 
+    @cached_property
+    def workers(self) -> Contender:
+        """Our workers on one engine core."""
+        server = OnOneCore(self._folder / "workers", self._model, {**self._options(), "disable_log_stats": True})
+        return self._started("our workers", server)
+
+    @cached_property
+    def api_servers(self) -> Contender:
+        """vLLM's own front ends on one engine core."""
+        options = {"prefix_cache_retention_interval": BLOCK_SIZE, "api_server_count": WORKERS}
+        return self._started("vLLM's API servers", self._text_server("api-servers", **options))
+
     def engine(self, **options: object) -> VllmEngine:
         """Return vLLM for this process, not started, with some options of its own; nothing is forced there."""
         options = {**self._options(), "logits_processors": None, **options}
@@ -188,7 +224,15 @@ class Bench:
     def stop(self) -> None:
         """Stop every server; one that is needed again is started again."""
         self._stack.close()
-        for name in ("in_process", "in_process_with_metrics", "by_server", "own", "own_as_shipped"):
+        for name in (
+            "in_process",
+            "in_process_with_metrics",
+            "by_server",
+            "own",
+            "own_as_shipped",
+            "workers",
+            "api_servers",
+        ):
             self.__dict__.pop(name, None)
 
     def _in_process(self, name: str, **options: object) -> InProcess:
@@ -203,11 +247,11 @@ class Bench:
         server.start()
         assert server.process is not None
         pid = server.process.pid
-        place_server(pid)
+        serving = place_server(pid)
         return Contender(
             name=name,
             url=f"{server.url}/v1",
-            serving=(pid, *behind.serving) if behind else (pid,),
+            serving=(*serving, *behind.serving) if behind else serving,
             metrics_url=behind.metrics_url if behind else f"{server.url}/metrics/",
         )
 

@@ -40,6 +40,32 @@ def streams(bench: Bench) -> list[Result]:
     return results
 
 
+def workers(bench: Bench) -> list[Result]:
+    """Two front ends on one engine core: our workers, and vLLM's own `--api-server-count 2`."""
+    number = max(bench.shape.streams)
+    contenders = [bench.api_servers, bench.workers]
+    bench.speak(SCRIPT)
+    with load_in_its_place():
+        theirs, ours = asyncio.run(_measure(bench, contenders, number))
+    return [
+        Result(
+            name=f"workers-{number}",
+            what=f"CPU per token, {number} SSE streams, 2 workers on one engine core / vLLM's 2 API servers",
+            measured=_ratio(ours.cpu, theirs.cpu),
+            target=1.0,
+            details={
+                "ours s per 1,000": median(ours.cpu),
+                "vLLM's own": median(theirs.cpu),
+                "with the engine core": median(ours.whole),
+                "vLLM's own with it": median(theirs.whole),
+                "first delta ms": median(ours.first),
+                "vLLM's own first": median(theirs.first),
+                "N": len(ours.cpu),
+            },
+        )
+    ]
+
+
 async def _measure(bench: Bench, contenders: Sequence[Contender], number: int) -> list[Samples]:
     """Run the rounds of all contenders in turn, after one warm-up of each."""
     samples = [Samples() for _ in contenders]

@@ -1,0 +1,182 @@
+"""MODELS: the models that one server serves, each under its names, with an engine of its own.
+
+    {"gpt-oss-120b": {"engine": "vllm-server", "url": ["http://gpu-1:8001", "http://gpu-2:8001"], "aliases": ["large"]},
+     "gpt-oss-20b": {"engine": "vllm-server", "url": "http://gpu-3:8001", "model": "openai/gpt-oss-20b"}}
+
+Without MODELS there is one model, that of the settings for one (ENGINE, MODEL, ENGINE_URL, …). What MODELS leaves out
+of an entry is as those say that can hold for all: ENGINE, ENGINE_API_KEY, ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from responses_app.protocol.tiers import QueueBounds
+from responses_app.setting_types import choice, json_object, queued, text, urls, whole
+
+MAX_MODELS = 32  # each is a label of metrics
+MAX_NAME = 200  # characters
+OF_ONE = ("MODEL", "MODEL_NAME", "ENGINE_URL", "ENGINE_OPTIONS", "ENGINE_SCRIPT")  # what MODELS says of each model
+
+engine_kind = choice("demo", "vllm", "vllm-server", "scripted")
+model_format = choice("harmony")
+_EXAMPLE = 'models by their names, like {"small": {"engine": "vllm-server", "url": "http://127.0.0.1:8001"}}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """One model: the names that clients know, and its engine. `model` is what the engine loads, or asks for."""
+
+    name: str
+    engine: str
+    model: str
+    aliases: tuple[str, ...] = ()
+    format: str = "harmony"
+    url: tuple[str, ...] = ()
+    api_key: str = field(default="", repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    script: str = ""
+    max_running: int = 0
+    max_queued: QueueBounds
+
+    @property
+    def problem(self) -> str | None:
+        """What is missing, as the end of a sentence about it; None where nothing is."""
+        if self.engine == "vllm-server" and not self.url:
+            return "its engine is vllm-server, and so it needs 'url'"
+        if self.engine == "scripted" and not self.script:
+            return "its engine is scripted, and so it needs 'script'"
+        return None
+
+
+Entries = tuple[tuple[str, Mapping[str, Any]], ...]  # names, and what MODELS says of each
+
+
+def models(value: str) -> Entries:
+    """Read MODELS. Raises `ValueError`, whose text never has a value: one of them is a key."""
+    try:
+        given = json.loads(value, object_pairs_hook=_unique)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or not 0 < len(given) <= MAX_MODELS:
+        raise ValueError(f"a JSON object of at most {MAX_MODELS} {_EXAMPLE}")
+    entries = tuple((_name(name), _fields(name, fields)) for name, fields in given.items())
+    names = [each for name, fields in entries for each in (name, *fields.get("aliases", ()))]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"each name once, as a name or among the aliases, and {twice!r} is there twice")
+    return entries
+
+
+def complete(entries: Entries, common: ModelSettings) -> tuple[ModelSettings, ...]:
+    """Return the models, with what `common` says where an entry says nothing; without entries that is the one."""
+    return tuple(replace(common, name=name, **{"model": name, **fields}) for name, fields in entries) or (common,)
+
+
+def problem_of(served: Sequence[ModelSettings], given: Mapping[str, object]) -> str | None:
+    """Return what is wrong with these models, as a sentence; None where nothing is. `given` are settings by name."""
+    return _problem_of_several(served, given) if "models" in given else _problem_of_one(served[0], given)
+
+
+def _problem_of_one(model: ModelSettings, given: Mapping[str, object]) -> str | None:
+    if model.engine == "scripted" and not model.script:
+        return "ENGINE=scripted needs ENGINE_SCRIPT, the file with its completions."
+    if model.engine == "vllm" and "model" not in given:
+        return "ENGINE=vllm needs MODEL, a model's name on the hub or its folder."
+    if model.engine == "vllm-server" and not (model.url and "model" in given):
+        return (
+            "ENGINE=vllm-server needs ENGINE_URL, like http://127.0.0.1:8001, and MODEL, the name the model has there."
+        )
+    return None
+
+
+def _problem_of_several(served: Sequence[ModelSettings], given: Mapping[str, object]) -> str | None:
+    one = next((name for name in OF_ONE if name.lower() in given), None)
+    if one is not None:
+        return f"{one} is for one model, and MODELS says it of each: leave {one} out."
+    for each in served:
+        if each.problem is not None:
+            return f"MODELS is not valid: of {each.name!r}, {each.problem}."
+    here = [each.name for each in served if each.engine == "vllm"]
+    if len(here) > 1:
+        names = ", ".join(map(repr, here))
+        return f"A process loads one model with vLLM, and MODELS has {len(here)} with the engine vllm: {names}."
+    return None
+
+
+def _fields(name: str, given: object) -> Mapping[str, Any]:
+    if not isinstance(given, dict):
+        raise ValueError(f"a JSON object as {name!r}")
+    unknown = sorted(given.keys() - _READERS.keys())
+    if unknown:
+        raise ValueError(f"of {name!r} the fields {', '.join(sorted(_READERS))}, and not {unknown[0]!r}")
+    return {key: _read(name, key, value) for key, value in given.items()}
+
+
+def _read(name: str, key: str, value: object) -> Any:
+    try:
+        return _READERS[key](value)
+    except ValueError as wanted:
+        raise ValueError(f"as {key!r} of {name!r} {wanted}") from None
+
+
+def _text(parse: Callable[[str], Any]) -> Callable[[object], Any]:
+    def read(value: object) -> Any:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError("a text that is not empty")
+        return parse(value.strip())
+
+    return read
+
+
+def _number(parse: Callable[[str], Any]) -> Callable[[object], Any]:
+    def read(value: object) -> Any:
+        return parse("" if isinstance(value, bool) else str(value))
+
+    return read
+
+
+def _urls(value: object) -> tuple[str, ...]:
+    several = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, str) for each in several):
+        raise ValueError("a URL, or a list of URLs")
+    return urls(",".join(several))
+
+
+def _aliases(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError("a list of names")
+    return tuple(map(_name, value))
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value.strip()) == len(value) <= MAX_NAME or not value.isprintable():
+        raise ValueError(f"names of 1 to {MAX_NAME} characters that can be printed")
+    return value
+
+
+def _options(value: object) -> Mapping[str, Any]:
+    return json_object(json.dumps(value))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse what JSON allows and means nothing here: a name that is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+_READERS: Mapping[str, Callable[[object], Any]] = {
+    "engine": _text(engine_kind),
+    "model": _text(text),
+    "aliases": _aliases,
+    "format": _text(model_format),
+    "url": _urls,
+    "api_key": _text(text),
+    "options": _options,
+    "script": _text(text),
+    "max_running": _number(whole()),
+    "max_queued": _number(queued),
+}

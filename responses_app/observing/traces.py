@@ -1,0 +1,176 @@
+"""Traces: what was done for whom, as spans that OpenTelemetry exports. Off, they cost a call that does nothing.
+
+A span makes its children, so whoever has one needs nothing else: the request's goes with the request's `Origin` into
+the run, which makes those of its turns and tool calls. `NO_SPAN` makes itself. With TRACES=on the spans are real ones,
+and only then OpenTelemetry is imported. Where they go, how many are kept and what the service is called, its own
+environment variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME`, …).
+
+Names and attributes are OpenTelemetry's for HTTP and for generative AI, where it has any. None is ever a content.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping
+from importlib.util import find_spec
+from types import TracebackType
+from typing import Any
+
+logger = logging.getLogger("respsite")
+
+SERVICE = "respsite"  # unless OTEL_SERVICE_NAME says otherwise
+LAST_SPANS_SECONDS = 3.0  # how long a stop waits for those that are not exported yet
+HEADER = "traceparent"  # https://www.w3.org/TR/trace-context/
+SPAN = "respsite.span"  # the key of a request's span in its ASGI scope
+Value = str | int
+
+
+def can_be_exported() -> bool:
+    """Whether OpenTelemetry's SDK and its exporter are installed; neither is loaded."""
+    try:
+        return all(map(find_spec, ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")))
+    except ModuleNotFoundError:  # not even the packages that they are in
+        return False
+
+
+class Span:
+    """A span that is none; its subclass is real. It ends with its `with`; an exception's type is its error."""
+
+    def child(self, name: str, attributes: Mapping[str, Value] | None = None, *, calls: bool = False) -> "Span":
+        """Begin a span below this one; `calls`: somebody else does the work."""
+        return self
+
+    def note(self, attributes: Mapping[str, Value]) -> None:
+        """Add attributes."""
+
+    def fail(self, error: str) -> None:
+        """It has failed; `error` is a code, never a text that may show a content."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What whoever is called here is to be sent, so that its spans come below this one."""
+        return {}
+
+    def end(self) -> None:
+        """It is over."""
+
+    def __enter__(self) -> "Span":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and kind is not asyncio.CancelledError:
+            self.fail(kind.__name__)
+        self.end()
+
+
+NO_SPAN = Span()
+
+
+class Traces:
+    """Begins spans that no span of ours is above. `enabled`: with TRACES=on; else all of them are `NO_SPAN`."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self._provider: Any = None
+        self._tracer: Any = None
+
+    def start(self) -> None:
+        """Begin to export."""
+        if not self.enabled:
+            return
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        service = Resource.create()
+        if str(service.attributes["service.name"]).startswith("unknown_service"):
+            service = service.merge(Resource({"service.name": SERVICE}))
+        self._provider = TracerProvider(resource=service)
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._tracer = self._provider.get_tracer(SERVICE)
+
+    async def aclose(self) -> None:
+        """Export what is left, for `LAST_SPANS_SECONDS` at most."""
+        provider, self._provider, self._tracer = self._provider, None, None
+        if provider is None:
+            return
+        done, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def shut_down() -> None:
+            provider.shutdown()
+            loop.call_soon_threadsafe(done.set)
+
+        # A thread that nobody waits for: one that exports to nowhere tries for longer than a stop may take.
+        threading.Thread(target=shut_down, name="last spans", daemon=True).start()
+        try:
+            await asyncio.wait_for(done.wait(), LAST_SPANS_SECONDS)
+        except TimeoutError:
+            logger.warning("the last spans could not be exported within %g s", LAST_SPANS_SECONDS)
+
+    def under(self, traceparent: str | None) -> Span:
+        """Return what stands for a caller's span, by its header; without one its children begin traces of their own."""
+        if self._tracer is None:
+            return NO_SPAN
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        context = TraceContextTextMapPropagator().extract({HEADER: traceparent} if traceparent else {})
+        return _Caller(self._tracer, context)
+
+
+class _Caller(Span):
+    """A span of somebody else, or none."""
+
+    def __init__(self, tracer: Any, context: Any) -> None:
+        self._tracer = tracer
+        self._context = context
+
+    def child(self, name: str, attributes: Mapping[str, Value] | None = None, *, calls: bool = False) -> Span:
+        """Begin a span for what the caller asks for."""
+        from opentelemetry.trace import SpanKind
+
+        kind = SpanKind.CLIENT if calls else SpanKind.SERVER
+        return _RealSpan(self._tracer, self._tracer.start_span(name, self._context, kind, attributes))
+
+
+class _RealSpan(Span):
+    """A span that is exported once it has ended."""
+
+    def __init__(self, tracer: Any, span: Any) -> None:
+        self._tracer = tracer
+        self._span = span
+
+    def child(self, name: str, attributes: Mapping[str, Value] | None = None, *, calls: bool = False) -> Span:
+        """Begin one below."""
+        from opentelemetry.trace import SpanKind, set_span_in_context
+
+        kind = SpanKind.CLIENT if calls else SpanKind.INTERNAL
+        context = set_span_in_context(self._span)
+        return _RealSpan(self._tracer, self._tracer.start_span(name, context, kind, attributes))
+
+    def note(self, attributes: Mapping[str, Value]) -> None:
+        """Add attributes."""
+        self._span.set_attributes(attributes)
+
+    def fail(self, error: str) -> None:
+        """Mark it."""
+        from opentelemetry.trace import StatusCode
+
+        self._span.set_status(StatusCode.ERROR)
+        self._span.set_attribute("error.type", error)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """`traceparent`, and `tracestate` where the caller has sent one."""
+        from opentelemetry.trace import set_span_in_context
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        carrier: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(carrier, set_span_in_context(self._span))
+        return carrier
+
+    def end(self) -> None:
+        """Hand it to the exporter."""
+        self._span.end()

@@ -1,0 +1,44 @@
+"""`Traced`: an ASGI application in which each request over HTTP is a span, below that of its caller.
+
+The caller says which by the header `traceparent`. What is done for the request finds its span in the scope.
+"""
+
+import re
+
+from responses_app.bodies import Application, Message, Receive, SendMessage
+from responses_app.observing.traces import HEADER, SPAN, Traces
+
+API = "/v1/"
+_ID = re.compile(r"/[a-z]+_[^/]+")  # in a path: many spans share a name
+
+
+class Traced:
+    """Begins a span when a request comes, and ends it with its answer, streams included."""
+
+    def __init__(self, app: Application, traces: Traces) -> None:
+        self._app = app
+        self._traces = traces
+
+    async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
+        """Serve a request."""
+        path = scope["path"]
+        if not path.startswith(API):
+            await self._app(scope, receive, send)
+            return
+        given = next((value.decode("latin1") for name, value in scope["headers"] if name == HEADER.encode()), None)
+        attributes = {"http.request.method": scope["method"], "url.path": path}
+        with self._traces.under(given).child(f"{scope['method']} {_ID.sub('/{id}', path)}", attributes) as span:
+
+            async def note_and_send(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    span.note({"http.response.status_code": message["status"]})
+                    if message["status"] >= 500:
+                        span.fail(str(message["status"]))
+                await send(message)
+
+            await self._app({**scope, SPAN: span}, receive, note_and_send)
+
+
+def traced(app: Application, traces: Traces) -> Application:
+    """Return the application as it is where nothing is traced."""
+    return Traced(app, traces) if traces.enabled else app

@@ -1,0 +1,33 @@
+"""A lease of a place at a shared engine core, as it goes over a socket."""
+
+import pytest
+
+from engine.backends.vllm_lease import Lease, decode_lease, refusal
+from engine.errors import EngineUnavailable
+
+LEASE = Lease(
+    place=3,
+    places=7,
+    input_address="ipc:///tmp/x/3.in",
+    output_address="ipc:///tmp/x/3.out",
+    greeting=b"\x00\xff\n",
+    version="0.32.0",
+    pid=42,
+)
+
+
+def test_it_comes_as_it_was_sent_and_is_one_line() -> None:
+    line = LEASE.encode()
+    assert line.index(b"\n") == len(line) - 1
+    assert decode_lease(line) == LEASE
+
+
+@pytest.mark.parametrize("cut", [0, 10, -1])
+def test_a_host_that_ends_before_it_has_said_all_is_away(cut: int) -> None:
+    with pytest.raises(EngineUnavailable, match="ended before it was loaded"):
+        decode_lease(LEASE.encode()[:cut])
+
+
+def test_a_refusal_says_why() -> None:
+    with pytest.raises(EngineUnavailable, match="takes no more workers: all is taken"):
+        decode_lease(refusal("all is taken"))

@@ -1,0 +1,177 @@
+"""TRACES=on: what a real collector is sent over OTLP, from a request down to the header that vLLM is sent."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from responses_app.observing import traces
+from responses_app.observing.traces import NO_SPAN, Traces
+from tests.clients import Socket
+from tests.server import Server
+from tests.waiting import eventually
+
+OURS = "0af7651916cd43dd8448eb211c80319c"  # a trace, and two spans of clients
+POSTED, OPENED = "b7ad6b7169203331", "00f067aa0ba902b7"
+SECRET = "the hidden word is xylophone"
+
+
+class Collector(ThreadingHTTPServer):
+    """Receives spans as an OpenTelemetry collector does."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.bodies: list[bytes] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def spans(self) -> list[Any]:
+        """Return those that came so far."""
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        read = [ExportTraceServiceRequest.FromString(body) for body in list(self.bodies)]
+        scopes = (scope for request in read for resource in request.resource_spans for scope in resource.scope_spans)
+        return [span for scope in scopes for span in scope.spans]
+
+    def services(self) -> set[str]:
+        """Return what those who sent them are called."""
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        read = [ExportTraceServiceRequest.FromString(body) for body in list(self.bodies)]
+        given = (each for request in read for sent in request.resource_spans for each in sent.resource.attributes)
+        return {each.value.string_value for each in given if each.key == "service.name"}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        assert self.path == "/v1/traces"
+        assert isinstance(self.server, Collector)
+        self.server.bodies.append(body)
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    """A collector on loopback."""
+    with Collector() as server:
+        yield server
+        server.shutdown()
+
+
+def told(span: Any) -> dict[str, object]:
+    """Return a span's attributes."""
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
+
+
+async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+    with Server(tmp_path, traces="on") as server:
+        answer = await asyncio.to_thread(
+            httpx.post,
+            f"{server.base_url}/responses?secret=xylophone",
+            json={"input": SECRET},
+            headers={"traceparent": f"00-{OURS}-{POSTED}-01"},
+        )
+        response_id = answer.json()["id"]
+        async with await Socket.open(
+            server.ws_url, additional_headers={"traceparent": f"00-{OURS}-{OPENED}-01"}
+        ) as socket:
+            second = await socket.ask(SECRET)
+        missing = await asyncio.to_thread(httpx.get, f"{server.base_url}/responses/{response_id}x")
+        assert missing.status_code == 404
+        await eventually(lambda: len(collector.spans()) >= 6, timeout=20)
+        await asyncio.to_thread(server.stop)
+    assert collector.services() == {"respsite"}
+    assert not any(b"xylophone" in body for body in collector.bodies), "contents stay here"
+
+    spans = {span.span_id.hex(): span for span in collector.spans()}
+    by_name: dict[str, list[Any]] = {}
+    for span in spans.values():
+        by_name.setdefault(span.name, []).append(span)
+    assert {name: len(found) for name, found in by_name.items()} == {
+        "POST /v1/responses": 1,
+        "GET /v1/responses/{id}": 1,
+        "response": 2,
+        "turn": 2,
+    }
+    (posted,) = by_name["POST /v1/responses"]
+    assert (posted.trace_id.hex(), posted.parent_span_id.hex()) == (OURS, POSTED)
+    assert told(posted)["http.response.status_code"] == 200
+    (read,) = by_name["GET /v1/responses/{id}"]
+    assert read.trace_id.hex() != OURS
+    assert told(read)["http.response.status_code"] == 404
+    responses = {told(span)["gen_ai.response.id"]: span for span in by_name["response"]}
+    assert responses[response_id].parent_span_id == posted.span_id
+    assert responses[second["id"]].parent_span_id.hex() == OPENED
+    assert {told(span)["respsite.transport"] for span in responses.values()} == {"json", "websocket"}
+    for span in responses.values():
+        assert span.trace_id.hex() == OURS
+        assert told(span)["gen_ai.response.model"] == "demo"
+        assert told(span)["respsite.project"] == "default"
+        assert told(span)["respsite.status"] == "completed"
+        assert int(str(told(span)["gen_ai.usage.output_tokens"])) > 0
+    assert {turn.parent_span_id for turn in by_name["turn"]} == {span.span_id for span in responses.values()}
+
+
+async def test_a_vllm_server_is_told_which_span_it_works_for(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the front end sends, a second server receives: its requests are vLLM's own."""
+    seen: list[str] = []
+
+    class Engine(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            seen.append(self.headers["traceparent"] or "")
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
+    from engine.backends.vllm_client import Timeouts, VllmClient, open_session
+    from engine.backends.vllm_wire import GENERATE, TokenStream
+    from engine.errors import EngineUnavailable
+
+    spans = Traces(enabled=True)
+    spans.start()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Engine) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        async with open_session("") as session:
+            client = VllmClient(url, session=session, timeouts=Timeouts(connect=5, silence=5, look=5))
+            with spans.under(f"00-{OURS}-{POSTED}-01").child("turn", calls=True) as span:
+                stream = client.stream("/generate", b"{}", TokenStream(GENERATE, max_tokens=1), headers=span.headers)
+                with pytest.raises(EngineUnavailable):  # it answers nothing
+                    await anext(stream)
+        server.shutdown()
+    await spans.aclose()
+    (sent,) = collector.spans()
+    assert seen == [f"00-{OURS}-{sent.span_id.hex()}-01"]
+
+
+def test_without_it_nothing_is_traced_and_nothing_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    off = Traces(enabled=False)
+    off.start()
+    assert off.under(f"00-{OURS}-{POSTED}-01") is NO_SPAN
+    assert NO_SPAN.child("response", {"a": 1}) is NO_SPAN
+    assert NO_SPAN.headers == {}
+    assert find_spec("opentelemetry.sdk") is not None
+    monkeypatch.setattr(traces, "find_spec", lambda _: None)
+    assert not traces.can_be_exported()
