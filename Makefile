@@ -7,8 +7,9 @@ INSTALLED := $(VENV)/.installed
 # The tests that start servers run once more with their databases on PostgreSQL, under daphne alone, but for those that
 # depend on no database; those of the stores do both at once.
 ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin -m "not any_database"
-# Tests of one file stay together, so that those who share a server share one; each process has servers of its own.
-PARALLEL ?= --numprocesses 2 --dist loadfile
+# Tests of one file stay together, so that those who share a server share one; each process has servers of its own. The
+# order of the files is that of `tests/conftest.py`.
+PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 PYTEST = $(BIN)/python -m pytest
 # Most tests have processes of their own, and a busy machine may give them too little time. So what failed runs once
 # more, alone; the first run has named it. More than five that fail again end it.

@@ -19,6 +19,17 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
 from tests.redis_server import private_redis_server, redis_of_the_module, shared_redis_server  # noqa: F401 - fixtures
 from tests.server import KINDS, Server
 
+# What takes long begins first: else one process is left with it at the end, while the others have nothing to do.
+LONG = (
+    *("supervisor/test_under_load", "supervisor/test_processes", "transports/test_takeover", "fuzz/test_fuzz"),
+    *("test_hostile_texts", "cluster/test_smoke", "runs/test_mangled_transcripts", "auth/test_clients"),
+    *("transports/test_lost_leases", "transports/test_drain", "transports/test_waiting", "transports/test_engine_pool"),
+    *("transports/test_stream_logs", "transports/test_forget", "transports/test_relay", "transports/test_limits"),
+    *("transports/test_vllm_server_engine", "transports/test_crash", "transports/test_two_processes"),
+    *("transports/test_closed_bodies", "admin/test_server", "admin/test_login", "codex/test_long_turns"),
+    *("conformance/test_resuming_sdk", "javascript/test_structured", "test_conf", "test_readme"),
+)
+
 collect_ignore = [] if find_spec("vllm") else ["vllm"]  # those run in the venv of `make test-vllm`
 
 
@@ -40,3 +51,11 @@ def daphne_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def folder(tmp_path: Path) -> Path:
     """A folder for a server of a test's own."""
     return tmp_path / "server"
+
+
+@pytest.hookimpl(trylast=True)  # behind pytest-randomly, which mixes them
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the long ones begin."""
+    here = Path(__file__).parent
+    begin = {here / f"{name}.py": place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: begin.get(item.path, len(begin)))
