@@ -56,13 +56,13 @@ def test_what_cannot_be_used_is_refused_with_a_reason(grammar: str, reason: str)
 def test_what_explodes_elsewhere_does_not() -> None:
     began = time.perf_counter()
     to_ebnf("start: (A? B | [A])~3 " + "A? " * 200 + '\nA: "a"\nB: "b"')
-    assert time.perf_counter() - began < 2
+    assert time.perf_counter() - began < 10
 
 
 def test_rules_that_need_each_other_are_read_once_each() -> None:
     began = time.perf_counter()
     assert smallest_derivation(f"start: r0\n{LONG_CHAIN}") == "a"
-    assert time.perf_counter() - began < 2
+    assert time.perf_counter() - began < 10
 
 
 @pytest.mark.parametrize(

