@@ -145,6 +145,8 @@ class RunPersistence:
             await self._store.begin(plan.origin.project, plan.response_id, self.claim)
         except StoreError as problem:  # also one that was deleted, or is another worker's: its end tells what then
             logger.info("response %s: that it has the engine is not kept: %s", plan.response_id, problem)
+        except Exception:  # whatever it is, it costs the response nothing: its end waits for this
+            logger.exception("response %s: that it has the engine is not kept", plan.response_id)
 
     async def give_back(self, response: ResponseObject) -> None:
         """Leave a background response to whichever worker looks first, with all that came to it: it goes on there."""
