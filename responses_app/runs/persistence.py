@@ -159,8 +159,13 @@ class RunPersistence:
             logger.error("response %s could not be given to another worker: %s", response["id"], problem)
 
     def _refuse(self, response: ResponseObject) -> None:
-        """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run."""
-        self._defer(replace(self._stored(RunEnd(response=response, measured=NOT_MEASURED)), accepted=True))
+        """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run.
+
+        Its input, if it is kept, is kept already. Here it would wait with every request that is refused while the store
+        is away, and one may have MAX_BODY_BYTES.
+        """
+        end = self._stored(RunEnd(response=response, measured=NOT_MEASURED))
+        self._defer(replace(end, accepted=True, input_items=()))
 
     def replan(self, plan: RunPlan) -> None:
         """Keep what another plan makes of the same response: its chain begins anew."""
