@@ -23,6 +23,7 @@ BACKENDS = {  # imported when chosen: a backend may need packages that others do
 }
 COLLECT_AFTER = (20_000, 20, 20)  # new objects (some MB), and collections of the younger generation
 RETRY_SECONDS = (1, 2, 5, 10, 30)  # between attempts to start; the last one repeats
+REFUSED = "the engine cannot start: the server's log says why"  # `/ready` tells it to everybody, so nothing more
 
 
 def make_engine(model: ModelSettings, *, core: str = "") -> BaseEngine:
@@ -117,7 +118,7 @@ class EngineStarter:
             try:
                 self.info = await self.engine.start()
             except EngineConfigurationError as error:
-                self.problem = str(error)
+                self.problem = REFUSED
                 logger.error("%s cannot start%s: %s", self._called, self._then, error)
                 self.tried.set()
                 self._fatal()

@@ -50,13 +50,16 @@ async def test_an_engine_that_is_away_is_tried_again(monkeypatch: pytest.MonkeyP
     await starter.aclose()
 
 
-async def test_an_engine_that_cannot_work_stops_the_server() -> None:
+async def test_an_engine_that_cannot_work_stops_the_server_and_the_log_alone_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     stopped: list[bool] = []
     starter = EngineStarter(StubbornEngine(EngineConfigurationError("no model")), fatal=lambda: stopped.append(True))
     starter.start()
     await starter.wait()
     assert stopped == [True]
-    assert starter.problem == "no model"
+    assert await starter.trouble() == module.REFUSED
+    assert "no model" in caplog.text
     await starter.aclose()
 
 
@@ -75,8 +78,7 @@ async def test_one_model_that_cannot_be_loaded_leaves_the_others_alone(tmp_path:
     await asyncio.wait_for(engines.begun(), 60)
     assert engines.any_started
     troubles = await engines.troubles()
-    assert list(troubles) == ["wrong"]
-    assert "missing.json" in troubles["wrong"]
+    assert troubles == {"wrong": module.REFUSED}
     assert stopped == []
     await engines.aclose()
 

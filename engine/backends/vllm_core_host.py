@@ -117,11 +117,13 @@ class CoreHost:
             self._stack.enter_context(make_zmq_socket(context, own_output, zmq.PULL))
 
     def _listen(self) -> socket.socket:
-        """Listen from the beginning on: who comes while the model loads waits."""
+        """Listen from the beginning on: who comes while the model loads waits. Only this user's processes may come."""
         listener = socket.socket(socket.AF_UNIX)
-        self._path.unlink(missing_ok=True)  # left by one that was killed
+        if self._path.is_socket():  # left by one that was killed
+            self._path.unlink()
         try:
             listener.bind(str(self._path))
+            self._path.chmod(0o600)  # whatever the umask; nobody can connect before `listen`
         except OSError as error:
             listener.close()
             raise EngineConfigurationError(f"No socket can be made at {self._path}: {error}.") from error

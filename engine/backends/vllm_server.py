@@ -23,6 +23,7 @@ from engine.errors import (
     EngineUnavailable,
     GenerationCut,
     GenerationFailed,
+    GrammarRefused,
     PromptTooLong,
 )
 from engine.formats.harmony.encoding import load_encoding
@@ -183,7 +184,7 @@ class VllmServerEngine(BaseEngine):
         await self._grammars.check(grammar)
 
     async def _try_grammar(self, grammar: TurnGrammar) -> None:
-        """Ask for one token."""
+        """Ask for one token. Raises `GrammarRefused` for what is the grammar's fault, and not the server's."""
         request = GenerationRequest(
             request_id=f"grammar-{uuid4().hex}",
             prompt_token_ids=generation_start(),
@@ -191,9 +192,15 @@ class VllmServerEngine(BaseEngine):
             affinity=grammar.structural_tag,
             grammar=grammar,
         )
-        async with aclosing(self.generate(request)) as chunks:
-            async for _ in chunks:
-                pass
+        try:
+            async with aclosing(self.generate(request)) as chunks:
+                async for _ in chunks:
+                    pass
+        except GenerationFailed as error:
+            refusal = error.__cause__
+            if isinstance(refusal, Refusal) and refusal.status in (400, 422):
+                raise GrammarRefused(f"The engine's server refuses the grammar: {refusal.text}") from error
+            raise EngineUnavailable(str(error)) from error  # of the server's: `GrammarChecks` must not remember it
 
     async def health(self) -> None:
         """Return while a server is there, else raise `EngineUnavailable`."""

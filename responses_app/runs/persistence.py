@@ -145,6 +145,8 @@ class RunPersistence:
             await self._store.begin(plan.origin.project, plan.response_id, self.claim)
         except StoreError as problem:  # also one that was deleted, or is another worker's: its end tells what then
             logger.info("response %s: that it has the engine is not kept: %s", plan.response_id, problem)
+        except Exception:  # whatever it is, it costs the response nothing: its end waits for this
+            logger.exception("response %s: that it has the engine is not kept", plan.response_id)
 
     async def give_back(self, response: ResponseObject) -> None:
         """Leave a background response to whichever worker looks first, with all that came to it: it goes on there."""
@@ -157,8 +159,13 @@ class RunPersistence:
             logger.error("response %s could not be given to another worker: %s", response["id"], problem)
 
     def _refuse(self, response: ResponseObject) -> None:
-        """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run."""
-        self._defer(replace(self._stored(RunEnd(response=response, measured=NOT_MEASURED)), accepted=True))
+        """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run.
+
+        Its input, if it is kept, is kept already. Here it would wait with every request that is refused while the store
+        is away, and one may have MAX_BODY_BYTES.
+        """
+        end = self._stored(RunEnd(response=response, measured=NOT_MEASURED))
+        self._defer(replace(end, accepted=True, input_items=()))
 
     def replan(self, plan: RunPlan) -> None:
         """Keep what another plan makes of the same response: its chain begins anew."""

@@ -5,11 +5,16 @@ The caller says which by the header `traceparent`. What is done for the request 
 
 import re
 
+from django.urls import Resolver404, resolve
+
 from responses_app.bodies import Application, Message, Receive, SendMessage
+from responses_app.middleware import API_URLS
 from responses_app.observing.traces import HEADER, SPAN, Traces
 
 API = "/v1/"
-_ID = re.compile(r"/[a-z]+_[^/]+")  # in a path: many spans share a name
+METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"))
+_OPTIONAL = re.compile(r"\^\(\?:v1/\)\?|/?\??\$")  # of a route: its prefix, and its end
+_GROUP = re.compile(r"\(\?P<\w+>[^)]*\)")
 
 
 class Traced:
@@ -27,7 +32,7 @@ class Traced:
             return
         given = next((value.decode("latin1") for name, value in scope["headers"] if name == HEADER.encode()), None)
         attributes = {"http.request.method": scope["method"], "url.path": path}
-        with self._traces.under(given).child(f"{scope['method']} {_ID.sub('/{id}', path)}", attributes) as span:
+        with self._traces.under(given).child(name_of(scope["method"], path), attributes) as span:
 
             async def note_and_send(message: Message) -> None:
                 if message["type"] == "http.response.start":
@@ -37,6 +42,19 @@ class Traced:
                 await send(message)
 
             await self._app({**scope, SPAN: span}, receive, note_and_send)
+
+
+def name_of(method: str, path: str) -> str:
+    """Return a span's name: the route's, as whoever has no key can ask for any path. Without a route it is the method.
+
+    OpenTelemetry's rules for HTTP: names are few, and a method that nobody knows is "HTTP".
+    """
+    known = method if method in METHODS else "HTTP"
+    try:
+        route = resolve(path, API_URLS).route
+    except Resolver404:
+        return known
+    return f"{known} {API}{_GROUP.sub('{id}', _OPTIONAL.sub('', route))}"
 
 
 def traced(app: Application, traces: Traces) -> Application:

@@ -76,6 +76,8 @@ def test_the_compose_file_fits_itself() -> None:
     assert int(respsite["stop_grace_period"].removesuffix("s")) > GRACE
     assert (DEPLOY / respsite["build"]["context"] / respsite["build"]["dockerfile"]).exists()
     assert {name for name in compose["services"]["nginx"]["environment"] if name.startswith("RESPSITE")} < THEIRS
+    (user,) = re.findall(r"useradd .*--uid (\d+)", (DEPLOY / "Dockerfile").read_text())
+    assert f"chown {user} " in COMPOSE.read_text()  # who has to be able to read the files with its secrets
 
 
 def test_the_image_has_what_it_copies() -> None:

@@ -1,9 +1,16 @@
-"""A lease of a place at a shared engine core, as it goes over a socket."""
+"""A lease of a place at a shared engine core, as it goes over a socket, and who can ask for one."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from engine.backends.vllm_core_host import CoreHost
 from engine.backends.vllm_lease import Lease, decode_lease, refusal
-from engine.errors import EngineUnavailable
+from engine.errors import EngineConfigurationError, EngineUnavailable
 
 LEASE = Lease(
     place=3,
@@ -31,3 +38,37 @@ def test_a_host_that_ends_before_it_has_said_all_is_away(cut: int) -> None:
 def test_a_refusal_says_why() -> None:
     with pytest.raises(EngineUnavailable, match="takes no more workers: all is taken"):
         decode_lease(refusal("all is taken"))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose name is short, as a socket's address has to be."""
+    with TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def host_at(path: Path) -> CoreHost:
+    return CoreHost(model="m", options={}, path=str(path), places=2)
+
+
+def test_only_processes_of_its_own_user_can_ask_for_a_place(folder: Path) -> None:
+    """Whoever has a place can have requests of others aborted, and keep the workers out."""
+    path = folder / "core"
+    before = os.umask(0)
+    try:
+        hosts = [host_at(path), host_at(path)]  # the second one finds what the first has left
+    finally:
+        os.umask(before)
+    mode = path.stat().st_mode
+    for host in hosts:
+        host.close()
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_a_file_that_is_no_socket_is_not_taken_for_an_old_one(folder: Path) -> None:
+    path = folder / "notes"
+    path.write_text("kept")
+    with pytest.raises(EngineConfigurationError, match="No socket can be made"):
+        host_at(path)
+    assert path.read_text() == "kept"

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.backends.vllm_server import VllmServerEngine
-from engine.errors import EngineError, EngineUnavailable, GenerationCut, GrammarBroken, GrammarRefused
+from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, GenerationCut, GrammarBroken, GrammarRefused
 from engine.formats.harmony.format import HarmonyFormat
 from engine.grammar import CallRule, TurnGrammar, TurnRules
 from engine.types import GenerationRequest
@@ -67,6 +67,34 @@ async def test_what_a_server_refuses_is_refused_and_asked_about_once() -> None:
             with pytest.raises(GrammarRefused):
                 await collect(engine, GenerationRequest(request_id="1", prompt_token_ids=[1], grammar=grammar()))
             assert len(vllm.asked) == asked + 1
+        finally:
+            await engine.aclose()
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+async def test_a_fault_of_the_servers_is_not_remembered_against_a_grammar(status: int) -> None:
+    """A vLLM whose engine core has died answers 500: once it is back, it takes what it could not take then."""
+    async with FakeVllm(SCRIPT) as vllm:
+        engine = await started(vllm)
+        try:
+            vllm.switches.refusal = status, {}
+            with pytest.raises((EngineUnavailable, EngineOverloaded)):
+                await engine.check_grammar(grammar())
+            vllm.switches.refusal = None
+            await engine.check_grammar(grammar())
+        finally:
+            await engine.aclose()
+
+
+async def test_what_clients_read_of_a_refusal_names_no_server() -> None:
+    async with FakeVllm(SCRIPT) as vllm:
+        engine = await started(vllm)
+        try:
+            vllm.switches.refusal = 400, {}
+            with pytest.raises(GrammarRefused) as refused:
+                await engine.check_grammar(grammar())
+            assert "currently busy" in refused.value.reason
+            assert vllm.url.removeprefix("http://") not in refused.value.reason
         finally:
             await engine.aclose()
 

@@ -57,6 +57,15 @@ class TestAccepted:
         assert kept["status"] == "in_progress"
         assert_laws(await reading.to_the_end())
 
+    async def test_those_that_are_refused_while_the_store_is_away_wait_without_their_input(self) -> None:
+        """Else each of them would cost memory as its body did, until the store is back."""
+        site = Site()
+        site.store.failure = StoreError("away")
+        for _ in range(2):
+            assert (await refusal(site, input="long " * 100)).status == 503
+        assert [stored.input_items for stored in site.service.unsaved] == [(), ()]
+        assert "long" not in str(list(site.service.unsaved))
+
     async def test_what_is_not_stored_waits_for_nothing(self) -> None:
         site = Site()
         self.hold_back(site)

@@ -95,14 +95,15 @@ async def test_who_asks_another_worker_reads_that_it_is_queued_and_then_that_it_
     assert await status() == "completed"
 
 
-async def test_a_store_that_is_away_meanwhile_does_not_keep_it_from_answering() -> None:
+@pytest.mark.parametrize("problem", [StoreError("away"), RuntimeError("a bug of the store")])
+async def test_a_store_that_is_away_meanwhile_does_not_keep_it_from_answering(problem: Exception) -> None:
     site, held = full()
     _, second = await waiting(site)
     began = asyncio.Event()
 
     async def away(*_: object) -> None:
         began.set()
-        raise StoreError("away")
+        raise problem
 
     site.store.begin = away  # type: ignore[method-assign]
     held.set()

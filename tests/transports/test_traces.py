@@ -13,6 +13,7 @@ import pytest
 
 from responses_app.observing import traces
 from responses_app.observing.traces import NO_SPAN, Traces
+from responses_app.servers.tracing import name_of
 from tests.clients import Socket
 from tests.server import Server
 from tests.waiting import eventually
@@ -175,3 +176,20 @@ def test_without_it_nothing_is_traced_and_nothing_imported(monkeypatch: pytest.M
     assert find_spec("opentelemetry.sdk") is not None
     monkeypatch.setattr(traces, "find_spec", lambda _: None)
     assert not traces.can_be_exported()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "name"),
+    [
+        ("POST", "/v1/responses", "POST /v1/responses"),
+        ("POST", "/v1/responses/", "POST /v1/responses"),
+        ("GET", "/v1/responses/resp_1", "GET /v1/responses/{id}"),
+        ("GET", "/v1/responses/whatever-comes", "GET /v1/responses/{id}"),
+        ("DELETE", "/v1/conversations/conv_1/items/msg_1", "DELETE /v1/conversations/{id}/items/{id}"),
+        ("GET", "/v1/models/org/name", "GET /v1/models/{id}"),
+        ("GET", "/v1/wp-login.php", "GET"),
+        ("BREW", "/v1/models", "HTTP /v1/models"),
+    ],
+)
+def test_spans_have_few_names_whatever_is_asked_for(method: str, path: str, name: str) -> None:
+    assert name_of(method, path) == name
