@@ -1,9 +1,17 @@
 """A lease of a place at a shared engine core, as it goes over a socket."""
 
+import asyncio
+import select
+import socket
+from pathlib import Path
+
 import pytest
 
+from engine.backends import vllm_config
 from engine.backends.vllm_lease import Lease, decode_lease, refusal
+from engine.backends.vllm_shared_core import SharedCore
 from engine.errors import EngineUnavailable
+from tests.waiting import eventually
 
 LEASE = Lease(
     place=3,
@@ -31,3 +39,19 @@ def test_a_host_that_ends_before_it_has_said_all_is_away(cut: int) -> None:
 def test_a_refusal_says_why() -> None:
     with pytest.raises(EngineUnavailable, match="takes no more workers: all is taken"):
         decode_lease(refusal("all is taken"))
+
+
+async def test_a_host_that_ends_while_it_loads_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It listens, and accepts nobody before the model is there: what waits is reset, and does not merely end."""
+    monkeypatch.setattr(vllm_config, "import_vllm", lambda: None)
+    path = str(tmp_path / "core")
+    core = SharedCore("model", {}, path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        listener.setblocking(False)
+        loading = asyncio.ensure_future(core.load())
+        await eventually(lambda: select.select([listener], [], [], 0)[0])
+    with pytest.raises(EngineUnavailable, match="ended before it was loaded"):
+        await loading
+    await core.aclose()
