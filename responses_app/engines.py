@@ -122,10 +122,13 @@ class EngineStarter:
                 self.tried.set()
                 self._fatal()
                 return
-            except EngineError as error:
+            except Exception as error:  # whatever it is: nobody else would try again
                 self.problem = "the engine is away"
                 wait = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
-                logger.warning("%s did not start: %s; trying again in %d s", self._called, error, wait)
+                unexpected = None if isinstance(error, EngineError) else error
+                logger.warning(
+                    "%s did not start: %s; trying again in %d s", self._called, error, wait, exc_info=unexpected
+                )
                 attempt += 1
                 self.tried.set()
                 await asyncio.sleep(wait)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineConfigurationError, EngineUnavailable
+from engine.errors import EngineConfigurationError, EngineError, EngineUnavailable
 from engine.types import EngineInfo, GenerationRequest, TokenChunk
 from responses_app import engines as module
 from responses_app.conf import from_environ
@@ -38,15 +38,20 @@ class StubbornEngine(BaseEngine):
         """Nothing to close."""
 
 
-async def test_an_engine_that_is_away_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failure", [EngineUnavailable("away"), ConnectionResetError("a bug")])
+async def test_an_engine_that_is_away_is_tried_again(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(module, "RETRY_SECONDS", (0,))
     ready: list[bool] = []
-    engine = StubbornEngine(EngineUnavailable("away"), EngineUnavailable("away"))
+    engine = StubbornEngine(failure, failure)
     starter = EngineStarter(engine, ready=lambda: ready.append(True))
     starter.start()
     await starter.wait()
     assert starter.info is not None
     assert ready == [True]
+    assert caplog.text.count("trying again in 0 s") == 2
+    assert ("Traceback" in caplog.text) is (not isinstance(failure, EngineError)), "what nobody expects says where"
     await starter.aclose()
 
 

@@ -199,6 +199,8 @@ class VllmEngine(BaseEngine):
                 llm = await self._core.load()
             except EngineError as error:
                 logger.warning("the vLLM engine did not start again: %s", error)
+            except Exception:  # whatever it is: nobody else would try again
+                logger.exception("the vLLM engine did not start again")
             else:
                 self._died.clear()
                 self._llm = llm

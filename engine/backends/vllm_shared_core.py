@@ -124,6 +124,8 @@ class SharedCore(BaseCore):
                 is_told = True
                 await asyncio.sleep(CONNECT_SECONDS)
                 continue
+            except OSError as error:
+                raise EngineUnavailable(f"There is no way to the engine core at {self._path}: {error}.") from error
             try:
                 lease = decode_lease(await reader.readline())
                 _check_version(lease)

@@ -55,3 +55,11 @@ async def test_a_host_that_ends_while_it_loads_is_away(tmp_path: Path, monkeypat
     with pytest.raises(EngineUnavailable, match="ended before it was loaded"):
         await loading
     await core.aclose()
+
+
+async def test_a_path_that_leads_nowhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_config, "import_vllm", lambda: None)
+    core = SharedCore("model", {}, str(tmp_path / ("long" * 50)))
+    with pytest.raises(EngineUnavailable, match="no way to the engine core"):
+        await core.load()
+    await core.aclose()
