@@ -111,6 +111,19 @@ async def test_one_that_dies_is_started_again_and_leaves_no_core_behind(kept: Ke
     assert kept.said["refused"] == 0
 
 
+async def test_one_for_which_the_machine_has_no_process_is_tried_again(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def live(*_: object) -> int:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(engine.ChildProcess, "live", live)
+    kept.keeper.start()
+    await eventually(lambda: kept.said["loads"] >= 3)
+    assert "cannot be started: Resource temporarily unavailable" in caplog.text
+    assert kept.said["refused"] == 0
+
+
 @pytest.mark.parametrize("does", ["live", "be stubborn"])
 async def test_a_stop_ends_it_and_all_that_it_has_started(kept: Kept, does: str) -> None:
     kept.start(does)

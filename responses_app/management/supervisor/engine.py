@@ -76,6 +76,9 @@ class EngineKeeper:
         self._child = ChildProcess("engine", hears=self._hear)
         try:
             return await self._child.live(["serve_engine", "--lifeline", str(self._lifeline)], [self._lifeline])
+        except OSError as problem:  # no memory, no process, no descriptor is left, for now
+            logger.error("the engine core's process cannot be started: %s", problem)
+            return os.EX_OSERR
         finally:
             _kill_group(self._child.pid)  # one that was killed has left its engine core behind
             self._child = None
