@@ -1,4 +1,4 @@
-"""The engines of a process, one for each model, from their settings to their last breath."""
+"""The engines of a process, one for each model: made of settings, started, asked how they are, and closed."""
 
 import asyncio
 import gc
