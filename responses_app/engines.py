@@ -9,6 +9,7 @@ from importlib import import_module
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineConfigurationError, EngineError
+from engine.restarts import restart_pause
 from engine.types import EngineInfo
 from responses_app.conf import Settings
 from responses_app.model_settings import ModelSettings
@@ -22,7 +23,6 @@ BACKENDS = {  # imported when chosen: a backend may need packages that others do
     "vllm-server": "engine.backends.vllm_server.VllmServerEngine",
 }
 COLLECT_AFTER = (20_000, 20, 20)  # new objects (some MB), and collections of the younger generation
-RETRY_SECONDS = (1, 2, 5, 10, 30)  # between attempts to start; the last one repeats
 
 
 def make_engine(model: ModelSettings, *, core: str = "") -> BaseEngine:
@@ -112,7 +112,7 @@ class EngineStarter:
         await self.engine.aclose()
 
     async def _start(self) -> None:
-        attempt = 0
+        failed = 0
         while True:
             try:
                 self.info = await self.engine.start()
@@ -124,12 +124,12 @@ class EngineStarter:
                 return
             except Exception as error:  # whatever it is: nobody else would try again
                 self.problem = "the engine is away"
-                wait = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
+                wait = restart_pause(failed)
                 unexpected = None if isinstance(error, EngineError) else error
                 logger.warning(
                     "%s did not start: %s; trying again in %d s", self._called, error, wait, exc_info=unexpected
                 )
-                attempt += 1
+                failed += 1
                 self.tried.set()
                 await asyncio.sleep(wait)
             else:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from engine import restarts
 from engine.backends.base import BaseEngine
 from engine.errors import EngineConfigurationError, EngineError, EngineUnavailable
 from engine.types import EngineInfo, GenerationRequest, TokenChunk
-from responses_app import engines as module
 from responses_app.conf import from_environ
 from responses_app.engines import Engines, EngineStarter
 from tests.server import Server
@@ -42,7 +42,7 @@ class StubbornEngine(BaseEngine):
 async def test_an_engine_that_is_away_is_tried_again(
     failure: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", (0,))
+    monkeypatch.setattr(restarts, "RESTART_SECONDS", (0,))
     ready: list[bool] = []
     engine = StubbornEngine(failure, failure)
     starter = EngineStarter(engine, ready=lambda: ready.append(True))

@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
 from importlib.util import find_spec
-from itertools import chain, repeat
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -47,11 +47,11 @@ from engine.errors import (
 from engine.formats.harmony.encoding import load_encoding
 from engine.formats.harmony.prompt import generation_start
 from engine.grammar import TurnGrammar
+from engine.restarts import restart_pause
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions, TokenChunk
 
 logger = logging.getLogger("respsite.engine")
 
-RESTART_SECONDS = (1, 2, 5, 10, 30)  # between attempts to start a dead engine again; the last one repeats
 WATCH_SECONDS = 0.5  # how soon a death is noticed while nothing is generated
 
 
@@ -193,8 +193,8 @@ class VllmEngine(BaseEngine):
             await self._restart()
 
     async def _restart(self) -> None:
-        for wait in chain(RESTART_SECONDS, repeat(RESTART_SECONDS[-1])):
-            await asyncio.sleep(wait)
+        for failed in count():
+            await asyncio.sleep(restart_pause(failed))
             try:
                 llm = await self._core.load()
             except EngineError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from engine import restarts
 from responses_app.management.supervisor import engine
 from responses_app.management.supervisor.engine import EngineKeeper
 from tests.waiting import eventually
@@ -82,7 +83,7 @@ async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     manage = tmp_path / "manage.py"
     manage.write_text(MANAGE)
     monkeypatch.setattr("sys.argv", [str(manage)])
-    monkeypatch.setattr(engine, "RESTART_SECONDS", (0.05,))
+    monkeypatch.setattr(restarts, "RESTART_SECONDS", (0.05,))
     monkeypatch.setattr(engine, "STOP_SECONDS", 1.0)
     kept = Kept(tmp_path)
     yield kept
