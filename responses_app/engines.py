@@ -1,4 +1,4 @@
-"""The engines of a process, one for each model, from their settings to their last breath."""
+"""The engines of a process, one for each model: made of settings, started, asked how they are, and closed."""
 
 import asyncio
 import gc
@@ -9,6 +9,7 @@ from importlib import import_module
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineConfigurationError, EngineError
+from engine.restarts import restart_pause
 from engine.types import EngineInfo
 from responses_app.conf import Settings
 from responses_app.model_settings import ModelSettings
@@ -22,7 +23,6 @@ BACKENDS = {  # imported when chosen: a backend may need packages that others do
     "vllm-server": "engine.backends.vllm_server.VllmServerEngine",
 }
 COLLECT_AFTER = (20_000, 20, 20)  # new objects (some MB), and collections of the younger generation
-RETRY_SECONDS = (1, 2, 5, 10, 30)  # between attempts to start; the last one repeats
 REFUSED = "the engine cannot start: the server's log says why"  # `/ready` tells it to everybody, so nothing more
 
 
@@ -113,7 +113,7 @@ class EngineStarter:
         await self.engine.aclose()
 
     async def _start(self) -> None:
-        attempt = 0
+        failed = 0
         while True:
             try:
                 self.info = await self.engine.start()
@@ -123,11 +123,14 @@ class EngineStarter:
                 self.tried.set()
                 self._fatal()
                 return
-            except EngineError as error:
+            except Exception as error:  # whatever it is: nobody else would try again
                 self.problem = "the engine is away"
-                wait = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
-                logger.warning("%s did not start: %s; trying again in %d s", self._called, error, wait)
-                attempt += 1
+                wait = restart_pause(failed)
+                unexpected = None if isinstance(error, EngineError) else error
+                logger.warning(
+                    "%s did not start: %s; trying again in %d s", self._called, error, wait, exc_info=unexpected
+                )
+                failed += 1
                 self.tried.set()
                 await asyncio.sleep(wait)
             else:

@@ -4,7 +4,8 @@
      "gpt-oss-20b": {"engine": "vllm-server", "url": "http://gpu-3:8001", "model": "openai/gpt-oss-20b"}}
 
 Without MODELS there is one model, that of the settings for one (ENGINE, MODEL, ENGINE_URL, …). What MODELS leaves out
-of an entry is as those say that can hold for all: ENGINE, ENGINE_API_KEY, ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
+of an entry is as those say that can hold for all: ENGINE, ENGINE_API_KEY, MODEL_FORMAT, ENGINE_MAX_RUNNING,
+ENGINE_MAX_QUEUED.
 """
 
 import json

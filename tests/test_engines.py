@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from engine import restarts
 from engine.backends.base import BaseEngine
-from engine.errors import EngineConfigurationError, EngineUnavailable
+from engine.errors import EngineConfigurationError, EngineError, EngineUnavailable
 from engine.types import EngineInfo, GenerationRequest, TokenChunk
-from responses_app import engines as module
 from responses_app.conf import from_environ
-from responses_app.engines import Engines, EngineStarter
+from responses_app.engines import REFUSED, Engines, EngineStarter
 from tests.server import Server
 from tests.waiting import eventually
 
@@ -38,15 +38,20 @@ class StubbornEngine(BaseEngine):
         """Nothing to close."""
 
 
-async def test_an_engine_that_is_away_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", (0,))
+@pytest.mark.parametrize("failure", [EngineUnavailable("away"), ConnectionResetError("a bug")])
+async def test_an_engine_that_is_away_is_tried_again(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(restarts, "RESTART_SECONDS", (0,))
     ready: list[bool] = []
-    engine = StubbornEngine(EngineUnavailable("away"), EngineUnavailable("away"))
+    engine = StubbornEngine(failure, failure)
     starter = EngineStarter(engine, ready=lambda: ready.append(True))
     starter.start()
     await starter.wait()
     assert starter.info is not None
     assert ready == [True]
+    assert caplog.text.count("trying again in 0 s") == 2
+    assert ("Traceback" in caplog.text) is (not isinstance(failure, EngineError)), "what nobody expects says where"
     await starter.aclose()
 
 
@@ -58,7 +63,7 @@ async def test_an_engine_that_cannot_work_stops_the_server_and_the_log_alone_say
     starter.start()
     await starter.wait()
     assert stopped == [True]
-    assert await starter.trouble() == module.REFUSED
+    assert await starter.trouble() == REFUSED
     assert "no model" in caplog.text
     await starter.aclose()
 
@@ -78,7 +83,7 @@ async def test_one_model_that_cannot_be_loaded_leaves_the_others_alone(tmp_path:
     await asyncio.wait_for(engines.begun(), 60)
     assert engines.any_started
     troubles = await engines.troubles()
-    assert troubles == {"wrong": module.REFUSED}
+    assert troubles == {"wrong": REFUSED}
     assert stopped == []
     await engines.aclose()
 

@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
 from importlib.util import find_spec
-from itertools import chain, repeat
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -41,17 +41,18 @@ from engine.errors import (
     EngineError,
     EngineOverloaded,
     EngineUnavailable,
+    GenerationCut,
     GenerationFailed,
     PromptTooLong,
 )
 from engine.formats.harmony.encoding import load_encoding
 from engine.formats.harmony.prompt import generation_start
 from engine.grammar import TurnGrammar
-from engine.types import EngineInfo, GenerationRequest, SamplingOptions, TokenChunk
+from engine.restarts import restart_pause
+from engine.types import EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
 
 logger = logging.getLogger("respsite.engine")
 
-RESTART_SECONDS = (1, 2, 5, 10, 30)  # between attempts to start a dead engine again; the last one repeats
 WATCH_SECONDS = 0.5  # how soon a death is noticed while nothing is generated
 
 
@@ -108,8 +109,12 @@ class VllmEngine(BaseEngine):
         )
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
-        """Yield what vLLM samples; deltas that pile up while nobody reads come merged."""
-        llm = self._serving()
+        """Yield what vLLM samples; deltas that pile up while nobody reads come merged.
+
+        We abort by leaving. An engine core that says it has aborted something stops: at SIGTERM or SIGINT, which may be
+        meant for it or for its whole process group (vllm/v1/engine/core.py, `_handle_shutdown`).
+        """
+        llm, begun = self._serving(), False
         prompt_tokens = len(request.prompt_token_ids)
         if prompt_tokens >= self._max_model_len:
             raise PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=self._max_model_len)
@@ -126,7 +131,14 @@ class VllmEngine(BaseEngine):
             )
             async with aclosing(outputs):  # closing it aborts in the engine core
                 async for output in outputs:
-                    yield chunk_of(output, top_logprobs, constrained=constrained)
+                    chunk = chunk_of(output, top_logprobs, constrained=constrained)
+                    begun = begun or bool(chunk.token_ids)
+                    if chunk.finish_reason is not FinishReason.ABORT:
+                        yield chunk
+                        continue
+                    if chunk.token_ids:
+                        yield TokenChunk(token_ids=chunk.token_ids, logprobs=chunk.logprobs)
+                    raise (GenerationCut if begun else EngineUnavailable)("The vLLM engine stops, and has aborted it.")
         except EngineError:
             raise
         except Exception as error:
@@ -193,12 +205,14 @@ class VllmEngine(BaseEngine):
             await self._restart()
 
     async def _restart(self) -> None:
-        for wait in chain(RESTART_SECONDS, repeat(RESTART_SECONDS[-1])):
-            await asyncio.sleep(wait)
+        for failed in count():
+            await asyncio.sleep(restart_pause(failed))
             try:
                 llm = await self._core.load()
             except EngineError as error:
                 logger.warning("the vLLM engine did not start again: %s", error)
+            except Exception:  # whatever it is: nobody else would try again
+                logger.exception("the vLLM engine did not start again")
             else:
                 self._died.clear()
                 self._llm = llm

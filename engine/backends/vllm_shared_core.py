@@ -27,7 +27,7 @@ from engine.backends.threads import in_thread
 from engine.backends.vllm_config import FrontEnd
 from engine.backends.vllm_core import STOP_SECONDS, BaseCore
 from engine.backends.vllm_lease import BEGAN, ENDED, MAX_LINE_BYTES, Lease, decode_lease
-from engine.errors import EngineConfigurationError, EngineUnavailable
+from engine.errors import EngineConfigurationError, EngineError, EngineUnavailable
 
 logger = logging.getLogger("respsite.engine")
 
@@ -58,9 +58,13 @@ class SharedCore(BaseCore):
             self._building = in_thread(lambda: self._build(place.lease))
             self._llm = llm = await asyncio.shield(self._building)
             await _wait_for_the_core(llm, place)
-        except BaseException:
+        except BaseException as error:
             if not self._closed:  # `aclose()` does it then
                 await self._let_go()
+            if isinstance(error, Exception) and not isinstance(error, EngineError):
+                raise EngineUnavailable(
+                    f"The engine core could not be attached to: {vllm_config.reason(error)}."
+                ) from error
             raise
         self._require_open()
         plain = llm.engine_core.add_request_async
@@ -120,9 +124,14 @@ class SharedCore(BaseCore):
                 is_told = True
                 await asyncio.sleep(CONNECT_SECONDS)
                 continue
+            except OSError as error:
+                raise EngineUnavailable(f"There is no way to the engine core at {self._path}: {error}.") from error
             try:
                 lease = decode_lease(await reader.readline())
                 _check_version(lease)
+            except OSError as error:  # the kernel resets those whom the host has not accepted yet, as it loads
+                writer.close()
+                raise EngineUnavailable("The engine core ended before it was loaded.") from error
             except BaseException:
                 writer.close()
                 raise

@@ -3,7 +3,7 @@
 One that is used is asked for `/health` every `look` seconds, and at once when a generation on it broke. It is used no
 more when it says that it is not well, when it cannot be reached, or when it hangs: when it leaves MISSED_LOOKS looks in
 a row without an answer, and sends no byte of any generation meanwhile (a busy one may answer late, but it works). Then
-what runs on it is ended, so that it goes on elsewhere, as soon as there is an elsewhere.
+what runs on it is ended, so that it goes on on another server, as soon as another one is used.
 
 Example with a look a second: a server is stopped (SIGSTOP) at 10.4. The looks at 11 and at 12 have no answer after a
 second each; at 13 what ran there is ended, and its runs go on on another server.
@@ -20,7 +20,7 @@ from engine.errors import EngineError, EngineUnavailable
 logger = logging.getLogger("respsite.engine")
 
 MISSED_LOOKS = 2
-MAX_LATE = 0.5  # of a look: where this process comes so late to the end of it, it was its own fault
+MAX_LATE = 0.5  # of a look's time: where this process is later than that to the end of it, nothing is missed
 
 
 class Watcher:

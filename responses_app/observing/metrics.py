@@ -160,7 +160,7 @@ class Metrics:
         self.workers = self._gauge("workers", "Workers that live.")
         self.reaching = self._gauge("workers_reaching", "Those of them that reach what they need.", "service")
         self.reaching_model = self._gauge(
-            "workers_reaching_model", "Those of them that a model can be had of.", "model"
+            "workers_reaching_model", "Those of them that reach the engine of a model.", "model"
         )
         self.connections = self._gauge("websocket_connections", "WebSockets that are open.")
         self.lanes = self._gauge("websocket_lanes", "Lanes with a response that runs.")

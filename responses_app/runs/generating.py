@@ -153,7 +153,7 @@ def generated(
 async def _checked(
     chunks: AsyncGenerator[TokenChunk, None], plan: RunPlan, wanted: Generate, grammar: TurnGrammar
 ) -> AsyncGenerator[TokenChunk, None]:
-    """Yield chunks; the content that was cut on another worker is checked before its end is told to anybody.
+    """Yield chunks; a content that was cut in its middle is checked before its end is told to anybody.
 
     No engine can be held to the rest of a content. A model that has begun one nearly always ends it well.
     """
@@ -166,7 +166,7 @@ async def _checked(
                 is_open = end is None
                 problem = None if is_open else await asyncio.to_thread(plan.format.problem_of, grammar.rules, said)
                 if problem is not None:  # it shows what the model said, and so stays out of the log
-                    raise GrammarBroken("What went on behind another worker does not fit its schema or grammar.")
+                    raise GrammarBroken("What went on behind a cut does not fit its schema or grammar.")
             yield chunk
 
 

@@ -43,10 +43,13 @@ class OrphanReclaimer:
             await self._heartbeat.beat()  # who is dead is told by a beat of our own: see `Pulse`
             await self._claim(worker)
             self._look_at = time.monotonic() + CLAIM_SECONDS
+        away: set[str] = set()  # models that cannot be had now; one response of each finds that out
         for _ in range(len(self._claimed)):
-            if await self._run(self._claimed[0]):
+            model = self._claimed[0].response["model"]
+            if model not in away and await self._run(self._claimed[0]):
                 self._claimed.popleft()
-            else:  # its model may be away, and the next one's not
+            else:
+                away.add(model)
                 self._claimed.rotate(-1)
 
     async def give_back(self) -> None:

@@ -250,7 +250,6 @@ class ResponseRun:
     async def _start_in_turn(self) -> Command | None:
         """Start once the engine has a turn for it, which is that of its first generation."""
         await self.place.wait()
-        self._persistence.note_start()
         return self._start()
 
     def _declare(self) -> None:
@@ -265,6 +264,7 @@ class ResponseRun:
         return due
 
     def _start(self) -> Command | None:
+        self._persistence.note_start()
         if self.plan.asked != self._machine.asked:
             self._tell(self.plan.asked)
         return self._tell(self.plan.started)

@@ -1,5 +1,8 @@
 """How much a worker's purges look for, and how often."""
 
+import pytest
+
+from responses_app.stores.base import StoreError
 from responses_app.stores.database.purging import PAUSES, PurgePlans
 from responses_app.stores.database.retention import MAX_RESPONSES, Plan
 
@@ -48,4 +51,20 @@ def test_after_a_slow_look_there_is_a_pause() -> None:
     clock.seconds += 2.0 * PAUSES - 1
     assert not plans.wants_look
     clock.seconds += 1.1
+    assert plans.wants_look
+
+
+def test_after_a_look_that_was_given_up_there_is_a_pause_too() -> None:
+    clock = Clock()
+    plans = PurgePlans(clock)
+
+    def give_up() -> None:
+        with plans.looking():
+            clock.seconds += 10.0
+            raise StoreError("The database did not answer within 10 s.")
+
+    with pytest.raises(StoreError):
+        give_up()
+    assert not plans.wants_look
+    clock.seconds += 10.0 * PAUSES
     assert plans.wants_look

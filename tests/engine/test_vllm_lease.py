@@ -1,6 +1,9 @@
 """A lease of a place at a shared engine core, as it goes over a socket, and who can ask for one."""
 
+import asyncio
 import os
+import select
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +11,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from engine.backends import vllm_config
 from engine.backends.vllm_core_host import CoreHost
 from engine.backends.vllm_lease import Lease, decode_lease, refusal
+from engine.backends.vllm_shared_core import SharedCore
 from engine.errors import EngineConfigurationError, EngineUnavailable
+from tests.waiting import eventually
 
 LEASE = Lease(
     place=3,
@@ -72,3 +78,27 @@ def test_a_file_that_is_no_socket_is_not_taken_for_an_old_one(folder: Path) -> N
     with pytest.raises(EngineConfigurationError, match="No socket can be made"):
         host_at(path)
     assert path.read_text() == "kept"
+
+
+async def test_a_host_that_ends_while_it_loads_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It listens, and accepts nobody before the model is there: what waits is reset, and does not merely end."""
+    monkeypatch.setattr(vllm_config, "import_vllm", lambda: None)
+    path = str(tmp_path / "core")
+    core = SharedCore("model", {}, path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        listener.setblocking(False)
+        loading = asyncio.ensure_future(core.load())
+        await eventually(lambda: select.select([listener], [], [], 0)[0])
+    with pytest.raises(EngineUnavailable, match="ended before it was loaded"):
+        await loading
+    await core.aclose()
+
+
+async def test_a_path_that_leads_nowhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_config, "import_vllm", lambda: None)
+    core = SharedCore("model", {}, str(tmp_path / ("long" * 50)))
+    with pytest.raises(EngineUnavailable, match="no way to the engine core"):
+        await core.load()
+    await core.aclose()

@@ -57,7 +57,7 @@ async def test_a_reader_does_not_wait_for_ever() -> None:
     assert len(site.service.unsaved) == 1
 
 
-async def test_in_the_background_it_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_in_the_background_it_waits_longer() -> None:
     site = Site(patience_seconds=0.05)
     reading = await ending(site, background=True)
     await asyncio.sleep(0.2)

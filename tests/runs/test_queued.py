@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -93,6 +94,32 @@ async def test_who_asks_another_worker_reads_that_it_is_queued_and_then_that_it_
     go_on.set()
     await second.to_the_end()
     assert await status() == "completed"
+
+
+async def test_one_that_need_not_wait_any_more_once_it_is_kept_is_not_left_as_queued() -> None:
+    site, held = full()
+    first = await site.begin(input="first")
+    await asyncio.wait_for(site.engine.waits.wait(), 5)
+    accept = site.store.accept
+
+    async def slowly(*args: Any, **options: Any) -> None:
+        await accept(*args, **options)
+        held.set()
+        await first.to_the_end()
+
+    site.store.accept = slowly  # type: ignore[method-assign]
+    go_on = asyncio.Event()
+    site.engine.turns[1] = [go_on, ANSWER]
+    second = await site.begin(input="second")
+    assert types(second) == ["created", "in_progress"]
+    other = Site(store=site.store, worker="other")
+
+    async def is_told_to_run() -> bool:
+        return (await other.responses.response("default", second.reader.response_id))["status"] == "in_progress"
+
+    await eventually(is_told_to_run)
+    go_on.set()
+    await second.to_the_end()
 
 
 @pytest.mark.parametrize("problem", [StoreError("away"), RuntimeError("a bug of the store")])

@@ -164,6 +164,31 @@ async def test_what_waits_for_a_model_that_is_away_does_not_hold_up_the_others()
     assert two.used() == (2, 1)
 
 
+async def test_of_all_that_wait_for_a_model_that_is_away_one_asks_for_it() -> None:
+    """They may be thousands, and a worker looks every second."""
+    site, asked = Site(store=await left_behind(5)), []
+
+    async def away() -> None:
+        asked.append(1)
+        raise EngineUnavailable("away")
+
+    well, site.engine.health = site.engine.health, away  # type: ignore[method-assign]
+    async with looked_after(site, ready=lambda: False) as upkeep:
+        reclaimer = upkeep._reclaimer
+
+        async def has_claimed_all() -> bool:
+            await reclaimer.reclaim()
+            return len(reclaimer._claimed) == 5
+
+        await eventually(has_claimed_all)
+        asked.clear()
+        await reclaimer.reclaim()
+        assert len(asked) == 1
+        site.engine.health = well  # type: ignore[method-assign]
+        await reclaimer.reclaim()
+        await eventually(lambda: statuses(site.store) == ["completed"] * 5)
+
+
 def test_all_have_one_format() -> None:
     engine = FakeEngine()
     with pytest.raises(ValueError, match="one format"):

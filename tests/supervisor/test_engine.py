@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from engine import restarts
 from responses_app.management.supervisor import engine
 from responses_app.management.supervisor.engine import EngineKeeper
 from tests.waiting import eventually
@@ -82,7 +83,7 @@ async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     manage = tmp_path / "manage.py"
     manage.write_text(MANAGE)
     monkeypatch.setattr("sys.argv", [str(manage)])
-    monkeypatch.setattr(engine, "RESTART_SECONDS", (0.05,))
+    monkeypatch.setattr(restarts, "RESTART_SECONDS", (0.05,))
     monkeypatch.setattr(engine, "STOP_SECONDS", 1.0)
     kept = Kept(tmp_path)
     yield kept
@@ -108,6 +109,19 @@ async def test_one_that_dies_is_started_again_and_leaves_no_core_behind(kept: Ke
     await eventually(lambda: is_gone(core))
     kept.does("live")
     await eventually(lambda: kept.said["up"] == 2)
+    assert kept.said["refused"] == 0
+
+
+async def test_one_for_which_the_machine_has_no_process_is_tried_again(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def live(*_: object) -> int:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(engine.ChildProcess, "live", live)
+    kept.keeper.start()
+    await eventually(lambda: kept.said["loads"] >= 3)
+    assert "cannot be started: Resource temporarily unavailable" in caplog.text
     assert kept.said["refused"] == 0
 
 

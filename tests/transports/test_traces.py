@@ -167,7 +167,7 @@ async def test_a_vllm_server_is_told_which_span_it_works_for(
     assert seen == [f"00-{OURS}-{sent.span_id.hex()}-01"]
 
 
-def test_without_it_nothing_is_traced_and_nothing_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_it_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     off = Traces(enabled=False)
     off.start()
     assert off.under(f"00-{OURS}-{POSTED}-01") is NO_SPAN

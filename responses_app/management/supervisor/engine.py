@@ -11,12 +11,12 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
+from engine.restarts import restart_pause
 from responses_app.management.supervisor.processes import READY, ChildProcess
 
 logger = logging.getLogger("respsite.supervisor")
 
 REFUSED = os.EX_CONFIG  # the exit status of one that its settings keep from starting
-RESTART_SECONDS = (1, 2, 5, 10, 30)  # between attempts to start it again; the last one repeats
 STOP_SECONDS = 15.0  # an engine core takes 4 to 5 s to stop, and is killed after 8
 
 
@@ -36,7 +36,7 @@ class EngineKeeper:
         self._refused = refused
         self._child: ChildProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._attempt = 0
+        self._failed = 0  # in a row
         self._was_up = False
         self._stopping = False
 
@@ -67,8 +67,8 @@ class EngineKeeper:
             if status == REFUSED and not self._was_up:
                 self._refused()
                 return
-            pause = RESTART_SECONDS[min(self._attempt, len(RESTART_SECONDS) - 1)]
-            self._attempt += 1
+            pause = restart_pause(self._failed)
+            self._failed += 1
             logger.error("the engine core is gone (status %d); it is started again in %d s", status, pause)
             await asyncio.sleep(pause)
 
@@ -76,13 +76,16 @@ class EngineKeeper:
         self._child = ChildProcess("engine", hears=self._hear)
         try:
             return await self._child.live(["serve_engine", "--lifeline", str(self._lifeline)], [self._lifeline])
+        except OSError as problem:  # no memory, no process, no descriptor is left, for now
+            logger.error("the engine core's process cannot be started: %s", problem)
+            return os.EX_OSERR
         finally:
             _kill_group(self._child.pid)  # one that was killed has left its engine core behind
             self._child = None
 
     def _hear(self, word: bytes) -> None:
         if word == READY:
-            self._was_up, self._attempt = True, 0
+            self._was_up, self._failed = True, 0
             logger.info("the engine core is there")
             self._up()
 

@@ -34,9 +34,11 @@ class PurgePlans:
     def looking(self) -> Iterator[Callable[[Plan], None]]:
         """Time a look, and tell what it found."""
         began = self._clock()
-        yield self._found
-        seconds = self._clock() - began
-        self._look_at = self._clock() + (seconds * PAUSES if seconds > QUICK_SECONDS else 0.0)
+        try:
+            yield self._found
+        finally:  # also one that was given up: it took longest of all
+            seconds = self._clock() - began
+            self._look_at = self._clock() + (seconds * PAUSES if seconds > QUICK_SECONDS else 0.0)
 
     def _found(self, plan: Plan) -> None:
         self._plan = plan
