@@ -54,8 +54,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.hookimpl(trylast=True)  # behind pytest-randomly, which mixes them
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the long ones begin."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the long ones begin, and leave out what one kind of server is enough for."""
     here = Path(__file__).parent
     begin = {here / f"{name}.py": place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: begin.get(item.path, len(begin)))
+    spared = [item for item in items if item.get_closest_marker("any_server") and _is_under_uvicorn(item)]
+    config.hook.pytest_deselected(items=spared)
+    items[:] = [item for item in items if item not in spared]
+
+
+def _is_under_uvicorn(item: pytest.Item) -> bool:
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return "uvicorn" in parameters.values()

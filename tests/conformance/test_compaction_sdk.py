@@ -17,6 +17,8 @@ from tests.protocol.laws import assert_laws
 from tests.server import Server
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_server
+
 FROM_1000: Any = [{"type": "compaction", "compact_threshold": 1000}]
 TRIGGER: Any = {"type": "compaction_trigger"}
 LONG = "word " * 1200

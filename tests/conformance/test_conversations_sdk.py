@@ -15,6 +15,8 @@ from tests.conformance.sdk import MODEL, PATIENCE
 from tests.oracle import validate_conversation, validate_conversation_items
 from tests.server import Server
 
+pytestmark = pytest.mark.any_server
+
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
 
 

@@ -15,6 +15,8 @@ from openai import AsyncOpenAI
 from tests.conformance.sdk import MODEL
 from tests.python_clients.trip import ASKED, Trip
 
+pytestmark = pytest.mark.any_server
+
 UNTRACED = RunConfig(tracing_disabled=True)  # traces would go to OpenAI
 MODELS = {"http": OpenAIResponsesModel, "websocket": OpenAIResponsesWSModel}
 

@@ -17,6 +17,8 @@ from tests.test_readme import blocks
 from tests.transports.balancer import Balancer
 from tests.transports.scripts import BEGIN
 
+pytestmark = pytest.mark.any_server
+
 MODEL = "test-model"
 NUMBERS = " ".join(str(number) for number in range(150))
 THOUGHT = "<|channel|>analysis<|message|>Let me count.<|end|><|start|>assistant"

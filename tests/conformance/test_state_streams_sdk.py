@@ -21,6 +21,8 @@ from tests.protocol.laws import assert_laws
 from tests.server import Server
 from tests.transports.scripts import gate, main_script, release
 
+pytestmark = pytest.mark.any_server
+
 
 @on_all_kinds
 def test_a_streamed_response_is_read_as_its_last_event_told_it(client: OpenAI) -> None:

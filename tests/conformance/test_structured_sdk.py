@@ -10,6 +10,8 @@ from pydantic import BaseModel
 from tests.conformance.sdk import MODEL
 from tests.python_clients.trip import REPEAT, WISHED, Trip
 
+pytestmark = pytest.mark.any_server
+
 
 class Mood(Enum):
     """How somebody feels."""

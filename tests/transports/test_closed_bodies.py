@@ -15,6 +15,8 @@ from tests.clients import raw_connection, read_error_answer
 from tests.transports.closed import ClosedServer, bearer
 from tests.transports.test_bodies import JSON, MIB, PART, grown, head, read_answer
 
+pytestmark = pytest.mark.any_database
+
 LARGE = 24 * MIB  # less than MAX_BODY_BYTES
 KEPT = 12  # MiB that the server may grow by
 

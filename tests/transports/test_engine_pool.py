@@ -18,6 +18,8 @@ from tests.transports.scripts import BEGIN
 from tests.transports.test_metrics import Numbers
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 NUMBERS = " ".join(str(number) for number in range(60))
 SCRIPT = (
     {"when": "[long]", "say": f"{BEGIN}{NUMBERS}<|return|>", "delay": 0.03},

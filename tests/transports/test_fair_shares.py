@@ -10,7 +10,7 @@ import pytest
 from tests.server import KINDS
 from tests.transports.closed import ClosedServer, bearer
 
-pytestmark = pytest.mark.any_database
+pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 MANY = 16  # requests of the greedy project
 

@@ -13,7 +13,7 @@ from tests.server import KINDS
 from tests.transports.test_api_keys import ClosedServer, bearer
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.any_database
+pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 SECRET = "xylophone"
 DONE = "completed input="

@@ -16,7 +16,7 @@ from tests.transports.conftest import Connect
 from tests.transports.scripts import HELLO, gate, release
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.any_database
+pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 
 async def open_connections(server: Server) -> int:

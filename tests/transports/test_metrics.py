@@ -16,7 +16,7 @@ from tests.transports.conftest import Connect
 from tests.transports.test_api_keys import ClosedServer, bearer
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.any_database
+pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 ASK = {"input": "Hello", "store": False}
 PACE = '{"tokens_per_second": 300}'

@@ -18,6 +18,8 @@ from tests.server import Server
 from tests.transports.scripts import gate, main_script, release
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 BEGINNING = ["response.created", "response.queued", "response.in_progress"]
 
 

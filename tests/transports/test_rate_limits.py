@@ -16,7 +16,7 @@ from tests.server import KINDS
 from tests.transports.closed import ClosedServer, bearer, limit, post
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.any_database
+pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 KNOWN_WITHIN = 2.0  # seconds until a changed limit holds
 LEASE_SECONDS = 12.0  # of slots whose worker was killed

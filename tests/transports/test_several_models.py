@@ -12,6 +12,8 @@ from tests.server import Server, free_port
 from tests.transports.closed import ClosedServer, bearer
 from tests.transports.scripts import as_history
 
+pytestmark = pytest.mark.any_database
+
 SAYS = "<|channel|>final<|message|>{}<|return|>"
 
 

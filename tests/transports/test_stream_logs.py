@@ -9,6 +9,8 @@ from tests.server import Server
 from tests.transports.raw_streams import RawStream
 from tests.transports.scripts import main_script
 
+pytestmark = pytest.mark.any_server
+
 
 def server_of(folder: Path, kind: str = "daphne", **settings: object) -> Server:
     """A server of a folder; several of one folder share its database."""
