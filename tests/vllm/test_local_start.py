@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from engine import restarts
 from engine.backends import vllm_config, vllm_core, vllm_local
 from engine.backends.vllm_core_host import CoreHost
 from engine.backends.vllm_local import VllmEngine
@@ -101,7 +102,7 @@ class TestWhatVllmSays:
 
     async def test_a_restart_that_fails_is_tried_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         engine = VllmEngine(model=str(MODEL_FOLDER), options=ENGINE_OPTIONS)
-        monkeypatch.setattr(vllm_local, "RESTART_SECONDS", (0.0, 0.01))
+        monkeypatch.setattr(restarts, "RESTART_SECONDS", (0.0, 0.01))
         outcomes = [EngineConfigurationError("no"), EngineUnavailable("no"), EngineUnavailable("no"), "an AsyncLLM"]
         with patch.object(engine._core, "load", side_effect=outcomes) as load:
             await engine._restart()
