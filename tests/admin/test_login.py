@@ -17,6 +17,8 @@ from responses_app.admin.login import client_address
 from tests.admin.people import NAME, PASSWORD, make_superuser, settings_of, token
 from tests.server import Server, manage
 
+pytestmark = pytest.mark.any_database
+
 LIMIT = 3
 DEFAULT_LIMIT, DEFAULT_LOCK = 10, "900"
 

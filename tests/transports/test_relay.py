@@ -6,11 +6,14 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from responses_app.relay import Relay
 from tests.clients import Socket, http_client
 from tests.redis_server import RedisServer
 from tests.server import Server
+
+pytestmark = pytest.mark.any_database
 
 SLOW = [{"say": "<|channel|>final<|message|>" + "word " * 500 + "<|return|>", "delay": 0.05}]
 

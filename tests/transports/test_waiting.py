@@ -23,6 +23,8 @@ from tests.transports.stored import stored
 from tests.transports.test_takeover import Pair, Reader
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_server
+
 WAIT = {"Respsite-Tool-Mode": "wait"}
 SCRIPT = [{"when": "[weather]", "say": CALL}, {"when": "[twice]", "say": TWICE}, {"say": HELLO}]
 TOOLS = [WEATHER]
