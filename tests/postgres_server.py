@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.redis_server import _free_port as free_port
+from tests.redis_server import low_port
 
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
@@ -31,7 +31,7 @@ class PostgresServer:
     """
 
     def __init__(self, directory: Path | None = None, *, options: Sequence[str] = FAST) -> None:
-        self.port = free_port()
+        self.port = low_port()
         self._keeps = directory is not None
         self._options = options
         self._programs = newest_programs()

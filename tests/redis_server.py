@@ -19,7 +19,7 @@ class RedisServer:
     """Run redis-server; stopped or killed, it can be started again on the same port, empty."""
 
     def __init__(self) -> None:
-        self.port = _free_port()
+        self.port = low_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._directory = tempfile.TemporaryDirectory(prefix="respsite-redis-")
 
@@ -94,7 +94,7 @@ class RedisServer:
         return True
 
 
-def _free_port() -> int:
+def low_port() -> int:
     """Choose a port below Linux's ephemeral range.
 
     In that range, a client that keeps trying a port on which nobody listens may at last connect to itself.

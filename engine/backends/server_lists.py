@@ -4,7 +4,7 @@
     dns+http://vllm:8001         each address of the name `vllm` is a server
     file:///etc/vllm/servers     each line is the URL of one; empty lines and those that begin with # are left out
 
-What cannot be read, is empty or is no list of URLs leaves the servers that were known, and says so once.
+What cannot be read, is empty or is not a list of URLs leaves the servers that were known, and says so once.
 """
 
 import asyncio

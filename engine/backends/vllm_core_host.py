@@ -189,7 +189,7 @@ class CoreHost:
             writer.close()
 
     def _abort(self, running: Iterable[bytes], place: int) -> None:
-        """Have the core abort requests, twice. Those that have ended are no matter."""
+        """Have the core abort requests, twice. Those that have ended are passed over."""
         ids = [name.decode() for name in running]
         if not ids:
             return

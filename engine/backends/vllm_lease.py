@@ -41,12 +41,12 @@ class Lease:
 
 
 def refusal(why: str) -> bytes:
-    """Return the line that says that there is no place."""
+    """Return the line of a host that gives no place."""
     return json.dumps({"refused": why}).encode() + b"\n"
 
 
 def decode_lease(line: bytes) -> Lease:
-    """Read what the host has answered. Raises `EngineUnavailable` where that is no lease."""
+    """Read what the host has answered. Raises `EngineUnavailable` where that is not a lease."""
     if not line.endswith(b"\n"):
         raise EngineUnavailable("The engine core ended before it was loaded.")
     fields = json.loads(line)

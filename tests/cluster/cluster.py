@@ -10,8 +10,7 @@ import psycopg
 
 from tests.cluster.processes import EngineServer, Nginx
 from tests.postgres_server import DURABLE, PostgresServer
-from tests.redis_server import RedisServer
-from tests.redis_server import _free_port as free_port
+from tests.redis_server import RedisServer, low_port
 from tests.supervisor.served import Supervised
 
 WORKERS, ENGINES = 3, 2
@@ -59,7 +58,7 @@ class Cluster:
         self.redis = RedisServer()
         self.postgres = postgres or PostgresServer(options=DURABLE)
         self.engines = [
-            EngineServer(f"engine-{number}", folder, free_port(), tokens_per_second=tokens_per_second)
+            EngineServer(f"engine-{number}", folder, low_port(), tokens_per_second=tokens_per_second)
             for number in range(1, engines + 1)
         ]
         given = {
@@ -72,7 +71,7 @@ class Cluster:
             **{name.upper(): value for name, value in settings.items()},
         }
         self.server = Behind(
-            folder / "server", port or free_port(), **{name.lower(): value for name, value in given.items()}
+            folder / "server", port or low_port(), **{name.lower(): value for name, value in given.items()}
         )
         self.nginx = Nginx(folder, self.server.port, upstream=f"127.0.0.1:{self.server.own_port}")
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from string import Template
 
@@ -36,7 +37,7 @@ http {{
 """
 
 
-class Program:
+class Program(ABC):
     """A program of the cluster. It can be killed, stalled and started again, on the same port."""
 
     def __init__(self, name: str, folder: Path, port: int) -> None:
@@ -50,9 +51,9 @@ class Program:
         """Where it listens, without a path."""
         return f"http://127.0.0.1:{self.port}"
 
+    @abstractmethod
     def command(self) -> list[str]:
         """Return what starts it."""
-        raise NotImplementedError
 
     def begin(self) -> None:
         """Start it."""

@@ -110,5 +110,8 @@ def command_line(pid: int) -> str:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process is no more (a zombie is none)."""
-    return "serve_worker" not in command_line(pid)
+    """Whether a process is no more, or only waits for somebody to fetch its status."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:  # it may go while it is read
+        return True

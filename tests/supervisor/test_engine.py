@@ -16,6 +16,7 @@ import pytest_asyncio
 from engine import restarts
 from responses_app.management.supervisor import engine
 from responses_app.management.supervisor.engine import EngineKeeper
+from tests.supervisor.served import is_gone
 from tests.waiting import eventually
 
 MANAGE = """
@@ -67,14 +68,6 @@ class Kept:
         """Let go of the pipe."""
         for descriptor in self._lifeline:
             os.close(descriptor)
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process is no more, or only waits for somebody to fetch its status."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except FileNotFoundError:
-        return True
 
 
 @pytest_asyncio.fixture
