@@ -20,6 +20,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 logger = logging.getLogger("respsite.tools")
 
@@ -39,6 +40,7 @@ _METADATA = frozenset(
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the last four bytes are an IPv4 address
 # As URLs are read by browsers, a host that ends in a number is an IPv4 address, however it is written: 127.1, 0x7f.1.
 _ENDS_IN_NUMBER = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)\.?$", re.IGNORECASE)
+_PORTS = {"http": 80, "https": 443}
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?\.?", re.IGNORECASE)
 
 
@@ -78,6 +80,13 @@ class AllowedHosts:
             else:
                 names.add(_normal_entry(entry))
         return cls(frozenset(names), tuple(networks))
+
+    @classmethod
+    def of_url(cls, url: str) -> "AllowedHosts":
+        """Return the host and the port of a URL of the operator's. Raises `ValueError`."""
+        parts = urlsplit(url)
+        host, port = normal_host(parts.hostname or ""), parts.port or _PORTS.get(parts.scheme, 0)
+        return cls(frozenset({_with_port(host, port)}))
 
     def has_name(self, host: str, port: int) -> bool:
         """Whether a host, as `normal_host` writes it, was named."""
