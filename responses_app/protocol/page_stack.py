@@ -5,13 +5,13 @@ Citations need nothing else: which page, and what stood in that line of a list o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from responses_app.protocol.errors import JsonObject
 
-MAX_SHOWN = 200  # pages of a chain whose cursors count; older ones are gone
-MAX_LISTS = 20  # lists of results that are kept with their results
+MAX_BYTES = 48 * 1024  # of the state, about: older pages are gone, and the results of older searches before them
+MAX_TITLE = 200  # characters
 
 
 class Listed(NamedTuple):
@@ -62,20 +62,17 @@ class PageStack:
         return cls(pages, known["first"])
 
     def as_json(self) -> JsonObject:
-        """Return it as it is kept; old results of searches are left out."""
-        lists = [each for each in self.pages if each.listed]
-        kept = set(map(id, lists[-MAX_LISTS:]))
-        pages = [
-            [
-                each.kind,
-                each.url,
-                each.title,
-                each.pattern,
-                [list(one) for one in each.listed] if id(each) in kept else [],
-            ]
-            for each in self.pages
-        ]
-        return {"pages": pages, "first": self.first}
+        """Return it as it is kept: the latest pages, as many as `MAX_BYTES` hold."""
+        pages: list[list[object]] = []
+        left = MAX_BYTES
+        for each in reversed(self.pages):
+            listed = [list(one) for one in each.listed] if left > MAX_BYTES // 2 else []
+            page = [each.kind, each.url, each.title, each.pattern, listed]
+            left -= len(str(page).encode())
+            if left < 0 and pages:
+                break
+            pages.append(page)
+        return {"pages": pages[::-1], "first": self.next_cursor - len(pages)}
 
     @property
     def next_cursor(self) -> int:
@@ -84,10 +81,7 @@ class PageStack:
 
     def push(self, shown: Shown) -> None:
         """Show a page."""
-        self.pages.append(shown)
-        while len(self.pages) > MAX_SHOWN:
-            del self.pages[0]
-            self.first += 1
+        self.pages.append(replace(shown, title=shown.title[:MAX_TITLE]))
 
     def at(self, cursor: int) -> Shown | None:
         """Return the page of a cursor; -1 is the latest. None where there is none, or none any more."""

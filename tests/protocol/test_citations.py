@@ -1,11 +1,12 @@
 """Citations become links and annotations, however the text is cut; what only looks like one stays as it is."""
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from responses_app.protocol.citations import CitationReader, Piece, annotation
-from responses_app.protocol.page_stack import MAX_LISTS, MAX_SHOWN, Listed, PageStack, Shown
+from responses_app.protocol.page_stack import MAX_BYTES, Listed, PageStack, Shown
 
 TURTLES = ("https://example.com/turtles_(animals)", "Turtles")
 STACK = PageStack(
@@ -107,16 +108,19 @@ def test_how_a_text_is_cut_changes_nothing(parts: list[str]) -> None:
 def test_a_stack_is_kept_as_json_and_forgets_what_is_old() -> None:
     stack = PageStack.from_json(None)
     assert (stack.next_cursor, stack.at(-1), stack.at(0), stack.source(0, 0)) == (0, None, None, None)
-    for number in range(MAX_SHOWN + 5):
-        results = [Listed(2, f"https://{number}.example/", str(number))]
-        stack.push(Shown(kind="search", url="", title="q", listed=results))
-    stack.push(Shown(kind="find", url="https://x.example/", title="X", pattern="p"))
+    for number in range(500):
+        results = [Listed(2 + place, f"https://{number}.example/{place}", "T" * 50) for place in range(20)]
+        stack.push(Shown(kind="search", url="", title="q" * 500, listed=tuple(results)))
+        stack.push(Shown(kind="find", url="https://x.example/", title="X", pattern="p"))
     again = PageStack.from_json(stack.as_json())
-    assert again.next_cursor == stack.next_cursor == MAX_SHOWN + 6
+    assert len(orjson.dumps(stack.as_json())) < MAX_BYTES
+    assert again.next_cursor == stack.next_cursor == 1000
     assert again.at(5) is None
-    assert again.at(MAX_SHOWN + 5) == again.at(-1) == stack.at(-1)
-    assert again.source(MAX_SHOWN + 4, 3) == ("https://204.example/", "204")
-    assert [bool(each.listed) for each in again.pages] == [False] * (MAX_SHOWN - 1 - MAX_LISTS) + [True] * MAX_LISTS + [
-        False
-    ]
+    assert again.at(999) == again.at(-1) == stack.at(-1)
+    assert again.at(998) == stack.at(998)
+    assert again.source(998, 3) == ("https://499.example/1", "T" * 50)
+    kept = [bool(each.listed) for each in again.pages if each.kind == "search"]
+    assert kept == sorted(kept)
+    assert 5 < sum(kept) < len(kept)
+    assert PageStack.from_json(again.as_json()) == again
     assert again.source(-1, 0) is None
