@@ -63,11 +63,11 @@ class PageStack:
 
     def as_json(self) -> JsonObject:
         """Return it as it is kept: the latest pages, as many as `MAX_BYTES` hold."""
-        pages: list[list[object]] = []
+        pages: list[object] = []
         left = MAX_BYTES
         for each in reversed(self.pages):
             listed = [list(one) for one in each.listed] if left > MAX_BYTES // 2 else []
-            page = [each.kind, each.url, each.title, each.pattern, listed]
+            page: list[object] = [each.kind, each.url, each.title, each.pattern, listed]
             left -= len(str(page).encode())
             if left < 0 and pages:
                 break

@@ -11,6 +11,7 @@ equals the `done` items. An item that is discarded says so in place of its `done
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessage, Text, TextLogprob, TurnEvent
 from responses_app.protocol.builders import (
@@ -24,6 +25,8 @@ from responses_app.protocol.builders import (
 )
 from responses_app.protocol.call_items import CallBuilder
 from responses_app.protocol.called import Called, HostedTools
+from responses_app.protocol.citations import SourceOf
+from responses_app.protocol.cited_messages import CitedMessageBuilder
 from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import JsonObject
@@ -62,6 +65,7 @@ class ResponseStream:
         self.sampled: list[SampledItem] = []  # the output items with their messages
         self.called = Called(new_id, tools, hosted)
         self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
+        self.source_of: SourceOf | None = None  # what messages may cite
         self._response = response
         self._new_id = new_id
         self._offered_seals = seals
@@ -272,9 +276,12 @@ class ResponseStream:
                 return self.called.builder(event)
             case ItemKind.REASONING:
                 return ReasoningBuilder(self._new_id, summarised=self._summarised)
-            case ItemKind.PREAMBLE:
-                return MessageBuilder(self._new_id, "commentary")
-        return MessageBuilder(self._new_id, "final_answer")
+        phase: Literal["commentary", "final_answer"] = (
+            "commentary" if event.kind is ItemKind.PREAMBLE else "final_answer"
+        )
+        if self.source_of is not None:
+            return CitedMessageBuilder(self._new_id, phase, self.source_of)
+        return MessageBuilder(self._new_id, phase)
 
     def _open_item(self, event: ItemStarted) -> list[Event]:
         if self._open is not None:
@@ -295,8 +302,17 @@ class ResponseStream:
         item = self._open
         if item is None:
             raise LocalProtocolError("text outside of a message")
-        text = item.told(delta.text) if item.holds_back else delta.text
-        return (self._grow(item, text, delta.logprobs),) if text else ()
+        if item.holds_back:
+            return self._told(item, delta)
+        return (self._grow(item, delta.text, delta.logprobs),)
+
+    def _told(self, item: ItemBuilder, delta: Text) -> Sequence[Event]:
+        """Say what is to be said now of a text, and what there is to say of that."""
+        text = item.told(delta.text)
+        if not text:
+            item.grow("", delta.logprobs)  # they come with the next text
+            return ()
+        return [self._grow(item, text, delta.logprobs), *self._emit(item, item.noted())]
 
     def _grow(self, item: ItemBuilder, text: str, logprobs: Sequence[TextLogprob] = ()) -> Event:
         template = self._template = self._template or item.delta_template(len(self.output))
