@@ -9,7 +9,6 @@ citation or cannot be one any more. A citation of a page that was never shown st
 import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from responses_app.protocol.errors import JsonObject
 
@@ -18,6 +17,7 @@ SourceOf = Callable[[int, int], tuple[str, str] | None]  # cursor and line -> ad
 
 _CITATION = re.compile(rf"【(\d{{1,9}})†(?:L(\d{{1,9}}))?[^【】\n]{{0,{MAX_CITATION}}}】")
 _BEGINNING = re.compile(rf"【(?:\d{{0,9}}|\d{{1,9}}†[^【】\n]{{0,{MAX_CITATION}}})\Z")
+_HOST = re.compile(r"https?://(?:[^/?#@]*@)?(\[[^\]/]*\]|[^/?#:]+)", re.IGNORECASE)
 
 
 class Piece(NamedTuple):
@@ -89,7 +89,5 @@ def _link(url: str) -> str:
 
 
 def _domain(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or url
-    except ValueError:
-        return url
+    found = _HOST.match(url)
+    return found[1] if found else url

@@ -3,11 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
-from engine.formats.base import TextLogprob
+from engine.formats.base import ItemKind, TextLogprob
 from responses_app.protocol.builders import MessageBuilder, PendingEvents
 from responses_app.protocol.citations import CitationReader, SourceOf, annotation
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
+
+
+def message_builder(new_id: Callable[[str], str], kind: ItemKind, source_of: SourceOf | None) -> MessageBuilder:
+    """Return what writes a message; without `source_of` nothing was shown that it could cite."""
+    phase: Literal["commentary", "final_answer"] = "commentary" if kind is ItemKind.PREAMBLE else "final_answer"
+    return MessageBuilder(new_id, phase) if source_of is None else CitedMessageBuilder(new_id, phase, source_of)
 
 
 class CitedMessageBuilder(MessageBuilder):

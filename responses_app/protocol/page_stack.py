@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from responses_app.protocol.errors import JsonObject
 
+PAGES = "web_search_call"  # the type of items whose tool keeps it
 MAX_BYTES = 48 * 1024  # of the state, about: older pages are gone, and the results of older searches before them
 MAX_TITLE = 200  # characters
 

@@ -11,7 +11,6 @@ equals the `done` items. An item that is discarded says so in place of its `done
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessage, Text, TextLogprob, TurnEvent
 from responses_app.protocol.builders import (
@@ -20,13 +19,12 @@ from responses_app.protocol.builders import (
     HostedCall,
     ItemBuilder,
     ItemStatus,
-    MessageBuilder,
     PendingEvents,
 )
 from responses_app.protocol.call_items import CallBuilder
 from responses_app.protocol.called import Called, HostedTools
 from responses_app.protocol.citations import SourceOf
-from responses_app.protocol.cited_messages import CitedMessageBuilder
+from responses_app.protocol.cited_messages import message_builder
 from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import JsonObject
@@ -300,12 +298,7 @@ class ResponseStream:
                 return self.called.builder(event)
             case ItemKind.REASONING:
                 return ReasoningBuilder(self._new_id, summarised=self._summarised)
-        phase: Literal["commentary", "final_answer"] = (
-            "commentary" if event.kind is ItemKind.PREAMBLE else "final_answer"
-        )
-        if self.source_of is not None:
-            return CitedMessageBuilder(self._new_id, phase, self.source_of)
-        return MessageBuilder(self._new_id, phase)
+        return message_builder(self._new_id, event.kind, self.source_of)
 
     def _open_item(self, event: ItemStarted) -> list[Event]:
         if self._open is not None:
@@ -326,17 +319,12 @@ class ResponseStream:
         item = self._open
         if item is None:
             raise LocalProtocolError("text outside of a message")
-        if item.holds_back:
-            return self._told(item, delta)
-        return (self._grow(item, delta.text, delta.logprobs),)
-
-    def _told(self, item: ItemBuilder, delta: Text) -> Sequence[Event]:
-        """Say what is to be said now of a text, and what there is to say of that."""
-        text = item.told(delta.text)
+        text = item.told(delta.text) if item.holds_back else delta.text
         if not text:
-            item.grow("", delta.logprobs)  # they come with the next text
+            item.grow("", delta.logprobs)  # which come with the next text
             return ()
-        return [self._grow(item, text, delta.logprobs), *self._emit(item, item.noted())]
+        grown = self._grow(item, text, delta.logprobs)
+        return [grown, *self._emit(item, item.noted())] if item.holds_back else (grown,)
 
     def _grow(self, item: ItemBuilder, text: str, logprobs: Sequence[TextLogprob] = ()) -> Event:
         template = self._template = self._template or item.delta_template(len(self.output))
