@@ -58,6 +58,18 @@ class FunctionTool:
     freeform: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ToolNamespace:
+    """Tools of the server's own that the model calls as `NAME.FUNCTION`; without `functions` as `NAME` alone, by text.
+
+    A format may know some names that its models were trained on (`python`, `browser`), and tell of them elsewhere.
+    """
+
+    name: str
+    description: str = ""
+    functions: tuple[FunctionTool, ...] = ()
+
+
 class ItemKind(Enum):
     """What the model says."""
 
@@ -167,11 +179,17 @@ class ModelFormat(ABC):
 
     @abstractmethod
     def frame(
-        self, *, instructions: str | None, functions: Sequence[FunctionTool], effort: str, date: str
+        self,
+        *,
+        instructions: str | None,
+        functions: Sequence[FunctionTool],
+        effort: str,
+        date: str,
+        namespaces: Sequence[ToolNamespace] = (),
     ) -> "Tokens[int]":
         """Render what stands before the first message, as an array that is the caller's own.
 
-        `effort` is low, medium or high, `date` ISO 8601.
+        `effort` is low, medium or high, `date` ISO 8601. `namespaces` are the tools that this server runs.
         """
 
     @abstractmethod
@@ -210,8 +228,11 @@ class ModelFormat(ABC):
         """Render functions that were declared in the middle of a conversation, each as a JSON object."""
 
     @abstractmethod
-    def no_such_tool(self, name: str, functions: Collection[str]) -> RenderedMessage:
-        """Render what the model is told that has called a tool which does not exist; `functions` are those it has."""
+    def no_such_tool(self, name: str, functions: Collection[str], hosted: Collection[str] = ()) -> RenderedMessage:
+        """Render what the model is told that has called a tool which does not exist.
+
+        `functions` are those that it has of the client's, `hosted` those of the server's.
+        """
 
     @abstractmethod
     def text_of(self, tokens: "Tokens[int]") -> str:

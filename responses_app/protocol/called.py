@@ -4,21 +4,27 @@ A tool is the client's, or this server runs it (hosted), or it is not there; the
 thought.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from engine.formats.base import ItemKind, ItemStarted
-from responses_app.protocol.builders import HostedBuilder, ItemBuilder, ItemStatus
+from responses_app.protocol.builders import ItemBuilder, ItemStatus
 from responses_app.protocol.call_items import CallBuilder
 from responses_app.protocol.client_tools import ClientTools, read_tools
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.hosted_items import builder_of
+from responses_app.protocol.offers import OfferedTool
 from responses_app.protocol.reasoning import ReasoningBuilder
 
 NewId = Callable[[str], str]
-HostedTools = Mapping[str, Callable[[NewId], HostedBuilder]]
+HostedTools = Mapping[str, Callable[[NewId], ItemBuilder]]
 
 
 class Called:
     """Of one response. `tools` make the items of calls that clients answer, `hosted` those of this server's tools.
+
+    `offered` are those of this server's tools that were offered to it. `max_hosted` is how many calls of them may be
+    made, `made` how many were. `asks`: the user is asked to approve one.
 
     `anything` that is there was called; `background` are the names that the model goes on without; `unknown` those that
     are not there, and `last_unknown` what the last item called, where that is not there. `waits_for_client`: a call
@@ -28,7 +34,11 @@ class Called:
     def __init__(self, new_id: NewId, tools: ClientTools | None, hosted: HostedTools | None) -> None:
         self._new_id = new_id
         self._tools = tools or ClientTools()
-        self._hosted = hosted or {}
+        self._hosted = dict(hosted or {})
+        self.offered: dict[str, OfferedTool] = {}
+        self.max_hosted: int | None = None
+        self.made = 0
+        self.asks = False
         self.anything = False
         self.background: list[str] = []
         self.unknown: list[str] = []
@@ -41,9 +51,24 @@ class Called:
         """Whether the server runs any tools for this response."""
         return bool(self._hosted)
 
-    def is_hosted(self, name: str) -> bool:
-        """Whether the server runs the tool of this name."""
+    @property
+    def may_host(self) -> bool:
+        """Whether one more of this server's tools may be called."""
+        return self.max_hosted is None or self.made < self.max_hosted
+
+    def offer(self, tools: Iterable[OfferedTool]) -> None:
+        """Take tools of this server that the model may call."""
+        for tool in tools:
+            self.offered[tool.name] = tool
+            self._hosted[tool.name] = partial(builder_of, tool)
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a tool of this server of this name, whether it may be called or not."""
         return name in self._hosted
+
+    def is_hosted(self, name: str) -> bool:
+        """Whether the server runs the tool of this name when it is called now."""
+        return name in self._hosted and self.may_host
 
     def declare(self, tools: Sequence[JsonObject]) -> Collection[str]:
         """Take further tools of the client's; return the names of all that the model can call."""
@@ -58,6 +83,8 @@ class Called:
             return self._tools.builder(name, self._new_id)
         if self.is_hosted(name):
             self.anything = True
+            offered = self.offered.get(name)
+            self.made += not (offered and offered.asks)
             return self._hosted[name](self._new_id)
         self.unknown.append(name)
         self.last_unknown = name

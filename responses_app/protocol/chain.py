@@ -45,6 +45,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.public_ids import PublicId
 
 _ANALYSIS = MessageKind.ANALYSIS.value
+KEPT_ITEMS = ("mcp_list_tools", "mcp_approval_request")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +89,14 @@ class LinkTokens:
 class ChainLink:
     """One response's part of a chain: its input and what was sampled. Or several parts, which a store reads at once.
 
-    `started_on` is the date (ISO 8601) the chain's system message carries; it stays, or the prefix cache would be lost
-    at midnight. `root_id` is the chain's first response. `calls` are the calls in here, call_id → what the model
-    called. `awaited` are those that what continues it must answer, with the types of their items; `late_tools` are the
-    tools that its items declare. `total_bytes` estimates the memory of this link and all before it. `stored`: a store
-    keeps the response, so whether it can (still) be continued is the store's to say. `public` is what clients call the
-    response, where that is not its own id; then `continues` is what the response says that it continues.
+    `started_on` is the date (ISO 8601) the chain's system message carries; it stays, or the prefix cache would be
+    lost at midnight. `root_id` is the chain's first response. `calls` are the calls in here, call_id → what the
+    model called. `awaited` are those that what continues it must answer, with the types of their items;
+    `late_tools` are the tools that its items declare. `tool_items` are those items that later responses need of
+    this server's tools (see `KEPT_ITEMS`), and `states` what the tools themselves want to know later. `total_bytes`
+    estimates the memory of this link and all before it. `stored`: a store keeps the response, so whether it can
+    (still) be continued is the store's to say. `public` is what clients call the response, where that is not its
+    own id; then `continues` is what the response says that it continues.
     """
 
     response_id: str
@@ -106,6 +109,8 @@ class ChainLink:
     total_bytes: int
     awaited: Mapping[str, str] = field(default_factory=dict)
     late_tools: Sequence[JsonObject] = ()
+    tool_items: Sequence[JsonObject] = ()
+    states: Mapping[str, JsonObject] = field(default_factory=dict)
     stored: bool = False
     public: PublicId | None = None
     continues: str | None = None
@@ -138,6 +143,18 @@ class ChainLink:
         """Return the tools that the whole chain's items declare, the latest last."""
         links = reversed(list(self.lineage()))
         return [tool for link in links for tool in link.late_tools]
+
+    def all_tool_items(self) -> list[JsonObject]:
+        """Return the items of the whole chain that this server's tools need, the latest last."""
+        links = reversed(list(self.lineage()))
+        return [item for link in links for item in link.tool_items]
+
+    def all_states(self) -> dict[str, JsonObject]:
+        """Return what tools have left in the chain, the latest of each."""
+        states: dict[str, JsonObject] = {}
+        for link in reversed(list(self.lineage())):
+            states |= link.states
+        return states
 
     def has_call(self, call_id: str) -> bool:
         """Whether this chain has a call."""
@@ -190,8 +207,29 @@ def new_link(
     if not (items or known):  # the link of a request's own input
         return link
     awaited = open_calls(items, known=known, made=parent.has_call if parent else no_call, in_background=in_background)
-    declared = late_tools(items)
-    return replace(link, awaited=awaited, late_tools=declared) if awaited or declared else link
+    declared, tool_items = late_tools(items), kept_items(items)
+    if not (awaited or declared or tool_items):
+        return link
+    link = replace(link, awaited=awaited, late_tools=declared, tool_items=tool_items)
+    return _larger(link, tool_items) if tool_items else link
+
+
+def with_states(link: ChainLink, states: Mapping[str, JsonObject]) -> ChainLink:
+    """Return a link with what tools of this server want to know later."""
+    return _larger(replace(link, states=states), list(states.values())) if states else link
+
+
+def _larger(link: ChainLink, values: Sequence[JsonObject]) -> ChainLink:
+    return replace(link, total_bytes=link.total_bytes + sum(len(repr(each)) for each in values))
+
+
+def kept_items(items: Iterable[JsonObject]) -> list[JsonObject]:
+    """Return what later responses need of items: lists of tools, requests for approval, and that one was used."""
+    return [
+        item
+        for item in items
+        if item.get("type") in KEPT_ITEMS or (item.get("type") == "mcp_call" and item.get("approval_request_id"))
+    ]
 
 
 def link_of(

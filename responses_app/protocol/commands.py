@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from engine.formats.base import RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.endings import Ending
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event
 
 
@@ -17,7 +18,7 @@ class Generate:
     `has_begun`: it has begun on another worker, and `TurnBegan` is left out. `budget` is how many tokens it may give.
     `summary`: it sums up. `after_call`: the model has called something in this response already. `aside`: it sums up a
     thought, and nothing is lost where it fails: then answer with a `Sampled` that only has a finish reason. Its turn
-    begins with `sampled`, with which an answer begins.
+    begins with `sampled`, with which an answer begins. Without `hosted` no tool of this server can be called any more.
     """
 
     turn: int
@@ -28,6 +29,7 @@ class Generate:
     after_call: bool = False
     has_begun: bool = False
     aside: bool = False
+    hosted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,25 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
+class ListTools:
+    """Ask an MCP server of the request, by its label, which tools it has; answer with `ToolsListed`."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallTool:
-    """Call a tool of this server; answer with `ToolReturned`."""
+    """Call a tool of this server; answer with `ToolReturned`, and before that with `ToolProgressed` as often as wanted.
+
+    `repeatable`: a call that was under way when its worker died may be made again. `state` is what the tool wants to
+    know of its earlier calls in this chain.
+    """
 
     name: str
     arguments: str
+    item_id: str = ""
+    repeatable: bool = False
+    state: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +84,7 @@ class Finish:
     ending: Ending
 
 
-Command = Generate | Prefill | Seal | CallTool | Await | Finish
+Command = Generate | Prefill | Seal | ListTools | CallTool | Await | Finish
 
 
 class Step(NamedTuple):

@@ -36,6 +36,22 @@ class EventType(StrEnum):
     CUSTOM_INPUT_DELTA = "response.custom_tool_call_input.delta"
     CUSTOM_INPUT_DONE = "response.custom_tool_call_input.done"
     COMPACTING = "response.compaction.compacting"
+    MCP_CALL_IN_PROGRESS = "response.mcp_call.in_progress"
+    MCP_ARGUMENTS_DELTA = "response.mcp_call_arguments.delta"
+    MCP_ARGUMENTS_DONE = "response.mcp_call_arguments.done"
+    MCP_CALL_COMPLETED = "response.mcp_call.completed"
+    MCP_CALL_FAILED = "response.mcp_call.failed"
+    MCP_LIST_IN_PROGRESS = "response.mcp_list_tools.in_progress"
+    MCP_LIST_COMPLETED = "response.mcp_list_tools.completed"
+    MCP_LIST_FAILED = "response.mcp_list_tools.failed"
+    CODE_IN_PROGRESS = "response.code_interpreter_call.in_progress"
+    CODE_DELTA = "response.code_interpreter_call_code.delta"
+    CODE_DONE = "response.code_interpreter_call_code.done"
+    CODE_INTERPRETING = "response.code_interpreter_call.interpreting"
+    CODE_COMPLETED = "response.code_interpreter_call.completed"
+    WEB_SEARCH_IN_PROGRESS = "response.web_search_call.in_progress"
+    WEB_SEARCH_SEARCHING = "response.web_search_call.searching"
+    WEB_SEARCH_COMPLETED = "response.web_search_call.completed"
 
 
 TERMINAL = frozenset((EventType.COMPLETED, EventType.INCOMPLETE, EventType.FAILED))

@@ -23,6 +23,7 @@ from responses_app.protocol.inputs import (
     Failed,
     Input,
     Mode,
+    Offered,
     OutputGiven,
     Prefilled,
     Sampled,
@@ -31,10 +32,13 @@ from responses_app.protocol.inputs import (
     Stopped,
     StopReason,
     TimedOut,
+    ToolProgressed,
     ToolReturned,
+    ToolsListed,
     TurnBegan,
     WaitBegan,
 )
+from responses_app.protocol.offers import ApprovedCall, OfferedTool
 from responses_app.protocol.summaries import Summaries
 
 _SHORT = 0x80  # the bit of a record of tokens alone
@@ -138,6 +142,36 @@ def _write_output(given: OutputGiven) -> tuple[object, ...]:
     return (given.call_id, given.output) if same else (given.call_id, given.output, given.text)
 
 
+def _write_offered(given: Offered) -> tuple[object, ...]:
+    approved = [[each.request_id, each.server, each.tool, each.arguments] for each in given.approved]
+    return [tool.as_json() for tool in given.tools], list(given.servers), approved, dict(given.states)
+
+
+def _read_offered(tools: list[Any], servers: list[str], approved: list[Any], states: dict[str, Any]) -> Offered:
+    calls = [
+        ApprovedCall(request_id=request_id, server=server, tool=tool, arguments=arguments)
+        for request_id, server, tool, arguments in approved
+    ]
+    return Offered(_offered_tools(tools), servers, calls, states)
+
+
+def _write_listed(given: ToolsListed) -> tuple[object, ...]:
+    return given.server, list(given.tools), [tool.as_json() for tool in given.offered], given.error
+
+
+def _read_listed(server: str, tools: list[Any], offered: list[Any], error: str | None) -> ToolsListed:
+    return ToolsListed(server, tools, _offered_tools(offered), error)
+
+
+def _offered_tools(written: list[Any]) -> list[OfferedTool]:
+    return [OfferedTool(**each) for each in written]
+
+
+def _write_returned(given: ToolReturned) -> tuple[object, ...]:
+    further = (given.shown, given.state) if given.shown or given.state is not None else ()
+    return (given.text, given.failed, *further)
+
+
 _Writer = tuple[str, Callable[[Any], tuple[object, ...]]]
 _WRITERS: Mapping[type[Any], _Writer] = {
     Enqueued: ("enqueued", lambda _: ()),
@@ -148,7 +182,10 @@ _WRITERS: Mapping[type[Any], _Writer] = {
     Sampled: ("sampled", _write_sampled),
     Prefilled: ("prefilled", lambda _: ()),
     Sealed: ("sealed", lambda given: (given.text, given.budget)),
-    ToolReturned: ("tool", lambda given: (given.text, given.failed)),
+    Offered: ("offered", _write_offered),
+    ToolsListed: ("listed", _write_listed),
+    ToolProgressed: ("progress", lambda given: (given.fields,)),
+    ToolReturned: ("tool", _write_returned),
     WaitBegan: ("wait", lambda given: (given.until,)),
     OutputGiven: ("output", _write_output),
     TimedOut: ("timed_out", lambda given: (given.seconds,)),
@@ -165,6 +202,9 @@ _READERS: Mapping[str, Callable[..., Input]] = {
     "sampled": _read_sampled,
     "prefilled": Prefilled,
     "sealed": Sealed,
+    "offered": _read_offered,
+    "listed": _read_listed,
+    "progress": ToolProgressed,
     "tool": ToolReturned,
     "wait": WaitBegan,
     "output": lambda call_id, output, text=None: OutputGiven(call_id, output, output if text is None else text),

@@ -5,12 +5,13 @@ same ids and numbers, wherever it is read. So they are what is logged (see `inpu
 that clients see, and the one until which a response waits.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.offers import ApprovedCall, OfferedTool
 from responses_app.protocol.summaries import Summaries
 
 
@@ -99,11 +100,49 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
+class Offered:
+    """The tools of this server that it may use; before it starts. `servers` are those that are to list theirs first.
+
+    `approved` are calls that its user has approved: they are made before the model goes on. `states` is what the tools
+    want to know of their calls in the chain before it, by the type of their items.
+    """
+
+    tools: Sequence[OfferedTool] = ()
+    servers: Sequence[str] = ()
+    approved: Sequence[ApprovedCall] = ()
+    states: Mapping[str, JsonObject] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsListed:
+    """A server has listed its `tools`, as their item shows them, of which `offered` can be called; or there was an
+    `error`.
+    """
+
+    server: str
+    tools: Sequence[JsonObject] = ()
+    offered: Sequence[OfferedTool] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolProgressed:
+    """A tool of this server works on; `fields` say how far it is."""
+
+    fields: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
 class ToolReturned:
-    """A tool of this server gave something back, or failed; `text` is what the model reads of it."""
+    """A tool of this server gave something back, or failed; `text` is what the model reads of it.
+
+    `shown` are fields of the call's item. `state` is what later calls of the chain want to know; None: as before.
+    """
 
     text: str
     failed: bool = False
+    shown: JsonObject = field(default_factory=dict)
+    state: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +192,7 @@ class Ended:
 
 Input = (
     Declared
+    | Offered
     | Enqueued
     | Asked
     | Started
@@ -160,6 +200,8 @@ Input = (
     | Sampled
     | Prefilled
     | Sealed
+    | ToolsListed
+    | ToolProgressed
     | ToolReturned
     | WaitBegan
     | OutputGiven

@@ -1,11 +1,13 @@
 """`Interjections`: what the server itself tells the model behind a turn, so that it goes on in the same response.
 
-Either that a tool which it has called does not exist, or that what it has called runs in the background.
+Either that a tool which it has called does not exist, or may not be called any more, or that what it has called runs in
+the background.
 """
 
 from collections.abc import Collection
 
 from engine.formats.base import ModelFormat
+from responses_app.protocol.server_calls import ServerCalls, hosted_names
 from responses_app.protocol.stream import ResponseStream
 from responses_app.protocol.turns import Turn
 
@@ -18,10 +20,16 @@ RUNS_IN_BACKGROUND = (
 
 
 class Interjections:
-    """Of one response. `one_call`: a turn ends with its first call, and the client's answer is waited for."""
+    """Of one response. `one_call`: a turn ends with its first call, and the client's answer is waited for.
 
-    def __init__(self, stream: ResponseStream, model_format: ModelFormat, *, one_call: bool) -> None:
+    `server` has the tools that this server runs.
+    """
+
+    def __init__(
+        self, stream: ResponseStream, model_format: ModelFormat, server: ServerCalls, *, one_call: bool
+    ) -> None:
         self._stream = stream
+        self._server = server
         self._format = model_format
         self._one_call = one_call
         self._corrections = 0
@@ -42,7 +50,8 @@ class Interjections:
         if unknown is None or self._corrections >= MAX_CORRECTIONS:
             return False
         self._corrections += 1
-        self._stream.interject(self._format.no_such_tool(unknown, functions))
+        if not self._server.corrections(unknown):
+            self._stream.interject(self._format.no_such_tool(unknown, functions, list(hosted_names(self._stream))))
         return True
 
     def _go_on_without(self) -> bool:

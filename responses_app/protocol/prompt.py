@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from engine.formats.base import ItemKind, ModelFormat, RenderedMessage, Tokens
+from engine.formats.base import ItemKind, ModelFormat, RenderedMessage, Tokens, ToolNamespace
 from responses_app.protocol.calls import needs_its_call, unknown_call
 from responses_app.protocol.chain import ChainLink, drop_oldest
 from responses_app.protocol.compaction import UNREADABLE, digest, summary_message
@@ -28,10 +28,10 @@ from responses_app.protocol.items import (
     SampledInput,
     SampledItem,
 )
+from responses_app.protocol.offers import UNKNOWN
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.tool_items import (
     OMITTED_PARTS,
-    UNKNOWN,
     LateFunctions,
     Tool,
     ToolCall,
@@ -239,10 +239,14 @@ def _text_of_part(part: Part) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PromptWriter:
-    """Writes the prompts of one model in its format; prompt and answer together fit into `max_model_len` tokens."""
+    """Writes the prompts of one model in its format; prompt and answer together fit into `max_model_len` tokens.
+
+    `namespaces` are the tools of this server that the model is told of.
+    """
 
     format: ModelFormat
     max_model_len: int
+    namespaces: tuple[ToolNamespace, ...] = ()
 
     def prompt(self, request: CreateRequest, link: ChainLink) -> "Tokens[int]":
         """Return the prompt that continues `link`, whose last messages are the request's own.
@@ -294,4 +298,5 @@ class PromptWriter:
             functions=request.offered_functions,
             effort=request.effort,
             date=started_on,
+            namespaces=self.namespaces,
         )

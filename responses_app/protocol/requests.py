@@ -16,6 +16,7 @@ from responses_app.protocol.errors import JsonObject, invalid_request, unsupport
 from responses_app.protocol.items import ClientModel, CompactionTrigger, ParsedItem, parse_input
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.metadata import Metadata, check_metadata
+from responses_app.protocol.server_tools import ITEMS, private_fields
 from responses_app.protocol.text_format import TextFormat, parse_text_format
 from responses_app.protocol.tiers import ServiceTier
 from responses_app.protocol.tool_choice import ToolChoice, parse_tool_choice
@@ -132,8 +133,14 @@ class CreateRequest(Fields):
     tools: SkipValidation[ClientTools]  # that the model can call
     tools_json: SkipValidation[list[JsonObject]]
     tool_choice: SkipValidation[ToolChoice]
+    private: SkipValidation[Mapping[str, JsonObject]] = Field(default_factory=dict, repr=False)  # see `server_tools`
     text_format: SkipValidation[TextFormat]
     size: SkipValidation[int]  # of what is read of the request, as JSON, in bytes
+
+    @property
+    def served(self) -> list[JsonObject]:
+        """Its tools that a server runs."""
+        return [tool for tool in self.tools_json if tool["type"] in ITEMS]
 
     @property
     def warm_up(self) -> bool:
@@ -208,7 +215,8 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
         "input_json": input_json,
         "tools": tools,
         "tools_json": tools_json,
-        "tool_choice": _tool_choice(data, tools, input_json),
+        "tool_choice": _tool_choice(data, tools, input_json, [tool for tool in tools_json if tool["type"] in ITEMS]),
+        "private": private_fields(data.get("tools")),
         "text_format": parse_text_format(text.get("format") if isinstance(text, dict) else None),
         "size": size,
     }
@@ -219,20 +227,24 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
     return request
 
 
-def _tool_choice(data: Mapping[str, object], tools: ClientTools, input_json: list[JsonObject]) -> ToolChoice:
+def _tool_choice(
+    data: Mapping[str, object], tools: ClientTools, input_json: list[JsonObject], served: list[JsonObject]
+) -> ToolChoice:
     """Validate a request's choice among its tools, those in its input, and those of what it continues."""
     value = data.get("tool_choice")
     if value is None:
         return ToolChoice()
     continues = any(data.get(name) is not None for name in ("previous_response_id", "conversation"))
-    return parse_tool_choice(value, tools.joined(read_tools(late_tools(input_json), at="input")), continues=continues)
+    joined = tools.joined(read_tools(late_tools(input_json), at="input"))
+    return parse_tool_choice(value, joined, served=served, continues=continues)
 
 
 def with_choice(request: CreateRequest, tools: ClientTools) -> CreateRequest:
     """Return a request whose `tool_choice` is known now that all `tools` are. Raises `ApiError` where it is wrong."""
     if not request.tool_choice.pending:
         return request
-    return request.model_copy(update={"tool_choice": parse_tool_choice(request.tool_choice.echo, tools)})
+    choice = parse_tool_choice(request.tool_choice.echo, tools, served=request.served)
+    return request.model_copy(update={"tool_choice": choice})
 
 
 def _check_together(request: CreateRequest) -> None:

@@ -13,8 +13,8 @@ came before (`Compacting`).
     ENQUEUED ─> STARTED ┬─> Prefill ──────────────────────────────────────────┐
                         ├─> Generate (a summary) ─> Seal ─┬───────────────────┤
                         │                                 v                   v
-                        └───────────────────> Generate <──> CallTool or Await ├─> Finish ─> ENDED
-                                                          └───────────────────┘
+                        ├─> ListTools ────────> Generate <──> CallTool or Await ├─> Finish ─> ENDED
+                        └─> CallTool (approved) ──^       └───────────────────┘
 
 A command stands until an input answers it, and there is never more than one. So a driver that has done nothing yet but
 feed a machine the inputs of a log finds what is to be done next in `due`; for a generation that was cut, that is
@@ -31,7 +31,7 @@ from dataclasses import replace
 from engine.formats.base import ModelFormat
 from engine.types import FinishReason
 from responses_app.protocol.client_calls import ClientCalls
-from responses_app.protocol.commands import Await, CallTool, Command, Finish, Generate, Prefill, Seal, Step
+from responses_app.protocol.commands import Await, CallTool, Command, Finish, Generate, ListTools, Prefill, Seal, Step
 from responses_app.protocol.compacting import Compacting
 from responses_app.protocol.cuts import Cuts
 from responses_app.protocol.endings import Ending
@@ -45,6 +45,7 @@ from responses_app.protocol.inputs import (
     Failed,
     Input,
     Mode,
+    Offered,
     OutputGiven,
     Prefilled,
     Sampled,
@@ -53,12 +54,15 @@ from responses_app.protocol.inputs import (
     Stopped,
     StopReason,
     TimedOut,
+    ToolProgressed,
     ToolReturned,
+    ToolsListed,
     TurnBegan,
     WaitBegan,
 )
 from responses_app.protocol.interjections import Interjections
 from responses_app.protocol.resources import CONTINUABLE, TERMINAL_STATUSES, ResponseObject, Status
+from responses_app.protocol.server_calls import ServerCalls
 from responses_app.protocol.stream import LocalProtocolError, ResponseStream
 from responses_app.protocol.summaries import Summaries, SummaryTurns
 from responses_app.protocol.turn_reader import TurnReader
@@ -71,7 +75,8 @@ class ResponseMachine:
     """One response. `stream` is its own, and has said nothing yet.
 
     `functions` are the names that the request declared, None where it forbids calls; `one_call`: a turn ends with its
-    first call. `summary_style` is its `reasoning.summary`.
+    first call. `summary_style` is its `reasoning.summary`, `max_tool_calls` how many of this server's tools it may
+    call; None: as many as the model wants.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class ResponseMachine:
         functions: Collection[str] | None = (),
         one_call: bool = False,
         summary_style: str = "auto",
+        max_tool_calls: int | None = None,
     ) -> None:
         self._stream = stream
         self._format = model_format
@@ -91,7 +97,8 @@ class ResponseMachine:
         self._compacting = Compacting(stream, self._budget)
         self._cuts = Cuts(stream, model_format, self._asides, self._budget, one_call=one_call)
         self._mode = Mode.ANSWER
-        self._interjections = Interjections(stream, model_format, one_call=one_call)
+        self.server = ServerCalls(stream, model_format, max_calls=max_tool_calls)
+        self._interjections = Interjections(stream, model_format, self.server, one_call=one_call)
         self._due: Command | None = None
         self.asked = Asked()
         self.calls = ClientCalls(stream, model_format)
@@ -171,8 +178,8 @@ class ResponseMachine:
                 return self._sampled(given)
             case TurnBegan():
                 return self._began(given)
-            case ToolReturned():
-                return self._tool_returned(given)
+            case ToolsListed() | ToolProgressed() | ToolReturned():
+                return self._of_server(given)
             case Sealed():
                 return self._sealed(given)
             case WaitBegan() | OutputGiven() | TimedOut():
@@ -184,6 +191,9 @@ class ResponseMachine:
             case Declared() if not self._stream.has_begun:
                 names = self._stream.called.declare(given.tools)
                 self._reader.functions = None if self._reader.functions is None else names
+                return Step([])
+            case Offered() if not self._stream.has_begun:
+                self.server.offer(given)
                 return Step([])
             case Enqueued():
                 return Step(self._stream.enqueue())
@@ -210,7 +220,15 @@ class ResponseMachine:
             return Step(events, self._now(Prefill()))
         if given.mode is not Mode.ANSWER:
             self._compacting.begin()
-        return Step(events, self._generate())
+            return Step(events, self._generate())
+        return self._prepare().behind(events)
+
+    def _prepare(self) -> Step:
+        """Do what is to be done before the model goes on, or let it."""
+        step = self.server.next()
+        if step is None or step.command is None:
+            return Step([], self._generate())
+        return Step(step.events, self._now(step.command))
 
     def _began(self, given: TurnBegan) -> Step:
         if not isinstance(self._due, Generate) or self._reader.turn is not None:
@@ -239,9 +257,11 @@ class ResponseMachine:
 
     def _said(self, turn: Turn, finish: FinishReason, unanswered: tuple[str, ...]) -> Step:
         """Go on behind what the model has said, or end there."""
-        call = self._stream.hosted_call
+        call = self.server.due()
         if call is not None:
-            return Step([], self._now(CallTool(call.name, call.arguments)))
+            return Step([], self._now(call))
+        if self._stream.called.asks:
+            return self._finish(Status.COMPLETED)
         if self._interjections.follow(turn, self._reader.functions, left=self._budget.left):
             return Step([], self._generate())
         if finish is FinishReason.LENGTH:
@@ -270,19 +290,22 @@ class ResponseMachine:
         events = self._compacting.end(given)
         if self._mode is Mode.COMPACT:
             return self._finish(Status.COMPLETED).behind(events)
-        return Step(events, self._generate())
+        return self._prepare().behind(events)
 
-    # Tools.
+    # Tools of this server.
 
-    def _tool_returned(self, given: ToolReturned) -> Step:
-        call = self._stream.hosted_call
-        if call is None or not isinstance(self._due, CallTool):
-            raise LocalProtocolError("a tool returned that was not called")
-        events = self._stream.end_call(given.text, failed=given.failed)
-        self._stream.interject(self._format.output(call.name, given.text, hosted=True))
+    def _of_server(self, given: ToolsListed | ToolProgressed | ToolReturned) -> Step:
+        if not isinstance(self._due, ListTools if isinstance(given, ToolsListed) else CallTool):
+            raise LocalProtocolError(f"{given!r} of a tool that was not asked for")
+        match given:
+            case ToolProgressed(fields=fields):
+                return Step(self._stream.progress_call(fields))
+            case ToolsListed():
+                return self._prepare().behind(self.server.listed(given))
+        events = self.server.returned(given)
         if self._budget.left == 0:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens").behind(events)
-        return Step(events, self._generate())
+        return self._prepare().behind(events)
 
     # Tools of the client.
 
@@ -305,7 +328,10 @@ class ResponseMachine:
     def _generate(self) -> Command:
         said = tuple(self._stream.messages)
         summary, after_call, left = self._compacting.running, self._stream.called.anything, self._budget.left
-        return self._now(Generate(len(self.turns), said, budget=left, summary=summary, after_call=after_call))
+        hosted = self._stream.called.may_host
+        return self._now(
+            Generate(len(self.turns), said, budget=left, summary=summary, after_call=after_call, hosted=hosted)
+        )
 
     def _stopped(self, reason: StopReason) -> Step:
         if reason is StopReason.SERVER_STOPPED:

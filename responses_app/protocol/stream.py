@@ -28,6 +28,7 @@ from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Delta, DeltaTemplate, Event, EventType
+from responses_app.protocol.hosted_items import ApprovalRequestBuilder
 from responses_app.protocol.items import SampledItem, fingerprint
 from responses_app.protocol.reasoning import ReasoningBuilder, SilentReasoningBuilder
 from responses_app.protocol.resources import NEXT, ResponseObject, Status, as_known, known_id
@@ -148,11 +149,19 @@ class ResponseStream:
                 return self._complete_item(event)
         raise LocalProtocolError(f"unknown event {event!r}")
 
-    def begin_compaction(self) -> list[Event]:
-        """Announce a compaction: an item of this server's own, which no token goes into."""
+    def open_own(self, item: ItemBuilder) -> list[Event]:
+        """Begin an item of this server's own, which no token goes into; `close_own` follows."""
         if self.status is not Status.IN_PROGRESS or self._open is not None:
-            raise LocalProtocolError("a compaction began inside an item, or outside of a running response")
-        return self._open_builder(CompactionBuilder(self._new_id))
+            raise LocalProtocolError("an item of the server's began inside an item, or outside of a running response")
+        return self._open_builder(item)
+
+    def close_own(self) -> list[Event]:
+        """Finish an item of this server's own."""
+        return self._close_item("completed")
+
+    def begin_compaction(self) -> list[Event]:
+        """Announce a compaction."""
+        return self.open_own(CompactionBuilder(self._new_id))
 
     def end_compaction(self, sealed: str) -> list[Event]:
         """Finish the compaction that has begun."""
@@ -198,12 +207,26 @@ class ResponseStream:
             return []
         return [*self._open_builder(item), *self._close_item("completed", sealed)]
 
-    def end_call(self, text: str, *, failed: bool) -> list[Event]:
-        """Finish the call of a tool that the server ran; `text` is what it gave back."""
+    def open_call(self, item: HostedBuilder, name: str, arguments: str) -> list[Event]:
+        """Begin a call of a tool of this server that the model has asked for in an earlier response."""
+        events = self.open_own(item)
+        if arguments:
+            events.append(self._grow(item, arguments))
+        self.hosted_call = HostedCall(name, arguments, item.id, sampled=False)
+        return [*events, *self._emit(item, item.called())]
+
+    def progress_call(self, fields: JsonObject) -> list[Event]:
+        """Say how far the tool of this server is that runs."""
+        if self.hosted_call is None or not isinstance(self._open, HostedBuilder):
+            raise LocalProtocolError("no tool of this server runs")
+        return self._emit(self._open, self._open.progressed(fields))
+
+    def end_call(self, shown: JsonObject, *, failed: bool) -> list[Event]:
+        """Finish the call of a tool that the server ran; `shown` is what it shows of what it gave back."""
         if self.hosted_call is None or not isinstance(self._open, HostedBuilder):
             raise LocalProtocolError("no tool of this server runs")
         self.hosted_call = None
-        self._open.returned(text, failed=failed)
+        self._open.returned(shown, failed=failed)
         return self._close_item("failed" if failed else "completed")
 
     def add_output(self, item: JsonObject, message: RenderedMessage) -> list[Event]:
@@ -225,8 +248,9 @@ class ResponseStream:
         if item is None:
             return []
         if self.hosted_call is not None:
+            if self.hosted_call.sampled:
+                self.messages.pop()  # the call, which is whole
             self.hosted_call = None
-            self.messages.pop()  # the call, which is whole
         place = {"response_id": self._response["id"], "item_id": item.id, "output_index": len(self.output)}
         return [self._event(EventType.ITEM_INTERRUPTED, place)]
 
@@ -311,7 +335,7 @@ class ResponseStream:
             raise LocalProtocolError("an item ended that had not begun")
         self._take_message(event.message)
         if isinstance(item, HostedBuilder) and not event.truncated:
-            self.hosted_call = HostedCall(self._name, item.text)
+            self.hosted_call = HostedCall(self._name, item.text, item.id)
             return self._emit(item, item.called())
         events = self._close_item("incomplete" if event.truncated else "completed")
         self.note_sampled(event.message)
@@ -341,6 +365,8 @@ class ResponseStream:
             events.append(self._grow(item, rest))
         if isinstance(item, CallBuilder):
             self.called.note(self._name, item, status)
+        elif isinstance(item, ApprovalRequestBuilder):
+            self.called.asks = True
         events += self._emit(item, item.closed())
         finished = item.item(status)
         if self._seals is not None and self._message is not None and finished["type"] == "reasoning":

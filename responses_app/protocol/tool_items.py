@@ -5,7 +5,6 @@ none of that is an error: an agent that has such an item in its history sends it
 write the name of a tool where special tokens count, so names are cleaned.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,9 +15,9 @@ from engine.formats.base import FunctionTool
 from responses_app.protocol.calls import call_of
 from responses_app.protocol.client_tools import read_tools
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items import MAX_NAME, called_name
+from responses_app.protocol.items import called_name
+from responses_app.protocol.offers import UNKNOWN, cleaned_name, mcp_name
 
-UNKNOWN = "unknown"  # stands for the name of a tool that nobody told
 IMAGE_OMITTED = "[image omitted: this model cannot see images]"
 OMITTED_PARTS = {
     "input_image": IMAGE_OMITTED,
@@ -29,7 +28,6 @@ OMITTED_PARTS = {
 }
 _PART_NOTES = frozenset(OMITTED_PARTS.values())
 _NOT_KEPT = "[results omitted: the item does not carry them]"
-_NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
 
 
 class Tool(NamedTuple):
@@ -83,7 +81,7 @@ ToolOf = Callable[[str], Tool | None]  # the tool of an earlier call, by the cal
 
 def function_tool(name: str) -> Tool:
     """Return the tool that a function or custom tool of this name is."""
-    return Tool(_cleaned(name))
+    return Tool(cleaned_name(name))
 
 
 def called_tool(item: JsonObject) -> tuple[str, Tool] | None:
@@ -283,17 +281,12 @@ def _called(item: JsonObject) -> Tool:
 
 
 def _mcp_tool(item: JsonObject) -> Tool:
-    name = f"{_string(item, 'server_label') or 'mcp'}.{_string(item, 'name') or UNKNOWN}"
-    return Tool(_cleaned(name), hosted=True)
+    return Tool(mcp_name(_string(item, "server_label"), _string(item, "name")), hosted=True)
 
 
 def _names(tools: object) -> list[str]:
     given = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     return [_string(tool, "name") or _string(tool, "type") or UNKNOWN for tool in given]
-
-
-def _cleaned(name: str) -> str:
-    return _NO_NAME.sub("_", name[:MAX_NAME]) or UNKNOWN
 
 
 def _string(item: Mapping[str, object], name: str) -> str:

@@ -1,11 +1,11 @@
 """The tools a request declares, validated, and in the form in which they are echoed.
 
-A tool that this server would have to run is refused, since its answer would be missing. `web_search` alone is left out
-silently, because Codex declares it in every request; `computer` is, too, since the model cannot see a screen. What all
-others are to the model is `client_tools`'s to say.
+Those that a server runs are `server_tools`'s to read; whether they can be had here is known to the service alone.
+`computer` is accepted and left out, since the model cannot see a screen. What all others are to the model is
+`client_tools`'s to say.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
@@ -20,20 +20,12 @@ from responses_app.protocol.client_tools import (
     read_tools,
     schema_text,
 )
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.items import MAX_NAME, NAME, ClientModel
+from responses_app.protocol.server_tools import ITEMS, parse_server_tool, refuse_double_labels
 from responses_app.protocol.validation import missing, validate, wrong_type
 
 EXECUTED_BY_CLIENTS = "custom namespace local_shell shell apply_patch tool_search computer computer_use_preview".split()
-WEB_SEARCH = "web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11".split()
-_SEARCH_SETTINGS = "SEARCH_URL or SEARCH_MCP"
-_RUN_BY_SERVERS: Mapping[str, str] = {  # and the setting that names what runs it
-    "mcp": "MCP_SERVERS",
-    "code_interpreter": "SANDBOX",
-    "file_search": "MCP_SERVERS",
-    "image_generation": "IMAGE_SERVICE_URL",
-    **dict.fromkeys(WEB_SEARCH, _SEARCH_SETTINGS),
-}
 
 
 class _Callable(ClientModel):
@@ -112,7 +104,9 @@ def parse_tools(value: object, *, at: str = "tools") -> list[JsonObject]:
     if not isinstance(value, list):
         raise wrong_type(at, "an array of tools", value)
     with shared_budget():
-        return [_tool(tool, f"{at}[{index}]") for index, tool in enumerate(value)]
+        tools = [_tool(tool, f"{at}[{index}]") for index, tool in enumerate(value)]
+    refuse_double_labels(tools)
+    return tools
 
 
 def callable_tools(echoed: list[JsonObject]) -> ClientTools:
@@ -120,17 +114,6 @@ def callable_tools(echoed: list[JsonObject]) -> ClientTools:
     tools = read_tools(echoed)
     _refuse_doubles(tools)
     return ClientTools(tools)
-
-
-def server_tool_missing(kind: str) -> str | None:
-    """Return why a tool that a server runs cannot be had, None for every other kind."""
-    setting = _RUN_BY_SERVERS.get(kind)
-    if setting is None:
-        return None
-    return (
-        f"A server has to run the tool '{kind}', and none is set up here: that will be the setting {setting}, which "
-        "this version does not have yet. Declare a function and run it in the client."
-    )
 
 
 def _tool(tool: object, at: str) -> JsonObject:
@@ -143,19 +126,11 @@ def _tool(tool: object, at: str) -> JsonObject:
         return _namespace(tool, at)
     if kind in ("function", "custom"):
         return _callable(tool, at, namespace=None)
-    _check_kind(kind, at)
+    if kind not in EXECUTED_BY_CLIENTS and kind not in ITEMS:
+        raise _unknown_kind(kind, ("function", *EXECUTED_BY_CLIENTS, *ITEMS), at)
     if tool.get("async") is not None:
         raise _unknown_parameter(f"{at}.async")
-    return tool
-
-
-def _check_kind(kind: str, at: str) -> None:
-    if kind in EXECUTED_BY_CLIENTS or kind in WEB_SEARCH:
-        return
-    missing_tool = server_tool_missing(kind)
-    if missing_tool is not None:
-        raise unsupported_parameter(f"{at}.type", missing_tool)
-    raise _unknown_kind(kind, ("function", *EXECUTED_BY_CLIENTS, WEB_SEARCH[0]), at)
+    return parse_server_tool(tool, at) if kind in ITEMS else tool
 
 
 def _callable(tool: JsonObject, at: str, *, namespace: str | None) -> JsonObject:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from engine.grammar import AnyText, CallRule, TurnRules
 from responses_app.protocol.client_tools import ClientTools
+from responses_app.protocol.offers import OfferedTool
 from responses_app.protocol.requests import CreateRequest
 
 
@@ -24,14 +25,16 @@ class RulesOfTurns:
     after_call: TurnRules
 
 
-def rules_of_turns(request: CreateRequest, tools: ClientTools, *, hosted: Iterable[str] = ()) -> RulesOfTurns | None:
+def rules_of_turns(
+    request: CreateRequest, tools: ClientTools, *, hosted: Iterable[tuple[OfferedTool, CallRule]] = ()
+) -> RulesOfTurns | None:
     """Return what the turns of a request may be; None where they may be anything.
 
-    `tools` are those that the model can call, `hosted` the names of those that this server runs. A call that is
-    demanded is demanded once: a response goes on behind it where the server ran the tool.
+    `tools` are those that the model can call, `hosted` those that this server runs. A call that is demanded is demanded
+    once: a response goes on behind it where the server ran the tool.
     """
     choice = request.tool_choice
-    served = [CallRule(name, hosted=True) for name in hosted]
+    served = [rule for tool, rule in hosted if choice.allows(tool)]
     answer = request.text_format.content
     if not (len(tools) or served) and isinstance(answer, AnyText):
         return None
@@ -39,9 +42,7 @@ def rules_of_turns(request: CreateRequest, tools: ClientTools, *, hosted: Iterab
         rules = TurnRules(answer=answer)
         return RulesOfTurns(rules, rules)
     shown = [tool for tool in tools.shown() if choice.allowed is None or tool.called in choice.allowed]
-    calls = [CallRule(tool.called, tool.content) for tool in shown]
-    if choice.allowed is None:
-        calls += served
+    calls = [*(CallRule(tool.called, tool.content) for tool in shown), *served]
     free = TurnRules(calls=tuple(calls), answer=answer)
     return RulesOfTurns(replace(free, must_call=choice.demands), free)
 

@@ -82,6 +82,7 @@ def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:
         input_messages=messages,
         context_items=[
             *_declared(plan),
+            *(plan.parent.all_tool_items() if plan.parent else ()),
             *([] if compaction.sampling is None else [*_calls(plan), *plan.context_items]),
         ],
         compaction=None,

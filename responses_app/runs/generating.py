@@ -175,6 +175,8 @@ def _grammar(plan: RunPlan, wanted: Generate) -> TurnGrammar | None:
     if plan.rules is None or wanted.summary:
         return None
     rules = plan.rules.after_call if wanted.after_call else plan.rules.first
+    if not wanted.hosted:
+        rules = replace(rules, calls=tuple(rule for rule in rules.calls if not rule.hosted))
     return plan.format.grammar(rules, wanted.sampled)
 
 

@@ -3,7 +3,7 @@
 A request that cannot be served as it asks is refused before anything is accepted, and told which of its fields is why.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from engine.backends.base import BaseEngine
 from engine.contents.sharing import SharedBudgetSpent, shared_budget
@@ -15,20 +15,23 @@ from responses_app.protocol.errors import ApiError, invalid_request, unsupported
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.turn_rules import RulesOfTurns, enforced_field, rules_of_turns
 from responses_app.runs.plan import RunPlan
+from responses_app.runs.toolbox import Toolbox
+
+_NONE_TO_CALL = "Invalid value for 'tool_choice'. A call is demanded, and there is no tool that can be called."
 
 
 def plan_rules(
     request: CreateRequest,
     tools: ClientTools,
     *,
-    hosted: Collection[str],
+    hosted: Toolbox,
     model_format: ModelFormat,
     engine: BaseEngine,
 ) -> tuple[RulesOfTurns | None, TurnGrammar | None]:
     """Return what the turns of a request are held to, and the grammar of the first; None where they are free.
 
-    `tools` are those that the model can call, `hosted` the names of those that this server runs. Raises `ApiError` for
-    what cannot be enforced.
+    `tools` are those that the model can call, `hosted` those that this server runs. Raises `ApiError` for what cannot
+    be enforced.
     """
     if request.warm_up or request.only_compacts:
         return None, None
@@ -40,11 +43,16 @@ def plan_rules(
 
 
 def _planned(
-    request: CreateRequest, tools: ClientTools, hosted: Collection[str], model_format: ModelFormat, engine: BaseEngine
+    request: CreateRequest, tools: ClientTools, hosted: Toolbox, model_format: ModelFormat, engine: BaseEngine
 ) -> tuple[RulesOfTurns | None, TurnGrammar | None]:
-    rules = rules_of_turns(request, tools, hosted=hosted)
+    if hosted.is_pending:
+        _check_alone(request, tools, model_format, engine)
+        return None, None  # they are made when all tools are known
+    rules = rules_of_turns(request, tools, hosted=hosted.rules())
     if rules is None:
         return None, None
+    if rules.first.must_call and not rules.first.calls:
+        raise invalid_request(_NONE_TO_CALL, param="tool_choice", code="invalid_value")
     grammar = _first_grammar(rules, request, tools, model_format) if engine.supports_grammar else None
     if grammar is not None:
         return rules, grammar
@@ -52,6 +60,18 @@ def _planned(
     if field is not None:
         raise _cannot_enforce(field)
     return None, None
+
+
+def _check_alone(request: CreateRequest, tools: ClientTools, model_format: ModelFormat, engine: BaseEngine) -> None:
+    """Raise `ApiError` for what cannot be enforced, whatever tools there will be besides."""
+    if not engine.supports_grammar:
+        field = enforced_field(request, tools)
+        if field is not None:
+            raise _cannot_enforce(field)
+        return
+    rules = rules_of_turns(request, tools)
+    if rules is not None and (rules.first.calls or not rules.first.must_call):
+        _first_grammar(rules, request, tools, model_format)
 
 
 def _first_grammar(

@@ -5,14 +5,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from responses_app.protocol.chain import ChainLink, new_link
+from responses_app.protocol.chain import ChainLink, new_link, with_states
 from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import Ended
 from responses_app.protocol.items import SampledItem
 from responses_app.protocol.resources import CONTINUABLE, ResponseObject, Status, as_failed
 from responses_app.protocol.response import ResponseMachine
-from responses_app.protocol.stream import ResponseStream
 from responses_app.protocol.tool_outputs import TOOL_MODE, WAIT
 from responses_app.runs.failures import failure
 from responses_app.runs.log import RunLog
@@ -194,11 +193,11 @@ class RunPersistence:
             return asked
         return {**asked, "previous_response_id": parent.response_id}
 
-    def link(self, stream: ResponseStream, status: Status) -> ChainLink | None:
+    def link(self, machine: ResponseMachine, status: Status) -> ChainLink | None:
         """Return the response's part of its chain; None for one that cannot be continued."""
         if status not in CONTINUABLE:
             return None
-        plan = self._plan
+        plan, stream = self._plan, machine.stream
         link = new_link(
             plan.parent,
             response_id=plan.response_id,
@@ -207,6 +206,7 @@ class RunPersistence:
             items=[*plan.context_items, *stream.output],
             in_background=plan.client_tools.in_background,
         )
+        link = with_states(link, machine.server.news)
         return replace(link, stored=plan.stored, public=plan.public, continues=self._continues)
 
     async def keep(
@@ -218,7 +218,7 @@ class RunPersistence:
         this one stops.
         """
         ended = Ended(int(self.now()))
-        link = self.link(machine.stream, ending.status)
+        link = self.link(machine, ending.status)
         end = RunEnd(
             response=machine.outcome(ended.at),
             link=link,

@@ -1,6 +1,6 @@
 """What was decided before a run starts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from engine.formats.base import ModelFormat, RenderedMessage
@@ -11,14 +11,14 @@ from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.client_tools import ClientTools, read_tools
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.inputs import Asked, Mode, Started
+from responses_app.protocol.inputs import Asked, Declared, Mode, Offered, Started
 from responses_app.protocol.prompt import PromptWriter
 from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.rate_limits import Amount, Limited
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.turn_rules import RulesOfTurns
+from responses_app.runs.toolbox import NO_TOOLS, Toolbox
 from responses_app.stores.base import ConversationRecord
-from responses_app.tools.base import BaseTool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +85,12 @@ class RunPlan:
     `format` is how its model is written to. `link` is the chain with the request's own input at its end,
     `input_messages` what it was rendered to. `context_items` are the items they were rendered from: those of the
     conversation that the chain does not hold yet, and the request's own, which are `input_items` (each with an id).
-    `generation` is the first turn's. `created_at` is in Unix seconds. `omitted` counts what the model cannot read of
-    the request. `late_tools` were declared in the conversation, not in the request. The engine holds the model to
-    `rules`, and `grammar` is that of its first turn. Text is held back for up to `delta_seconds`, to make fewer deltas.
-    Clients have `tool_seconds` to say what came of calls, where the response waits for that. `shown` are the messages
-    that the model reads in its own words, where the request asks to see them. `asked` is what is wanted of reasoning
+    `generation` is the first turn's. `created_at` is in Unix seconds. `omitted` counts what the model cannot read
+    of the request. `writer` writes its prompts. `tools` are those that this server runs. `late_tools` were declared
+    in the conversation, not in the request. The engine holds the model to `rules`, if it can (`is_held`), and
+    `grammar` is that of its first turn. Text is held back for up to `delta_seconds`, to make fewer deltas. Clients
+    have `tool_seconds` to say what came of calls, where the response waits for that. `shown` are the messages that
+    the model reads in its own words, where the request asks to see them. `asked` is what is wanted of reasoning
     items. `public` is what clients call the response, where that is not its own id. `tier` is the service tier that
     runs, and `priority` how urgent it is, also to an engine that does not ask: less is sooner.
     """
@@ -107,8 +108,10 @@ class RunPlan:
     input_items: Sequence[JsonObject]
     generation: GenerationRequest
     stored: bool
+    writer: PromptWriter
     omitted: int = 0
-    tools: Mapping[str, BaseTool] = field(default_factory=dict)  # that this server runs, by their names
+    tools: Toolbox = NO_TOOLS
+    is_held: bool = False
     late_tools: Sequence[JsonObject] = ()
     rules: RulesOfTurns | None = None
     grammar: TurnGrammar | None = None
@@ -135,6 +138,12 @@ class RunPlan:
         if self.compaction is None:
             return Started(Mode.ANSWER, budget, waits)
         return Started(Mode.COMPACT if self.compaction.sampling is None else Mode.COMPACT_AND_ANSWER, budget, waits)
+
+    @property
+    def declarations(self) -> list[Declared | Offered]:
+        """What its machine is told before it says anything."""
+        offered = self.tools.offered
+        return [*([Declared(self.late_tools)] if self.late_tools else []), *([offered] if offered else [])]
 
     @property
     def amount(self) -> Amount:

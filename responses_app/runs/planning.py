@@ -1,7 +1,7 @@
 """A request and what it continues → the plan of its run. Pure computation, off the event loop where it is long."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -28,7 +28,7 @@ from responses_app.runs.compaction import bounded, plan_compaction, summary_samp
 from responses_app.runs.grammars import plan_rules
 from responses_app.runs.history import LONG_INPUT, Context
 from responses_app.runs.plan import Origin, RunPlan
-from responses_app.tools.base import BaseTool
+from responses_app.runs.toolbox import Toolbox
 
 _USER = MessageKind.USER.value
 
@@ -51,7 +51,7 @@ class Draft:
     input_items: list[JsonObject]
     tier: str
     stored: bool
-    tools: Mapping[str, BaseTool]
+    tools: Toolbox
     seal: Callable[[bytes], str]
     late_tools: Sequence[JsonObject]
     asked: Asked
@@ -67,7 +67,12 @@ class Draft:
         remembered takes 10 ms a schema.
         """
         request = self.request
-        held = len(request.tools) > 0 or not isinstance(request.text_format.content, AnyText) or bool(self.late_tools)
+        held = (
+            len(request.tools) > 0
+            or bool(self.tools.entries)
+            or not isinstance(request.text_format.content, AnyText)
+            or bool(self.late_tools)
+        )
         named = any(isinstance(item, ItemReference) for item in request.input)
         shown = bool(request.enable_response_messages)
         return request.size > LONG_INPUT or bool(self.context.before.parsed) or held or named or shown
@@ -84,7 +89,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     if not (request.warm_up or request.only_compacts):
         _check_outputs(context, tools)
     sampling = _sampling(draft, engine)
-    writer = PromptWriter(draft.format, info.max_model_len)
+    writer = PromptWriter(draft.format, info.max_model_len, draft.tools.namespaces)
     compaction = plan_compaction(request, link, messages, writer=writer, sampling=sampling, seal=draft.seal)
     if compaction is None:
         plan, prompt = None, writer.prompt(request, link)
@@ -113,6 +118,8 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
             affinity=request.prompt_cache_key or link.root_id,
         ),
         stored=draft.stored,
+        writer=writer,
+        is_held=engine.supports_grammar,
         omitted=count_omitted(request.input, request.input_json),
         tools=draft.tools,
         late_tools=draft.late_tools,
@@ -188,7 +195,7 @@ def _user_item(text: str) -> JsonObject:
 def count_prompt(draft: Draft, info: EngineInfo) -> int:
     """Return how many tokens the prompt has; also of one that is longer than the model takes."""
     link, _ = _rendered(draft)
-    writer = PromptWriter(draft.format, info.max_model_len)
+    writer = PromptWriter(draft.format, info.max_model_len, draft.tools.namespaces)
     try:
         return len(writer.prompt(draft.request, link))
     except ApiError:

@@ -1,9 +1,8 @@
 """`Machines`: the machine of any response, of which its worker, its followers and a replay make the same events.
 
-It knows the models, the tools and the keys of this server, and hands `machines.machine_of` those of one response.
+It knows the models and the keys of this server, and hands `machines.machine_of` those of one response.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from responses_app.protocol.errors import JsonObject
@@ -11,16 +10,15 @@ from responses_app.protocol.resources import ResponseObject
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.sealed_items import PURPOSE
 from responses_app.protocol.sealing import Sealer
-from responses_app.runs.machines import machine_of, wanted_tools
+from responses_app.runs.machines import machine_of
 from responses_app.runs.replay import Replay, as_begun, failed, replay
 from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.stores.base import AcceptedResponse, StoredLog
-from responses_app.tools.base import BaseTool
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Makes machines, the same ones on every worker: `models` and `tools` are those of this server.
+    """Makes machines, the same ones on every worker: `models` are those of this server.
 
     `id_key` makes the ids inside responses; all workers have the same, and the same secrets of the `sealer`.
     """
@@ -28,7 +26,6 @@ class Machines:
     models: ServedModels
     id_key: bytes
     sealer: Sealer
-    tools: Sequence[BaseTool] = ()
 
     def of(self, project: str, response: ResponseObject) -> ResponseMachine:
         """Return the machine of a project's response, which is as it began."""
@@ -36,8 +33,7 @@ class Machines:
         def seal(place: str, data: bytes) -> str:
             return self.sealer.seal_again(PURPOSE, project, data, place=f"{response['id']} {place}")
 
-        tools = wanted_tools(response["tools"], response["tool_choice"], self.tools)
-        return machine_of(response, self._model_of(response).format, key=self.id_key, tools=tools, seal=seal)
+        return machine_of(response, self._model_of(response).format, key=self.id_key, seal=seal)
 
     def replay(self, project: str, stored: StoredLog) -> Replay | None:
         """Make a finished response's stream again, as a run here would have made it; see `runs.replay`."""

@@ -11,12 +11,11 @@ import logging
 from engine.errors import EngineError
 from responses_app.limits.rates import FREE
 from responses_app.protocol.chain import ChainLink
-from responses_app.protocol.commands import Await, CallTool, Command, Generate, Prefill, Seal
+from responses_app.protocol.commands import Await, CallTool, Command, Generate, ListTools, Prefill, Seal
 from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.input_codec import decode
 from responses_app.protocol.inputs import (
-    Declared,
     Ended,
     Enqueued,
     Failed,
@@ -26,6 +25,7 @@ from responses_app.protocol.inputs import (
     Sealed,
     Stopped,
     StopReason,
+    ToolsListed,
 )
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
@@ -41,7 +41,8 @@ from responses_app.runs.measuring import RunClock, outcome, report
 from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import CompactionPlan, RunPlan
 from responses_app.runs.served import ServedModel
-from responses_app.runs.tool_calls import CUT_CALL, call_tool, wait_for_outputs
+from responses_app.runs.serving_tools import ToolRunner, listed_elsewhere
+from responses_app.runs.tool_calls import wait_for_outputs
 from responses_app.stores.base import Claim, ClaimLost, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -78,7 +79,7 @@ class ResponseRun:
         self._engine = model.engine
         self._meter = model.meter
         self._machine = machine
-        self._tools = plan.tools
+        self._tools = ToolRunner(tell=self._tell, use=self._use)
         self._persistence = persistence
         self._queue = queue
         self.place = model.turns.place(plan.origin.project, plan.tier, plan.priority)
@@ -233,6 +234,8 @@ class ResponseRun:
             self.journal.extend(self._machine.receive(given).events)
             if isinstance(given, Sealed) and isinstance(seal, Seal):
                 self._replan(go_on(self.plan, self._compaction, compacted(self._compaction, seal.summary)))
+            elif isinstance(given, ToolsListed):
+                self._use(listed_elsewhere(self.plan, given))
         self._log.go_on_behind(log)
 
     async def _answer(self) -> None:
@@ -253,15 +256,13 @@ class ResponseRun:
         return self._start()
 
     def _declare(self) -> None:
-        if self.plan.late_tools:
-            self._tell(Declared(self.plan.late_tools))
+        for given in self.plan.declarations:
+            self._tell(given)
 
     def _resumed(self, due: Command) -> Command | None:
         """Return what is to be done first, behind the log of another worker."""
         logger.info("response %s goes on behind %d turns", self.response_id, len(self._machine.turns))
-        if isinstance(due, CallTool) and not self._tools[due.name].idempotent:
-            return self._tell(CUT_CALL)
-        return due
+        return self._tools.go_on(due) if isinstance(due, ListTools | CallTool) else due
 
     def _start(self) -> Command | None:
         self._persistence.note_start()
@@ -272,10 +273,7 @@ class ResponseRun:
     def _tell(self, given: Input) -> Command | None:
         """Give the machine an input, publish what came of it, and return what is to be done next."""
         events, command = self._machine.receive(given)
-        if self._log is not None:
-            self._log.take(given, events)
-        else:
-            self.journal.extend(events)
+        self.journal.extend(events) if self._log is None else self._log.take(given, events)
         return command
 
     async def _drive(self, command: Command | None) -> None:
@@ -298,9 +296,8 @@ class ResponseRun:
                 return self._tell(Prefilled())
             case Seal(summary=summary):
                 return await self._seal(summary)
-            case CallTool():
-                tool, span = self._tools[command.name], self.plan.origin.span
-                return self._tell(await call_tool(tool, command.arguments, self.response_id, span=span))
+            case ListTools() | CallTool():
+                return await self._tools.do(self.plan, command)
             case Await():
                 now, seconds = self._persistence.now(), self.plan.tool_seconds
                 return self._tell(await wait_for_outputs(command, seconds, now=now, tell=self._tell))
@@ -346,10 +343,13 @@ class ResponseRun:
         assert self.plan.compaction is not None, "only a plan with a compaction asks for a seal"
         return self.plan.compaction
 
-    def _replan(self, plan: RunPlan) -> None:
-        """Go on with a plan whose chain begins with the summary that was just sealed."""
+    def _use(self, plan: RunPlan) -> None:
         self.plan = plan
         self._persistence.replan(plan)
+
+    def _replan(self, plan: RunPlan) -> None:
+        """Go on with a plan whose chain begins with the summary that was just sealed."""
+        self._use(plan)
         self._machine.stream.note_sampled(plan.input_messages[0])
 
     async def _stop(self) -> None:

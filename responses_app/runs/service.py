@@ -40,8 +40,8 @@ from responses_app.runs.grammars import check_grammar
 from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.log import LiveLogs, RunLog
-from responses_app.runs.machines import wanted_tools
 from responses_app.runs.naming import Naming, as_conflict
+from responses_app.runs.offering import Shelf
 from responses_app.runs.persistence import RunPersistence, WhenAway
 from responses_app.runs.plan import Origin, RunPlan
 from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact, tools_declared_in
@@ -83,7 +83,8 @@ class ResponseService:
     """Prepares and starts runs. `machines` makes their machines, `live` keeps the logs of those that run,
     `metrics` counts, and `traces` traces what no request asks for here.
 
-    `rates` are the limits of keys and projects, `keys` keeps whose they are: None where nobody has any.
+    `shelf` has this server's tools. `rates` are the limits of keys and
+    projects, `keys` keeps whose they are: None where nobody has any.
 
     Its models are ordered; a request without `model` uses the first.
     """
@@ -101,6 +102,7 @@ class ResponseService:
     metrics: Metrics
     traces: Traces = field(default_factory=lambda: Traces(enabled=False))
     keys: BaseKeyStore | None = None
+    shelf: Shelf = field(default_factory=Shelf)
     unsaved: deque[StoredResponse] = field(default_factory=deque, init=False)
     naming: Naming = field(init=False)
     admission: Admission = field(init=False)
@@ -230,8 +232,9 @@ class ResponseService:
         self.registry.check_capacity()
         info = await self._ready(model, origin)
         context = await self.history.context(origin.project, request, recall)
+        response_id = accepted.response["id"] if accepted else self.new_id(ids.RESPONSE)
         draft = Draft(
-            response_id=accepted.response["id"] if accepted else self.new_id(ids.RESPONSE),
+            response_id=response_id,
             created_at=accepted.response["created_at"] if accepted else self.now(),
             request=request,
             origin=origin,
@@ -240,7 +243,7 @@ class ResponseService:
             input_items=identified(context.own.raw, self.new_id),
             tier=self.limits.tiers.choose(request.service_tier),
             stored=self.limits.store_responses and request.store is not False,
-            tools=wanted_tools(request.tools_json, request.tool_choice.echo, self.machines.tools),
+            tools=await self.shelf.offered(request, context, project=origin.project, response_id=response_id),
             seal=partial(self.sealer.seal, compaction.PURPOSE, origin.project),
             late_tools=tools_declared_in(context),
             asked=self._asked(request),

@@ -1,46 +1,140 @@
 """A tool is called, within its time: one of this server's, or one of the client's, whose outputs are waited for.
 
-Whatever comes of a tool of this server is something for the model to read.
+Whatever comes of a tool of this server is something for the model to read: nothing that it does ends the response.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 
+import orjson
+
 from responses_app.observing.traces import NO_SPAN, Span
-from responses_app.protocol.commands import Await
-from responses_app.protocol.inputs import Input, TimedOut, ToolReturned, WaitBegan
-from responses_app.tools.base import BaseTool, ToolFailed
+from responses_app.protocol.commands import Await, CallTool
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.inputs import Input, TimedOut, ToolProgressed, ToolReturned, ToolsListed, WaitBegan
+from responses_app.protocol.offers import Offer
+from responses_app.runs.toolbox import MAX_OUTPUT_BYTES, Entry
+from responses_app.tools.base import MAX_STATE_BYTES, ToolCall, ToolFailed, ToolResult
 
 logger = logging.getLogger("respsite.runs")
 
 TAKEOVER_SECONDS = 5.0  # how long a wait goes on at least behind a takeover, in which nobody took what the client gave
-# What the model reads of a call that was under way when its worker died, where the tool is not `idempotent`.
-CUT_CALL = ToolReturned(
-    "Error: the server stopped while the tool ran, and the tool does not say that it can be run twice.", failed=True
-)
+MAX_SHOWN_BYTES = 4 * 1024 * 1024  # of the fields of a call's item
+_CUT = "Error: the server stopped while the tool ran, and the tool does not say that it can be run twice."
+_BROKE = "Error: the tool broke."
+_GONE = "Error: this tool is not there (any more)."
+_TOO_LARGE = "Error: what the tool gave back is larger than this server takes."
 
 
-async def call_tool(tool: BaseTool, arguments: str, response_id: str, *, span: Span = NO_SPAN) -> ToolReturned:
-    """Call a tool for a response; a cancellation ends its work, and nothing else is raised."""
-    with span.child("tool call", {"gen_ai.tool.name": tool.name}) as own:
-        returned = await _call(tool, arguments, response_id)
-        if returned.failed:
+def execution_error(text: str) -> JsonObject:
+    """Return the typed `error` of an item whose tool could not do what it was asked for."""
+    return {"error": {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}}
+
+
+# What the model reads of a call that was under way when its worker died, where the tool is not `repeatable`.
+CUT_CALL = ToolReturned(_CUT, failed=True, shown=execution_error(_CUT))
+
+
+async def call_tool(
+    entry: Entry | None,
+    wanted: CallTool,
+    *,
+    tell: Callable[[Input], object],
+    max_output_bytes: int = MAX_OUTPUT_BYTES,
+    span: Span = NO_SPAN,
+) -> ToolReturned:
+    """Call a tool for a response; a cancellation ends its work, and nothing else is raised.
+
+    `tell` gives the machine what the tool reports before it returns. Of its text the model reads `max_output_bytes`.
+    """
+    with span.child("tool call", {"gen_ai.tool.name": wanted.name}) as own:
+        result = await _result(entry, wanted, tell)
+        if result.failed:
             own.fail("tool_failed")
-        return returned
+        return _returned(result, wanted, max_output_bytes)
 
 
-async def _call(tool: BaseTool, arguments: str, response_id: str) -> ToolReturned:
+async def _result(entry: Entry | None, wanted: CallTool, tell: Callable[[Input], object]) -> ToolResult:
+    if entry is None:
+        return _failed(_GONE)
+    tool, response_id = entry.tool, entry.use.response_id
+    now = asyncio.get_running_loop().time
+    ends_at = now() + tool.max_seconds
     try:
-        async with asyncio.timeout(tool.timeout):
-            return ToolReturned(await tool.call(arguments))
+        async with asyncio.timeout_at(min(ends_at, now() + tool.idle_seconds)) as time_left:
+
+            def report(fields: JsonObject) -> None:
+                time_left.reschedule(min(ends_at, now() + tool.idle_seconds))
+                tell(ToolProgressed(fields))
+
+            call = ToolCall(
+                use=entry.use,
+                name=wanted.name,
+                arguments=wanted.arguments,
+                item_id=wanted.item_id,
+                state=wanted.state,
+                report=report,
+            )
+            return await tool.call(call)
     except TimeoutError:
-        return ToolReturned(f"Error: the tool did not answer within {tool.timeout:g} s.", failed=True)
+        if not time_left.expired():  # the tool's own, which it should have caught
+            logger.exception("response %s: the tool %s broke", response_id, wanted.name)
+            return _failed(_BROKE)
+        return _failed(f"Error: the tool did not answer within {min(tool.max_seconds, tool.idle_seconds):g} s.")
     except ToolFailed as problem:
-        return ToolReturned(f"Error: {problem}", failed=True)
+        text = f"Error: {problem}"
+        return ToolResult(text, problem.shown or execution_error(text), failed=True)
     except Exception:
-        logger.exception("response %s: the tool %s broke", response_id, tool.name)
-        return ToolReturned("Error: the tool broke.", failed=True)
+        logger.exception("response %s: the tool %s broke", response_id, wanted.name)
+        return _failed(_BROKE)
+
+
+async def list_tools(entry: Entry) -> tuple[ToolsListed, Offer | None]:
+    """Ask a server which tools it has; nothing is raised but a cancellation. Without an offer it has failed."""
+    tool, use = entry.tool, entry.use
+    try:
+        async with asyncio.timeout(tool.max_seconds) as time_left:
+            tools = await tool.list_tools(use)
+        offer = tool.offer_listed(use, tools)
+        return ToolsListed(entry.server, tools, offer.tools), offer
+    except TimeoutError:
+        problem = f"it did not answer within {tool.max_seconds:g} s" if time_left.expired() else "it broke"
+    except ToolFailed as failed:
+        problem = str(failed)
+    except Exception:
+        logger.exception("response %s: the server %s could not be listed", use.response_id, entry.server)
+        problem = "it broke"
+    return ToolsListed(entry.server, error=f"The tools of '{entry.server}' could not be listed: {problem}"), None
+
+
+def _failed(text: str) -> ToolResult:
+    return ToolResult(text, execution_error(text), failed=True)
+
+
+def _returned(result: ToolResult, wanted: CallTool, max_output_bytes: int) -> ToolReturned:
+    """Bound what a tool gave back: what the model reads, what its item shows, and what later calls want to know."""
+    try:
+        shown = len(orjson.dumps(result.shown))
+        state = 0 if result.state is None else len(orjson.dumps(result.state))
+    except (orjson.JSONEncodeError, TypeError):
+        logger.exception("the tool %s gave back what is no JSON", wanted.name)
+        return _returned(_failed(_BROKE), wanted, max_output_bytes)
+    if shown > MAX_SHOWN_BYTES:
+        logger.warning("the tool %s gave back %d bytes for its item: too many", wanted.name, shown)
+        return _returned(_failed(_TOO_LARGE), wanted, max_output_bytes)
+    if state > MAX_STATE_BYTES:
+        logger.warning("the tool %s wants to keep %d bytes: too many", wanted.name, state)
+    kept = result.state if state <= MAX_STATE_BYTES else None
+    return ToolReturned(cut_text(result.text, max_output_bytes), result.failed, result.shown, kept)
+
+
+def cut_text(text: str, max_bytes: int) -> str:
+    """Return a text of at most `max_bytes` of UTF-8, and behind it a note of how much is missing, if anything is."""
+    written = text.encode(errors="replace")
+    if len(written) <= max_bytes:
+        return written.decode()
+    return f"{written[:max_bytes].decode(errors='ignore')}\n[{len(written) - max_bytes} more bytes are left out]"
 
 
 async def wait_for_outputs(wanted: Await, seconds: float, *, now: float, tell: Callable[[Input], object]) -> TimedOut:

@@ -1,33 +1,121 @@
-"""The contract of a tool that the server runs inside a response."""
+"""The contract of a tool that the server runs inside a response.
+
+    a request's `tools` ──> offer() ──> what the model is told, and what it may call
+    a call of the model ──> call()  ──> what the model reads, what the call's item shows
+
+A tool lives as long as the process and serves all responses; what is a response's own comes with each call. It writes
+no item and no event: the machine does (`protocol.hosted_items`), so a stream can be made again without the tool.
+`tests/contracts/tools.py` holds every tool to one suite.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from responses_app.protocol.builders import HostedBuilder
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.offers import Offer
 
 
 class ToolFailed(Exception):
-    """The tool cannot give what it was asked for; the text is what the model reads, and may reach the client."""
+    """The tool cannot give what it was asked for; the text is what the model reads, and may reach the client.
+
+    `shown` are fields of the call's item, such as a typed `error`. The response goes on.
+    """
+
+    def __init__(self, message: str, *, shown: JsonObject | None = None) -> None:
+        super().__init__(message)
+        self.shown = shown or {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """A tool as one request declares it.
+
+    `declared` is the request's, as it is echoed; `private` are those of its fields that nobody keeps or shows, such as
+    credentials: they are missing where another worker goes on with the response. `chain_id` is the same for all
+    responses that continue each other. `include` is the request's. `items` are those of the request, and of its
+    conversation, that are new to the chain.
+    """
+
+    declared: JsonObject
+    private: JsonObject = field(default_factory=dict, repr=False)
+    project: str
+    response_id: str
+    chain_id: str
+    include: Collection[str] = ()
+    items: Sequence[JsonObject] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """The model calls `name` with `arguments`, which are whatever it wrote; `item_id` is the id of the call's item.
+
+    `state` is what an earlier call of the chain left by `ToolResult.state`. `report` says how far the work is: the call
+    has then `BaseTool.idle_seconds` again, and readers hear what the item's builder makes of the fields.
+    """
+
+    use: ToolUse
+    name: str
+    arguments: str
+    item_id: str
+    state: JsonObject | None = None
+    report: Callable[[JsonObject], None] = field(default=lambda _: None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What came of a call. `text` is for the model; a longer one than SERVER_TOOL_MAX_OUTPUT_BYTES is cut.
+
+    `shown` are fields of the call's item: its outputs, or with `failed` a typed error. `state` is what later calls of
+    the chain want to know, on whatever worker: JSON of at most `MAX_STATE_BYTES`; None: what was kept stays.
+    """
+
+    text: str
+    shown: JsonObject = field(default_factory=dict)
+    failed: bool = False
+    state: JsonObject | None = None
+
+
+MAX_STATE_BYTES = 64 * 1024  # of one tool, as JSON; a state that is larger is not kept
 
 
 class BaseTool(ABC):
-    """One tool. `name` is what the model calls, `kind` the `type` by which a request's `tools` ask for it.
+    """One tool, or several under one namespace. `kinds` are the `type`s by which a request's `tools` ask for it.
 
-    A call may take `timeout` seconds.
-
-    `idempotent`: a call that was under way when its worker died may be made again.
+    A call may take `max_seconds`, and `idle_seconds` without a report. `setting` names what sets it up, for errors.
     """
 
-    name: ClassVar[str]
-    kind: ClassVar[str]
-    timeout: float = 60.0
-    idempotent: bool = False
+    kinds: ClassVar[Collection[str]]
+    setting: ClassVar[str] = ""
+    max_seconds: float = 120.0
+    idle_seconds: float = 120.0
+
+    async def start(self) -> None:  # noqa: B027 - most tools have nothing to start
+        """Get ready. Raises nothing: a tool that cannot be used says so by `problem`."""
+
+    async def aclose(self) -> None:  # noqa: B027
+        """End everything that it keeps or runs. Safe to call twice."""
+
+    def problem(self) -> str | None:
+        """Return why it cannot be used now, in one sentence that says what to do; None if it can."""
+        return None
 
     @abstractmethod
-    def builder(self, new_id: Callable[[str], str]) -> HostedBuilder:
-        """Return what writes the call's item."""
+    async def offer(self, use: ToolUse) -> Offer | None:
+        """Return what it gives the model; None where it is to be asked in the response, by `list_tools`.
+
+        Raises `ApiError` for a declaration that it cannot serve: the request is refused.
+        """
+
+    async def list_tools(self, use: ToolUse) -> Sequence[JsonObject]:
+        """Return its tools, as an `mcp_list_tools` item shows them. Raises `ToolFailed`."""
+        raise NotImplementedError("its offer is known at once")
+
+    def offer_listed(self, use: ToolUse, tools: Sequence[JsonObject]) -> Offer:
+        """Return what it gives the model, where these are its tools. Pure; raises nothing."""
+        raise NotImplementedError("its offer is known at once")
 
     @abstractmethod
-    async def call(self, arguments: str) -> str:
-        """Run it, and return what the model reads of the result. Raises `ToolFailed`; cancelling it ends its work."""
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Run it. Raises `ToolFailed`; cancelling it ends its work."""

@@ -19,6 +19,7 @@ from engine.formats.base import (
     RenderedMessage,
     Text,
     Tokens,
+    ToolNamespace,
     TurnEvent,
     TurnParser,
     as_tokens,
@@ -96,9 +97,15 @@ class PlainFormat(ModelFormat):
         return None
 
     def frame(
-        self, *, instructions: str | None, functions: Sequence[FunctionTool], effort: str, date: str
+        self,
+        *,
+        instructions: str | None,
+        functions: Sequence[FunctionTool],
+        effort: str,
+        date: str,
+        namespaces: Sequence[ToolNamespace] = (),
     ) -> "Tokens[int]":
-        names = [tool.name for tool in functions]
+        names = [tool.name for tool in (*functions, *namespaces)]
         return _line(f"System: {date} {effort} {instructions or ''} {names}")
 
     def generation_start(self) -> Sequence[int]:
@@ -126,8 +133,8 @@ class PlainFormat(ModelFormat):
     def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
         return self.note(f"More functions: {' '.join(declarations)}")
 
-    def no_such_tool(self, name: str, functions: Collection[str]) -> RenderedMessage:
-        return self.output(name, f"no such tool, only {sorted(functions)}")
+    def no_such_tool(self, name: str, functions: Collection[str], hosted: Collection[str] = ()) -> RenderedMessage:
+        return self.output(name, f"no such tool, only {sorted((*functions, *hosted))}")
 
     def text_of(self, tokens: "Tokens[int]") -> str:
         text = bytes(tokens[:-1].tolist()).decode().replace("\v", "\n")

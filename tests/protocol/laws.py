@@ -18,6 +18,7 @@ from responses_app.protocol.requests import parse_create
 from responses_app.protocol.resources import Status, new_response
 from responses_app.protocol.stream import ResponseStream
 from responses_app.protocol.usage import TurnUsage, usage
+from tests.protocol.item_orders import AT_ONCE, LETTERS, ORDER, TEXTS
 
 FUNCTIONS = ("f", "get_weather", "mcp.files-read")
 SPECIAL_TOKENS = tuple(range(199998, 200020))
@@ -97,8 +98,8 @@ def text_of(item: JsonObject) -> str:
     """Return the text that an output item carries."""
     if item["type"] == "function_call":
         return str(item["arguments"])
-    if item["type"] == "custom_tool_call":
-        return str(item["input"])
+    if item["type"] in TEXTS:
+        return str(item[TEXTS[str(item["type"])]])
     if is_output(item):
         return str(item.get("output"))
     return "".join(part["text"] for part in item.get("content", ()))  # type: ignore[attr-defined]
@@ -107,36 +108,6 @@ def text_of(item: JsonObject) -> str:
 def is_output(item: JsonObject) -> bool:
     """Whether an item says what came of a call; in a response that waits for its client they come whole."""
     return str(item["type"]).endswith("_output")
-
-
-_ORDER = {  # OpenAI's order inside an item, a letter an event
-    "message": re.compile(r"AP(?:t)*TpD"),
-    "reasoning": re.compile(r"AP(?:r)*Rp(?:S(?:s)+Zz)?D|AD"),  # with its summary; or with nothing but a seal
-    "function_call": re.compile(r"A(?:f)*FD"),
-    "custom_tool_call": re.compile(r"A(?:u)*UD"),
-    "compaction": re.compile(r"AcD"),
-    **dict.fromkeys(("local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"), re.compile(r"AD")),
-}
-_LETTERS = {
-    "response.output_item.added": "A",
-    "response.output_item.done": "D",
-    "response.content_part.added": "P",
-    "response.content_part.done": "p",
-    "response.output_text.delta": "t",
-    "response.output_text.done": "T",
-    "response.reasoning_text.delta": "r",
-    "response.reasoning_text.done": "R",
-    "response.function_call_arguments.delta": "f",
-    "response.function_call_arguments.done": "F",
-    "response.custom_tool_call_input.delta": "u",
-    "response.custom_tool_call_input.done": "U",
-    "response.compaction.compacting": "c",
-    "response.reasoning_summary_part.added": "S",
-    "response.reasoning_summary_text.delta": "s",
-    "response.reasoning_summary_text.done": "Z",
-    "response.reasoning_summary_part.done": "z",
-    "response.output_item.interrupted": "I",
-}
 
 
 @dataclass
@@ -165,7 +136,7 @@ def assert_laws(events: Sequence[JsonObject]) -> None:
     last = stories.get(len(stories) - 1, _ItemStory())
     if last.added and not last.done and (types[-1] == "response.failed" or last.added["type"] == "compaction"):
         cut = stories.pop(len(stories) - 1)  # what a failure cuts, or a cut compaction, is never announced as done
-        assert cut.letters.strip("PtrfcRpSs") == "A"
+        assert cut.letters.strip("PtrfcRpSsikKgjmMlwv") == "A"
     for story in stories.values():
         _assert_item_laws(story)
     all_ids = [story.done["id"] for story in stories.values()]
@@ -193,7 +164,7 @@ def _stories(events: Sequence[JsonObject]) -> dict[int, _ItemStory]:
     stories: dict[int, _ItemStory] = defaultdict(_ItemStory)
     latest = 0
     for event in events:
-        letter = _LETTERS.get(str(event["type"]))
+        letter = LETTERS.get(str(event["type"]))
         if letter is None:
             continue
         index = int(str(event["output_index"]))
@@ -218,12 +189,14 @@ def _tell(story: _ItemStory, letter: str, event: JsonObject) -> None:
             story.added = event["item"]  # type: ignore[assignment]
         case "D":
             story.done = event["item"]  # type: ignore[assignment]
-        case "t" | "r" | "f" | "u":
+        case "t" | "r" | "f" | "u" | "k" | "m":
             assert event["delta"], "no empty deltas"
             story.deltas += str(event["delta"])
         case "T" | "R":
             story.full_texts.append(str(event["text"]))
-        case "F":
+        case "K":
+            story.full_texts.append(str(event["code"]))
+        case "F" | "M":
             story.full_texts.append(str(event["arguments"]))
         case "U":
             story.full_texts.append(str(event["input"]))
@@ -249,7 +222,7 @@ def _tell_summary(story: _ItemStory, letter: str, event: JsonObject) -> None:
 
 def _assert_item_laws(story: _ItemStory) -> None:
     done = story.done
-    order = re.compile(r"AD") if is_output(done) else _ORDER[str(done["type"])]
+    order = re.compile(r"AD") if is_output(done) else ORDER[str(done["type"])]
     assert order.fullmatch(story.letters), story.letters
     assert story.ids == {done["id"]}
     if done["type"] == "compaction":  # it has no status, and no text that a client could read
@@ -258,6 +231,9 @@ def _assert_item_laws(story: _ItemStory) -> None:
         return
     if is_output(done):
         assert story.added == done
+        return
+    if done["type"] in AT_ONCE:
+        assert story.added.items() <= {**done, "tools": story.added.get("tools")}.items()
         return
     assert story.added["status"] == "in_progress"
     assert done["status"] in ("completed", "incomplete", "failed")

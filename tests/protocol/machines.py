@@ -46,7 +46,7 @@ class PythonBuilder(HostedBuilder):
     prefix = "ci_"
     delta_type = "response.function_call_arguments.delta"  # type: ignore[assignment]
 
-    def closed(self):  # type: ignore[no-untyped-def]
+    def input_done(self):  # type: ignore[no-untyped-def]
         return [("response.function_call_arguments.done", {"arguments": self.text})]
 
     def item(self, status):  # type: ignore[no-untyped-def]
@@ -195,6 +195,11 @@ def told(*inputs: Input, hosted: bool = False, one_call: bool = False) -> tuple[
 
 def types_of(driver: Driver) -> list[str]:
     return [str(event["type"]).removeprefix("response.") for event in driver.seen]
+
+
+def is_call(command: Command | None, name: str, arguments: str) -> bool:
+    """Say whether a tool of the server is to be called, by the item that is open for it."""
+    return isinstance(command, CallTool) and (command.name, command.arguments) == (name, arguments)
 
 
 def ending_of(command: Command | None) -> tuple[str, str | None]:

@@ -16,6 +16,7 @@ from responses_app.protocol.inputs import (
     Failed,
     Input,
     Mode,
+    Offered,
     OutputGiven,
     Prefilled,
     Sampled,
@@ -24,10 +25,13 @@ from responses_app.protocol.inputs import (
     Stopped,
     StopReason,
     TimedOut,
+    ToolProgressed,
     ToolReturned,
+    ToolsListed,
     TurnBegan,
     WaitBegan,
 )
+from responses_app.protocol.offers import ApprovedCall, OfferedTool
 from responses_app.protocol.summaries import Summaries
 
 ERROR = {"code": "server_error", "message": "It broke: é 👍"}
@@ -70,6 +74,28 @@ KEPT = [  # what has once been written, and must be read for as long as there ar
     (Sealed("gAAA", 4), long('["sealed","gAAA",4]')),
     (ToolReturned("2"), long('["tool","2",false]')),
     (ToolReturned("", failed=True), long('["tool","",true]')),
+    (ToolReturned("2", shown={"output": "2"}), long('["tool","2",false,{"output":"2"},null]')),
+    (ToolReturned("2", state={"pages": []}), long('["tool","2",false,{},{"pages":[]}]')),
+    (ToolProgressed({"done": 0.5}), long('["progress",{"done":0.5}]')),
+    (ToolsListed("wiki", [], [], "It is away."), long('["listed","wiki",[],[],"It is away."]')),
+    (
+        ToolsListed("wiki", [{"name": "ask"}], [OfferedTool(name="wiki.ask", item="mcp_call", asks=True)]),
+        long('["listed","wiki",[{"name":"ask"}],[{"name":"wiki.ask","item":"mcp_call","asks":true}],null]'),
+    ),
+    (Offered([], [], []), long('["offered",[],[],[],{}]')),
+    (
+        Offered(
+            [OfferedTool(name="python", item="code_interpreter_call", repeatable=True, fields={"container_id": "c"})],
+            ["wiki"],
+            [ApprovedCall(request_id="mcpr_1", server="wiki", tool="ask", arguments="{}")],
+            {"web_search_call": {"pages": [1]}},
+        ),
+        long(
+            '["offered",[{"name":"python","item":"code_interpreter_call","repeatable":true,'
+            '"fields":{"container_id":"c"}}],["wiki"],[["mcpr_1","wiki","ask","{}"]],'
+            '{"web_search_call":{"pages":[1]}}]'
+        ),
+    ),
     (WaitBegan(1_700_000_300.25), long('["wait",1700000300.25]')),
     (OutputGiven("call_1", "18 °C", "18 °C"), long('["output","call_1","18 °C"]')),
     (

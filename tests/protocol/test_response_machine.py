@@ -31,7 +31,7 @@ from responses_app.protocol.stream import LocalProtocolError
 from responses_app.protocol.summaries import Summaries, SummaryTurns
 from tests.formats.plain import FORMAT as PLAIN
 from tests.protocol.laws import assert_laws, cut_sizes, mangled, transcripts, unicode_texts
-from tests.protocol.machines import AT, PYTHON, Driver, machine, sampled, told, turn_of
+from tests.protocol.machines import AT, PYTHON, Driver, is_call, machine, sampled, told, turn_of
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -188,7 +188,7 @@ class TestTools:
         driver.tell(Started())
         driver.tell(TurnBegan(9))
         command = driver.tell(Sampled(b"server.python(1+1)\n", FinishReason.STOP))
-        assert command == CallTool("python", "1+1)".removesuffix(")"))
+        assert is_call(command, "python", "1+1")
         types = [event["type"] for event in driver.seen]
         assert "response.output_item.added" in types
         assert "response.output_item.done" not in types
@@ -211,7 +211,7 @@ class TestTools:
     def test_a_call_that_ends_with_a_token_which_stops_no_engine_is_run(self) -> None:
         said = PYTHON.replace("<|call|>", "<|endoftext|><|start|>assistant<|channel|>final<|message|>No.<|return|>")
         _, command = told(Started(), TurnBegan(9), sampled(said), hosted=True)
-        assert command == CallTool("python", "1+1")
+        assert is_call(command, "python", "1+1")
 
     def test_a_call_that_is_cut_runs_nothing(self) -> None:
         driver = Driver(machine(PLAIN, hosted=True))

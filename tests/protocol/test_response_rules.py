@@ -4,7 +4,7 @@ import pytest
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.types import FinishReason, TokenLogprob
-from responses_app.protocol.commands import CallTool, Generate, Seal
+from responses_app.protocol.commands import Generate, Seal
 from responses_app.protocol.inputs import (
     Ended,
     Mode,
@@ -28,6 +28,7 @@ from tests.protocol.machines import (
     Driver,
     count,
     ending_of,
+    is_call,
     machine,
     sampled,
     told,
@@ -170,7 +171,7 @@ class TestTools:
     def test_a_tool_of_this_server_ends_the_turn_however_its_call_is_ended(self) -> None:
         text = PYTHON.replace("<|call|>", f"<|end|><|start|>assistant{ANSWER}")
         driver, command = told(Started(), TurnBegan(9), sampled(text), hosted=True)
-        assert command == CallTool("python", "1+1")
+        assert is_call(command, "python", "1+1")
         assert driver.items == []
         assert driver.machine.turns[0].output_tokens == count(PYTHON)
 

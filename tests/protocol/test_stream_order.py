@@ -169,7 +169,7 @@ class TestItems:
         stream.receive(END)
         assert (stream.hosted_call.name, stream.hosted_call.arguments) == ("python", "1+1")  # type: ignore[union-attr]
         assert stream.output == []
-        stream.end_call("2", failed=True)
+        stream.end_call({}, failed=True)
         assert stream.hosted_call is None
         assert stream.output[0]["status"] == "failed"
 
@@ -187,9 +187,9 @@ class TestItems:
         stream.start()
         for each in (PYTHON, END):
             stream.receive(each)
-        assert item.output is None
-        stream.end_call("2", failed=False)
-        assert item.output == "2"
+        assert item.shown == {}
+        stream.end_call({"output": "2"}, failed=False)
+        assert item.shown == {"output": "2"}
 
 
 class TestTheEnd:

@@ -7,6 +7,7 @@ import pytest
 from engine.grammar import AnyObject, AnyText, CallRule, JsonSchema, Lark, Regex, TurnRules
 from responses_app.protocol.client_tools import read_tools
 from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.offers import OfferedTool
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import new_response
 from responses_app.protocol.turn_rules import enforced_field, rules_of_turns
@@ -40,6 +41,15 @@ CRM: JsonObject = {
     "tools": [{"type": "function", "name": "find", "parameters": CITY}, {"type": "custom", "name": "note"}],
 }
 TOOLS = [WEATHER, LOOSE, BARE, SQL, DAYS, SUM, CRM, {"type": "shell"}, {"type": "web_search"}]
+HOSTED = {
+    tool.name: (tool, CallRule(tool.name, hosted=True))
+    for tool in (
+        OfferedTool(name="python", item="code_interpreter_call"),
+        OfferedTool(name="wiki.ask", item="mcp_call", server="wiki", tool="ask"),
+        OfferedTool(name="wiki.read", item="mcp_call", server="wiki", tool="read"),
+        OfferedTool(name="other.ask", item="mcp_call", server="other", tool="ask"),
+    )
+}
 NAMES = ["weather", "loose", "bare", "sql", "days", "sum", "crm.find", "crm.note", "shell"]
 FUNCTION = {"type": "function", "name": "weather"}
 
@@ -132,14 +142,14 @@ def test_what_is_demanded_is_demanded_once() -> None:
         ({"type": "function", "name": 5}, "tool_choice.name"),
         ({"type": "telepathy"}, "'telepathy'"),
         ({"name": "weather"}, "tool_choice.type"),
-        ({"type": "mcp", "server_label": "x"}, "MCP_SERVERS"),
-        ({"type": "web_search_preview"}, "SEARCH_URL"),
+        ({"type": "mcp", "server_label": "x"}, "'x' is not in 'tools'"),
+        ({"type": "code_interpreter"}, "'code_interpreter' is not in 'tools'"),
         ({"type": "computer_use_preview"}, "cannot see a screen"),
         ({"type": "allowed_tools", "mode": "none", "tools": []}, "'mode'"),
         ({"type": "allowed_tools", "mode": "auto"}, "an array of tools"),
         ({"type": "allowed_tools", "mode": "auto", "tools": ["weather"]}, "an object with a 'type'"),
         ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "nope"}]}, "'nope'"),
-        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]}, "none of the allowed"),
+        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "file_search"}]}, "none of the allowed"),
         ("always", "Supported values"),
         (5, "an integer"),
     ],
@@ -152,7 +162,7 @@ def test_a_wrong_choice_is_named(choice: object, said: str) -> None:
 
 
 def test_nothing_can_be_required_where_there_is_nothing() -> None:
-    for tools in ([], [{"type": "web_search"}], None):
+    for tools in ([], [{"type": "computer"}], None):
         with pytest.raises(ApiError) as refused:
             request_with("required", tools=tools)
         assert refused.value.param == "tool_choice"
@@ -184,8 +194,28 @@ def test_what_may_stand_in_a_call() -> None:
 def test_without_tools_and_format_there_is_no_rule() -> None:
     assert rules_of(request_with(tools=None)) is None
     assert rules_of(request_with(tools=[{"type": "web_search"}])) is None
-    served = rules_of(request_with(tools=None), hosted=["python"])
+    served = rules_of(request_with(tools=None), hosted=[HOSTED["python"]])
     assert served == TurnRules(calls=(CallRule("python", hosted=True),))
+
+
+def test_a_choice_may_name_tools_of_the_server() -> None:
+    server: JsonObject = {"type": "mcp", "server_label": "wiki", "server_url": "https://wiki.example/mcp"}
+    tools = [WEATHER, {"type": "code_interpreter", "container": {"type": "auto"}}, server]
+
+    def called(choice: object) -> tuple[list[str], bool]:
+        rules = rules_of(request_with(choice, tools=tools), hosted=HOSTED.values())
+        assert rules is not None
+        return [rule.name for rule in rules.calls], rules.must_call
+
+    everything = ["weather", "python", "wiki.ask", "wiki.read", "other.ask"]
+    assert called("auto") == (everything, False)
+    assert called("required") == (everything, True)
+    assert called({"type": "code_interpreter"}) == (["python"], True)
+    assert called({"type": "mcp", "server_label": "wiki"}) == (["wiki.ask", "wiki.read"], True)
+    assert called({"type": "mcp", "server_label": "wiki", "name": "read"}) == (["wiki.read"], True)
+    allowed = [FUNCTION, {"type": "mcp", "server_label": "wiki"}, {"type": "file_search"}]
+    some = called({"type": "allowed_tools", "mode": "auto", "tools": allowed})
+    assert some == (["weather", "wiki.ask", "wiki.read"], False)
 
 
 SCHEMA: JsonObject = {"type": "json_schema", "name": "answer", "schema": CITY}

@@ -7,38 +7,13 @@ import pytest
 from responses_app.protocol.client_tools import read_tools
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests import parse_create
-from responses_app.protocol.tools import EXECUTED_BY_CLIENTS, WEB_SEARCH, parse_tools
+from responses_app.protocol.tools import EXECUTED_BY_CLIENTS, parse_tools
 
 
 def refusal(**fields: object) -> ApiError:
     with pytest.raises(ApiError) as refused:
         parse_create(fields)
     return refused.value
-
-
-@pytest.mark.parametrize(
-    ("kind", "setting"),
-    [
-        ("mcp", "MCP_SERVERS"),
-        ("code_interpreter", "SANDBOX"),
-        ("file_search", "MCP_SERVERS"),
-        ("image_generation", "IMAGE_SERVICE_URL"),
-    ],
-)
-def test_a_tool_that_a_server_would_have_to_run_is_refused_with_its_setting(kind: str, setting: str) -> None:
-    error = refusal(input="hi", tools=[{"type": "function", "name": "f"}, {"type": kind}])
-    assert (error.code, error.param) == ("unsupported_parameter", "tools[1].type")
-    assert setting in error.message
-    assert setting in refusal(input="hi", tool_choice={"type": kind}).message
-
-
-@pytest.mark.parametrize("kind", WEB_SEARCH)
-def test_web_search_is_left_out_unless_it_is_demanded(kind: str) -> None:
-    tools = [{"type": kind}]
-    assert parse_create({"input": "hi", "tools": tools}).tools_json == tools
-    error = refusal(input="hi", tools=tools, tool_choice={"type": kind})
-    assert error.param == "tool_choice"
-    assert "SEARCH_URL or SEARCH_MCP" in error.message
 
 
 @pytest.mark.parametrize("kind", EXECUTED_BY_CLIENTS)

@@ -28,6 +28,7 @@ from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
 from responses_app.runs.journal import Waiter
 from responses_app.runs.log import LiveLogs
+from responses_app.runs.offering import Shelf
 from responses_app.runs.outputs import GivenOutputs
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
@@ -234,6 +235,7 @@ class Site:
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
     model_format: ModelFormat = field(default_factory=HarmonyFormat)
     tools: Sequence[BaseTool] = ()
+    max_tool_output: int = 64 * 1024
     turns: FairTurns = field(default_factory=FairTurns)
     more_models: Sequence[ServedModel] = ()
     worker: str = ""
@@ -254,7 +256,7 @@ class Site:
         meter = self.metrics.model("fake")
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format, meter, self.turns)
         stores = Stores(self.store, self.conversations)
-        machines = Machines(ServedModels([model, *self.more_models]), b"key", self.sealer, self.tools)
+        machines = Machines(ServedModels([model, *self.more_models]), b"key", self.sealer)
         self.service = ResponseService(
             machines=machines,
             stores=stores,
@@ -275,6 +277,7 @@ class Site:
             live=self.live,
             rates=self.rates,
             metrics=self.metrics,
+            shelf=Shelf(self.tools, self.max_tool_output),
         )
         self.followers = Followers(
             self.store,

@@ -2,54 +2,54 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 
+from engine.formats.base import ToolNamespace
 from engine.formats.harmony.encoding import decode_tokens
-from responses_app.protocol.builders import HostedBuilder, ItemStatus, PendingEvents
-from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.events import EventType
-from responses_app.tools.base import BaseTool, ToolFailed
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.offers import Offer, OfferedTool
+from responses_app.runs.tool_calls import cut_text
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import FakeEngine, Site
 from tests.waiting import eventually
 
-CALL = "<|channel|>commentary to=shell code<|message|>1+1<|call|>"
+CALL = "<|channel|>analysis to=python code<|message|>1+1<|call|>"
 ANSWER = "<|channel|>final<|message|>It is 2.<|return|>"
-ASKED = [{"type": "local_shell"}]  # a kind that every version takes
-
-
-class ShellBuilder(HostedBuilder):
-    """Its item has the shape of a function call, so the laws of all items hold."""
-
-    prefix, delta_type = "lsh_", EventType.ARGUMENTS_DELTA
-
-    def closed(self) -> PendingEvents:
-        return [(EventType.ARGUMENTS_DONE, {"arguments": self.text})]
-
-    def item(self, status: ItemStatus) -> JsonObject:
-        text = "" if status == "in_progress" else self.text
-        return {"type": "function_call", "id": self.id, "name": "shell", "status": status, "arguments": text}
+ASKED = [{"type": "code_interpreter", "container": {"type": "auto"}}]
 
 
 class Shell(BaseTool):
-    """The tool of ten lines."""
+    """The tool of twenty lines."""
 
-    name, kind, timeout = "shell", "local_shell", 0.05
+    kinds: ClassVar = ("code_interpreter",)
+    setting: ClassVar = "SANDBOX"
+    idle_seconds = 0.05
 
     def __init__(self, *, fails: Exception | None = None, hangs: bool = False) -> None:
-        self.fails, self.hangs, self.ended = fails, hangs, asyncio.Event()
+        self.fails, self.hangs, self.ended, self.calls = fails, hangs, asyncio.Event(), list[ToolCall]()
+        self.repeatable = False
+        self.gives: Callable[[ToolCall], ToolResult] = lambda call: ToolResult(str(eval(call.arguments)))
 
-    def builder(self, new_id: Callable[[str], str]) -> HostedBuilder:
-        return ShellBuilder(new_id)
+    async def offer(self, use: ToolUse) -> Offer:
+        tool = OfferedTool(
+            name="python",
+            item="code_interpreter_call",
+            repeatable=self.repeatable,
+            fields={"container_id": f"cntr_of_{use.chain_id}"},
+        )
+        return Offer(ToolNamespace("python", "Runs Python."), [tool])
 
-    async def call(self, arguments: str) -> str:
+    async def call(self, call: ToolCall) -> ToolResult:
+        self.calls.append(call)
         try:
             if self.hangs:
                 await asyncio.Event().wait()
             if self.fails:
                 raise self.fails
-            return str(eval(arguments))
+            return self.gives(call)
         finally:
             self.ended.set()
 
@@ -77,23 +77,25 @@ def items_of(events: list[JsonObject]) -> list[tuple[object, object]]:
 async def test_its_result_stands_between_two_turns() -> None:
     site = site_with(Shell())
     events = await events_of(site)
-    assert items_of(events) == [("function_call", "completed"), ("message", "completed")]
-    assert "<|start|>shell to=assistant<|channel|>commentary<|message|>2<|end|><|start|>assistant" in prompt_of(site, 1)
+    assert items_of(events) == [("code_interpreter_call", "completed"), ("message", "completed")]
+    assert "<|start|>python to=assistant<|channel|>commentary<|message|>2<|end|><|start|>assistant" in prompt_of(
+        site, 1
+    )
 
 
 async def test_its_item_is_open_while_it_runs_and_a_cancellation_ends_it() -> None:
     tool = Shell(hangs=True)
-    tool.timeout = 60.0
+    tool.idle_seconds = 60.0
     site = site_with(tool)
     reading = await site.begin(input="hi", tools=ASKED)
     await eventually(lambda: site.engine.running == 0 and len(site.engine.requests) == 1)
     seen = reading.take()
-    assert [event["type"] for event in seen][-1] == "response.function_call_arguments.delta"
+    assert [event["type"] for event in seen][-1] == "response.code_interpreter_call.interpreting"
     site.registry.cancel(reading.run, reason="a test")
     events = await reading.to_the_end()
     assert tool.ended.is_set()
     assert events[-1]["response"]["status"] == "cancelled"  # type: ignore[index]
-    assert items_of(events) == [("function_call", "incomplete")]
+    assert items_of(events) == [("code_interpreter_call", "incomplete")]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ async def test_its_item_is_open_while_it_runs_and_a_cancellation_ends_it() -> No
 async def test_when_it_fails_the_model_is_told_and_goes_on(tool: Shell, told: str) -> None:
     site = site_with(tool)
     events = await events_of(site)
-    assert items_of(events) == [("function_call", "failed"), ("message", "completed")]
+    assert items_of(events) == [("code_interpreter_call", "failed"), ("message", "completed")]
     assert told in prompt_of(site, 1)
     assert "secret" not in prompt_of(site, 1)
     assert tool.ended.is_set()
@@ -133,3 +135,131 @@ async def test_its_stream_is_made_again_of_the_log_without_running_it() -> None:
     again = await site.follow(reading.reader.response_id)
     assert await again.to_the_end() == events
     assert not tool.ended.is_set()
+
+
+# What is declared, and what a request may have.
+
+
+async def test_the_model_is_told_of_it_where_it_was_trained_to_look() -> None:
+    site = site_with(Shell())
+    await events_of(site)
+    system = prompt_of(site, 0).partition("<|end|>")[0]
+    assert "## python\n\nRuns Python.\n\n" in system
+
+
+@pytest.mark.parametrize("choice", [None, {"type": "code_interpreter"}])
+async def test_where_there_is_none_the_request_is_refused_with_the_setting(choice: object) -> None:
+    with pytest.raises(ApiError, match="SANDBOX") as refused:
+        await Site().begin(input="hi", tools=ASKED, tool_choice=choice)
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "tools[0].type")
+
+
+async def test_one_that_cannot_be_used_now_says_why() -> None:
+    tool = Shell()
+    tool.problem = lambda: "Install bubblewrap."  # type: ignore[method-assign]
+    with pytest.raises(ApiError, match="Install bubblewrap"):
+        await site_with(tool).begin(input="hi", tools=ASKED)
+
+
+async def test_a_web_search_is_left_out_unless_it_is_demanded() -> None:
+    tools: list[JsonObject] = [{"type": "web_search"}]
+    response = await Site().ask(input="hi", tools=tools)
+    assert (response["status"], response["tools"]) == ("completed", tools)
+    for choice in ({"type": "web_search"}, "required"):
+        with pytest.raises(ApiError, match="SEARCH_URL or SEARCH_MCP") as refused:
+            await Site().begin(input="hi", tools=tools, tool_choice=choice)
+        assert refused.value.param == "tool_choice"
+
+
+async def test_where_calls_are_forbidden_it_is_neither_told_nor_run() -> None:
+    tool = Shell()
+    site = site_with(tool)
+    response = await site.ask(input="hi", tools=ASKED, tool_choice="none")
+    assert "## python" not in prompt_of(site, 0)
+    assert not tool.calls
+    assert response["status"] == "completed"
+
+
+# What comes of a call.
+
+
+async def test_it_knows_its_request_and_its_chain() -> None:
+    tool = Shell()
+    site = site_with(tool)
+    first = await site.ask(input="hi", tools=ASKED, include=["code_interpreter_call.outputs"])
+    site.engine.requests.clear()
+    second = await site.ask(input="hi", tools=ASKED, previous_response_id=first["id"])
+    uses = [call.use for call in tool.calls]
+    assert [use.response_id for use in uses] == [first["id"], second["id"]]
+    assert {use.chain_id for use in uses} == {first["id"]}
+    assert [list(use.include) for use in uses] == [["code_interpreter_call.outputs"], []]
+    assert uses[0].declared == ASKED[0]
+    assert first["output"][0]["container_id"] == second["output"][0]["container_id"]  # type: ignore[index]
+
+
+async def test_what_it_leaves_later_calls_know() -> None:
+    tool = Shell()
+    tool.gives = lambda call: ToolResult("ok", state={"calls": (call.state or {"calls": 0})["calls"] + 1})  # type: ignore[operator]
+    site = Site(FakeEngine([CALL, CALL, ANSWER]), tools=[tool])
+    first = await site.ask(input="hi", tools=ASKED)
+    unrelated = await site.ask(input="hi", previous_response_id=first["id"])
+    site.engine.requests.clear()
+    await site.ask(input="hi", tools=ASKED, previous_response_id=unrelated["id"])
+    assert [call.state for call in tool.calls] == [None, {"calls": 1}, {"calls": 2}, {"calls": 3}]
+
+
+async def test_what_it_shows_is_the_items() -> None:
+    tool = Shell()
+    tool.gives = lambda call: ToolResult("2", {"outputs": [{"type": "logs", "logs": "2"}]})
+    response = await site_with(tool).ask(input="hi", tools=ASKED)
+    item = response["output"][0]  # type: ignore[index]
+    assert (item["code"], item["outputs"], item["id"]) == (
+        "1+1",
+        [{"type": "logs", "logs": "2"}],
+        tool.calls[0].item_id,
+    )
+
+
+async def test_of_a_long_text_the_model_reads_as_much_as_is_set() -> None:
+    tool = Shell()
+    tool.gives = lambda call: ToolResult("é" * 1000)
+    site = Site(FakeEngine([CALL, ANSWER]), tools=[tool], max_tool_output=11)
+    await site.ask(input="hi", tools=ASKED)
+    assert f"{'é' * 5}\n[1989 more bytes are left out]<|end|>" in prompt_of(site, 1)
+
+
+def test_a_text_is_cut_between_characters() -> None:
+    assert cut_text("abc", 3) == "abc"
+    assert cut_text("a👍", 4) == "a\n[1 more bytes are left out]"
+    assert cut_text("\ud800", 4) == "?"
+
+
+@pytest.mark.parametrize("shown", [{"outputs": "x" * 5_000_000}, {"outputs": object()}], ids=["too large", "no JSON"])
+async def test_an_item_that_cannot_be_shown_has_failed(shown: JsonObject) -> None:
+    tool = Shell()
+    tool.gives = lambda call: ToolResult("2", shown)
+    events = await events_of(site_with(tool))
+    assert items_of(events) == [("code_interpreter_call", "failed"), ("message", "completed")]
+
+
+async def test_a_report_gives_it_more_time() -> None:
+    class Slow(Shell):
+        async def call(self, call: ToolCall) -> ToolResult:
+            for _ in range(4):
+                await asyncio.sleep(self.idle_seconds / 2)
+                call.report({})
+            return ToolResult("2")
+
+    events = await events_of(site_with(Slow()))
+    assert items_of(events) == [("code_interpreter_call", "completed"), ("message", "completed")]
+
+
+async def test_of_its_calls_as_many_are_made_as_the_request_allows() -> None:
+    tool = Shell()
+    site = Site(FakeEngine([CALL, CALL, CALL, ANSWER]), tools=[tool])
+    events = await (await site.begin(input="hi", tools=ASKED, max_tool_calls=2)).to_the_end()
+    assert_laws(events)
+    kinds = [kind for kind, _ in items_of(events)]
+    assert kinds == ["code_interpreter_call", "code_interpreter_call", "reasoning", "message"]
+    assert len(tool.calls) == 2
+    assert "(max_tool_calls)" in prompt_of(site, 3)

@@ -351,7 +351,7 @@ class SlowToAnswer(FakeStore):
 
 # A tool that ran when its worker was killed.
 
-SHELL_CALL = f"{THOUGHT}<|channel|>commentary to=shell code<|message|>1+1<|call|>"
+SHELL_CALL = f"{THOUGHT}<|channel|>analysis to=python code<|message|>1+1<|call|>"
 
 
 async def cut_while_its_tool_ran(tool: Shell) -> tuple[Site, Reading]:
@@ -367,10 +367,10 @@ async def cut_while_its_tool_ran(tool: Shell) -> tuple[Site, Reading]:
 
 async def test_a_tool_that_may_be_run_again_is() -> None:
     tool = Shell()
-    tool.idempotent = True
+    tool.repeatable = True
     _, reading = await cut_while_its_tool_ran(tool)
     events = await reading.to_the_end()
-    assert ("function_call", "completed") in items_of(events)
+    assert ("code_interpreter_call", "completed") in items_of(events)
     assert tool.ended.is_set()
 
 
@@ -378,7 +378,7 @@ async def test_any_other_fails_and_the_model_goes_on() -> None:
     tool = Shell()
     site, reading = await cut_while_its_tool_ran(tool)
     events = await reading.to_the_end()
-    assert ("function_call", "failed") in items_of(events)
+    assert ("code_interpreter_call", "failed") in items_of(events)
     assert events[-1]["response"]["status"] == "completed"  # type: ignore[index]
     assert not tool.ended.is_set(), "it did not run a second time"
     assert "the server stopped while the tool ran" in prompt_of(site, 0)

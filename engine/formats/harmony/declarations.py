@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import orjson
 
-from engine.formats.base import FunctionTool
+from engine.formats.base import FunctionTool, ToolNamespace
 
 Schema = object  # any JSON: what is not a schema is `any`
 
@@ -18,19 +18,31 @@ _VARIANT_STEP = "   "
 _SIMPLE = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean"}
 
 
-def developer_text(instructions: str | None, tools: Sequence[FunctionTool]) -> str:
-    """Return what the developer says: instructions, functions, or both."""
+def developer_text(
+    instructions: str | None, tools: Sequence[FunctionTool], namespaces: Sequence[ToolNamespace] = ()
+) -> str:
+    """Return what the developer says: instructions, tools, or both. The client's functions come last."""
     sections = [f"# Instructions\n\n{instructions}"] if instructions else []
     if tools:
-        declared = "".join(f"{_declaration(tool)}\n\n" for tool in tools)
-        sections.append(f"# Tools\n\n## functions\n\nnamespace functions {{\n\n{declared}}} // namespace functions")
+        namespaces = [*namespaces, ToolNamespace("functions", "", tuple(tools))]
+    if namespaces:
+        sections += ["# Tools", *map(_namespace, namespaces)]
     return "\n\n".join(sections)
 
 
+def _namespace(namespace: ToolNamespace) -> str:
+    name, comment = namespace.name, _comment(namespace.description)
+    declared = "".join(f"{_declaration(tool)}\n\n" for tool in namespace.functions)
+    return f"## {name}\n\n{comment}namespace {name} {{\n\n{declared}}} // namespace {name}"
+
+
 def _declaration(tool: FunctionTool) -> str:
-    comment = "".join(f"// {line}\n" for line in _lines(tool.description))
     parameters = "FREEFORM" if tool.freeform else f"_: {_type(orjson.loads(tool.schema), '')}" if tool.schema else ""
-    return f"{comment}type {tool.name} = ({parameters}) => any;"
+    return f"{_comment(tool.description)}type {tool.name} = ({parameters}) => any;"
+
+
+def _comment(text: str) -> str:
+    return "".join(f"// {line}\n" for line in _lines(text))
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from engine.formats.base import (
     RenderedMessage,
     Text,
     Tokens,
+    ToolNamespace,
     TurnEvent,
     TurnParser,
     as_tokens,
@@ -23,6 +24,7 @@ from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.formats.harmony.messages import messages_of, render_messages
 from engine.formats.harmony.parser import HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
 from engine.formats.harmony.prompt import (
+    IN_SYSTEM_MESSAGE,
     generation_start,
     render_assistant,
     render_call,
@@ -126,10 +128,18 @@ class HarmonyFormat(ModelFormat):
         return problem_of_turn(rules, tokens, cut=True)
 
     def frame(
-        self, *, instructions: str | None, functions: Sequence[FunctionTool], effort: str, date: str
+        self,
+        *,
+        instructions: str | None,
+        functions: Sequence[FunctionTool],
+        effort: str,
+        date: str,
+        namespaces: Sequence[ToolNamespace] = (),
     ) -> "Tokens[int]":
-        frame = as_tokens(render_system(effort=effort, date=date, has_functions=bool(functions)))
-        frame.extend(render_developer(instructions=instructions, tools=tuple(functions)))
+        known = tuple(each for each in namespaces if each.name in IN_SYSTEM_MESSAGE)
+        others = tuple(each for each in namespaces if each.name not in IN_SYSTEM_MESSAGE)
+        frame = as_tokens(render_system(effort=effort, date=date, has_functions=bool(functions), namespaces=known))
+        frame.extend(render_developer(instructions=instructions, tools=tuple(functions), namespaces=others))
         return frame
 
     def generation_start(self) -> Sequence[int]:
@@ -157,8 +167,8 @@ class HarmonyFormat(ModelFormat):
         lines = "\n".join(declarations)
         return self.note(f"# More functions that can be called, to={FUNCTIONS}NAME\n\n{lines}")
 
-    def no_such_tool(self, name: str, functions: Collection[str]) -> RenderedMessage:
-        names = ", ".join(FUNCTIONS + function for function in functions) or "none"
+    def no_such_tool(self, name: str, functions: Collection[str], hosted: Collection[str] = ()) -> RenderedMessage:
+        names = ", ".join((*(FUNCTIONS + function for function in functions), *hosted)) or "none"
         return self.output(name, f"Error: this tool does not exist. Available tools: {names}.", hosted=True)
 
     def text_of(self, tokens: "Tokens[int]") -> str:

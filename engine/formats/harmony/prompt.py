@@ -7,9 +7,18 @@ rendering of the same text (recipient order, `<|constrain|>`, BPE splits) would 
 from collections.abc import Sequence
 from functools import lru_cache
 
-from openai_harmony import Message, ReasoningEffort, RenderOptions, Role, SystemContent
+import orjson
+from openai_harmony import (
+    Message,
+    ReasoningEffort,
+    RenderOptions,
+    Role,
+    SystemContent,
+    ToolDescription,
+    ToolNamespaceConfig,
+)
 
-from engine.formats.base import FunctionTool, MessageKind, RenderedMessage, Tokens, as_tokens
+from engine.formats.base import FunctionTool, MessageKind, RenderedMessage, Tokens, ToolNamespace, as_tokens
 from engine.formats.harmony.declarations import developer_text
 from engine.formats.harmony.encoding import (
     CALL,
@@ -28,39 +37,57 @@ from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.formats.harmony.parser import MessageCompleted
 
 MAX_REMEMBERED_CHARACTERS = 128 * 1024  # of one developer message
+IN_SYSTEM_MESSAGE = ("browser", "python")  # namespaces that the models were trained to find there
 
 
-@lru_cache(maxsize=64)  # an effort, a day, with or without functions: a handful in use
-def render_system(*, effort: str, date: str, has_functions: bool) -> tuple[int, ...]:
+@lru_cache(maxsize=64)  # an effort, a day, with or without functions and tools: a handful in use
+def render_system(
+    *, effort: str, date: str, has_functions: bool, namespaces: tuple[ToolNamespace, ...] = ()
+) -> tuple[int, ...]:
     """Render the system message, which gains a line that names their channel where there are functions.
 
-    `effort` is low, medium or high; `date` is ISO 8601.
+    `effort` is low, medium or high; `date` is ISO 8601. `namespaces` are those of `IN_SYSTEM_MESSAGE`.
     """
     content = (
         SystemContent.new()
         .with_reasoning_effort(ReasoningEffort(effort.capitalize()))
         .with_conversation_start_date(date)
     )
+    for namespace in namespaces:
+        content = content.with_tools(_as_library(namespace))
     options = RenderOptions(conversation_has_function_tools=has_functions)
     return tuple(harmony_encoding().render(Message.from_role_and_content(Role.SYSTEM, content), options))
 
 
-def render_developer(*, instructions: str | None, tools: tuple[FunctionTool, ...]) -> Sequence[int]:
-    """Render the developer message that carries instructions and function tools; empty where there are neither.
+def _as_library(namespace: ToolNamespace) -> ToolNamespaceConfig:
+    functions = [
+        ToolDescription.new(each.name, each.description, parameters=orjson.loads(each.schema) if each.schema else None)
+        for each in namespace.functions
+    ]
+    return ToolNamespaceConfig(name=namespace.name, description=namespace.description or None, tools=functions)
+
+
+def render_developer(
+    *, instructions: str | None, tools: tuple[FunctionTool, ...], namespaces: tuple[ToolNamespace, ...] = ()
+) -> Sequence[int]:
+    """Render the developer message that carries instructions and tools; empty where there are neither.
 
     Agents send the same ones in every request, so the latest are remembered.
     """
-    if not instructions and not tools:
+    if not (instructions or tools or namespaces):
         return ()
-    size = len(instructions or "") + sum(len(tool.schema) + len(tool.description) for tool in tools)
+    every = (*tools, *(tool for namespace in namespaces for tool in namespace.functions))
+    size = len(instructions or "") + sum(len(tool.schema) + len(tool.description) for tool in every)
     if size > MAX_REMEMBERED_CHARACTERS:
-        return _render_developer.__wrapped__(instructions, tools)
-    return _render_developer(instructions, tools)
+        return _render_developer.__wrapped__(instructions, tools, namespaces)
+    return _render_developer(instructions, tools, namespaces)
 
 
 @lru_cache(maxsize=64)  # with MAX_REMEMBERED_CHARACTERS: at most 8 MiB of text and their tokens
-def _render_developer(instructions: str | None, tools: tuple[FunctionTool, ...]) -> "Tokens[int]":
-    return _render("developer", developer_text(instructions, tools))
+def _render_developer(
+    instructions: str | None, tools: tuple[FunctionTool, ...], namespaces: tuple[ToolNamespace, ...]
+) -> "Tokens[int]":
+    return _render("developer", developer_text(instructions, tools, namespaces))
 
 
 def render_text(role: str, text: str) -> RenderedMessage:

@@ -82,7 +82,16 @@ def _link(
     )
     further = [read_calls(row[_CALLS])[1] for row in rows]
     late_tools = [tool for each in further for tool in each.get("late_tools", ())]
-    return replace(link, awaited=further[-1].get("awaited", {}), late_tools=late_tools)
+    states: dict[str, Any] = {}
+    for each in further:
+        states |= each.get("states", {})
+    return replace(
+        link,
+        awaited=further[-1].get("awaited", {}),
+        late_tools=late_tools,
+        tool_items=[item for each in further for item in each.get("tool_items", ())],
+        states=states,
+    )
 
 
 def _joined(rows: Sequence[Sequence[Any]]) -> LinkTokens:

@@ -86,7 +86,12 @@ def part_row(project: str, link: ChainLink) -> Row:
 
 def calls_text(link: ChainLink) -> str:
     """Return the calls of a link as JSON: names by ids, and under "", which is no call's id, what else it knows."""
-    further = {"awaited": link.awaited, "late_tools": link.late_tools}
+    further = {
+        "awaited": link.awaited,
+        "late_tools": link.late_tools,
+        "tool_items": link.tool_items,
+        "states": link.states,
+    }
     kept = {**link.calls, "": {name: value for name, value in further.items() if value}}
     if not kept[""]:
         del kept[""]

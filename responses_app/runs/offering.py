@@ -1,0 +1,97 @@
+"""Which tools of this server a request gets: those that it declares, as far as they can be had here.
+
+Not to be had: 400, naming the setting; only a web search is then left out silently, unless `tool_choice` demands it
+(Codex declares one in every request).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from responses_app.protocol.approvals import approved_calls
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.offers import ApprovedCall
+from responses_app.protocol.requests import CreateRequest
+from responses_app.protocol.server_tools import ITEMS, WEB_SEARCH, server_tool_missing
+from responses_app.runs.history import Context
+from responses_app.runs.toolbox import MAX_OUTPUT_BYTES, NO_TOOLS, Entry, Toolbox
+from responses_app.tools.base import BaseTool, ToolUse
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The tools that this server has. `max_output_bytes` is what the model reads of one call."""
+
+    tools: Sequence[BaseTool] = ()
+    max_output_bytes: int = MAX_OUTPUT_BYTES
+
+    def tool_of(self, kind: str) -> BaseTool | None:
+        """Return the tool of a kind; None where there is none."""
+        return next((tool for tool in self.tools if kind in tool.kinds), None)
+
+    async def offered(self, request: CreateRequest, context: Context, *, project: str, response_id: str) -> Toolbox:
+        """Return the tools that a request gets. Raises `ApiError` for what it may not have."""
+        parent, served = context.parent, request.served
+        earlier = [*(parent.all_tool_items() if parent else ()), *context.raw]
+        approved = approved_calls(context.own.raw, earlier)
+        if not served or request.tool_choice.forbids:
+            _refuse_unserved(approved, ())
+            return NO_TOOLS
+        _refuse_unserved(approved, served)
+        chain_id = parent.root_id if parent else response_id
+        entries = []
+        for index, declared in enumerate(request.tools_json):
+            tool = self._available(declared, index, request)
+            if tool is None:
+                continue
+            use = ToolUse(
+                declared=declared,
+                private=request.private.get(str(declared.get("server_label")), {}),
+                project=project,
+                response_id=response_id,
+                chain_id=chain_id,
+                include=request.include or (),
+                items=earlier,
+            )
+            entries.append(Entry(tool, use, await tool.offer(use)))
+        if not entries:
+            return NO_TOOLS
+        states = parent.all_states() if parent else {}
+        return Toolbox(tuple(entries), approved, states, self.max_output_bytes)
+
+    def _available(self, declared: JsonObject, index: int, request: CreateRequest) -> BaseTool | None:
+        kind = str(declared["type"])
+        missing = server_tool_missing(kind)
+        if missing is None:
+            return None
+        tool = self.tool_of(kind)
+        problem = missing if tool is None else tool.problem()
+        if problem is None:
+            return tool
+        if kind in WEB_SEARCH and not _demands_search(request):
+            return None
+        raise unsupported_parameter("tool_choice" if kind in WEB_SEARCH else f"tools[{index}].type", problem)
+
+
+def _demands_search(request: CreateRequest) -> bool:
+    choice = request.tool_choice
+    if not choice.demands:
+        return False
+    named = any(each.item == ITEMS[WEB_SEARCH[0]] for each in choice.hosted)
+    others = len(request.tools) > 0 or any(tool["type"] not in WEB_SEARCH for tool in request.served)
+    return named or (choice.allowed is None and not others)
+
+
+def _refuse_unserved(approved: Sequence[ApprovedCall], served: Sequence[Mapping[str, object]]) -> None:
+    labels = {str(tool.get("server_label")) for tool in served}
+    for call in approved:
+        if call.server not in labels:
+            raise _unserved(call)
+
+
+def _unserved(call: ApprovedCall) -> ApiError:
+    return invalid_request(
+        f"'{call.request_id}' approves a call of the MCP server '{call.server}', which is not in 'tools'. Declare it "
+        "again: nothing of its access is kept.",
+        param="tools",
+        code="invalid_value",
+    )

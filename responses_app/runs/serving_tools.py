@@ -1,0 +1,111 @@
+"""`ToolRunner`: runs the tools of this server for one response, and plans anew where a server has listed its tools."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.contents.sharing import SharedBudgetSpent, shared_budget
+from engine.errors import GrammarRefused, PromptTooLong
+from engine.grammar import CallRule, Content, TurnRules
+from responses_app.protocol.commands import CallTool, Command, ListTools
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.inputs import Failed, Input, ToolsListed
+from responses_app.protocol.offers import Offer
+from responses_app.protocol.turn_rules import RulesOfTurns, rules_of_turns
+from responses_app.runs.compaction import bounded
+from responses_app.runs.plan import RunPlan
+from responses_app.runs.tool_calls import CUT_CALL, call_tool, list_tools
+
+
+class ToolRunner:
+    """Of one run. `tell` gives its machine an input, `use` has it go on with another plan."""
+
+    def __init__(self, *, tell: Callable[[Input], Command | None], use: Callable[[RunPlan], None]) -> None:
+        self._tell = tell
+        self._use = use
+
+    async def do(self, plan: RunPlan, wanted: ListTools | CallTool) -> Command | None:
+        """Do what the machine wants of a tool, and return what is to be done next. Raises `PromptTooLong`."""
+        if isinstance(wanted, ListTools):
+            return await self._list(plan, wanted.server)
+        tools, span = plan.tools, plan.origin.span
+        return self._tell(
+            await call_tool(
+                tools.entry_of(wanted.name),
+                wanted,
+                tell=self._tell,
+                max_output_bytes=tools.max_output_bytes,
+                span=span,
+            )
+        )
+
+    def go_on(self, wanted: ListTools | CallTool) -> Command | None:
+        """Return what is to be done of what another worker had under way: a call is not made twice unless it may be."""
+        if isinstance(wanted, CallTool) and not wanted.repeatable:
+            return self._tell(CUT_CALL)
+        return wanted
+
+    async def _list(self, plan: RunPlan, server: str) -> Command | None:
+        listed, offer = await list_tools(plan.tools.server(server))
+        if offer is not None:
+            offer = await asyncio.to_thread(_without_refused, plan, offer)
+            plan = await asyncio.to_thread(with_tools, plan, server, offer)
+            self._use(plan)
+        next_command = self._tell(listed)
+        if plan.request.tool_choice.demands and not plan.tools.is_pending and not _can_call(plan):
+            return self._tell(Failed({"code": "server_error", "message": _nothing_to_call(listed)}))
+        return next_command
+
+
+def with_tools(plan: RunPlan, server: str, offer: Offer) -> RunPlan:
+    """Return a plan whose model knows what a server has listed. Raises `PromptTooLong`."""
+    tools = plan.tools.with_offer(server, offer)
+    writer = replace(plan.writer, namespaces=tools.namespaces)
+    plan = replace(plan, tools=tools, writer=writer)
+    if plan.compaction is not None:  # the prompt that follows the summary is written then
+        return replace(plan, compaction=replace(plan.compaction, writer=writer))
+    try:
+        prompt = writer.prompt(plan.request, plan.link)
+    except ApiError as error:
+        raise PromptTooLong(prompt_tokens=writer.max_model_len, max_model_len=writer.max_model_len) from error
+    sampling = bounded(plan.generation.sampling, room=writer.max_model_len - len(prompt))
+    generation = replace(plan.generation, prompt_token_ids=prompt, sampling=sampling)
+    return replace(plan, generation=generation, rules=_rules(plan))
+
+
+def listed_elsewhere(plan: RunPlan, given: ToolsListed) -> RunPlan:
+    """Return a plan behind what a server has told another worker. Raises `PromptTooLong`."""
+    if given.error is not None:
+        return plan
+    entry = plan.tools.server(given.server)
+    offer = entry.tool.offer_listed(entry.use, given.tools)
+    return with_tools(plan, given.server, _without_refused(plan, offer))
+
+
+def _rules(plan: RunPlan) -> RulesOfTurns | None:
+    if not plan.is_held:
+        return None
+    return rules_of_turns(plan.request, plan.client_tools, hosted=plan.tools.rules())
+
+
+def _without_refused(plan: RunPlan, offer: Offer) -> Offer:
+    """Return an offer without the schemas that no model can be held to: a server may say anything of its tools."""
+    return replace(offer, contents={name: each for name, each in offer.contents.items() if _can_hold(plan, name, each)})
+
+
+def _can_hold(plan: RunPlan, name: str, content: Content) -> bool:
+    try:
+        with shared_budget():
+            plan.format.grammar(TurnRules(calls=(CallRule(name, content, hosted=True),), must_call=True))
+    except (GrammarRefused, SharedBudgetSpent):
+        return False
+    return True
+
+
+def _can_call(plan: RunPlan) -> bool:
+    rules = rules_of_turns(plan.request, plan.client_tools, hosted=plan.tools.rules())
+    return rules is not None and bool(rules.first.calls)
+
+
+def _nothing_to_call(listed: ToolsListed) -> str:
+    return f"A call is demanded by tool_choice, and there is no tool to call. {listed.error or ''}".strip()
