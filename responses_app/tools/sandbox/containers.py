@@ -2,7 +2,7 @@
 
 A container is made at once and started when something is first done in it. It expires when nothing was done in it for
 its idle time, and at the end of its life whatever is done; then it is gone with its variables and files, as if it had
-never been. Where there are as many as there may be, the one that was idle for longest goes, of the project that has
+never been. Where as many are started as there may be, the one that was idle for longest goes, of the project that has
 most of them; one that works never does.
 
 A chain of responses keeps its container: `of_chain` finds it by the response that is continued.
@@ -25,6 +25,7 @@ logger = logging.getLogger("respsite.sandbox")
 
 MAX_CHAIN = 1000  # responses that are remembered of one container
 MAX_NAME = 256
+MAX_KNOWN = 10_000  # containers, nearly all of which nothing was ever done in
 SWEEP_SECONDS = 15.0  # how long after its time a container may still hold its memory
 MEMORY = {"1g": 1024 * MIB, "4g": 4096 * MIB, "16g": 16384 * MIB, "64g": 65536 * MIB}  # as OpenAI's API has them
 
@@ -33,8 +34,11 @@ class ContainerNotFound(Exception):
     """There is no such container, or no such file in it; or it is another project's, or has expired."""
 
 
-class TooManyContainers(Exception):
+class TooManyContainers(SandboxError):
     """As many containers work as there may be; asking again later helps."""
+
+    def __init__(self) -> None:
+        super().__init__("all containers that this server may have are at work; try again later")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,6 @@ class Container:
     created_at: int
     idle: float
     memory: str
-    slot: int
     last_active: float
     files: dict[str, ContainerFile] = field(default_factory=dict)  # by path
     chain: "OrderedDict[str, None]" = field(default_factory=OrderedDict)  # the responses that used it, oldest first
@@ -109,14 +112,15 @@ class Containers:
         self._sweeper: asyncio.Task[None] | None = None
         self._containers: dict[str, Container] = {}
         self._of_responses: dict[str, str] = {}
+        self._slots: dict[int, str] = {}  # of those that are started
 
     async def create(
         self, project: str, *, name: str = "auto", idle: float | None = None, memory: str | None = None
     ) -> Container:
-        """Make a container. Raises `TooManyContainers`."""
+        """Make a container."""
         await self.sweep()
-        if len(self._containers) >= self._policy.most:
-            await self._make_room()
+        if len(self._containers) >= MAX_KNOWN:
+            await self._end(next(iter(self._containers.values())))
         now = self._clock()
         container = Container(
             id=self._new_id(CONTAINER),
@@ -125,7 +129,6 @@ class Containers:
             created_at=int(now),
             idle=min(idle or self._policy.idle, self._policy.idle),
             memory=memory if memory is not None and MEMORY[memory] <= self._limits.memory else "1g",
-            slot=self._free_slot(),
             last_active=now,
         )
         self._containers[container.id] = container
@@ -257,12 +260,20 @@ class Containers:
             logger.warning("container %s ended by itself, and is started again", container.id)
             container.was_lost = True
             container.files.clear()
+            self._free_slot(container)
         limits = replace(self._limits, memory=min(MEMORY[container.memory], self._limits.memory))
-        session = await SandboxSession.start(
-            self._choice.sandbox, self._choice.interpreter, limits, slot=container.slot
-        )
+        if len(self._slots) >= self._policy.most:
+            await self._make_room(container)
+        slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
+        self._slots[slot] = container.id
+        try:
+            session = await SandboxSession.start(self._choice.sandbox, self._choice.interpreter, limits, slot=slot)
+        except BaseException:
+            del self._slots[slot]
+            raise
         if container.id not in self._containers:  # it was deleted meanwhile
             await session.close()
+            del self._slots[slot]
             raise SandboxGone("the container has ended")
         container.session = session
         return session
@@ -285,16 +296,18 @@ class Containers:
             await asyncio.sleep(SWEEP_SECONDS)
             await self.sweep()
 
-    async def _make_room(self) -> None:
-        idle = [each for each in self._containers.values() if not each.working]
+    async def _make_room(self, wanted: Container) -> None:
+        """End the container that is missed least. Raises `TooManyContainers` where all of them work."""
+        started = [each for each in self._containers.values() if each.session is not None and each is not wanted]
+        idle = [each for each in started if not each.working]
         if not idle:
             raise TooManyContainers
-        of_project = Counter(each.project for each in self._containers.values())
+        of_project = Counter(each.project for each in started)
         await self._end(max(idle, key=lambda each: (of_project[each.project], -each.last_active)))
 
-    def _free_slot(self) -> int:
-        taken = {each.slot for each in self._containers.values()}
-        return next(slot for slot in range(len(taken) + 1) if slot not in taken)
+    def _free_slot(self, container: Container) -> None:
+        for slot in [slot for slot, id in self._slots.items() if id == container.id]:
+            del self._slots[slot]
 
     async def _end(self, container: Container) -> None:
         self._containers.pop(container.id, None)
@@ -302,7 +315,10 @@ class Containers:
             self._forget_key(key, container.id)
         session, container.session = container.session, None
         if session is not None:
-            await session.close()
+            try:
+                await session.close()
+            finally:
+                self._free_slot(container)  # not before: its user is another's then
 
     def _forget_key(self, key: str, id: str) -> None:
         if self._of_responses.get(key) == id:

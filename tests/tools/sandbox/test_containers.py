@@ -88,17 +88,16 @@ async def test_a_chain_keeps_its_container(containers: Containers) -> None:
     assert await containers.of_chain("p", ["resp_1"]) is None
 
 
-async def test_over_the_limit_the_longest_idle_one_of_the_largest_project_goes(
-    containers: Containers, clock: Clock
-) -> None:
-    small = await containers.create("small")
-    large = []
-    for _ in range(3):
+@needs_bubblewrap
+async def test_over_the_limit_the_longest_idle_one_of_the_largest_project_goes(clock: Clock) -> None:
+    containers = make(clock, most=3)
+    made = [await containers.create(project) for project in ("small", "large", "large", "new")]
+    for each in made:
         clock.now += 1
-        large.append((await containers.create("large")).id)
-    await containers.create("new")
-    assert [each.id for each in await containers.all_of("small")] == [small.id]
-    assert [each.id for each in await containers.all_of("large")] == large[1:]
+        await containers.run(each.project, each.id, "1")
+    assert containers.memory_of().keys() == {made[0].id, made[2].id, made[3].id}
+    assert [each.id for each in await containers.all_of("large")] == [made[2].id]
+    await containers.aclose()
 
 
 @needs_bubblewrap
@@ -140,8 +139,9 @@ async def test_one_that_works_does_not_expire_and_is_not_in_the_way(clock: Clock
     await eventually(lambda: bool(containers.memory_of()))
     clock.now += 5000
     assert (await containers.find("p", one.id)).id == one.id
+    other = await containers.create("p")
     with pytest.raises(TooManyContainers):
-        await containers.create("p")
+        await containers.run("p", other.id, "1")
     clock.now += 86400
     await containers.sweep()  # its life is over, whatever it does
     with pytest.raises(SandboxError):
