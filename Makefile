@@ -66,7 +66,7 @@ test-cluster: $(INSTALLED) services ## kill and stall each part of such a cluste
 soak: $(INSTALLED) services ## a mixed load on a cluster for SOAK_MINUTES; its memory has to stay flat
 	SOAK_MINUTES=$(SOAK_MINUTES) CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/cluster/test_soak.py
 
-services: ## install Redis, PostgreSQL, nginx, Node.js, Chromium and curl for the tests, where they are missing
+services: ## install Redis, PostgreSQL, nginx, Node.js, Chromium, curl and bubblewrap for the tests, where they are missing
 	@sh tests/install_services.sh
 
 check: $(INSTALLED) ## lint, format check, types

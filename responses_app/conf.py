@@ -5,8 +5,8 @@ code gets what it needs handed in. A wrong value raises `ConfigurationError` wit
 the value and what it takes. Imports no Django, so that a broken setting is told before anything else happens.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,14 @@ from responses_app.setting_types import (
     seconds,
     secret,
     secrets,
+    setting,
     text,
     tiers,
     url_of,
     urls,
     whole,
 )
+from responses_app.tool_settings import ToolSettings
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -42,246 +44,237 @@ class ConfigurationError(Exception):
     """A setting is wrong; the text is one sentence for the operator."""
 
 
-def _setting(
-    default: Any, parse: Callable[[str], Any], about: str, *, default_text: str | None = None, secret: bool = False
-) -> Any:
-    metadata = {"parse": parse, "about": about, "default_text": default_text, "secret": secret}
-    if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata)
-    return field(default=default, metadata=metadata, repr=not secret)
-
-
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(ToolSettings):
     """Every setting; a field's name in capitals is its environment variable."""
 
-    host: str = _setting("127.0.0.1", text, "address `make run` listens on")
-    port: int = _setting(8000, whole(1, 65535), "port `make run` listens on")
-    debug: bool = _setting(False, flag, "Django's debug mode; never on a network", default_text="off")
-    data_dir: str = _setting("var", text, "folder of what the server keeps", default_text="./var")
-    workers: int = _setting(1, whole(1, 1000), "processes that `make run` serves with (see Several workers)")
-    worker_max_memory_bytes: int = _setting(
+    host: str = setting("127.0.0.1", text, "address `make run` listens on")
+    port: int = setting(8000, whole(1, 65535), "port `make run` listens on")
+    debug: bool = setting(False, flag, "Django's debug mode; never on a network", default_text="off")
+    data_dir: str = setting("var", text, "folder of what the server keeps", default_text="./var")
+    workers: int = setting(1, whole(1, 1000), "processes that `make run` serves with (see Several workers)")
+    worker_max_memory_bytes: int = setting(
         0, whole(0), "a worker that holds more is replaced by a new one; 0 = any size", default_text="0"
     )
-    worker_start_seconds: float = _setting(
+    worker_start_seconds: float = setting(
         120.0, seconds(1), "a worker that is not ready by then is given up, where others are", default_text="120"
     )
-    worker_silence_seconds: float = _setting(
+    worker_silence_seconds: float = setting(
         30.0, seconds(), "a worker that stands still for this long is killed and replaced; 0 = never",
         default_text="30",
     )  # fmt: skip
-    secret_key: str = _setting(
+    secret_key: str = setting(
         "", text, "Django's secret; several hosts must share one",
         default_text="made once, in DATA_DIR/secret_key",
         secret=True,
     )  # fmt: skip
-    database_url: str = _setting(
+    database_url: str = setting(
         "", url_of("sqlite:///path or postgres://user:password@host/name", "sqlite:", "postgres:", "postgresql:"),
         "`sqlite:///…` or `postgres://user:password@host/name`",
         default_text="sqlite:///DATA_DIR/respsite.sqlite3", secret=True,
     )  # fmt: skip
-    database_timeout_seconds: float = _setting(
+    database_timeout_seconds: float = setting(
         10.0, seconds(0.1), "how long the database may take to answer; then clients get a 503", default_text="10"
     )
-    database_patience_seconds: float = _setting(
+    database_patience_seconds: float = setting(
         30.0, seconds(), "how long a response that ends waits for a database that is away; then it has failed",
         default_text="30",
     )  # fmt: skip
-    redis_url: str = _setting(
+    redis_url: str = setting(
         "", url_of("redis://host:6379/0 (or rediss://, unix://)", "redis://", "rediss://", "unix://"),
         "`redis://host:6379/0`: shares limits between workers", default_text="unset: in memory", secret=True,
     )  # fmt: skip
-    allowed_hosts: tuple[str, ...] = _setting(
+    allowed_hosts: tuple[str, ...] = setting(
         LOOPBACK, names, "host names clients may use; required when HOST is not loopback",
         default_text="localhost,127.0.0.1,[::1]",
     )  # fmt: skip
-    allowed_origins: tuple[str, ...] = _setting(
+    allowed_origins: tuple[str, ...] = setting(
         (), pages, "web pages, besides the server's own, that may use it from a browser: `http://localhost:3000`",
         default_text="unset",
     )  # fmt: skip
-    auth: str = _setting(
+    auth: str = setting(
         "auto", choice("auto", "on", "off"),
         "whether clients need an API key: `auto` asks for one unless only this machine can reach the server",
     )  # fmt: skip
-    csrf_trusted_origins: tuple[str, ...] = _setting(
+    csrf_trusted_origins: tuple[str, ...] = setting(
         (), origins, "where the admin is opened behind a proxy with TLS: `https://models.example.com`",
         default_text="unset",
     )  # fmt: skip
-    behind_proxy: str = _setting(
+    behind_proxy: str = setting(
         "no", choice("no", "http", "tls"),
         "a proxy is in front: its `X-Forwarded-For` and `-Proto` count, and all need keys; `tls`: browsers use HTTPS",
     )  # fmt: skip
-    admin_login_failures: int = _setting(
+    admin_login_failures: int = setting(
         10, whole(1), "failed logins to the admin as one user, or from one address, until they are locked"
     )
-    admin_login_lock_seconds: float = _setting(
+    admin_login_lock_seconds: float = setting(
         900.0, seconds(1), "how long they are locked, from the last failure", default_text="900"
     )
-    log_level: str = _setting("info", choice("debug", "info", "warning", "error"), "how much is logged")
-    log_format: str = _setting("line", choice("line", "json"), "`json`: each line of the log is a JSON object")
-    metrics: str = _setting(
+    log_level: str = setting("info", choice("debug", "info", "warning", "error"), "how much is logged")
+    log_format: str = setting("line", choice("line", "json"), "`json`: each line of the log is a JSON object")
+    metrics: str = setting(
         "auto", choice("auto", "public", "off"),
         "who reads `/metrics`: who needs no key, or has one for it; everybody; nobody (see Watching it)",
     )  # fmt: skip
-    metrics_dir: str = _setting(
+    metrics_dir: str = setting(
         "", text, "folder where workers behind one address share their metrics", default_text="unset: each has its own"
     )
 
-    traces: bool = _setting(False, flag, "trace responses with OpenTelemetry (see Traces)", default_text="off")
+    traces: bool = setting(False, flag, "trace responses with OpenTelemetry (see Traces)", default_text="off")
 
-    engine: str = _setting(
+    engine: str = setting(
         "demo", engine_kind,
         "`demo` (no model), `vllm` (in this process), `vllm-server` (at ENGINE_URL) or `scripted` (tests)",
     )  # fmt: skip
-    engine_url: tuple[str, ...] = _setting(
+    engine_url: tuple[str, ...] = setting(
         (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas (see Several engines)", default_text="unset"
     )
-    engine_api_key: str = _setting(
+    engine_api_key: str = setting(
         "", text, "what those servers were given as `--api-key`", default_text="unset", secret=True
     )
-    engine_core: str = _setting(
+    engine_core: str = setting(
         "", text, "socket of an engine core that workers with ENGINE=vllm share; `serve --workers` makes one",
         default_text="unset: loaded in this process",
     )  # fmt: skip
-    model: str = _setting(
+    model: str = setting(
         "", text, "what the engine loads: a hub name, a folder, or the name at ENGINE_URL",
         default_text="the engine's name",
     )  # fmt: skip
-    model_format: str = _setting("harmony", model_format, "how the model at ENGINE_URL is talked to")
-    model_name: str = _setting("", text, "what clients call it", default_text="MODEL")
-    engine_options: dict[str, Any] = _setting(
+    model_format: str = setting("harmony", model_format, "how the model at ENGINE_URL is talked to")
+    model_name: str = setting("", text, "what clients call it", default_text="MODEL")
+    engine_options: dict[str, Any] = setting(
         {}, json_object, 'the engine\'s own options, as JSON: `{"tokens_per_second": 50}`', default_text="{}"
     )
-    engine_script: str = _setting("", text, "file with the completions of ENGINE=scripted", default_text="unset")
-    models: Entries = _setting(
+    engine_script: str = setting("", text, "file with the completions of ENGINE=scripted", default_text="unset")
+    models: Entries = setting(
         (), models, "several models at once, each with its engine, as JSON (see Several models)",
         default_text="unset: one, as the settings above say", secret=True,
     )  # fmt: skip
 
-    max_websocket_connections: int = _setting(100, whole(1), "open WebSockets, over all workers that share a Redis")
-    websocket_lifetime_seconds: float = _setting(3600.0, seconds(1), "a connection's life", default_text="3600")
-    websocket_warning_seconds: float = _setting(
+    max_websocket_connections: int = setting(100, whole(1), "open WebSockets, over all workers that share a Redis")
+    websocket_lifetime_seconds: float = setting(3600.0, seconds(1), "a connection's life", default_text="3600")
+    websocket_warning_seconds: float = setting(
         3300.0, seconds(), "when `connection_expiring` is sent, from the connection's start", default_text="3300"
     )
-    websocket_grace_seconds: float = _setting(
+    websocket_grace_seconds: float = setting(
         300.0, seconds(), "what runs at the end of a connection's life may take this long", default_text="300"
     )
-    websocket_busy: str = _setting("queue", choice("queue", "reject"), "a create on a busy connection: queue or 409")
-    websocket_max_message_bytes: int = _setting(32 * MIB, whole(KIB), "largest message", default_text="32 MiB")
-    websocket_max_queued: int = _setting(64, whole(), "creates that may wait on a connection")
-    websocket_max_state_bytes: int = _setting(
+    websocket_busy: str = setting("queue", choice("queue", "reject"), "a create on a busy connection: queue or 409")
+    websocket_max_message_bytes: int = setting(32 * MIB, whole(KIB), "largest message", default_text="32 MiB")
+    websocket_max_queued: int = setting(64, whole(), "creates that may wait on a connection")
+    websocket_max_state_bytes: int = setting(
         64 * MIB, whole(KIB), "chains a connection remembers, and creates it queues", default_text="64 MiB"
     )
-    stream_max_lag_bytes: int = _setting(
+    stream_max_lag_bytes: int = setting(
         4 * MIB, whole(64 * KIB), "a reader further behind than this is dropped", default_text="4 MiB"
     )
-    stream_stall_seconds: float = _setting(
+    stream_stall_seconds: float = setting(
         30.0, seconds(0.1), "a reader that takes no byte for this long is dropped", default_text="30"
     )
-    stream_delta_ms: int = _setting(
+    stream_delta_ms: int = setting(
         0, whole(0, 10_000), "text is gathered this long before it is a delta, but an item's first; 0 = as it comes"
     )
-    max_body_bytes: int = _setting(32 * MIB, whole(KIB), "largest HTTP body", default_text="32 MiB")
-    max_input_items: int = _setting(5000, whole(1), "items in the `input` of one request")
-    max_json_values: int = _setting(
+    max_body_bytes: int = setting(32 * MIB, whole(KIB), "largest HTTP body", default_text="32 MiB")
+    max_input_items: int = setting(5000, whole(1), "items in the `input` of one request")
+    max_json_values: int = setting(
         100_000, whole(1000), "JSON values in one request or message: texts, numbers, arrays, objects"
     )
-    request_arrival_seconds: float = _setting(
+    request_arrival_seconds: float = setting(
         30.0, seconds(0.1), "a request must be here in this time; a long body may take as long as 16 KiB/s need",
         default_text="30",
     )  # fmt: skip
-    responses_ping_interval_seconds: float = _setting(
+    responses_ping_interval_seconds: float = setting(
         15.0, seconds(), "a silent stream gets a sign of life this often; 0 = never", default_text="15"
     )
-    responses_dialect: Dialect = _setting(
+    responses_dialect: Dialect = setting(
         OPENAI, dialect, "how events are worded: presets and switches, separated by commas (see Dialects)",
         default_text="openai",
     )  # fmt: skip
-    responses_compatibility_mode: bool = _setting(
+    responses_compatibility_mode: bool = setting(
         True, flag, "refuse fields that only vLLM knows; `false` takes them (see Fields of the engine)",
         default_text="on",
     )  # fmt: skip
-    responses_usage_per_turn: bool = _setting(
+    responses_usage_per_turn: bool = setting(
         False, flag, "`usage` has lists of each turn's tokens beside the sums; some clients break on them",
         default_text="off",
     )  # fmt: skip
-    responses_tool_mode: str = _setting(
+    responses_tool_mode: str = setting(
         "complete", choice("complete", "wait"),
         "streams end with calls of the client's tools, or wait for their outputs (see Waiting for tools)",
     )  # fmt: skip
-    responses_tool_timeout: float = _setting(
+    responses_tool_timeout: float = setting(
         300.0, seconds(0.1), "how long a response waits for them; then it has failed", default_text="300"
     )
-    responses_max_tool_output_bytes: int = _setting(
+    responses_max_tool_output_bytes: int = setting(
         MIB, whole(KIB), "largest output that such a response is given", default_text="1 MiB"
     )
-    responses_max_in_flight: int = _setting(2000, whole(1), "responses running in one worker; more get a 503")
-    responses_store: bool = _setting(True, flag, "keep responses in the database", default_text="on")
-    responses_store_ttl: float = _setting(
+    responses_max_in_flight: int = setting(2000, whole(1), "responses running in one worker; more get a 503")
+    responses_store: bool = setting(True, flag, "keep responses in the database", default_text="on")
+    responses_store_ttl: float = setting(
         0.0, seconds(), "a stored response is forgotten this long after its creation; 0 = never", default_text="0"
     )
-    responses_store_max_entries: int = _setting(
+    responses_store_max_entries: int = setting(
         0, whole(), "stored responses of a project; over it the oldest finished ones go; 0 = any number"
     )
-    responses_store_max_bytes: int = _setting(0, whole(), "the same for their size; 0 = any size")
-    responses_session_ttl: float = _setting(
+    responses_store_max_bytes: int = setting(0, whole(), "the same for their size; 0 = any size")
+    responses_session_ttl: float = setting(
         600.0, seconds(), "a finished stream's events stay in memory this long after its last event or reader",
         default_text="600",
     )  # fmt: skip
-    responses_max_active_sessions: int = _setting(2000, whole(1), "streams kept for that in one worker")
-    responses_max_session_bytes: int = _setting(
+    responses_max_active_sessions: int = setting(2000, whole(1), "streams kept for that in one worker")
+    responses_max_session_bytes: int = setting(
         256 * MIB, whole(KIB), "memory of all their events in one worker", default_text="256 MiB"
     )
-    reconnect_grace_seconds: float = _setting(
+    reconnect_grace_seconds: float = setting(
         0.0,
         seconds(),
         "a stored stream whose client is gone goes on this long, to be picked up again",
         default_text="0",
     )
-    background_max_running: int = _setting(64, whole(1), "background responses that run at once in one worker")
-    background_max_queued: int = _setting(1000, whole(), "background responses that may wait in one worker")
-    engine_max_running: int = _setting(
+    background_max_running: int = setting(64, whole(1), "background responses that run at once in one worker")
+    background_max_queued: int = setting(1000, whole(), "background responses that may wait in one worker")
+    engine_max_running: int = setting(
         0,
         whole(),
         "turns that the engine does at once for one worker; others wait, projects in equal shares; 0 = any",
     )
-    engine_max_queued: QueueBounds = _setting(
+    engine_max_queued: QueueBounds = setting(
         QueueBounds(1000), queued, "requests of a project and a service tier that may wait for that in one worker; "
         "`1000,flex=5000` says it of a tier apart", default_text="1000",
     )  # fmt: skip
-    shutdown_grace_seconds: float = _setting(
+    shutdown_grace_seconds: float = setting(
         30.0, seconds(), "how long running responses may take to end when the server stops", default_text="30"
     )
-    worker_lease_seconds: float = _setting(
+    worker_lease_seconds: float = setting(
         15.0, seconds(1), "a worker not seen for this long is dead; others take over its responses", default_text="15"
     )
-    conversations_max_entries: int = _setting(0, whole(), "conversations of a project; 0 = any number")
-    reasoning_encryption_keys: tuple[str, ...] = _setting(
+    conversations_max_entries: int = setting(0, whole(), "conversations of a project; 0 = any number")
+    reasoning_encryption_keys: tuple[str, ...] = setting(
         (), secrets, "secrets, separated by commas: the first seals what clients carry, all open it",
         default_text="made from SECRET_KEY", secret=True,
     )  # fmt: skip
-    reasoning_summaries: str = _setting(
+    reasoning_summaries: str = setting(
         "model", choice("model", "text", "off"),
         "`model`: it writes `reasoning.summary`; `text`: the thought's first sentences are it; `off`: there is none",
     )  # fmt: skip
 
-    responses_default_service_tier: str = _setting(
+    responses_default_service_tier: str = setting(
         "auto", choice(*TIERS), "the tier of requests that ask for none or for `auto`; `auto` means `default`"
     )
-    responses_allowed_service_tiers: tuple[str, ...] = _setting(
+    responses_allowed_service_tiers: tuple[str, ...] = setting(
         TIERS, tiers, "tiers a request may ask for; `fast` is `priority`", default_text=",".join(TIERS)
     )
 
-    default_openai_organization: str = _setting(
+    default_openai_organization: str = setting(
         "", header_value, "`openai-organization` of answers to requests without it", default_text="unset"
     )
-    default_openai_version: str = _setting(
+    default_openai_version: str = setting(
         "", header_value, "`openai-version` of answers to requests without it", default_text="unset"
     )
-    azure_region: str = _setting(
+    azure_region: str = setting(
         "", header_value, "answers have Azure's headers too: `x-ms-region` (this), `x-ms-request-id`",
         default_text="unset",
     )  # fmt: skip
@@ -336,13 +329,19 @@ class Row:
 def table() -> list[Row]:
     """Return every setting with its default and what it is for."""
     return [
-        Row(f.name.upper(), f.metadata["default_text"] or str(f.default), f.metadata["about"]) for f in fields(Settings)
+        Row(f.name.upper(), f.metadata["default_text"] or str(f.default), f.metadata["about"]) for f in _all()
     ]
+
+
+def _all() -> Sequence["Field[Any]"]:
+    """Return every setting: those of tools, which are fewer servers' concern, at the end."""
+    of_tools = {each.name for each in fields(ToolSettings)}
+    return sorted(fields(Settings), key=lambda each: each.name in of_tools)
 
 
 def secret_files() -> list[str]:
     """Return the variables that may name a file with a secret instead of the secret's own."""
-    return [f"{setting.name.upper()}_FILE" for setting in fields(Settings) if setting.metadata["secret"]]
+    return [f"{known.name.upper()}_FILE" for known in _all() if known.metadata["secret"]]
 
 
 def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
@@ -355,13 +354,13 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """
     warnings: list[str] = []
     values: dict[str, Any] = {}
-    for setting in fields(Settings):
-        name = setting.name.upper()
-        is_secret = setting.metadata["secret"]
+    for known in _all():
+        name = known.name.upper()
+        is_secret = known.metadata["secret"]
         raw = _secret(name, environ) if is_secret else environ.get(name, "")
         if raw.strip():
             try:
-                values[setting.name] = setting.metadata["parse"](raw.strip())
+                values[known.name] = known.metadata["parse"](raw.strip())
             except ValueError as wanted:
                 given = name if is_secret else f"{name}={raw!r}"
                 raise ConfigurationError(f"{given} is not valid: it takes {wanted}.") from None

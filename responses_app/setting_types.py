@@ -7,12 +7,23 @@ import json
 import re
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from responses_app.protocol.answer_headers import is_printable
 from responses_app.protocol.dialects import PRESETS, Dialect, parse_dialect
 from responses_app.protocol.tiers import TIERS, QueueBounds, queue_bounds
+
+
+def setting(
+    default: Any, parse: Callable[[str], Any], about: str, *, default_text: str | None = None, secret: bool = False
+) -> Any:
+    """Declare a setting: a field of `Settings`. `about` and `default_text` are what the README's table says."""
+    metadata = {"parse": parse, "about": about, "default_text": default_text, "secret": secret}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=not secret)
 
 
 def text(value: str) -> str:

@@ -19,9 +19,8 @@ TRANSPORTS = [
     *"views consumer connection lanes handshake middleware origins exposure http bodies servers".split(),
     *"urls routing management admin".split(),
 ]
-WIRING = (
-    "wiring watching reading conf setting_types model_settings engines checks apps".split()
-)  # apps: how Django says that an app may begin
+# `apps` is how Django says that an app may begin.
+WIRING = "wiring watching reading conf setting_types model_settings tool_settings engines checks apps".split()
 ADAPTERS = "models stores limits tools relay migrations auth observing".split()
 FLOORS = {
     "engine": 0,

@@ -27,6 +27,9 @@ CONNECTION = "ws-"
 STEER = "steer_"
 REQUEST = "req_"
 API_KEY = "key_"
+CODE_INTERPRETER_CALL = "ci_"
+CONTAINER = "cntr_"
+CONTAINER_FILE = "cfile_"
 
 _COUNTER_BITS = 12  # rand_a of RFC 9562 section 5.7, used as a counter (section 6.2, method 1)
 

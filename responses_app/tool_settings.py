@@ -1,0 +1,37 @@
+"""The settings of tools that the server runs, as `conf` reads them."""
+
+from dataclasses import dataclass
+
+from responses_app.setting_types import choice, seconds, setting, text, whole
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolSettings:
+    """A field's name in capitals is its environment variable."""
+
+    sandbox: str = setting(
+        "auto", choice("auto", "bubblewrap", "off"),
+        "what keeps code apart that the model has written: the first that holds here, or `off` (see Code interpreter)",
+    )  # fmt: skip
+    sandbox_python: str = setting(
+        "", text, "the Python that runs in it: its packages are what code can import",
+        default_text="the one that the server's was made of",
+    )  # fmt: skip
+    sandbox_memory_bytes: int = setting(
+        1024 * MIB, whole(64 * MIB), "memory of all processes of a container", default_text="1024 MiB"
+    )
+    sandbox_disk_bytes: int = setting(
+        256 * MIB, whole(MIB), "files of a container, which lie in memory", default_text="256 MiB"
+    )
+    sandbox_max_processes: int = setting(64, whole(8, 4096), "processes and threads of a container")
+    sandbox_call_seconds: float = setting(
+        120.0, seconds(0.1), "how long code may run; then it is interrupted", default_text="120"
+    )
+    sandbox_max_containers: int = setting(
+        32, whole(1, 4096), "containers that are started at once; the one idle for longest makes room"
+    )
+    sandbox_idle_seconds: float = setting(
+        1200.0, seconds(1), "a container in which nothing was done for so long expires", default_text="1200"
+    )

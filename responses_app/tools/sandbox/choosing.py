@@ -1,0 +1,52 @@
+"""Which sandbox this machine has: each is tried, in the order of their strength, and the first that holds is used."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from responses_app.tools.sandbox.base import BaseSandbox, SandboxError
+from responses_app.tools.sandbox.bubblewrap import Bubblewrap
+from responses_app.tools.sandbox.escapes import escapes
+from responses_app.tools.sandbox.interpreter import Interpreter, InterpreterError, find_interpreter
+
+logger = logging.getLogger("respsite.sandbox")
+
+SANDBOXES: Sequence[type[BaseSandbox]] = (Bubblewrap,)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What came of the trial: the sandbox and its Python, or why there is none (`problem`, a whole sentence)."""
+
+    sandbox: BaseSandbox | None
+    interpreter: Interpreter | None
+    problem: str = ""
+
+
+async def choose(wanted: str, python: str) -> Choice:
+    """Return the sandbox of this name, or the first that holds for `auto`; `python` is the Python that runs in it."""
+    try:
+        interpreter = find_interpreter(python)
+    except InterpreterError as problem:
+        return Choice(None, None, f"The setting SANDBOX_PYTHON does not fit: {problem}.")
+    reasons = []
+    for kind in SANDBOXES:
+        if wanted not in ("auto", kind.name):
+            continue
+        sandbox = kind()
+        reason = sandbox.missing() or await _tried(sandbox, interpreter)
+        if reason is None:
+            logger.info("code runs in a sandbox of %s with %s", kind.name, interpreter.executable)
+            return Choice(sandbox, interpreter)
+        logger.warning("no sandbox of %s: %s", kind.name, reason)
+        reasons.append(f"{kind.name}: {reason}")
+    return Choice(None, None, f"No sandbox can be used here. {'; '.join(reasons)}.")
+
+
+async def _tried(sandbox: BaseSandbox, interpreter: Interpreter) -> str | None:
+    """Return why a sandbox cannot be used, None if it holds."""
+    try:
+        possible = await escapes(sandbox, interpreter)
+    except SandboxError as problem:
+        return f"it does not start ({problem})"
+    return f"code in it could {', '.join(possible)}" if possible else None

@@ -1,0 +1,325 @@
+"""`Containers`: the containers of a machine: whose they are, how long they live, and how many there may be.
+
+A container is made at once and started when something is first done in it. It expires when nothing was done in it for
+its idle time, and at the end of its life whatever is done; then it is gone with its variables and files, as if it had
+never been. Where as many are started as there may be, the one that was idle for longest goes, of the project that has
+most of them; one that works never does.
+
+A chain of responses keeps its container: `of_chain` finds it by the response that is continued.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
+from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
+from responses_app.tools.sandbox.choosing import Choice
+from responses_app.tools.sandbox.session import Execution, SandboxGone, SandboxSession, StoredFile
+
+logger = logging.getLogger("respsite.sandbox")
+
+MAX_CHAIN = 1000  # responses that are remembered of one container
+MAX_NAME = 256
+MAX_KNOWN = 10_000  # containers, nearly all of which nothing was ever done in
+SWEEP_SECONDS = 15.0  # how long after its time a container may still hold its memory
+MEMORY = {"1g": 1024 * MIB, "4g": 4096 * MIB, "16g": 16384 * MIB, "64g": 65536 * MIB}  # as OpenAI's API has them
+
+
+class ContainerNotFound(Exception):
+    """There is no such container, or no such file in it; or it is another project's, or has expired."""
+
+
+class TooManyContainers(SandboxError):
+    """As many containers work as there may be; asking again later helps."""
+
+    def __init__(self) -> None:
+        super().__init__("all containers that this server may have are at work; try again later")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How many containers a machine may have, and for how long. Times in seconds.
+
+    `idle` is what a container has that asks for no other time, and the most that it can ask for.
+    """
+
+    most: int = 32
+    idle: float = 1200.0
+    life: float = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFile:
+    """A file of a container, under the id by which clients know it. `source`: `user` or `assistant`."""
+
+    id: str
+    path: str
+    size: int
+    created_at: int
+    source: str
+
+
+@dataclass(slots=True)
+class Container:
+    """One container. Times are Unix seconds."""
+
+    id: str
+    project: str
+    name: str
+    created_at: int
+    idle: float
+    memory: str
+    last_active: float
+    files: dict[str, ContainerFile] = field(default_factory=dict)  # by path
+    chain: "OrderedDict[str, None]" = field(default_factory=OrderedDict)  # the responses that used it, oldest first
+    working: int = 0
+    session: SandboxSession | None = None
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    was_lost: bool = False  # it had a session, which ended by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a cell in a container. `files` are those that it wrote; `begun_anew`: nothing of before is there."""
+
+    execution: Execution
+    files: Sequence[ContainerFile]
+    begun_anew: bool
+
+
+class Containers:
+    """All containers of this process. `choice` says which sandbox they have, once that is known."""
+
+    def __init__(
+        self,
+        choice: Choice,
+        limits: Limits,
+        policy: Policy,
+        *,
+        new_id: Callable[[str], str],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._choice = choice
+        self._limits = limits
+        self._policy = policy
+        self._new_id = new_id
+        self._clock = clock
+        self._sweeper: asyncio.Task[None] | None = None
+        self._containers: dict[str, Container] = {}
+        self._of_responses: dict[str, str] = {}
+        self._slots: dict[int, str] = {}  # of those that are started
+
+    async def create(
+        self, project: str, *, name: str = "auto", idle: float | None = None, memory: str | None = None
+    ) -> Container:
+        """Make a container."""
+        await self.sweep()
+        if len(self._containers) >= MAX_KNOWN:
+            await self._end(next(iter(self._containers.values())))
+        now = self._clock()
+        container = Container(
+            id=self._new_id(CONTAINER),
+            project=project,
+            name=name[:MAX_NAME],
+            created_at=int(now),
+            idle=min(idle or self._policy.idle, self._policy.idle),
+            memory=memory if memory is not None and MEMORY[memory] <= self._limits.memory else "1g",
+            last_active=now,
+        )
+        self._containers[container.id] = container
+        if self._sweeper is None or self._sweeper.done():
+            self._sweeper = asyncio.create_task(self._keep_sweeping())
+        return container
+
+    async def find(self, project: str, id: str) -> Container:
+        """Return a container. Raises `ContainerNotFound`."""
+        container = self._containers.get(id)
+        if container is None or container.project != project or self._has_expired(container):
+            raise ContainerNotFound(id)
+        return container
+
+    async def of_chain(self, project: str, keys: Iterable[str]) -> Container | None:
+        """Return the container that one of these has used: ids of responses, conversations or containers."""
+        for key in keys:
+            with contextlib.suppress(ContainerNotFound):
+                return await self.find(project, self._of_responses.get(key, key))
+        return None
+
+    async def join_chain(self, id: str, keys: Iterable[str]) -> None:
+        """Remember that these responses and conversations use a container."""
+        container = self._containers.get(id)
+        if container is None:
+            return
+        for key in keys:
+            self._of_responses[key] = id
+            container.chain[key] = None
+            container.chain.move_to_end(key)
+            while len(container.chain) > MAX_CHAIN:
+                self._forget_key(container.chain.popitem(last=False)[0], id)
+
+    async def all_of(self, project: str) -> list[Container]:
+        """Return the containers of a project, oldest first."""
+        await self.sweep()
+        return [each for each in self._containers.values() if each.project == project]
+
+    async def delete(self, project: str, id: str) -> None:
+        """End a container. Raises `ContainerNotFound`."""
+        await self._end(await self.find(project, id))
+
+    async def run(self, project: str, id: str, code: str, seconds: float | None = None) -> Run:
+        """Run a cell. A cancellation interrupts it. Raises `ContainerNotFound`, `SandboxError`."""
+        container = await self.find(project, id)
+        async with self._at_work(container) as session:
+            begun_anew, container.was_lost = container.was_lost, False
+            execution = await session.run(code, seconds)
+            files = [self._note_file(container, each, "assistant") for each in execution.files]
+            return Run(execution, files, begun_anew)
+
+    async def put_file(self, project: str, id: str, path: str, content: bytes) -> ContainerFile:
+        """Write a file. Raises `ContainerNotFound`, `SandboxError`."""
+        container = await self.find(project, id)
+        async with self._at_work(container) as session:
+            await session.put(path, content)
+            return self._note_file(container, StoredFile(path, len(content)), "user")
+
+    async def files_of(self, project: str, id: str) -> list[ContainerFile]:
+        """Return the files of a container, oldest first. Raises `ContainerNotFound`, `SandboxError`."""
+        container = await self.find(project, id)
+        if container.session is None:
+            return []
+        async with self._at_work(container) as session:
+            there = {each.path: each for each in await session.list_files()}
+            for path in [path for path in container.files if path not in there]:
+                del container.files[path]
+            for each in there.values():
+                if each.path not in container.files:
+                    self._note_file(container, each, "assistant")
+            return list(container.files.values())
+
+    async def file(self, project: str, id: str, file_id: str) -> ContainerFile:
+        """Return a file. Raises `ContainerNotFound`, `SandboxError`."""
+        for each in await self.files_of(project, id):
+            if each.id == file_id:
+                return each
+        raise ContainerNotFound(file_id)
+
+    async def content(self, project: str, id: str, file_id: str) -> bytes:
+        """Return what is in a file. Raises `ContainerNotFound`, `SandboxError`."""
+        file = await self.file(project, id, file_id)
+        async with self._at_work(await self.find(project, id)) as session:
+            return await session.get(file.path)
+
+    async def remove_file(self, project: str, id: str, file_id: str) -> None:
+        """Remove a file. Raises `ContainerNotFound`, `SandboxError`."""
+        file = await self.file(project, id, file_id)
+        container = await self.find(project, id)
+        async with self._at_work(container) as session:
+            await session.remove(file.path)
+        container.files.pop(file.path, None)
+
+    async def sweep(self) -> None:
+        """End what has expired."""
+        for container in [each for each in self._containers.values() if self._has_expired(each)]:
+            await self._end(container)
+
+    async def aclose(self) -> None:
+        """End all containers."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        for container in list(self._containers.values()):
+            await self._end(container)
+
+    def memory_of(self) -> Mapping[str, int]:
+        """Return the bytes of memory that each started container holds now."""
+        return {each.id: each.session.memory() for each in self._containers.values() if each.session is not None}
+
+    @contextlib.asynccontextmanager
+    async def _at_work(self, container: Container) -> AsyncIterator[SandboxSession]:
+        """Have a container's session, started if it must be; meanwhile the container does not expire."""
+        container.working += 1
+        try:
+            async with container.starting:
+                session = await self._session(container)
+            yield session
+        finally:
+            container.working -= 1
+            container.last_active = self._clock()
+
+    async def _session(self, container: Container) -> SandboxSession:
+        if container.session is not None and container.session.is_alive:
+            return container.session
+        if self._choice.sandbox is None or self._choice.interpreter is None:
+            raise SandboxError(self._choice.problem)
+        if container.session is not None:
+            logger.warning("container %s ended by itself, and is started again", container.id)
+            container.was_lost = True
+            container.files.clear()
+            self._free_slot(container)
+        limits = replace(self._limits, memory=min(MEMORY[container.memory], self._limits.memory))
+        if len(self._slots) >= self._policy.most:
+            await self._make_room(container)
+        slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
+        self._slots[slot] = container.id
+        try:
+            session = await SandboxSession.start(self._choice.sandbox, self._choice.interpreter, limits, slot=slot)
+        except BaseException:
+            del self._slots[slot]
+            raise
+        if container.id not in self._containers:  # it was deleted meanwhile
+            await session.close()
+            del self._slots[slot]
+            raise SandboxGone("the container has ended")
+        container.session = session
+        return session
+
+    def _note_file(self, container: Container, file: StoredFile, source: str) -> ContainerFile:
+        known = container.files.get(file.path)
+        id, created_at = (known.id, known.created_at) if known else (self._new_id(CONTAINER_FILE), int(self._clock()))
+        noted = ContainerFile(id, file.path, file.size, created_at, known.source if known else source)
+        container.files[file.path] = noted
+        return noted
+
+    def _has_expired(self, container: Container) -> bool:
+        now = self._clock()
+        if now - container.created_at > self._policy.life:
+            return True
+        return not container.working and now - container.last_active > container.idle
+
+    async def _keep_sweeping(self) -> None:
+        while self._containers:
+            await asyncio.sleep(SWEEP_SECONDS)
+            await self.sweep()
+
+    async def _make_room(self, wanted: Container) -> None:
+        """End the container that is missed least. Raises `TooManyContainers` where all of them work."""
+        started = [each for each in self._containers.values() if each.session is not None and each is not wanted]
+        idle = [each for each in started if not each.working]
+        if not idle:
+            raise TooManyContainers
+        of_project = Counter(each.project for each in started)
+        await self._end(max(idle, key=lambda each: (of_project[each.project], -each.last_active)))
+
+    def _free_slot(self, container: Container) -> None:
+        for slot in [slot for slot, id in self._slots.items() if id == container.id]:
+            del self._slots[slot]
+
+    async def _end(self, container: Container) -> None:
+        self._containers.pop(container.id, None)
+        for key in container.chain:
+            self._forget_key(key, container.id)
+        session, container.session = container.session, None
+        if session is not None:
+            try:
+                await session.close()
+            finally:
+                self._free_slot(container)  # not before: its user is another's then
+
+    def _forget_key(self, key: str, id: str) -> None:
+        if self._of_responses.get(key) == id:
+            del self._of_responses[key]

@@ -1,0 +1,72 @@
+"""Frames between the host, the warden and the kernel: a JSON header and bytes behind it, each with its length before.
+
+Standard library only, and no name of this server's: the sandbox's own Python imports it, whatever version that is.
+"""
+
+import json
+import socket
+import struct
+from typing import Any, NamedTuple, Optional
+
+LENGTHS = struct.Struct(">II")  # of the header, and of what is behind it
+MAX_HEADER = 1024 * 1024
+MAX_PAYLOAD = 512 * 1024 * 1024
+
+
+class Frame(NamedTuple):
+    """A message: what it says, and the bytes that it carries."""
+
+    header: dict[str, Any]
+    payload: bytes = b""
+
+
+class FrameError(Exception):
+    """What came is not a frame, or too long a one."""
+
+
+def packed(header: dict[str, Any], payload: bytes = b"") -> bytes:
+    """Return a frame as it is sent."""
+    said = json.dumps(header).encode()
+    return b"".join((LENGTHS.pack(len(said), len(payload)), said, payload))
+
+
+def lengths(head: bytes, max_payload: int = MAX_PAYLOAD) -> tuple[int, int]:
+    """Return how long the parts of a frame are. Raises `FrameError` for too long ones."""
+    header, payload = LENGTHS.unpack(head)
+    if header > MAX_HEADER or payload > max_payload:
+        raise FrameError("a frame is too long")
+    return header, payload
+
+
+def header_of(said: bytes) -> dict[str, Any]:
+    """Return what a header says. Raises `FrameError` for what is not a JSON object."""
+    try:
+        header = json.loads(said)
+    except ValueError:
+        raise FrameError("a header is not JSON") from None
+    if not isinstance(header, dict):
+        raise FrameError("a header is not an object")
+    return header
+
+
+def read_frame(channel: socket.socket) -> Optional[Frame]:  # noqa: UP045  # older Pythons read this, too
+    """Wait for a frame; None where the other side is gone."""
+    head = _read(channel, LENGTHS.size)
+    if len(head) < LENGTHS.size:
+        return None
+    header, payload = lengths(head)
+    said, rest = _read(channel, header), _read(channel, payload)
+    if len(said) < header or len(rest) < payload:
+        return None
+    return Frame(header_of(said), rest)
+
+
+def _read(channel: socket.socket, wanted: int) -> bytes:
+    parts = []
+    while wanted:
+        part = channel.recv(min(wanted, 1024 * 1024))
+        if not part:
+            break
+        parts.append(part)
+        wanted -= len(part)
+    return b"".join(parts)

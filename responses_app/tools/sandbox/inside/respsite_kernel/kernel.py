@@ -1,0 +1,165 @@
+"""The kernel: it runs cells of Python one after another, and keeps what they leave, as a notebook does.
+
+The value of a last expression is shown; figures and images are sent to the host behind the cell. `!command` and
+`%magic` are taken where the code would not be Python with them: models have learned them from notebooks.
+"""
+
+import ast
+import builtins
+import contextlib
+import io
+import linecache
+import os
+import re
+import signal
+import socket
+import sys
+import traceback
+import types
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from respsite_kernel.display import Display
+from respsite_kernel.frames import packed, read_frame
+
+_CO_COROUTINE = 0x80  # `inspect.CO_COROUTINE`: importing that would take longer than all of this
+_AWAITS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_MAGIC = re.compile(r"^(\s*)(!|%%?)(.*)$", re.MULTILINE)
+_MAX_MESSAGE = 1000  # characters of an error that the host is told; all of it is in the output
+
+
+class Kernel:
+    """Runs cells in one namespace."""
+
+    def __init__(self, folder: str) -> None:
+        self._display = Display()
+        self._cells = 0
+        self._loop: Any = None
+        self._out = (_stream(1), _stream(2))
+        module = types.ModuleType("__main__")
+        module.__dict__.update(__builtins__=builtins, display=self._display, __respsite_shell=_shell)
+        sys.modules["__main__"] = module
+        sys.path.insert(0, folder)
+        self._names = module.__dict__
+
+    def run(self, code: str) -> tuple[Optional[dict[str, str]], list[tuple[str, bytes]]]:  # noqa: UP045
+        """Run a cell; return its error if it had one, and the images that it showed, with their media types."""
+        sys.stdout, sys.stderr = self._out
+        self._cells += 1
+        name = f"<cell {self._cells}>"
+        try:
+            self._run(code, name)
+            error = None
+        except BaseException as problem:  # noqa: BLE001  # whatever the code raises, SystemExit too
+            error = _told(problem, name)
+        with _errors_are_printed(name):
+            self._display.show_figures()
+        for stream in self._out:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        return error, self._display.take()
+
+    def _run(self, code: str, name: str) -> None:
+        tree, source = _parsed(code, name)
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+        last = tree.body[-1] if tree.body else None
+        shown = isinstance(last, ast.Expr) and not source.rstrip().endswith(";")
+        statements = tree.body[:-1] if shown else tree.body
+        self._evaluate(compile(ast.Module(statements, tree.type_ignores), name, "exec", _AWAITS))
+        if isinstance(last, ast.Expr) and shown:
+            value = self._evaluate(compile(ast.Expression(last.value), name, "eval", _AWAITS))
+            if value is not None:
+                self._names["_"] = value
+                self._display(value)
+
+    def _evaluate(self, code: types.CodeType) -> Any:
+        value = eval(code, self._names)  # the point of it all
+        if not (code.co_flags & _CO_COROUTINE):
+            return value
+        if self._loop is None:
+            import asyncio  # a third of the start of a container, if it were imported by all
+
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        return self._loop.run_until_complete(value)
+
+
+def serve(channel: socket.socket, folder: str) -> None:
+    """Run the cells that come, one after another, until nobody sends any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    kernel = Kernel(folder)
+    channel.sendall(packed({"ready": True}))
+    while (frame := read_frame(channel)) is not None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            error, images = kernel.run(frame.payload.decode())
+        except KeyboardInterrupt:  # it came as the cell ended
+            error, images = None, []
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        header = {"error": error, "images": [[kind, len(content)] for kind, content in images]}
+        channel.sendall(packed(header, b"".join(content for _, content in images)))
+
+
+def _parsed(code: str, name: str) -> tuple[ast.Module, str]:
+    """Return a cell's statements and their source."""
+    try:
+        return ast.parse(code, name), code
+    except SyntaxError as problem:
+        without_magic = _MAGIC.sub(_as_python, code)
+        if without_magic == code:
+            raise
+        with contextlib.suppress(SyntaxError):
+            return ast.parse(without_magic, name), without_magic
+        raise problem from None
+
+
+def _as_python(line: re.Match[str]) -> str:
+    indent, mark, rest = line.groups()
+    if mark == "!":
+        return f"{indent}__respsite_shell({rest.strip()!r})"
+    return f"{indent}pass  # {mark}{rest}"
+
+
+def _shell(command: str) -> None:
+    """Run a command of the shell; its output goes where that of the cell goes."""
+    import subprocess
+
+    sys.stdout.flush()
+    subprocess.run(command, shell=True, check=False, stdin=subprocess.DEVNULL)  # `!command` in a cell
+
+
+def _told(problem: BaseException, name: str) -> dict[str, str]:
+    """Print a traceback that begins with the cell, and return what the error is."""
+    if isinstance(problem, SystemExit):
+        return {}
+    with _errors_are_printed(name):
+        frames = problem.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename != name:
+            frames = frames.tb_next
+        lines = traceback.format_exception(type(problem), problem, frames)
+        sys.stdout.flush()
+        sys.stdout.write("".join(lines))
+    return {"name": type(problem).__name__, "message": _text(problem)[:_MAX_MESSAGE]}
+
+
+@contextlib.contextmanager
+def _errors_are_printed(name: str) -> Iterator[None]:
+    """Objects of the cell are asked what they look like here; what they raise is theirs."""
+    try:
+        yield
+    except BaseException as problem:  # noqa: BLE001
+        with contextlib.suppress(BaseException):
+            sys.stdout.write(f"[{name}: {type(problem).__name__} while it was shown]\n")
+
+
+def _text(problem: BaseException) -> str:
+    try:
+        return str(problem)
+    except BaseException:  # noqa: BLE001  # an exception of the cell's own, which says what it likes
+        return ""
+
+
+def _stream(descriptor: int) -> io.TextIOWrapper:
+    raw = os.fdopen(descriptor, "wb", buffering=8192, closefd=False)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)

@@ -1,0 +1,259 @@
+"""The warden: the first program of ours in a sandbox. It starts the kernel, which runs code, and keeps its files.
+
+It is started with a JSON object as its argument (`Settings`), and with a socket to the host as its standard input. What
+the kernel and its children print goes to the standard output, which the host reads. Where the kernel dies, the warden
+makes another one, so files outlive it; it forks, so that takes a millisecond.
+
+The kernel runs as the same user, so code in it can kill or deceive the warden. That harms the container alone: the host
+believes nothing that comes from here but that it has come, bounds all of it, and ends a sandbox that does not answer.
+
+Between calls all processes are stopped: what a call leaves behind costs no time until the next one.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+import sys
+import time
+import traceback
+from typing import Any, NamedTuple, NoReturn, Optional
+
+from respsite_kernel.frames import Frame, packed, read_frame
+from respsite_kernel.kernel import serve
+
+MAX_LISTED = 1000  # files of a container that can be seen from outside
+GONE = 0  # exit status
+GONE_SECONDS = 5.0  # how long processes that were killed may take to end
+OOM_SCORE = "1000"  # where the machine has no memory left, the kernel's processes are the first to go
+
+
+class Settings(NamedTuple):
+    """What the host says. `uid`: the user to become; None: it is that user already.
+
+    `has_own_processes`: it sees no process that is not its container's. If not, it must not reach any other by signals,
+    or it does not start: it would stop and kill them.
+    """
+
+    uid: Optional[int]  # noqa: UP045  # older Pythons read this, too
+    folder: str
+    memory: int
+    disk: int
+    processes: int
+    open_files: int
+    has_own_processes: bool
+
+
+class Warden:
+    """Answers the host: one frame for each of its own, in order, but for `interrupt`, which the run's end answers."""
+
+    def __init__(self, host: socket.socket, settings: Settings) -> None:
+        self._host = host
+        self._settings = settings
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._running = False
+        self._start_kernel()
+
+    def serve(self) -> None:
+        """Answer until the host is gone."""
+        self._say({"ready": True})
+        while True:
+            readable, _, _ = select.select([self._host, self._kernel], [], [])
+            if self._host in readable:
+                frame = read_frame(self._host)
+                if frame is None:
+                    return
+                self._answer(frame)
+            elif self._kernel in readable:
+                self._hear_kernel()
+
+    def _answer(self, frame: Frame) -> None:
+        asked = frame.header.get("do")
+        if asked == "run":
+            self._signal_all(signal.SIGCONT)
+            self._running = True
+            with contextlib.suppress(BrokenPipeError):  # it has died meanwhile, which is heard next
+                self._kernel.sendall(packed(frame.header, frame.payload))
+        elif asked == "interrupt":
+            if self._running:
+                os.kill(self._pid, signal.SIGINT)
+        elif asked == "restart":
+            self._running = False
+            self._restart()
+            self._say({"restarted": True})
+        else:
+            try:
+                self._say(*self._do(str(asked), frame))
+            except OSError as problem:
+                self._say({"problem": problem.strerror or "it cannot be done"})
+
+    def _do(self, asked: str, frame: Frame) -> tuple[dict[str, Any], bytes]:
+        path = self._inside(str(frame.header.get("path", "")))
+        if asked == "put":
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(frame.payload)
+            self._changed()  # it is no news that it is there
+            return {"size": len(frame.payload)}, b""
+        if asked == "get":
+            return {}, _content(path, int(frame.header["limit"]))
+        if asked == "remove":
+            os.remove(path)
+            return {}, b""
+        if asked == "list":
+            return {"files": [[path, size] for path, (size, _) in self._listed().items()]}, b""
+        return {"problem": "the host asked for something unknown"}, b""
+
+    def _inside(self, path: str) -> str:
+        return os.path.join(self._settings.folder, path)
+
+    def _hear_kernel(self) -> None:
+        frame = read_frame(self._kernel)
+        if frame is None:
+            how = self._restart()
+            if self._running:
+                self._running = False
+                self._say({"died": how, "files": self._changed()})
+        elif self._running:  # else it speaks without having been asked, and nobody waits for it
+            self._running = False
+            self._signal_all(signal.SIGSTOP)
+            self._say({**frame.header, "files": self._changed()}, frame.payload)
+
+    def _restart(self) -> str:
+        """End all processes of the container and begin with a new kernel; return how the old one ended."""
+        self._signal_all(signal.SIGKILL)
+        self._kernel.close()
+        _, status = os.waitpid(self._pid, 0)
+        deadline = time.monotonic() + GONE_SECONDS
+        while self._others() and time.monotonic() < deadline:  # their memory is theirs until they are gone
+            self._signal_all(signal.SIGKILL)
+            time.sleep(0.002)
+        self._start_kernel()
+        if os.WIFSIGNALED(status):
+            return f"by signal {os.WTERMSIG(status)}"
+        return f"with status {os.WEXITSTATUS(status)}"
+
+    def _signal_all(self, number: int) -> None:
+        """Send a signal to every process of the container but the warden, at once where that is possible."""
+        targets = [-1] if self._settings.has_own_processes else self._others()
+        for target in targets:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(target, number)
+
+    def _others(self) -> list[int]:
+        """Return the processes of the container that are neither the warden nor what started it."""
+        others, user = [], os.getuid()
+        for name in os.listdir("/proc"):
+            if name.isdigit() and int(name) not in (os.getpid(), os.getppid(), 1):
+                with contextlib.suppress(OSError):  # it ended meanwhile
+                    if os.stat(f"/proc/{name}").st_uid == user and not _has_ended(name):
+                        others.append(int(name))
+        return others
+
+    def _start_kernel(self) -> None:
+        self._kernel, other = socket.socketpair()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._host.close()
+            self._kernel.close()
+            _become_kernel(other, self._settings)
+        other.close()
+        if read_frame(self._kernel) is None:
+            raise SystemExit("The kernel does not start.")
+
+    def _changed(self) -> list[list[Any]]:
+        """Return the files that are new or were written since the last time, with their sizes."""
+        before, self._seen = self._seen, self._listed()
+        return [[path, each[0]] for path, each in self._seen.items() if before.get(path) != each]
+
+    def _listed(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        for folder, inner, names in os.walk(self._settings.folder):
+            inner[:] = sorted(each for each in inner if not each.startswith("."))
+            for name in sorted(names):
+                path = os.path.join(folder, name)
+                with contextlib.suppress(OSError):
+                    about = os.lstat(path)
+                    if stat.S_ISREG(about.st_mode) and not name.startswith("."):
+                        found[os.path.relpath(path, self._settings.folder)] = (about.st_size, about.st_mtime_ns)
+                if len(found) == MAX_LISTED:
+                    return found
+        return found
+
+    def _say(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        self._host.sendall(packed(header, payload))
+
+
+def _has_ended(pid: str) -> bool:
+    """Whether a process has ended, and only nobody has asked how."""
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "Z"
+
+
+def _content(path: str, limit: int) -> bytes:
+    """Return what is in a file, and nothing of what only looks like one: a pipe would never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(0, "it is not a file")
+        if about.st_size > limit:
+            raise OSError(0, "it is too large")
+        return file.read(limit)
+
+
+def _become_kernel(channel: socket.socket, settings: Settings) -> NoReturn:
+    """Take the limits, which nothing can give back, and run what the warden sends; never return."""
+    try:
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+            score.write(OOM_SCORE)
+        for limit, most in (
+            (resource.RLIMIT_DATA, settings.memory),
+            (resource.RLIMIT_AS, 4 * settings.memory),  # files and unused reservations count here, too
+            (resource.RLIMIT_FSIZE, settings.disk),
+            (resource.RLIMIT_NPROC, settings.processes),
+            (resource.RLIMIT_NOFILE, settings.open_files),
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_MSGQUEUE, 0),
+            (resource.RLIMIT_MEMLOCK, 0),
+        ):
+            resource.setrlimit(limit, (most, most))
+        serve(channel, settings.folder)
+    except BaseException:  # noqa: BLE001  # the host logs it
+        traceback.print_exc()
+    finally:
+        os._exit(GONE)
+
+
+def _drop_privileges(uid: int) -> None:
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _reaches_others() -> bool:
+    """Whether it could send a signal to the process that started it."""
+    try:
+        os.kill(os.getppid(), 0)
+    except OSError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Serve the host on the standard input until it is gone."""
+    host = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    settings = Settings(**json.loads(sys.argv[1]))
+    if settings.uid is not None:
+        _drop_privileges(settings.uid)
+    if not settings.has_own_processes and _reaches_others():
+        raise SystemExit("The sandbox does not keep signals in.")
+    os.umask(0o077)
+    os.makedirs(settings.folder, exist_ok=True)
+    os.chdir(settings.folder)
+    Warden(host, settings).serve()

@@ -1,0 +1,108 @@
+"""A filter of system calls: what code in a sandbox has no use for, and what would reach around its limits.
+
+It is written for bubblewrap, which loads it before the program starts. What is refused, and why:
+mounts, modules, other namespaces, tracing and the like, which are how sandboxes were left in the past; memory that no
+limit counts (memfd, System V shared memory, kernel keys, io_uring); every kind of socket but the local one, because
+buffers of TCP are counted for the whole machine; and changing the cores that the processes were given.
+
+The numbers are those of the kernel's `unistd.h` of each machine. The program is classic BPF (`linux/filter.h`): eight
+bytes an instruction, jumps go forward only, over at most 255 instructions.
+"""
+
+import errno
+import platform
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_LOAD, _EQUALS, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER, _MACHINE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in `struct seccomp_data`; the low half of an argument
+_ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
+_AF_UNIX = 1
+_NAMESPACES = 0x7E020000  # CLONE_NEW…: user, pid, network, ipc, uts, cgroup, mount
+_X32 = 0x40000000  # calls of another convention, on the same processor
+
+# (x86_64, aarch64); None where the machine does not have the call.
+_REFUSED: Mapping[str, tuple[int | None, int | None]] = {
+    **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272)},
+    **{"mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51)},
+    **{"open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431)},
+    **{"fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442)},
+    **{"setns": (308, 268), "unshare": (272, 97), "pidfd_getfd": (438, 438)},
+    **{"name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262)},
+    **{"init_module": (175, 105), "delete_module": (176, 106), "finit_module": (313, 273)},
+    **{"kexec_load": (246, 104), "kexec_file_load": (320, 294), "reboot": (169, 142), "acct": (163, 89)},
+    **{"swapon": (167, 224), "swapoff": (168, 225), "quotactl": (179, 60), "syslog": (103, 116)},
+    **{"sethostname": (170, 161), "setdomainname": (171, 162), "personality": (135, 92), "vhangup": (153, 58)},
+    **{"settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171), "clock_adjtime": (305, 266)},
+    **{"iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None)},
+    **{"bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282)},
+    **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},
+    **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219)},
+    **{"memfd_create": (319, 279), "memfd_secret": (447, 447)},
+    **{"shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195)},
+    **{"msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180)},
+    **{"sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119), "sched_setattr": (314, 274)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    column: int  # in `_REFUSED`
+    audit: int  # AUDIT_ARCH_… of `linux/audit.h`
+    socket: int
+    clone: int
+    clone3: int = 435
+
+
+_MACHINES = {
+    "x86_64": _Machine(0, 0xC000003E, socket=41, clone=56),
+    "aarch64": _Machine(1, 0xC00000B7, socket=198, clone=220),
+}
+
+
+def can_filter() -> bool:
+    """Whether the numbers of this machine's system calls are known."""
+    return platform.machine() in _MACHINES
+
+
+def program(machine: str | None = None) -> bytes:
+    """Return the filter as the kernel loads it. Raises `KeyError` for a machine that is not known."""
+    known = _MACHINES[machine or platform.machine()]
+    refused = [numbers[known.column] for numbers in _REFUSED.values()]
+    return b"".join(
+        (
+            _step(_LOAD, _MACHINE),
+            _step(_EQUALS, known.audit, then=1),
+            _step(_RETURN, _KILL),
+            _step(_LOAD, _NUMBER),
+            *_unless(_step(_AT_LEAST, _X32, otherwise=1), errno.EPERM),
+            *(part for number in refused if number is not None for part in _refuse(number)),
+            # Its flags lie in memory that a filter cannot read; told that there is no such call, the C library
+            # uses `clone`, whose flags are an argument.
+            *_unless(_step(_EQUALS, known.clone3, otherwise=1), errno.ENOSYS),
+            _step(_EQUALS, known.clone, otherwise=3),
+            _step(_LOAD, _FIRST_ARGUMENT),
+            *_unless(_step(_HAS_BITS, _NAMESPACES, otherwise=1), errno.EPERM),
+            _step(_LOAD, _NUMBER),
+            _step(_EQUALS, known.socket, otherwise=3),
+            _step(_LOAD, _FIRST_ARGUMENT),
+            _step(_EQUALS, _AF_UNIX, then=1),
+            _step(_RETURN, _ERROR | errno.EACCES),
+            _step(_RETURN, _ALLOW),
+        )
+    )
+
+
+def _refuse(number: int) -> tuple[bytes, bytes]:
+    return _unless(_step(_EQUALS, number, otherwise=1), errno.EPERM)
+
+
+def _unless(test: bytes, error: int) -> tuple[bytes, bytes]:
+    """Return a test, and the error for what does not jump over it."""
+    return test, _step(_RETURN, _ERROR | error)
+
+
+def _step(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
+    """Return an instruction; a test goes on `then` or `otherwise` many further."""
+    return struct.pack("=HBBI", code, then, otherwise, value)

@@ -1,0 +1,367 @@
+"""`SandboxSession`: a living container: one sandbox with its warden, spoken to by one event loop.
+
+    start() ──> run(), put(), get(), list_files(), remove(), one at a time ──> close()
+
+A call that takes too long, prints too much or takes too much memory is interrupted, as Ctrl-C does it; where that does
+not end it in GRACE_SECONDS, all processes of the container are killed, and a new kernel begins: its variables are lost,
+its files are not. A warden that does not answer is killed with all it has; then the session is over.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from responses_app.tools.sandbox import processes
+from responses_app.tools.sandbox.base import MIB, BaseSandbox, Launch, Limits, SandboxError
+from responses_app.tools.sandbox.inside.respsite_kernel import frames
+from responses_app.tools.sandbox.interpreter import Interpreter
+from responses_app.tools.sandbox.output import Output
+
+logger = logging.getLogger("respsite.sandbox")
+
+START_SECONDS = 20.0  # until the warden answers; a cold disk is slow
+GRACE_SECONDS = 2.0  # from an interruption until everything is killed
+ANSWER_SECONDS = 10.0  # the warden's own work: files, restarts
+WATCH_SECONDS = 0.1  # how often the memory of a running cell is looked at
+MAX_PRINTED = 16 * MIB  # more than that is not read to its end: the cell is interrupted
+MAX_CODE = MIB  # bytes of a cell
+MAX_IMAGE_BYTES = 20 * MIB
+_READ = 64 * 1024
+_NICENESS = 10  # the server itself comes first
+
+
+class SandboxGone(SandboxError):
+    """The container has ended; its variables and its files are lost."""
+
+
+class Ended(Enum):
+    """How a cell ended."""
+
+    DONE = "done"  # it ran to its end, or raised something
+    TIMED_OUT = "timed_out"
+    STOPPED = "stopped"  # nobody waits for it any more
+    TOO_MUCH_OUTPUT = "too_much_output"
+    TOO_MUCH_MEMORY = "too_much_memory"
+    DIED = "died"  # the kernel's process ended
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture that a cell has shown."""
+
+    media_type: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a container: its path under the work folder, and its size in bytes."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What came of a cell. `output` is what it printed, with the traceback of `error` in it.
+
+    `files` are those that it wrote. `variables_lost`: all processes of the container were ended.
+    """
+
+    output: str
+    ended: Ended
+    error: str | None = None
+    images: Sequence[Image] = ()
+    files: Sequence[StoredFile] = ()
+    variables_lost: bool = False
+
+
+class SandboxSession:
+    """One container. `start` makes it; `is_alive` until it has been closed or has broken."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", limits: Limits, launch: Launch, output: int) -> None:
+        self._process = process
+        self._limits = limits
+        self._folder = launch.folder
+        self._pipe = output
+        self._lock = asyncio.Lock()
+        self._output = Output(0)
+        self._halt: asyncio.Future[Ended] | None = None
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
+        self.is_alive = True
+
+    @classmethod
+    async def start(
+        cls, sandbox: BaseSandbox, interpreter: Interpreter, limits: Limits, *, slot: int
+    ) -> "SandboxSession":
+        """Start a container. Raises `SandboxError` where it does not start."""
+        ours, theirs = socket.socketpair()
+        reading, writing = os.pipe()
+        launch = sandbox.launch(interpreter, limits, slot=slot)
+        try:
+            # Not asyncio's: it would need a thread a container, and the end of the channel says that it has ended.
+            process = subprocess.Popen(  # noqa: ASYNC220  # 2 ms
+                launch.argv,
+                env=dict(launch.env),
+                stdin=theirs.fileno(),
+                stdout=writing,
+                stderr=writing,
+                pass_fds=tuple(launch.pass_fds),
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as problem:
+            ours.close()
+            os.close(reading)
+            raise SandboxError(f"{launch.argv[0]} cannot be run ({problem.strerror})") from None
+        finally:
+            theirs.close()
+            os.close(writing)
+            for descriptor in launch.pass_fds:
+                os.close(descriptor)
+        session = cls(process, limits, launch, reading)
+        await session._begin(ours)
+        return session
+
+    async def _begin(self, channel: socket.socket) -> None:
+        os.set_blocking(self._pipe, False)
+        self._output = Output(self._limits.output)
+        asyncio.get_running_loop().add_reader(self._pipe, self._hear)
+        self._reader, self._writer = await asyncio.open_connection(sock=channel)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await self._next_frame()
+        except (SandboxGone, TimeoutError):
+            self._hear()
+            said = self._output.text().strip()
+            await self.close()
+            raise SandboxError(said.splitlines()[-1] if said else "it did not start") from None
+        except BaseException:
+            await self.close()
+            raise
+        self._take_place()
+
+    def _take_place(self) -> None:
+        """Give its processes the cores and the priority that they keep."""
+        cores = sorted(os.sched_getaffinity(0))
+        first = self._process.pid % len(cores)
+        own = {cores[(first + place) % len(cores)] for place in range(min(self._limits.cpus, len(cores)))}
+        for pid in processes.tree(self._process.pid):
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(pid, own)
+                os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
+
+    async def run(self, code: str, seconds: float | None = None) -> Execution:
+        """Run a cell, for at most `seconds`. A cancellation interrupts it. Raises `SandboxError`, `SandboxGone`."""
+        content = code.encode(errors="replace")
+        if len(content) > MAX_CODE:
+            raise SandboxError(f"the code is larger than {MAX_CODE} bytes")
+        async with self._lock:
+            self._check()
+            halt = self._halt = asyncio.get_running_loop().create_future()
+            cell = asyncio.create_task(self._run(content, seconds or self._limits.call_seconds, halt))
+            try:
+                return await asyncio.shield(cell)
+            except asyncio.CancelledError:
+                _resolve(halt, Ended.STOPPED)
+                await self._settled(cell)
+                raise
+
+    async def restart(self) -> None:
+        """End all its processes and begin with a new kernel; files stay. Raises `SandboxGone`."""
+        await self._ask({"do": "restart"})
+
+    async def put(self, path: str, content: bytes) -> None:
+        """Write a file; `path` is under the work folder. Raises `SandboxError`, `SandboxGone`."""
+        if len(content) > self._limits.disk:
+            raise SandboxError(f"a file has at most {self._limits.disk} bytes")
+        await self._ask({"do": "put", "path": _checked(path)}, content)
+
+    async def get(self, path: str) -> bytes:
+        """Return what is in a file. Raises `SandboxError`, `SandboxGone`."""
+        return (await self._ask({"do": "get", "path": _checked(path), "limit": self._limits.disk})).payload
+
+    async def remove(self, path: str) -> None:
+        """Remove a file. Raises `SandboxError`, `SandboxGone`."""
+        await self._ask({"do": "remove", "path": _checked(path)})
+
+    async def list_files(self) -> list[StoredFile]:
+        """Return the files under the work folder, without hidden ones. Raises `SandboxGone`."""
+        return _files((await self._ask({"do": "list"})).header)
+
+    async def close(self) -> None:
+        """End the container, with all its processes."""
+        if not self.is_alive:
+            return
+        self.is_alive = False
+        asyncio.get_running_loop().remove_reader(self._pipe)
+        os.close(self._pipe)
+        self._process.kill()
+        self._writer.close()
+        await asyncio.to_thread(self._process.wait)
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    def memory(self) -> int:
+        """Return the bytes of memory that its processes hold now."""
+        return processes.proportional_memory(self._process.pid)
+
+    # A cell.
+
+    async def _run(self, code: bytes, seconds: float, halt: "asyncio.Future[Ended]") -> Execution:
+        self._output = Output(self._limits.output)
+        self._send({"do": "run"}, code)
+        answer = asyncio.create_task(self._next_frame())
+        watch = asyncio.create_task(self._watch_memory(halt))
+        try:
+            either: set[asyncio.Future[Any]] = {answer, halt}
+            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return self._execution(await answer)
+            ended = halt.result() if halt.done() else Ended.TIMED_OUT
+            return await self._interrupt(answer, ended)
+        finally:
+            watch.cancel()
+            answer.cancel()
+            await asyncio.gather(watch, answer, return_exceptions=True)
+
+    async def _interrupt(self, answer: "asyncio.Task[frames.Frame]", ended: Ended) -> Execution:
+        """End a cell that went too far, gently first; but memory is to be had back at once."""
+        if ended is not Ended.TOO_MUCH_MEMORY:
+            self._send({"do": "interrupt"})
+            await asyncio.wait({answer}, timeout=GRACE_SECONDS)
+            if answer.done():
+                return self._execution(await answer, ended)
+        self._send({"do": "restart"})
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while "restarted" not in (await answer).header:
+                    answer = asyncio.create_task(self._next_frame())
+        except TimeoutError:
+            await self.close()
+            raise SandboxGone("the container did not answer any more, and was ended") from None
+        self._hear()
+        return Execution(self._output.text(), ended, variables_lost=True)
+
+    def _execution(self, answer: frames.Frame, ended: Ended = Ended.DONE) -> Execution:
+        self._hear()
+        header = answer.header
+        if "died" in header:
+            output = f"{self._output.text()}\n[the interpreter ended {str(header['died'])[:40]}]\n"
+            return Execution(output, Ended.DIED, files=_files(header), variables_lost=True)
+        error = header.get("error")
+        name = str(error.get("name", "SystemExit"))[:80] if isinstance(error, dict) else None
+        return Execution(self._output.text(), ended, name, _images(answer), _files(header))
+
+    async def _settled(self, cell: "asyncio.Task[Execution]") -> None:
+        """Wait until a cell that was stopped has ended, so that the next one finds a kernel that is free."""
+        while not cell.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({cell})
+        if not cell.cancelled() and cell.exception() is not None:
+            logger.info("a stopped cell ended with its container: %s", cell.exception())
+
+    async def _watch_memory(self, halt: "asyncio.Future[Ended]") -> None:
+        root, most = self._process.pid, self._limits.memory
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if processes.memory(root) > most and processes.proportional_memory(root) > most:
+                _resolve(halt, Ended.TOO_MUCH_MEMORY)
+                return
+
+    def _hear(self) -> None:
+        """Read what was printed, as much as is there, but some and no more at once: others want to work as well."""
+        for _ in range(16):
+            try:
+                content = os.read(self._pipe, _READ)
+            except (BlockingIOError, OSError):
+                return
+            if not content:
+                asyncio.get_running_loop().remove_reader(self._pipe)
+                return
+            self._output.add(content)
+            if self._output.size > MAX_PRINTED and self._halt is not None:
+                _resolve(self._halt, Ended.TOO_MUCH_OUTPUT)
+
+    # The warden.
+
+    async def _ask(self, header: Mapping[str, Any], payload: bytes = b"") -> frames.Frame:
+        async with self._lock:
+            self._check()
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    self._send(header, payload)
+                    answer = await self._next_frame()
+            except TimeoutError:
+                await self.close()
+                raise SandboxGone("the container did not answer any more, and was ended") from None
+            except asyncio.CancelledError:  # its answer would be taken for that of the next question
+                await self.close()
+                raise
+        if "problem" in answer.header:
+            raise SandboxError(str(answer.header["problem"])[:200])
+        return answer
+
+    def _send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
+        self._writer.write(frames.packed(dict(header), payload))
+
+    async def _next_frame(self) -> frames.Frame:
+        try:
+            head = await self._reader.readexactly(frames.LENGTHS.size)
+            header, payload = frames.lengths(head, max(MAX_IMAGE_BYTES, self._limits.disk))
+            said = frames.header_of(await self._reader.readexactly(header))
+            return frames.Frame(said, await self._reader.readexactly(payload))
+        except (asyncio.IncompleteReadError, OSError, frames.FrameError):
+            self._hear()
+            logger.warning("a sandbox ended by itself; the last it said: %r", self._output.text()[-500:])
+            await self.close()
+            raise SandboxGone("the container has ended") from None
+
+    def _check(self) -> None:
+        if not self.is_alive:
+            raise SandboxGone("the container has ended")
+
+
+def _resolve(halt: "asyncio.Future[Ended]", ended: Ended) -> None:
+    if not halt.done():
+        halt.set_result(ended)
+
+
+def _checked(path: str) -> str:
+    """Return a path under the work folder. Raises `SandboxError` for one that leads elsewhere."""
+    parts = path.split("/")
+    if not path or len(path.encode()) > 1024 or "\0" in path or any(part in ("", ".", "..") for part in parts):
+        raise SandboxError("that is not the path of a file")
+    return path
+
+
+def _files(header: Mapping[str, Any]) -> list[StoredFile]:
+    """Return the files that a warden tells of; code in the sandbox may have made it say anything."""
+    found = []
+    told = header.get("files")
+    for each in told if isinstance(told, list) else []:
+        match each:
+            case [str(path), int(size)]:
+                with contextlib.suppress(SandboxError):
+                    found.append(StoredFile(_checked(path), size))
+    return found
+
+
+def _images(answer: frames.Frame) -> list[Image]:
+    found, begin = [], 0
+    told = answer.header.get("images")
+    for each in told if isinstance(told, list) else []:
+        match each:
+            case ["image/png" | "image/jpeg" as media_type, int(size)] if size >= 0:
+                found.append(Image(media_type, answer.payload[begin : begin + size]))
+                begin += size
+    return found

@@ -1,0 +1,31 @@
+"""The sandboxes that tests run code in: small ones, of the kind that this machine has."""
+
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from responses_app.tools.sandbox.base import KIB, MIB, Limits
+from responses_app.tools.sandbox.bubblewrap import Bubblewrap
+from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
+from responses_app.tools.sandbox.session import SandboxSession
+
+SMALL = Limits(memory=192 * MIB, disk=8 * MIB, processes=24, call_seconds=30.0, output=16 * KIB)
+needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+
+def plain_python() -> Interpreter:
+    """Return the Python that this venv is made of, which is what a server uses that is told of no other."""
+    return find_interpreter(getattr(sys, "_base_executable", sys.executable))
+
+
+@asynccontextmanager
+async def session_of(limits: Limits = SMALL, *, slot: int = 0) -> AsyncIterator[SandboxSession]:
+    """Start a container and end it."""
+    session = await SandboxSession.start(Bubblewrap(), plain_python(), limits, slot=slot)
+    try:
+        yield session
+    finally:
+        await session.close()

@@ -1,0 +1,159 @@
+"""Containers: whose they are, how long they live, how many there may be; and the chains that keep them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+
+import pytest
+import pytest_asyncio
+
+from responses_app.tools.sandbox.base import SandboxError
+from responses_app.tools.sandbox.bubblewrap import Bubblewrap
+from responses_app.tools.sandbox.choosing import Choice
+from responses_app.tools.sandbox.containers import ContainerNotFound, Containers, Policy, TooManyContainers
+from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, plain_python
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(clock: Clock, **policy: float) -> Containers:
+    """Return containers of bubblewrap."""
+    numbers = count(1)
+    limits = Policy(**{"most": 4, "idle": 1200.0, "life": 86400.0, **policy})  # type: ignore[arg-type]
+    choice = Choice(Bubblewrap(), plain_python())
+    return Containers(choice, SMALL, limits, new_id=lambda prefix: f"{prefix}{next(numbers)}", clock=clock)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return a clock of the test's own."""
+    return Clock()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def containers(clock: Clock) -> AsyncIterator[Containers]:
+    """Return containers, none of which is started."""
+    made = make(clock)
+    yield made
+    await made.aclose()
+
+
+async def test_a_container_belongs_to_its_project(containers: Containers) -> None:
+    mine = await containers.create("mine", name="a")
+    assert (await containers.find("mine", mine.id)).name == "a"
+    assert [each.id for each in await containers.all_of("mine")] == [mine.id]
+    assert await containers.all_of("theirs") == []
+    for ask in (containers.find, containers.delete, containers.files_of):
+        with pytest.raises(ContainerNotFound):
+            await ask("theirs", mine.id)
+    with pytest.raises(ContainerNotFound):
+        await containers.run("theirs", mine.id, "1")
+    await containers.delete("mine", mine.id)
+    with pytest.raises(ContainerNotFound):
+        await containers.find("mine", mine.id)
+
+
+async def test_one_that_nobody_uses_expires(containers: Containers, clock: Clock) -> None:
+    short = await containers.create("p", idle=60)
+    long = await containers.create("p", idle=10**9)
+    clock.now += 61
+    with pytest.raises(ContainerNotFound):
+        await containers.find("p", short.id)
+    assert [each.id for each in await containers.all_of("p")] == [long.id]
+    clock.now += 1200
+    assert await containers.all_of("p") == []
+
+
+async def test_a_chain_keeps_its_container(containers: Containers) -> None:
+    first = await containers.create("p")
+    await containers.join_chain(first.id, ["resp_1", "conv_1"])
+    for key in ("resp_1", "conv_1", first.id):
+        found = await containers.of_chain("p", ["resp_0", key])
+        assert found is not None
+        assert found.id == first.id
+        assert await containers.of_chain("q", [key]) is None
+    assert await containers.of_chain("p", []) is None
+    await containers.delete("p", first.id)
+    assert await containers.of_chain("p", ["resp_1"]) is None
+
+
+@needs_bubblewrap
+async def test_over_the_limit_the_longest_idle_one_of_the_largest_project_goes(clock: Clock) -> None:
+    containers = make(clock, most=3)
+    made = [await containers.create(project) for project in ("small", "large", "large", "new")]
+    for each in made:
+        clock.now += 1
+        await containers.run(each.project, each.id, "1")
+    assert containers.memory_of().keys() == {made[0].id, made[2].id, made[3].id}
+    assert [each.id for each in await containers.all_of("large")] == [made[2].id]
+    await containers.aclose()
+
+
+@needs_bubblewrap
+async def test_files_and_state_of_a_container(containers: Containers) -> None:
+    one, other = await containers.create("p"), await containers.create("p")
+    assert await containers.files_of("p", one.id) == []
+    up = await containers.put_file("p", one.id, "in.txt", b"hello")
+    run = await containers.run("p", one.id, "open('out.txt', 'w').write(open('in.txt').read() * 2);x = 5")
+    (out,) = run.files
+    assert (up.source, out.source, out.path, out.size) == ("user", "assistant", "out.txt", 10)
+    assert await containers.content("p", one.id, out.id) == b"hellohello"
+    assert {each.id for each in await containers.files_of("p", one.id)} == {up.id, out.id}
+    assert (await containers.run("p", other.id, "x")).execution.error == "NameError"
+    for project, id, file in (("p", other.id, out.id), ("q", one.id, out.id), ("p", one.id, "cfile_none")):
+        with pytest.raises(ContainerNotFound):
+            await containers.content(project, id, file)
+    await containers.remove_file("p", one.id, out.id)
+    assert [each.id for each in await containers.files_of("p", one.id)] == [up.id]
+    assert containers.memory_of().keys() == {one.id, other.id}
+    await containers.delete("p", one.id)
+    assert containers.memory_of().keys() == {other.id}
+
+
+@needs_bubblewrap
+async def test_one_that_breaks_begins_anew_and_says_so(containers: Containers) -> None:
+    one = await containers.create("p")
+    with pytest.raises(SandboxError):
+        await containers.run("p", one.id, "import os\nos.kill(os.getppid(), 9)")
+    run = await containers.run("p", one.id, "1")
+    assert (run.begun_anew, run.execution.output) == (True, "1\n")
+    assert not (await containers.run("p", one.id, "1")).begun_anew
+
+
+@needs_bubblewrap
+async def test_one_that_works_does_not_expire_and_is_not_in_the_way(clock: Clock) -> None:
+    containers = make(clock, most=1)
+    one = await containers.create("p")
+    work = asyncio.create_task(containers.run("p", one.id, "import time\ntime.sleep(60)"))
+    await eventually(lambda: bool(containers.memory_of()))
+    clock.now += 5000
+    assert (await containers.find("p", one.id)).id == one.id
+    other = await containers.create("p")
+    with pytest.raises(TooManyContainers):
+        await containers.run("p", other.id, "1")
+    clock.now += 86400
+    await containers.sweep()  # its life is over, whatever it does
+    with pytest.raises(SandboxError):
+        await work
+    await containers.aclose()
+
+
+async def test_without_a_sandbox_its_problem_is_said(clock: Clock) -> None:
+    containers = Containers(
+        Choice(None, None, "No sandbox."), SMALL, Policy(), new_id=lambda prefix: prefix, clock=clock
+    )
+    one = await containers.create("p")
+    with pytest.raises(SandboxError, match="No sandbox"):
+        await containers.run("p", one.id, "1")
+    await containers.aclose()

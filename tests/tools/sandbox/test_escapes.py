@@ -1,0 +1,111 @@
+"""The self-test of escapes, on every sandbox that this machine has; and that it would find them."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from responses_app.tools.sandbox import escapes as attempts
+from responses_app.tools.sandbox.base import INSIDE, BaseSandbox, Launch, Limits
+from responses_app.tools.sandbox.bubblewrap import Bubblewrap
+from responses_app.tools.sandbox.choosing import choose
+from responses_app.tools.sandbox.environment import environment, user_of, warden_command, warden_settings
+from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
+from tests.tools.sandbox.sandboxes import needs_bubblewrap, plain_python
+
+ROOT = Path(__file__).resolve().parents[3]
+SYSTEM_PYTHON = "/usr/bin/python3"
+NOBODY = 65534
+TRIAL = """
+import asyncio, sys
+from responses_app.tools.sandbox.choosing import choose
+choice = asyncio.run(choose("auto", sys.argv[1]))
+print(choice.sandbox.name if choice.sandbox else choice.problem)
+"""
+
+
+@needs_bubblewrap
+async def test_bubblewrap_holds() -> None:
+    choice = await choose("bubblewrap", plain_python().executable)
+    assert choice.problem == ""
+    assert isinstance(choice.sandbox, Bubblewrap)
+
+
+@pytest.fixture(scope="module")
+def readable_copy() -> Iterator[Path]:
+    """Return a folder with the package, which any user may read."""
+    folder = Path(tempfile.mkdtemp(prefix="respsite-readable-"))
+    for path in sorted((ROOT / "responses_app").glob("tools/sandbox/**/*.py")):
+        copy = folder / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    for name in ("responses_app", "responses_app/tools"):
+        (folder / name / "__init__.py").touch()
+    subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def tried_as_nobody(folder: Path, *before: str) -> str:
+    """Try all sandboxes as a user that is not root; return what is chosen, or why nothing is."""
+    done = subprocess.run(
+        [*before, SYSTEM_PYTHON, "-c", TRIAL, SYSTEM_PYTHON],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"]},
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not Path(SYSTEM_PYTHON).exists(), reason="this is not root, or has no Python of the system"
+)
+
+
+@needs_bubblewrap
+@needs_root
+def test_bubblewrap_holds_for_a_user_who_is_not_root(readable_copy: Path) -> None:
+    assert tried_as_nobody(readable_copy) == "bubblewrap"
+
+
+@needs_bubblewrap
+@needs_root
+def test_where_user_namespaces_are_forbidden_it_is_said(readable_copy: Path) -> None:
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    said = tried_as_nobody(readable_copy, "unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh")
+    assert said.startswith("No sandbox can be used here. bubblewrap: it does not start (")
+
+
+class NoSandbox(BaseSandbox):
+    """Runs the warden as any other program of another user: only the limits that it takes itself hold."""
+
+    name = "none"
+
+    def missing(self) -> str | None:
+        return None
+
+    def launch(self, interpreter: Interpreter, limits: Limits, *, slot: int) -> Launch:
+        folder = Path(tempfile.mkdtemp(prefix="respsite-no-sandbox-"))
+        folder.chmod(0o777)
+        user = user_of(4000 + slot)  # of no container that another test has
+        settings = warden_settings(limits, folder=str(folder), uid=user, has_own_processes=True)
+        return Launch(warden_command(interpreter, str(INSIDE), settings), environment(limits), folder=folder)
+
+
+@needs_root
+async def test_the_self_test_finds_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = ("reach the network", "read and write files of the host", "gain privileges", "fill the disk")
+    monkeypatch.setattr(attempts, "ESCAPES", [each for each in attempts.ESCAPES if each.name in tried])
+    possible = await attempts.escapes(NoSandbox(), find_interpreter(SYSTEM_PYTHON))
+    assert {"reach the network", "read and write files of the host", "fill the disk"} <= set(possible)

@@ -1,0 +1,69 @@
+"""Parts of the sandbox that need no container: what is kept of an output, the filter, the interpreter."""
+
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from responses_app.tools.sandbox import seccomp
+from responses_app.tools.sandbox.base import Limits
+from responses_app.tools.sandbox.choosing import choose
+from responses_app.tools.sandbox.environment import environment
+from responses_app.tools.sandbox.interpreter import InterpreterError, find_interpreter
+from responses_app.tools.sandbox.output import Output
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30), st.integers(2, 64))
+def test_an_output_keeps_as_much_as_it_may_from_both_ends(parts: list[bytes], most: int) -> None:
+    output = Output(most)
+    for part in parts:
+        output.add(part)
+    whole = b"".join(part.replace(b"\x80", b"x") for part in parts)
+    assert output.size == len(whole)
+    half = most // 2
+    if len(whole) <= 2 * half:
+        assert output.text() == b"".join(parts).decode(errors="replace")
+    else:
+        begin, _, rest = output.text().partition("\n[… ")
+        assert begin == b"".join(parts)[:half].decode(errors="replace")
+        assert rest.endswith(b"".join(parts)[-half:].decode(errors="replace"))
+        assert f"{len(whole) - 2 * half} bytes left out" in rest
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_jumps_of_the_filter_end_inside_of_it(machine: str) -> None:
+    program = seccomp.program(machine)
+    steps = list(struct.iter_unpack("=HBBI", program))
+    for place, (code, then, otherwise, _) in enumerate(steps):
+        if code & 0x07 == 0x05:  # a jump
+            assert place + 1 + max(then, otherwise) < len(steps)
+    assert steps[-1][0] == 0x06  # a return
+    assert len(steps) < 4096  # BPF_MAXINSNS
+
+
+def test_what_cannot_be_an_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text("#!/bin/sh\necho '[]'\n")
+    (tmp_path / "python").chmod(0o755)
+    for path in (tmp_path / "python", tmp_path / "nothing", Path("/bin/true")):
+        with pytest.raises(InterpreterError, match="is not a Python"):
+            find_interpreter(str(path))
+
+
+def test_a_venv_is_seen_with_what_it_was_made_of() -> None:
+    folders = find_interpreter(sys.executable).folders
+    prefixes = [prefix for prefix in (sys.prefix, sys.base_prefix) if not prefix.startswith("/usr")]
+    assert set(prefixes) <= set(folders)
+
+
+async def test_without_a_fitting_python_the_setting_is_named() -> None:
+    choice = await choose("auto", "/nowhere/python")
+    assert choice.sandbox is None
+    assert "SANDBOX_PYTHON" in choice.problem
+
+
+def test_the_environment_holds_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_KEY", "x")
+    assert "SECRET_KEY" not in environment(Limits())

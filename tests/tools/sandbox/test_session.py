@@ -1,0 +1,180 @@
+"""A container from the host's side: cells, what they leave and how they end. All share one, and restart its kernel."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from responses_app.tools.sandbox import session as sessions
+from responses_app.tools.sandbox.base import SandboxError
+from responses_app.tools.sandbox.session import Ended, SandboxGone, SandboxSession, StoredFile
+from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, session_of
+from tests.waiting import eventually
+
+pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def container() -> AsyncIterator[SandboxSession]:
+    """Return a container that the tests of this module share."""
+    async with session_of() as started:
+        yield started
+
+
+async def printed(container: SandboxSession, code: str) -> str:
+    """Run a cell that ends by itself; return what it printed."""
+    done = await container.run(code)
+    assert done.ended is Ended.DONE
+    return done.output
+
+
+async def test_variables_and_modules_live_over_cells(container: SandboxSession) -> None:
+    await printed(container, "import math\ndef twice(x): return 2 * x\nradius = 2")
+    assert await printed(container, "twice(math.floor(math.pi * radius))") == "12\n"
+
+
+async def test_the_value_of_the_last_expression_is_shown(container: SandboxSession) -> None:
+    assert await printed(container, "x = 1\n[x, 'ü']") == "[1, 'ü']\n"
+    assert await printed(container, "x;") == ""
+    assert await printed(container, "None") == ""
+    assert await printed(container, "") == ""
+
+
+async def test_output_is_in_order_whoever_wrote_it(container: SandboxSession) -> None:
+    code = "import sys\nprint('one')\n!echo two\nprint('three', file=sys.stderr)\nprint('four', end='')"
+    assert await printed(container, code) == "one\ntwo\nthree\nfour"
+
+
+async def test_an_error_is_told_with_its_line_and_without_ours(container: SandboxSession) -> None:
+    done = await container.run("def f():\n    return 1 / 0\nf()")
+    assert done.error == "ZeroDivisionError"
+    assert "return 1 / 0" in done.output
+    assert "respsite_kernel" not in done.output
+    assert (await container.run("x = = 1")).error == "SyntaxError"
+    assert await printed(container, "1 + 1") == "2\n"
+
+
+async def test_what_models_know_from_notebooks(container: SandboxSession) -> None:
+    assert await printed(container, "%matplotlib inline\n!echo hello\n3") == "hello\n3\n"
+    assert await printed(container, "import asyncio\nawait asyncio.sleep(0, 'awaited')") == "'awaited'\n"
+    done = await container.run("class Picture:\n    def _repr_png_(self): return b'png!'\nPicture()")
+    assert [(image.media_type, image.content) for image in done.images] == [("image/png", b"png!")]
+    assert done.output == ""
+
+
+async def test_it_sees_nothing_of_the_environment_of_the_server(container: SandboxSession) -> None:
+    names = await printed(container, "import os\nsorted(os.environ)")
+    assert "DATA_DIR" not in names
+    assert "HOME" in names
+
+
+async def test_files_go_in_and_come_out(container: SandboxSession) -> None:
+    await container.put("in/data.csv", b"a,b\n1,2\n")
+    code = "open('/mnt/data/out.txt', 'w').write(open('in/data.csv').read().upper());"
+    done = await container.run(code)
+    assert list(done.files) == [StoredFile("out.txt", 8)]
+    assert await container.get("out.txt") == b"A,B\n1,2\n"
+    assert {file.path for file in await container.list_files()} >= {"out.txt", "in/data.csv"}
+    await container.remove("out.txt")
+    with pytest.raises(SandboxError, match="No such file"):
+        await container.get("out.txt")
+
+
+@pytest.mark.parametrize("path", ["", "../x", "/etc/passwd", "a//b", "a/../../b", "x\0y", "n" * 2000])
+async def test_paths_stay_in_the_work_folder(container: SandboxSession, path: str) -> None:
+    with pytest.raises(SandboxError, match="not the path of a file"):
+        await container.put(path, b"x")
+
+
+async def test_what_only_looks_like_a_file_is_not_read(container: SandboxSession) -> None:
+    await printed(container, "import os\nos.mkfifo('pipe'); os.symlink('/etc/localtime', 'link'); os.mkdir('folder')")
+    for name in ("pipe", "link", "folder"):
+        with pytest.raises(SandboxError):
+            await container.get(name)
+    assert [file.path for file in await container.list_files() if file.path in ("pipe", "link")] == []
+
+
+async def test_a_cell_that_takes_too_long_is_interrupted_and_leaves_the_variables(container: SandboxSession) -> None:
+    await printed(container, "kept = 7")
+    done = await container.run("import time\nprint('begun', flush=True)\ntime.sleep(60)", seconds=0.3)
+    assert done.ended is Ended.TIMED_OUT
+    assert done.output.startswith("begun\n")
+    assert not done.variables_lost
+    assert await printed(container, "kept") == "7\n"
+
+
+async def test_one_that_does_not_let_itself_be_interrupted_is_killed_and_files_stay(
+    container: SandboxSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "GRACE_SECONDS", 0.2)
+    await printed(container, "open('stays.txt', 'w').write('yes')\nkept = 7")
+    code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+    done = await container.run(code, seconds=0.3)
+    assert (done.ended, done.variables_lost) == (Ended.TIMED_OUT, True)
+    assert (await container.run("kept")).error == "NameError"
+    assert await printed(container, "open('stays.txt').read()") == "'yes'\n"
+
+
+async def test_a_kernel_that_dies_is_replaced(container: SandboxSession) -> None:
+    done = await container.run("import os\nos._exit(3)")
+    assert (done.ended, done.variables_lost) == (Ended.DIED, True)
+    assert "with status 3" in done.output
+    assert (await container.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")).ended is Ended.DIED
+    assert await printed(container, "1") == "1\n"
+    assert (await container.run("raise SystemExit(4)")).ended is Ended.DONE
+
+
+async def test_a_cancelled_call_stops_its_cell(container: SandboxSession) -> None:
+    call = asyncio.create_task(container.run("open('begun', 'w').close()\nwhile True: pass"))
+    await eventually(lambda: not call.done() and container.memory() > 0)
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await printed(container, "1") == "1\n"
+
+
+async def test_processes_stand_still_between_calls(container: SandboxSession) -> None:
+    code = "import threading\ncount = 0\ndef work():\n    global count\n    while True: count += 1\n"
+    await printed(container, f"{code}threading.Thread(target=work, daemon=True).start()")
+    before = int(await printed(container, "count"))
+    await asyncio.sleep(0.3)
+    passed = int(await printed(container, "import time\nbegan = count\nbegan")) - before
+    worked = int(await printed(container, "time.sleep(0.3)\ncount - began"))
+    assert passed < worked
+    await container.restart()
+
+
+async def test_output_keeps_its_beginning_and_its_end(container: SandboxSession) -> None:
+    done = await container.run("print('begin')\nfor n in range(20000): print(n)\nprint('end')")
+    assert done.ended is Ended.DONE
+    assert done.output.startswith("begin\n0\n")
+    assert done.output.endswith("19999\nend\n")
+    assert "bytes left out" in done.output
+    assert len(done.output) < SMALL.output + 100
+
+
+async def test_a_warden_that_does_not_answer_ends_with_all_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with session_of() as container:
+        monkeypatch.setattr(sessions, "ANSWER_SECONDS", 0.3)
+        monkeypatch.setattr(sessions, "GRACE_SECONDS", 0.1)
+        with pytest.raises(SandboxGone):
+            await container.run("import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)", seconds=0.3)
+        assert not container.is_alive
+        with pytest.raises(SandboxGone):
+            await container.run("1")
+
+
+async def test_one_that_lies_harms_nobody_else() -> None:
+    lie = (
+        "import gc, json, socket, struct\n"
+        "said = json.dumps({'files': [['../../x', 1], ['ok', -1], 3], 'images': [['text/html', 5], 'x'], 'error': 5})\n"
+        "for each in gc.get_objects():\n"
+        "    if isinstance(each, socket.socket) and each.fileno() >= 0:\n"
+        "        each.sendall(struct.pack('>II', len(said), 5) + said.encode() + b'hello')\n"
+    )
+    async with session_of() as container:
+        done = await container.run(lie)
+        assert (done.images, done.error) == ([], None)
+        assert {file.path for file in done.files} <= {"ok"}
