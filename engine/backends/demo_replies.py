@@ -4,10 +4,11 @@
 2. it is asked for a summary of a thought → says what it thought, in short
 3. `repeat: TEXT`                         → TEXT, exactly
 4. `think: TEXT`                          → thinks TEXT, exactly
-5. the user names declared functions      → calls them, one a turn, in the order they are named
-6. a function has given its output        → says what it returned
-7. `count to N`                           → 1 2 3 … N
-8. anything else                          → says what it is, what the user said, and which user message this is
+5. `search for X`, and there is a browser → searches, opens the first hit, and says what stands there
+6. the user names declared functions      → calls them, one a turn, in the order they are named
+7. a function has given its output        → says what it returned
+8. `count to N`                           → 1 2 3 … N
+9. anything else                          → says what it is, what the user said, and which user message this is
 """
 
 import json
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from engine.backends.demo_browsing import Browsing
 from engine.backends.demo_contents import make_content
 from engine.backends.demo_functions import (
     Hints,
@@ -90,6 +92,9 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
     if text.startswith(_REPEAT):
         return DemoAnswer("The user wants a text repeated.", text.removeprefix(_REPEAT).removeprefix(" "))
     text = text[:MAX_READ]
+    browsing = Browsing(transcript, text)
+    if browsing.wanted:
+        return _browse(browsing)
     last = transcript.last
     if last is not None and last.role != "assistant":
         call = _next_call(transcript, text)
@@ -101,6 +106,14 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
     if 1 <= end <= MAX_COUNT:
         return DemoAnswer("The user wants me to count.", " ".join(map(str, range(1, end + 1))))
     return DemoAnswer("No model is loaded. I say so, and what I was told.", _introduction(transcript, text))
+
+
+def _browse(browsing: Browsing) -> DemoAnswer | DemoCall:
+    call = browsing.next_call()
+    if call is None:
+        return DemoAnswer("The web has said something. I tell the user.", browsing.answer())
+    name, arguments = call
+    return DemoCall("The user wants the web searched.", name, json.dumps(arguments, ensure_ascii=False), hosted=True)
 
 
 def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnRules) -> DemoAnswer | DemoCall:

@@ -115,6 +115,10 @@ class Transcript:
         """Yield the developer messages."""
         return self._read(self._positions_of("developer"))
 
+    def of_system(self) -> Iterator[TranscriptMessage]:
+        """Yield the system messages."""
+        return self._read(self._positions_of("system"))
+
     def _positions_of(self, role: str) -> list[int]:
         header = [*_role_tokens(role), MESSAGE]
         size = len(header) + 1
