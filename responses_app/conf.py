@@ -328,9 +328,7 @@ class Row:
 
 def table() -> list[Row]:
     """Return every setting with its default and what it is for."""
-    return [
-        Row(f.name.upper(), f.metadata["default_text"] or str(f.default), f.metadata["about"]) for f in _all()
-    ]
+    return [Row(f.name.upper(), f.metadata["default_text"] or str(f.default), f.metadata["about"]) for f in _all()]
 
 
 def _all() -> Sequence["Field[Any]"]:

@@ -4,10 +4,11 @@
 2. it is asked for a summary of a thought → says what it thought, in short
 3. `repeat: TEXT`                         → TEXT, exactly
 4. `think: TEXT`                          → thinks TEXT, exactly
-5. the user names declared functions      → calls them, one a turn, in the order they are named
-6. a function has given its output        → says what it returned
-7. `count to N`                           → 1 2 3 … N
-8. anything else                          → says what it is, what the user said, and which user message this is
+5. `python: CODE`                         → has the server's interpreter run CODE, where it has one
+6. the user names declared functions      → calls them, one a turn, in the order they are named
+7. a tool has given its output            → says what it returned
+8. `count to N`                           → 1 2 3 … N
+9. anything else                          → says what it is, what the user said, and which user message this is
 """
 
 import json
@@ -25,6 +26,7 @@ from engine.backends.demo_functions import (
     read_functions,
     read_hints,
 )
+from engine.backends.demo_tools import python_code
 from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
 from engine.formats.harmony.encoding import CALL, RETURN, START, encode_harmony, encode_text
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
@@ -54,12 +56,13 @@ class DemoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DemoCall:
-    """A thought, then a call of a function; `arguments` is JSON."""
+    """A thought, then a call of a function; `arguments` is JSON, `freeform` is text as it is."""
 
     thought: str
     name: str
     arguments: str
     hosted: bool = False
+    freeform: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,9 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
     text = text[:MAX_READ]
     last = transcript.last
     if last is not None and last.role != "assistant":
+        code = python_code(transcript, text)
+        if code is not None:
+            return DemoCall("The user wants code to be run.", "python", code, hosted=True, freeform=True)
         call = _next_call(transcript, text)
         if call is not None:
             return call
@@ -115,9 +121,13 @@ def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnR
         wanted = _arguments(dict(_declared(transcript)).get(call.name, ObjectType()), hints)
     if call is not None:
         arguments = make_content(call.content, hints, wanted)
-        return DemoCall(reply.thought, call.name, arguments, call.hosted)
+        return DemoCall(reply.thought, call.name, arguments, call.hosted, _is_code(call.name, hosted=call.hosted))
     text = reply.text if isinstance(reply, DemoAnswer) else ""
     return DemoAnswer(reply.thought, make_content(rules.answer, hints, text or _introduction(transcript, "")))
+
+
+def _is_code(name: str, *, hosted: bool) -> bool:
+    return hosted and name == "python"
 
 
 def without_thought(reply: Sequence[int]) -> Sequence[int]:
@@ -132,9 +142,10 @@ def render_reply(reply: DemoAnswer | DemoCall) -> list[int]:
     match reply:
         case DemoAnswer(_, text):
             header, content, end = FINAL, text, RETURN
-        case DemoCall(_, name, arguments, hosted):
+        case DemoCall(_, name, arguments, hosted, freeform):
             recipient = name if hosted else FUNCTIONS + name
-            header, content, end = f"{COMMENTARY} to={recipient} <|constrain|>json", arguments, CALL
+            kind = "code" if freeform else "<|constrain|>json"
+            header, content, end = f"{COMMENTARY} to={recipient} {kind}", arguments, CALL
     between = encode_harmony(f"<|end|><|start|>assistant<|channel|>{header}<|message|>")
     return [*thought, *between, *encode_text(content), end]
 
