@@ -50,6 +50,10 @@ class ItemBuilder(ABC):
         """Take more text, and return what `grow` is to get of it now."""
         return text
 
+    def noted(self) -> PendingEvents:
+        """Return what is said of the text that `told` has given last, behind its delta."""
+        return []
+
     def rest(self) -> str:
         """Return what `told` has held back; the item ends."""
         return ""

@@ -25,6 +25,7 @@ class EventType(StrEnum):
     PART_DONE = "response.content_part.done"
     TEXT_DELTA = "response.output_text.delta"
     TEXT_DONE = "response.output_text.done"
+    ANNOTATION_ADDED = "response.output_text.annotation.added"
     REASONING_DELTA = "response.reasoning_text.delta"
     REASONING_DONE = "response.reasoning_text.done"
     SUMMARY_ADDED = "response.reasoning_summary_part.added"

@@ -19,6 +19,7 @@ from responses_app.protocol.events import Event
 from responses_app.protocol.hosted_items import ListToolsBuilder, McpCallBuilder
 from responses_app.protocol.inputs import Offered, ToolReturned, ToolsListed
 from responses_app.protocol.offers import ApprovedCall, OfferedTool
+from responses_app.protocol.page_stack import PAGES, PageStack
 from responses_app.protocol.stream import LocalProtocolError, ResponseStream
 
 NO_MORE_CALLS = "Error: this response may call no more tools of the server (max_tool_calls). Answer with what you have."
@@ -44,6 +45,7 @@ class ServerCalls:
         self._to_list.extend(given.servers)
         self._approved.extend(given.approved)
         self.states.update(given.states)
+        self._know_pages()
 
     def next(self) -> Step | None:
         """Return what is to be done before the model goes on, and what is said of it; None for nothing."""
@@ -80,6 +82,7 @@ class ServerCalls:
         if given.state is not None:
             item = self._offered(call.name).item
             self.states[item] = self.news[item] = given.state
+            self._know_pages()
         events = self._stream.end_call(given.shown, failed=given.failed)
         self._tell(call.name, given.text)
         return events
@@ -109,6 +112,12 @@ class ServerCalls:
 
     def _offered(self, name: str) -> OfferedTool:
         return self._called.offered.get(name) or OfferedTool(name=name, item="mcp_call")
+
+    def _know_pages(self) -> None:
+        """Let messages cite the pages of the web that the chain was shown."""
+        shown = self.states.get(PAGES)
+        if shown is not None:
+            self._stream.source_of = PageStack.from_json(shown).source
 
     def _tell(self, name: str, text: str) -> None:
         self._stream.interject(self._format.output(name, text, hosted=True))

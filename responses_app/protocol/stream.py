@@ -19,11 +19,12 @@ from responses_app.protocol.builders import (
     HostedCall,
     ItemBuilder,
     ItemStatus,
-    MessageBuilder,
     PendingEvents,
 )
 from responses_app.protocol.call_items import CallBuilder
 from responses_app.protocol.called import Called, HostedTools
+from responses_app.protocol.citations import SourceOf
+from responses_app.protocol.cited_messages import message_builder
 from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import JsonObject
@@ -63,6 +64,7 @@ class ResponseStream:
         self.sampled: list[SampledItem] = []  # the output items with their messages
         self.called = Called(new_id, tools, hosted)
         self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
+        self.source_of: SourceOf | None = None  # what messages may cite
         self._response = response
         self._new_id = new_id
         self._offered_seals = seals
@@ -296,9 +298,7 @@ class ResponseStream:
                 return self.called.builder(event)
             case ItemKind.REASONING:
                 return ReasoningBuilder(self._new_id, summarised=self._summarised)
-            case ItemKind.PREAMBLE:
-                return MessageBuilder(self._new_id, "commentary")
-        return MessageBuilder(self._new_id, "final_answer")
+        return message_builder(self._new_id, event.kind, self.source_of)
 
     def _open_item(self, event: ItemStarted) -> list[Event]:
         if self._open is not None:
@@ -320,7 +320,11 @@ class ResponseStream:
         if item is None:
             raise LocalProtocolError("text outside of a message")
         text = item.told(delta.text) if item.holds_back else delta.text
-        return (self._grow(item, text, delta.logprobs),) if text else ()
+        if not text:
+            item.grow("", delta.logprobs)  # which come with the next text
+            return ()
+        grown = self._grow(item, text, delta.logprobs)
+        return [grown, *self._emit(item, item.noted())] if item.holds_back else (grown,)
 
     def _grow(self, item: ItemBuilder, text: str, logprobs: Sequence[TextLogprob] = ()) -> Event:
         template = self._template = self._template or item.delta_template(len(self.output))

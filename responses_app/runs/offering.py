@@ -5,7 +5,7 @@ Not to be had: 400, naming the setting; only a web search is then left out silen
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from responses_app.protocol.approvals import approved_calls
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
@@ -33,9 +33,10 @@ class Shelf:
         parent, served = context.parent, request.served
         earlier = [*(parent.all_tool_items() if parent else ()), *context.raw]
         approved = approved_calls(context.own.raw, earlier)
+        states = parent.all_states() if parent else {}  # also of tools that are not declared any more
         if not served or request.tool_choice.forbids:
             _refuse_unserved(approved, ())
-            return NO_TOOLS
+            return replace(NO_TOOLS, states=states)
         _refuse_unserved(approved, served)
         chain_id = parent.root_id if parent else response_id
         entries = []
@@ -53,9 +54,6 @@ class Shelf:
                 items=earlier,
             )
             entries.append(Entry(tool, use, await tool.offer(use)))
-        if not entries:
-            return NO_TOOLS
-        states = parent.all_states() if parent else {}
         return Toolbox(tuple(entries), approved, states, self.max_output_bytes)
 
     def _available(self, declared: JsonObject, index: int, request: CreateRequest) -> BaseTool | None:
@@ -64,7 +62,7 @@ class Shelf:
         if missing is None:
             return None
         tool = self.tool_of(kind)
-        problem = missing if tool is None else tool.problem()
+        problem = missing if tool is None else tool.problem() or tool.refusal(declared)
         if problem is None:
             return tool
         if kind in WEB_SEARCH and not _demands_search(request):

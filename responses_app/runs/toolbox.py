@@ -52,7 +52,7 @@ class Toolbox:
     @property
     def offered(self) -> Offered | None:
         """What the machine is told; None for nothing."""
-        if not self.entries:
+        if not self.entries and not self.states:
             return None
         tools = [tool for offer in self._offers() for tool in offer.tools]
         pending = [entry.server for entry in self.entries if entry.offer is None]

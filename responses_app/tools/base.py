@@ -101,6 +101,10 @@ class BaseTool(ABC):
         """Return why it cannot be used now, in one sentence that says what to do; None if it can."""
         return None
 
+    def refusal(self, declared: JsonObject) -> str | None:
+        """Return why it cannot be used as this request declares it, in one sentence; None if it can."""
+        return None
+
     @abstractmethod
     async def offer(self, use: ToolUse) -> Offer | None:
         """Return what it gives the model; None where it is to be asked in the response, by `list_tools`.

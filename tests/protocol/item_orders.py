@@ -3,7 +3,7 @@
 import re
 
 ORDER = {
-    "message": re.compile(r"AP(?:t)*TpD"),
+    "message": re.compile(r"AP(?:tn*)*TpD"),  # an annotation follows the text that it covers
     "reasoning": re.compile(r"AP(?:r)*Rp(?:S(?:s)+Zz)?D|AD"),  # with its summary; or with nothing but a seal
     "function_call": re.compile(r"A(?:f)*FD"),
     "custom_tool_call": re.compile(r"A(?:u)*UD"),
@@ -22,6 +22,7 @@ LETTERS = {
     "response.content_part.done": "p",
     "response.output_text.delta": "t",
     "response.output_text.done": "T",
+    "response.output_text.annotation.added": "n",
     "response.reasoning_text.delta": "r",
     "response.reasoning_text.done": "R",
     "response.function_call_arguments.delta": "f",

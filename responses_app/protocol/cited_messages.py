@@ -1,0 +1,66 @@
+"""A message that cites pages of the web: its citations become links, with an annotation for each (`citations`)."""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal
+
+from engine.formats.base import ItemKind, TextLogprob
+from responses_app.protocol.builders import MessageBuilder, PendingEvents
+from responses_app.protocol.citations import CitationReader, SourceOf, annotation
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.events import EventType
+
+
+def message_builder(new_id: Callable[[str], str], kind: ItemKind, source_of: SourceOf | None) -> MessageBuilder:
+    """Return what writes a message; without `source_of` nothing was shown that it could cite."""
+    phase: Literal["commentary", "final_answer"] = "commentary" if kind is ItemKind.PREAMBLE else "final_answer"
+    return MessageBuilder(new_id, phase) if source_of is None else CitedMessageBuilder(new_id, phase, source_of)
+
+
+class CitedMessageBuilder(MessageBuilder):
+    """A message whose text is held back from the beginning of a citation to its end."""
+
+    holds_back: ClassVar[bool] = True
+
+    def __init__(
+        self, new_id: Callable[[str], str], phase: Literal["commentary", "final_answer"], source_of: SourceOf
+    ) -> None:
+        super().__init__(new_id, phase)
+        self._reader = CitationReader(source_of)
+        self._length = 0  # of the text that was told
+        self._annotations: list[JsonObject] = []
+        self._said_annotations = 0
+        self._unsaid_logprobs: list[TextLogprob] = []
+
+    def told(self, text: str) -> str:
+        told = []
+        for piece in self._reader.read(text):
+            if piece.source is not None:
+                self._annotations.append(annotation(self._length, piece))
+            self._length += len(piece.text)
+            told.append(piece.text)
+        return "".join(told)
+
+    def grow(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject | None:
+        if not text:
+            self._unsaid_logprobs.extend(logprobs)
+            return None
+        logprobs = [*self._unsaid_logprobs, *logprobs]
+        self._unsaid_logprobs.clear()
+        return super().grow(text, logprobs)
+
+    def noted(self) -> PendingEvents:
+        new = range(self._said_annotations, len(self._annotations))
+        self._said_annotations = len(self._annotations)
+        return [
+            (
+                EventType.ANNOTATION_ADDED,
+                {"content_index": 0, "annotation_index": index, "annotation": self._annotations[index]},
+            )
+            for index in new
+        ]
+
+    def rest(self) -> str:
+        return self._reader.rest()
+
+    def _part(self) -> JsonObject:
+        return {**super()._part(), "annotations": list(self._annotations)}

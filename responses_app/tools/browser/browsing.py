@@ -1,0 +1,287 @@
+"""`Browser`: what the model can do in the web: search, open a page or a place on it, and find a text there.
+
+Each shows a page, which gets the next cursor of its chain. Whatever goes wrong is a sentence for the model, and nothing
+is shown then.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.page_stack import PageStack, Shown
+from responses_app.tools.browser.page_cache import PageCache
+from responses_app.tools.browser.page_reader import PageReader
+from responses_app.tools.browser.pages import BYTES_PER_TOKEN, Page
+from responses_app.tools.browser.searching import (
+    MAX_QUERY,
+    MAX_RESULTS,
+    BaseSearch,
+    SearchFailed,
+    SearchResult,
+    is_within,
+    results_page,
+    within,
+)
+from responses_app.tools.fetching import Fetcher, FetchLimits
+from responses_app.tools.network import NetworkError
+
+ACTIONS = ("search", "open", "find")
+PAGE_LIMITS = FetchLimits()
+ACCEPTED = "text/html,application/xhtml+xml,text/plain;q=0.9,*/*;q=0.5"
+MAX_PATTERN = 500  # characters
+MAX_VIEWS = 4  # a call may ask for so many times more lines than are shown by themselves
+REST_NOT_READ = "[the page is longer, and was not read any further]"
+_PAGE, _SOURCE, _FIND, _SEARCH = "page", "source", "find", "search"
+
+
+class BrowsingFailed(Exception):
+    """What the model wanted cannot be done; the text is for it. `action` is what the item shows of it."""
+
+    def __init__(self, reason: str, action: JsonObject | None = None) -> None:
+        super().__init__(reason)
+        self.action = action
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrowsingWishes:
+    """What a request wants of its browser: pages of these `domains` only, views of about so many tokens, `results` in a
+    list."""
+
+    domains: Collection[str] = ()
+    view_tokens: int = 1024
+    results: int = 10
+
+    @property
+    def view_bytes(self) -> int:
+        """The size of a view."""
+        return self.view_tokens * BYTES_PER_TOKEN
+
+
+@dataclass(frozen=True, slots=True)
+class Browsed:
+    """What the model reads, and the `action` that clients see."""
+
+    text: str
+    action: JsonObject
+
+
+class Browser:
+    """Of one worker, for all chains: what a chain was shown comes with each call."""
+
+    def __init__(self, search: BaseSearch, fetcher: Fetcher, reader: PageReader, cache: PageCache) -> None:
+        self._search = search
+        self._fetcher = fetcher
+        self._reader = reader
+        self._cache = cache
+
+    async def act(
+        self, action: str, asked: JsonObject, stack: PageStack, wishes: BrowsingWishes, *, project: str
+    ) -> Browsed:
+        """Do one of `ACTIONS`, and put what is shown on the stack. Raises `BrowsingFailed`."""
+        visit = _Visit(self, stack, wishes, project)
+        match action:
+            case "search":
+                return await visit.search(asked)
+            case "open":
+                return await visit.open(asked)
+            case "find":
+                return await visit.find(asked)
+        raise BrowsingFailed(f"Unknown function: {action[:80]}")
+
+    async def results(self, query: str, wishes: BrowsingWishes, count: int) -> list[SearchResult]:
+        """Search, and return what the wishes allow. Raises `SearchFailed`."""
+        found = await self._search.search(within(query, wishes.domains), count=count)
+        return [result for result in found if is_within(result.url, wishes.domains)][:count]
+
+    async def page(self, url: str, project: str, *, anew: bool = False) -> Page:
+        """Return a page, from the cache where it is there. Raises `NetworkError`."""
+        page = None if anew else self._cache.get(project, url)
+        if page is None:
+            page = await self._fetched(url)
+            self._cache.put(project, page.url, page)
+        return page
+
+    async def _fetched(self, url: str, *, as_written: bool = False) -> Page:
+        fetched = await self._fetcher.get(url, PAGE_LIMITS, accept=ACCEPTED)
+        if not 200 <= fetched.status < 300:
+            raise NetworkError(f"The server answered with status {fetched.status}.")
+        page = await self._reader.read(replace(fetched, content_type="text/plain") if as_written else fetched)
+        return replace(page, lines=[*page.lines, REST_NOT_READ]) if page.truncated else page
+
+    async def source(self, url: str) -> Page:
+        """Return a page as it is written. Raises `NetworkError`."""
+        return await self._fetched(url, as_written=True)
+
+    async def aclose(self) -> None:
+        """Close connections, and end the process that reads pages."""
+        await self._search.aclose()
+        await self._fetcher.aclose()
+        await self._reader.aclose()
+
+
+class _Visit:
+    """One call."""
+
+    def __init__(self, browser: Browser, stack: PageStack, wishes: BrowsingWishes, project: str) -> None:
+        self._browser = browser
+        self._stack = stack
+        self._wishes = wishes
+        self._project = project
+
+    async def search(self, asked: JsonObject) -> Browsed:
+        query = _text(asked, "query", MAX_QUERY)
+        action: JsonObject = {"type": "search", "query": query, "queries": [query], "sources": []}
+        count = _whole(asked, "topn", self._wishes.results)
+        try:
+            found = await self._browser.results(query, self._wishes, min(max(count, 1), self._wishes.results))
+        except SearchFailed as problem:
+            raise BrowsingFailed(str(problem), action) from None
+        page, listed = results_page(query, found)
+        action["sources"] = [{"type": "url", "url": result.url} for result in found]
+        shown = Shown(kind=_SEARCH, url="", title=page.title, pattern=query, listed=tuple(listed))
+        return self._show(page, shown, action)
+
+    async def open(self, asked: JsonObject) -> Browsed:
+        kind = _SOURCE if asked.get("view_source") is True else _PAGE
+        target = _target(asked)
+        action: JsonObject = {"type": "open_page", "url": target if isinstance(target, str) else None}
+        try:
+            page, shown = await self._opened(kind, target, _whole(asked, "cursor", -1), action)
+        except NetworkError as problem:
+            raise BrowsingFailed(f"{action['url']} could not be opened. {problem}", action) from None
+        except BrowsingFailed as problem:
+            raise BrowsingFailed(str(problem), action) from None
+        return self._show(page, shown, action, asked)
+
+    async def find(self, asked: JsonObject) -> Browsed:
+        pattern = _text(asked, "pattern", MAX_PATTERN)
+        shown = self._at(_whole(asked, "cursor", -1))
+        action: JsonObject = {"type": "find_in_page", "pattern": pattern, "url": shown.url}
+        if shown.kind in (_SEARCH, _FIND):
+            raise BrowsingFailed("Cannot run `find` on search results page or find results page", action)
+        try:
+            page, _ = await self._again(shown)
+        except NetworkError as problem:
+            raise BrowsingFailed(f"{shown.url} could not be opened. {problem}", action) from None
+        found = Shown(kind=_FIND, url=shown.url, title=shown.title, pattern=pattern)
+        return self._show(page.find(pattern), found, action)
+
+    async def _opened(self, kind: str, target: int | str, cursor: int, action: JsonObject) -> tuple[Page, Shown]:
+        """Return a page and what is remembered of it: one by its address, a link of another, or another place on it."""
+        if isinstance(target, str):
+            return await self._visited(kind, target, anew=True)
+        shown = self._at(cursor)
+        action["url"] = shown.url or None
+        if target < 0 and kind != _SOURCE:
+            return await self._again(shown)
+        url = shown.url if target < 0 else self._linked(await self._links_of(shown), target)
+        action["url"] = url
+        return await self._visited(kind, url)
+
+    async def _visited(self, kind: str, url: str, *, anew: bool = False) -> tuple[Page, Shown]:
+        self._check(url)
+        if kind == _SOURCE:
+            page = await self._browser.source(url)
+        else:
+            page = await self._browser.page(url, self._project, anew=anew)
+        self._check(page.url)  # it may have redirected
+        return page, Shown(kind=kind, url=page.url, title=page.title)
+
+    async def _again(self, shown: Shown) -> tuple[Page, Shown]:
+        """Return the page that was shown, as it is now where it is not known any more. Raises `NetworkError`."""
+        if shown.kind == _SEARCH:
+            return _listed_again(shown)
+        page, _ = await self._visited(_SOURCE if shown.kind == _SOURCE else _PAGE, shown.url)
+        return page.find(shown.pattern) if shown.kind == _FIND else page, shown
+
+    async def _links_of(self, shown: Shown) -> Sequence[str]:
+        if shown.kind == _SEARCH:
+            return [each.url for each in shown.listed]
+        page, _ = await self._again(shown)
+        return page.links
+
+    def _linked(self, links: Sequence[str], number: int) -> str:
+        if number >= len(links):
+            raise BrowsingFailed(f"Invalid link id `{number}`.")
+        return links[number]
+
+    def _at(self, cursor: int) -> Shown:
+        shown = self._stack.at(cursor)
+        if shown is not None:
+            return shown
+        if not self._stack.pages:
+            raise BrowsingFailed("No pages to access!")
+        raise BrowsingFailed(
+            f"Cursor `{cursor}` is out of range. Available cursor indices: "
+            f"[{self._stack.first} - {self._stack.next_cursor - 1}]."
+        )
+
+    def _check(self, url: str) -> None:
+        if not is_within(url, self._wishes.domains):
+            allowed = ", ".join(sorted(self._wishes.domains)[:20])
+            raise BrowsingFailed(f"{url[:200]} may not be opened: only pages of {allowed} are allowed.")
+
+    def _show(self, page: Page, shown: Shown, action: JsonObject, asked: JsonObject | None = None) -> Browsed:
+        start, count = max(_whole(asked or {}, "loc", 0), 0), max(_whole(asked or {}, "num_lines", 0), 0)
+        if start >= len(page.lines):
+            last = len(page.lines) - 1
+            raise BrowsingFailed(
+                f"Invalid location parameter: `{start}`. Cannot exceed page maximum of {last}.", action
+            )
+        max_bytes = self._wishes.view_bytes * (MAX_VIEWS if count else 1)
+        text = page.view(self._stack.next_cursor, start=start, count=count, max_bytes=max_bytes)
+        self._stack.push(shown)
+        return Browsed(text, action)
+
+
+def wishes_of(tool: JsonObject) -> BrowsingWishes:
+    """Return what a request's `web_search` tool wants, which has been validated."""
+    size = str(tool.get("search_context_size") or "medium")
+    filters = tool.get("filters")
+    domains = filters.get("allowed_domains") if isinstance(filters, dict) else None
+    tokens, results = _SIZES.get(size, _SIZES["medium"])
+    return BrowsingWishes(domains=tuple(map(str.lower, domains or ())), view_tokens=tokens, results=results)
+
+
+_SIZES = {"low": (512, 5), "medium": (1024, 10), "high": (2048, MAX_RESULTS)}  # tokens of a view, results of a search
+
+
+def _listed_again(shown: Shown) -> tuple[Page, Shown]:
+    """Return a page of results that was shown before; what they said of their pages is not kept."""
+    if not shown.listed:
+        raise BrowsingFailed("These search results are too old. Search again.")
+    page, listed = results_page(shown.pattern, [SearchResult(each.url, each.title) for each in shown.listed])
+    return page, replace(shown, listed=tuple(listed))
+
+
+def _target(asked: JsonObject) -> int | str:
+    """Return what is to be opened: a link's number, -1 for none, or an address."""
+    target = asked.get("id", -1)
+    if isinstance(target, str) and not target.strip().lstrip("-").isdecimal():
+        address = target.strip()
+        return address if "://" in address or not address else f"https://{address}"
+    return _whole(asked, "id", -1)
+
+
+def _text(asked: JsonObject, name: str, most: int) -> str:
+    value = asked.get(name)
+    if not isinstance(value, str) or not value.strip():
+        _invalid(name, "a text")
+    return value.strip()[:most]
+
+
+def _whole(asked: JsonObject, name: str, default: int) -> int:
+    """Return a whole number; models write it as a text, too."""
+    value = asked.get(name)
+    if value is None:
+        return default
+    if isinstance(value, str) and value.strip().lstrip("-").isdecimal() and len(value) < 12:
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 10**9:
+        _invalid(name, "a whole number")
+    return int(value)
+
+
+def _invalid(name: str, wanted: str) -> NoReturn:
+    raise BrowsingFailed(f"Invalid function arguments: `{name}` should be {wanted}.")

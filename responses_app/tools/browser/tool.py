@@ -1,0 +1,167 @@
+"""`BrowserTool`: the `web_search` tool of requests, which the model knows as the namespace `browser`."""
+
+from collections.abc import Iterable, Mapping
+
+import orjson
+
+from engine.formats.base import FunctionTool, ToolNamespace
+from engine.grammar import JsonSchema
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.offers import Offer, OfferedTool
+from responses_app.protocol.page_stack import PAGES, PageStack, Shown
+from responses_app.protocol.server_tools import WEB_SEARCH
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.browser.browsing import Browser, BrowsingFailed, wishes_of
+from responses_app.tools.browser.pages import domain_of, one_line
+
+NAMESPACE = "browser"
+SOURCES = "web_search_call.action.sources"  # of `include`
+CALL_SECONDS = 60.0  # of which a page may take half, and the process that reads it some
+
+# These words are those that gpt-oss was trained on: see `ToolNamespaceConfig.browser()` of its library, and the tests.
+DESCRIPTION = """Tool for browsing.
+The `cursor` appears in brackets before each browsing display: `[{cursor}]`.
+Cite information from the tool using the following format:
+`【{cursor}†L{line_start}(-L{line_end})?】`, for example: `【6†L9-L11】` or `【8†L3】`.
+Do not quote more than 10 words directly from the tool output.
+sources=web (default: web)"""
+_SEARCH = "Searches for information related to `query` and displays `topn` results."
+_OPEN = """Opens the link `id` from the page indicated by `cursor` starting at line number `loc`, showing `num_lines` lines.
+Valid link ids are displayed with the formatting: `【{id}†.*】`.
+If `cursor` is not provided, the most recent page is implied.
+If `id` is a string, it is treated as a fully qualified URL associated with `source`.
+If `loc` is not provided, the viewport will be positioned at the beginning of the document or centered on the most relevant passage, if available.
+Use this function without `id` to scroll to a new location of an opened page."""  # noqa: E501 - one line for the model
+_FIND = "Finds exact matches of `pattern` in the current page, or the page given by `cursor`."
+_UNSET: Mapping[str, object] = {"type": "number", "default": -1}
+SCHEMAS: Mapping[str, JsonObject] = {
+    "search": {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string"},
+            "topn": {"type": "number", "default": 10},
+            "source": {"type": "string"},
+        },
+        "required": ["query"],
+    },
+    "open": {
+        "type": "object",
+        "properties": {
+            "id": {"type": ["number", "string"], "default": -1},
+            "cursor": _UNSET,
+            "loc": _UNSET,
+            "num_lines": _UNSET,
+            "view_source": {"type": "boolean", "default": False},
+            "source": {"type": "string"},
+        },
+    },
+    "find": {
+        "type": "object",
+        "properties": {"pattern": {"type": "string"}, "cursor": _UNSET},
+        "required": ["pattern"],
+    },
+}
+FUNCTIONS = tuple(
+    FunctionTool(name, description, orjson.dumps(SCHEMAS[name]).decode())
+    for name, description in (("search", _SEARCH), ("open", _OPEN), ("find", _FIND))
+)
+
+
+class BrowserTool(BaseTool):
+    """Searches the web, and reads its pages."""
+
+    kinds = WEB_SEARCH
+    setting = "SEARCH_URL or SEARCH_MCP"
+    max_seconds = CALL_SECONDS
+    idle_seconds = CALL_SECONDS
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+
+    async def aclose(self) -> None:
+        await self._browser.aclose()
+
+    def refusal(self, declared: JsonObject) -> str | None:
+        if declared.get("external_web_access") is False:
+            return (
+                "With 'external_web_access': false there is nothing to search: this server keeps no pages of the web."
+            )
+        return None
+
+    async def offer(self, use: ToolUse) -> Offer:
+        namespace = ToolNamespace(NAMESPACE, _described(use.declared), FUNCTIONS)
+        names = [f"{NAMESPACE}.{function.name}" for function in FUNCTIONS]
+        tools = [OfferedTool(name=name, item=PAGES, repeatable=True) for name in names]
+        return Offer(
+            namespace, tools, {name: JsonSchema(each.schema) for name, each in zip(names, FUNCTIONS, strict=True)}
+        )
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        stack = _stack_of(call)
+        function = call.name.removeprefix(f"{NAMESPACE}.")
+        try:
+            asked = _arguments(call.arguments)
+            browsed = await self._browser.act(
+                function, asked, stack, wishes_of(call.use.declared), project=call.use.project
+            )
+        except BrowsingFailed as problem:
+            error = {"type": "web_search_error", "message": str(problem)}
+            shown = {"error": error, **_shown(problem.action, call.use)}
+            raise ToolFailed(str(problem), shown=shown) from None
+        return ToolResult(browsed.text, shown=_shown(browsed.action, call.use), state=stack.as_json())
+
+
+def _described(declared: JsonObject) -> str:
+    place = declared.get("user_location")
+    if not isinstance(place, dict):
+        return DESCRIPTION
+    named = [place[name] for name in ("city", "region", "country", "timezone") if isinstance(place.get(name), str)]
+    return f"{DESCRIPTION}\nThe user is in about this place: {one_line(', '.join(named))}" if named else DESCRIPTION
+
+
+def _arguments(text: str) -> JsonObject:
+    try:
+        asked = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        asked = None
+    if not isinstance(asked, dict):
+        raise BrowsingFailed("Invalid function arguments: they should be a JSON object.")
+    return asked
+
+
+def _shown(action: JsonObject | None, use: ToolUse) -> JsonObject:
+    if action is None:
+        return {}
+    if SOURCES not in use.include:
+        action = {name: value for name, value in action.items() if name != "sources"}
+    return {"action": action}
+
+
+def _stack_of(call: ToolCall) -> PageStack:
+    """Return what the chain was shown; where only its items came back, what they say of it."""
+    if call.state is not None:
+        return PageStack.from_json(call.state)
+    stack = PageStack()
+    for shown in _shown_before(call.use.items):
+        stack.push(shown)
+    return stack
+
+
+def _shown_before(items: Iterable[JsonObject]) -> Iterable[Shown]:
+    for item in items:
+        action = item.get("action")
+        if item.get("type") != PAGES or item.get("status") != "completed" or not isinstance(action, dict):
+            continue
+        url, query, pattern = (_text(action, name) for name in ("url", "query", "pattern"))
+        match action.get("type"):
+            case "open_page":
+                yield Shown(kind="page", url=url, title=domain_of(url))
+            case "find_in_page":
+                yield Shown(kind="find", url=url, title=domain_of(url), pattern=pattern)
+            case _:
+                yield Shown(kind="search", url="", title=query, pattern=query)
+
+
+def _text(action: JsonObject, name: str) -> str:
+    value = action.get(name)
+    return value if isinstance(value, str) else ""

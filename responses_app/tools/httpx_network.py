@@ -1,0 +1,137 @@
+"""HTTP by the rules of `network` for libraries that take an httpx2 transport; imports httpx2, so import it late.
+
+Everything else stays httpx2's: the URL keeps its name, so that `Host` and the server's certificate are what they should
+be, and connections are kept per host.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+
+import httpcore2
+import httpx2
+
+from responses_app.tools.network import Network
+
+CONNECT_SECONDS = 10.0  # for one connection, its name and all of its addresses included
+MAX_CONNECTIONS = 100
+MAX_IDLE_CONNECTIONS = 20
+KEEP_ALIVE_SECONDS = 30.0
+_EVENTS = "text/event-stream"
+_PLAIN = ("", "identity")
+
+
+class _CheckedBackend(httpcore2.AsyncNetworkBackend):
+    """Opens connections to the addresses that the rules allow."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._backend = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        try:
+            async with asyncio.timeout(min(timeout or CONNECT_SECONDS, CONNECT_SECONDS)):
+                return await self._connect(await self._network.addresses(host, port), port, socket_options)
+        except TimeoutError:
+            raise httpcore2.ConnectTimeout("no connection in time") from None
+
+    async def _connect(
+        self, addresses: list[str], port: int, socket_options: Iterable[httpcore2.SOCKET_OPTION] | None
+    ) -> httpcore2.AsyncNetworkStream:
+        *others, last = addresses
+        for address in others:
+            try:
+                return await self._backend.connect_tcp(address, port, socket_options=socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                continue  # the next address may answer
+        return await self._backend.connect_tcp(last, port, socket_options=socket_options)
+
+
+class CheckedTransport(httpx2.AsyncBaseTransport):
+    """A transport that reaches what a `Network` allows, and nothing else. It knows no proxies.
+
+    A body may have `max_body_bytes`; a stream of events has no end, so its reader bounds each event. Answers are not
+    compressed: what is, in spite of the request, is refused, since a few bytes of it can become gigabytes.
+    `ssl_context` is for what tests its servers with certificates of its own.
+
+    Raises `NetworkError` besides httpx2's own errors, when a request is made.
+    """
+
+    def __init__(self, network: Network, *, max_body_bytes: int, ssl_context: ssl.SSLContext | None = None) -> None:
+        self._max_body_bytes = max_body_bytes
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=ssl_context or httpx2.create_ssl_context(),
+            max_connections=MAX_CONNECTIONS,
+            max_keepalive_connections=MAX_IDLE_CONNECTIONS,
+            keepalive_expiry=KEEP_ALIVE_SECONDS,
+            network_backend=_CheckedBackend(network),
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request; its connection is made by the rules, unless one is open."""
+        assert isinstance(request.stream, httpx2.AsyncByteStream)
+        request.headers["Accept-Encoding"] = "identity"
+        url = request.url
+        with _as_httpx_errors():
+            answer = await self._pool.handle_async_request(
+                httpcore2.Request(
+                    method=request.method,
+                    url=httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        assert isinstance(answer.stream, AsyncIterable)
+        headers = httpx2.Headers(answer.headers)
+        is_events = headers.get("content-type", "").partition(";")[0].strip().lower() == _EVENTS
+        body = _Body(answer.stream, None if is_events else self._max_body_bytes)
+        if headers.get("content-encoding", "").strip().lower() not in _PLAIN:
+            await body.aclose()
+            raise httpx2.DecodingError("the answer is compressed, which was not asked for", request=request)
+        return httpx2.Response(answer.status, headers=headers, stream=body, extensions=answer.extensions)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        with _as_httpx_errors():
+            await self._pool.aclose()
+
+
+class _Body(httpx2.AsyncByteStream):
+    """The body of an answer, up to `limit` bytes; None: as many as come."""
+
+    def __init__(self, parts: AsyncIterable[bytes], limit: int | None) -> None:
+        self._parts = parts
+        self._limit = limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        with _as_httpx_errors():
+            async for part in self._parts:
+                size += len(part)
+                if self._limit is not None and size > self._limit:
+                    raise httpx2.ReadError(f"the answer has more than {self._limit} bytes")
+                yield part
+
+    async def aclose(self) -> None:
+        """Leave the rest of the body unread."""
+        close = getattr(self._parts, "aclose", None)
+        if close is not None:
+            await close()
+
+
+@contextmanager
+def _as_httpx_errors() -> Iterator[None]:
+    """Raise httpcore2's errors as those of httpx2, which have the same names."""
+    try:
+        yield
+    except (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError) as error:
+        raise getattr(httpx2, type(error).__name__, httpx2.TransportError)(str(error)) from error

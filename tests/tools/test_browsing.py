@@ -1,0 +1,195 @@
+"""Searching, opening and finding in a small web on loopback, as the model does it, with what a chain was shown."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from responses_app.protocol.page_stack import PageStack
+from responses_app.tools.browser.backends.json_search import json_search
+from responses_app.tools.browser.browsing import Browser, BrowsingFailed, BrowsingWishes, wishes_of
+from responses_app.tools.browser.page_cache import PageCache
+from responses_app.tools.browser.page_reader import PageReader
+from responses_app.tools.browser.pages import Page
+from responses_app.tools.fetching import Fetcher
+from responses_app.tools.network import AllowedHosts, Network
+from tests.tools.search_servers import searxng
+from tests.tools.web_server import WebServer, answer, redirect
+
+SHELL = "".join(f"<p>Fact {number} about the shell of turtles.</p>" for number in range(100))
+ANY = BrowsingWishes()
+
+
+class Model:
+    """Calls the browser as a model does, in one chain."""
+
+    def __init__(self, browser: Browser, web: WebServer) -> None:
+        self.browser = browser
+        self.web = web
+        self.stack = PageStack()
+        self.action: Any = None
+
+    async def call(self, action: str, wishes: BrowsingWishes = ANY, **asked: object) -> str:
+        """Call a function, as if what was shown had been kept meanwhile, and return what it shows."""
+        self.stack = PageStack.from_json(self.stack.as_json())
+        browsed = await self.browser.act(action, dict(asked), self.stack, wishes, project="p")
+        self.action = browsed.action
+        return browsed.text
+
+
+@pytest.fixture
+async def model(web: WebServer) -> AsyncIterator[Model]:
+    """A model in front of a web with a search server, a page on turtles, and one on shells."""
+    web.pages |= {
+        "/search": searxng([(web.url("/turtles"), "Turtles", "All of them."), ("http://far.example/", "Far", "Away.")]),
+        "/turtles": answer(f"<title>Turtles</title><h1>Turtles</h1><a href='/shell'>shell</a> {SHELL}".encode()),
+        "/shell": answer(b"<title>The shell</title><p>It is <b>bone</b>.</p>"),
+        "/moved": redirect("/shell"),
+        "/gone": answer(b"gone", status="410 Gone"),
+        "/picture": answer(b"\x89PNG", kind="image/png"),
+    }
+    fetcher = Fetcher(Network("SEARCH_ALLOWED_HOSTS", AllowedHosts.parse(f"127.0.0.1:{web.port}")))
+    browser = Browser(json_search(web.url()), fetcher, PageReader(), PageCache())
+    yield Model(browser, web)
+    await browser.aclose()
+
+
+async def test_a_search_its_first_hit_a_link_of_that_and_a_text_on_it(model: Model) -> None:
+    url = model.web.url
+    assert await model.call("search", query=" turtles ") == (
+        "[0] turtles\n**viewing lines [0 - 3] of 3**\n\nL0: # Search Results\nL1: \n"
+        "L2:   * 【0†Turtles†127.0.0.1】 All of them.\nL3:   * 【1†Far†far.example】 Away."
+    )
+    sources = [{"type": "url", "url": url("/turtles")}, {"type": "url", "url": "http://far.example/"}]
+    assert model.action == {"type": "search", "query": "turtles", "queries": ["turtles"], "sources": sources}
+
+    text = await model.call("open", id=0)
+    assert text.startswith(f"[1] Turtles ({url('/turtles')})\n**viewing lines [0 - ")
+    assert "L2: 【0†shell】" in text
+    assert model.action == {"type": "open_page", "url": url("/turtles")}
+
+    assert "[2] The shell" in await model.call("open", id="0", cursor="1")
+    assert model.action == {"type": "open_page", "url": url("/shell")}
+
+    text = await model.call("find", pattern="fact 7 ABOUT", cursor=1)
+    assert "[3] Find results for text: `fact 7 ABOUT` in `Turtles`" in text
+    assert "Fact 7 about the shell" in text
+    assert model.action == {"type": "find_in_page", "pattern": "fact 7 ABOUT", "url": url("/turtles")}
+    assert model.stack.source(3, 0) == (url("/turtles"), "Turtles")
+    assert model.stack.source(0, 2) == (url("/turtles"), "Turtles")
+
+
+async def test_a_page_is_scrolled_without_being_fetched_again(model: Model) -> None:
+    await model.call("open", id=model.web.url("/turtles"))
+    asked = len(model.web.asked)
+    text = await model.call("open", loc=50, num_lines=3)
+    assert "**viewing lines [50 - 52] of" in text
+    assert len(text.split("\n")) == 6
+    await model.call("open", cursor=0, loc=10)
+    assert len(model.web.asked) == asked
+    await model.call("open", id=model.web.url("/turtles"))  # an address is read anew
+    assert len(model.web.asked) == asked + 1
+    assert model.stack.next_cursor == 4
+
+
+async def test_another_worker_goes_on_with_what_was_shown(model: Model) -> None:
+    await model.call("search", query="turtles")
+    await model.call("open", id=0)
+    await model.call("find", pattern="shell")
+    model.browser._cache = PageCache()  # nothing is known there
+    assert "[3] turtles" in (again := await model.call("open", cursor=0))
+    assert "【1†Far†far.example】" in again
+    assert "[4] The shell" in await model.call("open", cursor=1, id=0)
+    assert "match at L" in await model.call("open", cursor=2)
+    assert "[6] Turtles" in await model.call("open", cursor=0, id=0)
+
+
+async def test_views_are_as_large_as_the_request_wants(model: Model) -> None:
+    lengths = []
+    for size in ("low", "medium", "high"):
+        wishes = wishes_of({"type": "web_search", "search_context_size": size})
+        lengths.append(len(await model.call("open", wishes, id=model.web.url("/turtles"))))
+    assert lengths == sorted(lengths)
+    assert 1900 < lengths[0] < 2200
+    assert 3900 < lengths[1] < 4300
+    text = await model.call(
+        "open", wishes_of({"search_context_size": "low"}), id=model.web.url("/turtles"), num_lines=1000
+    )
+    assert len(text) < 4 * 2048 + 200
+
+
+async def test_only_allowed_domains_are_found_and_opened(model: Model) -> None:
+    here = wishes_of({"filters": {"allowed_domains": ["Far.example"]}})
+    text = await model.call("search", here, query="turtles")
+    assert "Turtles" not in text
+    assert "Far" in text
+    assert "site:far.example" in model.web.asked[-1]
+    with pytest.raises(BrowsingFailed, match=r"only pages of far\.example are allowed"):
+        await model.call("open", here, id=model.web.url("/turtles"))
+    assert wishes_of({}) == wishes_of({"filters": None, "search_context_size": None}) == ANY
+
+
+async def test_redirects_and_sources(model: Model) -> None:
+    assert "[0] The shell" in await model.call("open", id=model.web.url("/moved"))
+    assert model.stack.source(0, 0) == (model.web.url("/shell"), "The shell")
+    assert "L0: <title>The shell</title>" in await model.call("open", view_source=True)
+    assert "L0: <title>The shell</title>" in await model.call("open", cursor=1)
+
+
+WRONG: Sequence[tuple[str, dict[str, object], str]] = (
+    ("click", {}, "Unknown function: click"),
+    ("search", {}, "`query` should be a text"),
+    ("search", {"query": 7}, "`query` should be a text"),
+    ("open", {"cursor": 3}, "Cursor `3` is out of range"),
+    ("open", {"cursor": "x"}, "`cursor` should be a whole number"),
+    ("open", {"cursor": 1e300}, "`cursor` should be a whole number"),
+    ("open", {"cursor": 0, "id": 7}, "Invalid link id `7`"),
+    ("open", {"loc": 5000}, "Invalid location parameter: `5000`. Cannot exceed page maximum of"),
+    ("open", {"id": "/gone"}, "The server answered with status 410"),
+    ("open", {"id": "/picture"}, "It is image/png, which is not text"),
+    ("open", {"id": "file:///etc/passwd"}, "not a URL of the web"),
+    ("open", {"id": "http://169.254.169.254/latest"}, "not on the public internet"),
+    ("open", {"id": "localhost:1"}, "SEARCH_ALLOWED_HOSTS"),
+    ("open", {"id": ""}, "not a URL of the web"),
+    ("find", {"pattern": " "}, "`pattern` should be a text"),
+    ("find", {"pattern": "x", "cursor": 1}, "Cannot run `find` on search results page"),
+)
+
+
+async def test_what_cannot_be_done_is_said_and_nothing_is_shown(model: Model) -> None:
+    with pytest.raises(BrowsingFailed, match="No pages to access!"):
+        await model.call("open")
+    await model.call("open", id=model.web.url("/shell"))
+    await model.call("search", query="x")
+    await model.call("open", cursor=0)
+    for action, asked, reason in WRONG:
+        target = asked.get("id")
+        known = isinstance(target, str) and target.startswith("/")
+        with pytest.raises(BrowsingFailed) as failed:
+            await model.call(action, **asked | ({"id": model.web.url(str(target))} if known else {}))
+        assert reason in str(failed.value), asked
+        assert model.stack.next_cursor == 3
+
+
+async def test_a_search_that_fails_says_why_and_what_was_asked(model: Model) -> None:
+    model.web.pages["/search"] = answer(b"", status="403 Forbidden")
+    with pytest.raises(BrowsingFailed, match=r"search\.formats") as failed:
+        await model.call("search", query="x")
+    assert failed.value.action == {"type": "search", "query": "x", "queries": ["x"], "sources": []}
+
+
+def test_pages_are_kept_by_project_for_a_while_and_up_to_a_size() -> None:
+    time = [0.0]
+    cache = PageCache(max_bytes=5000, seconds=10, now=lambda: time[0])
+    page = Page(url="u", title="t", lines=["x" * 1000])
+    cache.put("a", "u", page)
+    assert (cache.get("a", "u"), cache.get("b", "u")) == (page, None)
+    for number in range(5):
+        cache.put("a", str(number), page)
+        assert cache.get("a", "4" if number == 4 else "0") or number
+    assert (cache.get("a", "u"), cache.get("a", "4")) == (None, page)
+    assert cache.bytes <= 5000
+    cache.put("a", "big", Page(url="u", title="t", lines=["x" * 9000]))
+    assert cache.get("a", "big") is None
+    time[0] = 11
+    assert cache.get("a", "4") is None

@@ -1,0 +1,139 @@
+"""Names are resolved and judged: what is not public is refused, however it is written, unless the operator says so."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from responses_app.tools.network import AddressRefused, AllowedHosts, NameNotFound, Network, normal_host
+
+PUBLIC = "93.184.215.14"
+
+
+def network(*found: str, allowed: str = "") -> Network:
+    """Return a network whose every name has these addresses."""
+
+    async def lookup(host: str, port: int) -> Sequence[str]:
+        return found
+
+    return Network("MCP_ALLOWED_HOSTS", AllowedHosts.parse(allowed), lookup)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "127.8.9.1", "0.0.0.0", "10.0.0.1", "172.16.5.4", "192.168.1.1", "100.64.0.1", "192.0.0.192"),
+        *("169.254.169.254", "168.63.129.16", "224.0.0.1", "240.0.0.1", "255.255.255.255", "198.18.0.1"),
+        *("::1", "::", "fe80::1", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "::ffff:127.0.0.1"),
+        *("::ffff:169.254.169.254", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2001:0:1::1"),
+        *("::127.0.0.1", "2001:db8::1"),
+    ],
+)
+async def test_what_is_not_public_is_refused_as_a_name_and_as_an_address(address: str) -> None:
+    with pytest.raises(AddressRefused, match="MCP_ALLOWED_HOSTS") as refused:
+        await network(address).addresses("evil.example", 80)
+    assert address not in str(refused.value)
+    with pytest.raises(AddressRefused):
+        await network().addresses(address, 80)
+    with pytest.raises(AddressRefused):
+        network().check_literal(f"[{address}]" if ":" in address else address, 80)
+
+
+@pytest.mark.parametrize("address", [PUBLIC, "8.8.8.8", "2606:4700::1111", "64:ff9b::808:808", "::ffff:808:808"])
+async def test_what_is_public_is_reached(address: str) -> None:
+    assert await network(address).addresses("good.example", 443) == [address]
+    assert len(await network().addresses(address, 443)) == 1
+    network().check_literal(address, 443)
+
+
+async def test_one_private_address_among_public_ones_refuses_the_name() -> None:
+    with pytest.raises(AddressRefused):
+        await network(PUBLIC, "10.0.0.1").addresses("both.example", 80)
+
+
+@pytest.mark.parametrize(
+    "host", ["2130706433", "0x7f000001", "0x7f.1", "127.1", "0177.0.0.1", "127.0.0.01", "1.2.3.4.", "fe80::1%eth0"]
+)
+async def test_addresses_in_odd_writing_are_refused_and_not_looked_up(host: str) -> None:
+    with pytest.raises(AddressRefused):
+        await network(PUBLIC).addresses(host, 80)
+    with pytest.raises(AddressRefused):
+        network(PUBLIC).check_literal(host, 80)
+
+
+@pytest.mark.parametrize(
+    "host", ["", " ", "a b", "a/b", "a@b", "a\r\nHost: b", "-", "x" * 300, "a:80", "[::1", "é" * 80]
+)
+async def test_what_is_not_a_host_is_refused(host: str) -> None:
+    with pytest.raises(AddressRefused):
+        await network(PUBLIC).addresses(host, 80)
+
+
+async def test_the_operator_allows_names_ports_and_networks() -> None:
+    inside = network(
+        "10.1.2.3", allowed="MCP.internal., tools.internal:8900, .corp.example, 10.9.0.0/16, [::1]:80, 127.0.0.1"
+    )
+    for host, port in [
+        ("mcp.internal", 1),
+        ("Tools.Internal.", 8900),
+        ("a.corp.example", 80),
+        ("a.b.corp.example", 80),
+    ]:
+        assert await inside.addresses(host, port) == ["10.1.2.3"]
+    for host, port in [("tools.internal", 80), ("corp.example", 80), ("xcorp.example", 80), ("x.mcp.internal", 1)]:
+        with pytest.raises(AddressRefused):
+            await inside.addresses(host, port)
+    inside.check_literal("10.9.8.7", 80)
+    inside.check_literal("::1", 80)
+    inside.check_literal("127.0.0.1", 6379)
+    with pytest.raises(AddressRefused):
+        inside.check_literal("::1", 81)
+    assert await network("10.9.8.7", allowed="10.9.0.0/16").addresses("any.example", 80) == ["10.9.8.7"]
+
+
+async def test_the_clouds_metadata_stay_refused_in_an_allowed_network() -> None:
+    every = network("169.254.169.254", allowed="0.0.0.0/0,::/0")
+    with pytest.raises(AddressRefused):
+        await every.addresses("metadata.example", 80)
+    with pytest.raises(AddressRefused):
+        every.check_literal("::ffff:169.254.169.254", 80)
+    network(allowed="169.254.169.254").check_literal("169.254.169.254", 80)
+
+
+@pytest.mark.parametrize("wrong", ["10.0.0.0/33", "a b", "host:99999999", "10.0.0.1/8", "http://mcp.internal"])
+def test_a_wrong_list_is_told(wrong: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        AllowedHosts.parse(wrong)
+
+
+async def test_the_resolver_of_the_system_is_asked_and_knows_its_own_machine() -> None:
+    here = Network("SEARCH_ALLOWED_HOSTS", AllowedHosts.parse("127.0.0.0/8,::1"))
+    assert set(await here.addresses("localhost", 80)) <= {"127.0.0.1", "::1"}
+    with pytest.raises(AddressRefused, match="SEARCH_ALLOWED_HOSTS"):
+        await Network("SEARCH_ALLOWED_HOSTS").addresses("localhost", 80)
+    here.close()
+
+
+async def test_a_name_without_an_address_is_not_found() -> None:
+    async def nothing(host: str, port: int) -> Sequence[str]:
+        raise OSError("no such name")
+
+    with pytest.raises(NameNotFound):
+        await Network("X", lookup=nothing).addresses("nowhere.example", 80)
+    with pytest.raises(NameNotFound):
+        await network().addresses("empty.example", 80)
+
+
+async def test_a_slow_name_server_holds_nobody_for_ever() -> None:
+    async def never(host: str, port: int) -> Sequence[str]:
+        await asyncio.Event().wait()
+        return ()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await Network("X", lookup=never).addresses("slow.example", 80)
+
+
+def test_hosts_are_compared_in_one_form() -> None:
+    assert normal_host("BÜCHER.example.") == "xn--bcher-kva.example"
+    assert normal_host("[2001:DB8:0::1]") == "2001:db8::1"
