@@ -4,10 +4,12 @@
 2. it is asked for a summary of a thought → says what it thought, in short
 3. `repeat: TEXT`                         → TEXT, exactly
 4. `think: TEXT`                          → thinks TEXT, exactly
-5. the user names declared functions      → calls them, one a turn, in the order they are named
-6. a function has given its output        → says what it returned
-7. `count to N`                           → 1 2 3 … N
-8. anything else                          → says what it is, what the user said, and which user message this is
+5. `python: CODE`                         → has the server's interpreter run CODE, where it has one
+6. `search for X`, and there is a browser → searches, opens the first hit, and says what stands there
+7. the user names declared functions      → calls them, one a turn, in the order they are named
+8. a tool has given its output            → says what it returned
+9. `count to N`                           → 1 2 3 … N
+10. anything else                         → says what it is, what the user said, and which user message this is
 """
 
 import json
@@ -16,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from engine.backends.demo_browsing import Browsing
 from engine.backends.demo_contents import make_content
 from engine.backends.demo_functions import (
     Hints,
@@ -25,6 +28,7 @@ from engine.backends.demo_functions import (
     read_functions,
     read_hints,
 )
+from engine.backends.demo_tools import python_code
 from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
 from engine.formats.harmony.encoding import CALL, RETURN, START, encode_harmony, encode_text
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
@@ -54,12 +58,13 @@ class DemoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DemoCall:
-    """A thought, then a call of a function; `arguments` is JSON."""
+    """A thought, then a call of a function; `arguments` is JSON, `freeform` is text as it is."""
 
     thought: str
     name: str
     arguments: str
     hosted: bool = False
+    freeform: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +97,30 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
     text = text[:MAX_READ]
     last = transcript.last
     if last is not None and last.role != "assistant":
-        call = _next_call(transcript, text)
-        if call is not None:
-            return call
+        reply = _of_server_tools(transcript, text) or _next_call(transcript, text)
+        if reply is not None:
+            return reply
     if last is not None and last.output_of is not None:
         return DemoAnswer("The output is here. Nothing is left to be called.", _report(transcript))
     end = _end_of_count(text)
     if 1 <= end <= MAX_COUNT:
         return DemoAnswer("The user wants me to count.", " ".join(map(str, range(1, end + 1))))
     return DemoAnswer("No model is loaded. I say so, and what I was told.", _introduction(transcript, text))
+
+
+def _of_server_tools(transcript: Transcript, text: str) -> DemoAnswer | DemoCall | None:
+    """Return what is done with the server's own tools, None where the user wants nothing of them."""
+    code = python_code(transcript, text)
+    if code is not None:
+        return DemoCall("The user wants code to be run.", "python", code, hosted=True, freeform=True)
+    browsing = Browsing(transcript, text)
+    if not browsing.wanted:
+        return None
+    call = browsing.next_call()
+    if call is None:
+        return DemoAnswer("The web has said something. I tell the user.", browsing.answer())
+    name, arguments = call
+    return DemoCall("The user wants the web searched.", name, json.dumps(arguments, ensure_ascii=False), hosted=True)
 
 
 def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnRules) -> DemoAnswer | DemoCall:
@@ -115,9 +135,13 @@ def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnR
         wanted = _arguments(dict(_declared(transcript)).get(call.name, ObjectType()), hints)
     if call is not None:
         arguments = make_content(call.content, hints, wanted)
-        return DemoCall(reply.thought, call.name, arguments, call.hosted)
+        return DemoCall(reply.thought, call.name, arguments, call.hosted, _is_code(call.name, hosted=call.hosted))
     text = reply.text if isinstance(reply, DemoAnswer) else ""
     return DemoAnswer(reply.thought, make_content(rules.answer, hints, text or _introduction(transcript, "")))
+
+
+def _is_code(name: str, *, hosted: bool) -> bool:
+    return hosted and name == "python"
 
 
 def without_thought(reply: Sequence[int]) -> Sequence[int]:
@@ -132,9 +156,10 @@ def render_reply(reply: DemoAnswer | DemoCall) -> list[int]:
     match reply:
         case DemoAnswer(_, text):
             header, content, end = FINAL, text, RETURN
-        case DemoCall(_, name, arguments, hosted):
+        case DemoCall(_, name, arguments, hosted, freeform):
             recipient = name if hosted else FUNCTIONS + name
-            header, content, end = f"{COMMENTARY} to={recipient} <|constrain|>json", arguments, CALL
+            kind = "code" if freeform else "<|constrain|>json"
+            header, content, end = f"{COMMENTARY} to={recipient} {kind}", arguments, CALL
     between = encode_harmony(f"<|end|><|start|>assistant<|channel|>{header}<|message|>")
     return [*thought, *between, *encode_text(content), end]
 

@@ -16,6 +16,7 @@ from engine.formats.harmony.header import parse_header
 MAX_BEGINNINGS = 8  # messages of one turn that are looked at
 FUNCTIONS = "functions."  # the namespace of the functions that a client declares
 
+_SPEAKERS = ("system", "developer", "user", "assistant")  # who is no tool
 _ROLE = re.compile(r"[^\s<]*")
 
 
@@ -56,15 +57,15 @@ class TranscriptMessage:
 
     @property
     def output_of(self) -> str | None:
-        """Return the name of the function whose output this is."""
+        """Return the name of the tool whose output this is, without the namespace of the client's functions."""
         role = self.role
-        return role.removeprefix(FUNCTIONS) if role.startswith(FUNCTIONS) else None
+        return role.removeprefix(FUNCTIONS) if role and role not in _SPEAKERS else None
 
     @property
     def called(self) -> str | None:
-        """Return the name of the function that the assistant calls with this message."""
+        """Return the name of the tool that the assistant calls with this message, named as in `output_of`."""
         recipient = parse_header(self.header).recipient if self.role == "assistant" else None
-        return recipient.removeprefix(FUNCTIONS) if recipient and recipient.startswith(FUNCTIONS) else None
+        return recipient.removeprefix(FUNCTIONS) if recipient else None
 
     def text(self) -> str:
         """Decode the content."""
@@ -114,6 +115,10 @@ class Transcript:
     def of_developer(self) -> Iterator[TranscriptMessage]:
         """Yield the developer messages."""
         return self._read(self._positions_of("developer"))
+
+    def of_system(self) -> Iterator[TranscriptMessage]:
+        """Yield the system messages."""
+        return self._read(self._positions_of("system"))
 
     def _positions_of(self, role: str) -> list[int]:
         header = [*_role_tokens(role), MESSAGE]

@@ -81,6 +81,12 @@ def conversation_not_found(conversation_id: str, *, param: str = "conversation_i
     return ApiError(message, status=404, type="not_found_error", param=param)
 
 
+def container_not_found(container_id: str, *, param: str = "container_id") -> ApiError:
+    """There is no such container, or it has expired (404)."""
+    message = f"Container with id '{container_id[:80]}' not found. It may have expired."
+    return ApiError(message, status=404, type="not_found_error", param=param)
+
+
 def previous_response_not_found(response_id: str) -> ApiError:
     """Neither this connection nor the store knows a response that can be continued under this id (400)."""
     message = f"Previous response with id '{response_id}' not found."

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from responses_app.protocol.containers import echoed_interpreter
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.validation import validate
@@ -83,6 +84,8 @@ def server_tool_missing(kind: str) -> str | None:
 
 def parse_server_tool(tool: JsonObject, at: str) -> JsonObject:
     """Validate a tool that a server runs; return it in the form in which it is echoed. Raises `ApiError`."""
+    if tool["type"] == "code_interpreter":
+        return echoed_interpreter(tool, at)
     return _echoed_server(tool, at) if tool["type"] == "mcp" else tool
 
 

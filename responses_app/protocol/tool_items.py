@@ -162,7 +162,8 @@ def _program_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 
 
 def _code(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [ToolCall(_PYTHON, _json({"code": item.get("code")})), _results(_PYTHON, item.get("outputs"))]
+    call = ToolCall(_PYTHON, _arguments(item.get("code")), freeform=True)
+    return [call, _results(_PYTHON, item.get("outputs"))]
 
 
 def _file_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:

@@ -114,7 +114,7 @@ ITEMS: dict[str, tuple[JsonObject, list[str]]] = {
     "program_output": ({"call_id": "c", "result": "1"}, [output("functions.program", "1")]),
     "code_interpreter_call": (
         {"code": "1+1", "outputs": [{"type": "logs", "logs": "2"}, {"type": "image", "url": "https://x"}]},
-        [call("python", '{"code":"1+1"}'), output("python", f"2\n{IMAGE}")],
+        [freeform("python", "1+1"), output("python", f"2\n{IMAGE}")],
     ),
     "file_search_call": (
         {"queries": ["q"], "results": None},

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -242,6 +242,7 @@ class Site:
     others: "FakeOthers" = field(default_factory=lambda: FakeOthers(reaches_others=False))
     rates: BaseRates = field(default_factory=MemoryRates)
     metrics: Metrics = field(default_factory=Metrics)
+    new_id: Callable[[str], str] = field(default_factory=counting_ids)
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
     def __post_init__(self) -> None:
@@ -263,7 +264,7 @@ class Site:
             history=History(stores, self.registry, sealer=self.sealer),
             registry=self.registry,
             sealer=self.sealer,
-            new_id=counting_ids(),
+            new_id=self.new_id,
             now=lambda: NOW,
             limits=ServiceLimits(
                 max_lag_bytes=self.max_lag_bytes,
@@ -339,7 +340,7 @@ class Reading:
 
     async def until(self, type: str | None) -> list[JsonObject]:
         """Read until an event of this type was taken, or to the end."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not self.reader.ended:
                 taken = self.take()
                 if type is not None and any(event["type"] == type for event in taken or self.events):

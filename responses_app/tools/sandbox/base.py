@@ -19,7 +19,14 @@ INSIDE = Path(__file__).parent / "inside"  # the folder of our programs that run
 
 
 class SandboxError(Exception):
-    """A sandbox cannot be had, or its program cannot be used any more; the text may be read by clients."""
+    """A sandbox cannot be had, or its program cannot be used any more; the text may be read by clients.
+
+    `detail` may not: it is for the log.
+    """
+
+    def __init__(self, message: str, *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ class Bubblewrap(BaseSandbox):
 
     def missing(self) -> str | None:
         if shutil.which("bwrap") is None:
-            return "bubblewrap is not installed (apt install bubblewrap)"
+            return "it is not installed (apt install bubblewrap)"
         if not seccomp.can_filter():
-            return "bubblewrap is used on x86_64 and aarch64 only"
+            return "it is used on x86_64 and aarch64 only"
         return None
 
     def launch(self, interpreter: Interpreter, limits: Limits, *, slot: int) -> Launch:

@@ -16,7 +16,10 @@ SANDBOXES: Sequence[type[BaseSandbox]] = (Bubblewrap,)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What came of the trial: the sandbox and its Python, or why there is none (`problem`, a whole sentence)."""
+    """What came of the trial: the sandbox and its Python, or why there is none.
+
+    `problem` says so in whole sentences, which clients may read.
+    """
 
     sandbox: BaseSandbox | None
     interpreter: Interpreter | None
@@ -28,7 +31,8 @@ async def choose(wanted: str, python: str) -> Choice:
     try:
         interpreter = find_interpreter(python)
     except InterpreterError as problem:
-        return Choice(None, None, f"The setting SANDBOX_PYTHON does not fit: {problem}.")
+        logger.warning("SANDBOX_PYTHON: %s", problem)
+        return Choice(None, None, "The setting SANDBOX_PYTHON names no Python that can be used.")
     reasons = []
     for kind in SANDBOXES:
         if wanted not in ("auto", kind.name):
@@ -48,5 +52,6 @@ async def _tried(sandbox: BaseSandbox, interpreter: Interpreter) -> str | None:
     try:
         possible = await escapes(sandbox, interpreter)
     except SandboxError as problem:
-        return f"it does not start ({problem})"
+        logger.warning("%s: %s", sandbox.name, problem.detail)
+        return "it does not start here"
     return f"code in it could {', '.join(possible)}" if possible else None

@@ -35,6 +35,7 @@ MAX_PRINTED = 16 * MIB  # more than that is not read to its end: the cell is int
 MAX_CODE = MIB  # bytes of a cell
 MAX_IMAGE_BYTES = 20 * MIB
 _READ = 64 * 1024
+_NO_START = "the container does not start"
 _NICENESS = 10  # the server itself comes first
 
 
@@ -122,7 +123,7 @@ class SandboxSession:
         except OSError as problem:
             ours.close()
             os.close(reading)
-            raise SandboxError(f"{launch.argv[0]} cannot be run ({problem.strerror})") from None
+            raise SandboxError(_NO_START, detail=f"{launch.argv[0]}: {problem.strerror}") from None
         finally:
             theirs.close()
             os.close(writing)
@@ -144,7 +145,7 @@ class SandboxSession:
             self._hear()
             said = self._output.text().strip()
             await self.close()
-            raise SandboxError(said.splitlines()[-1] if said else "it did not start") from None
+            raise SandboxError(_NO_START, detail=said[-500:]) from None
         except BaseException:
             await self.close()
             raise
@@ -322,7 +323,8 @@ class SandboxSession:
             return frames.Frame(said, await self._reader.readexactly(payload))
         except (asyncio.IncompleteReadError, OSError, frames.FrameError):
             self._hear()
-            logger.warning("a sandbox ended by itself; the last it said: %r", self._output.text()[-500:])
+            if self.is_alive:
+                logger.warning("a sandbox ended by itself; the last it said: %r", self._output.text()[-500:])
             await self.close()
             raise SandboxGone("the container has ended") from None
 

@@ -84,7 +84,7 @@ def test_bubblewrap_holds_for_a_user_who_is_not_root(readable_copy: Path) -> Non
 def test_where_user_namespaces_are_forbidden_it_is_said(readable_copy: Path) -> None:
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     said = tried_as_nobody(readable_copy, "unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh")
-    assert said.startswith("No sandbox can be used here. bubblewrap: it does not start (")
+    assert said == "No sandbox can be used here. bubblewrap: it does not start here."
 
 
 class NoSandbox(BaseSandbox):

@@ -1,0 +1,32 @@
+"""The tools that this server runs, as the settings say: each is made where something is set up for it.
+
+What a tool needs is imported with it: a server without tools starts as fast as ever.
+"""
+
+from collections.abc import Iterator
+
+from responses_app.conf import Settings
+from responses_app.tools.base import BaseTool
+
+
+def server_tools(settings: Settings) -> tuple[BaseTool, ...]:
+    """Return the tools; nothing is started, and no event loop is needed yet."""
+    return tuple(_tools(settings))
+
+
+def _tools(settings: Settings) -> Iterator[BaseTool]:
+    if settings.search_url:
+        yield _browser(settings)
+
+
+def _browser(settings: Settings) -> BaseTool:
+    from responses_app.tools.browser.backends.json_search import json_search
+    from responses_app.tools.browser.browsing import Browser
+    from responses_app.tools.browser.page_cache import PageCache
+    from responses_app.tools.browser.page_reader import PageReader
+    from responses_app.tools.browser.tool import BrowserTool
+    from responses_app.tools.fetching import Fetcher
+    from responses_app.tools.network import Network
+
+    fetcher = Fetcher(Network("SEARCH_ALLOWED_HOSTS", settings.search_allowed_hosts))
+    return BrowserTool(Browser(json_search(settings.search_url), fetcher, PageReader(), PageCache()))

@@ -1,0 +1,184 @@
+"""The code interpreter: Harmony's `python` tool, which runs code in a container's kernel.
+
+The container is the one that a request names; with `{"type": "auto"}` it is the one of the chain, made where there is
+none any more. Which sandbox this machine has is tried when the tool is first asked for.
+"""
+
+import asyncio
+import base64
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import ClassVar
+
+import orjson
+
+from engine.formats.base import ToolNamespace
+from responses_app.protocol.errors import JsonObject, container_not_found, unsupported_parameter
+from responses_app.protocol.offers import Offer, OfferedTool
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
+from responses_app.tools.sandbox.choosing import Choice
+from responses_app.tools.sandbox.containers import (
+    Container,
+    ContainerNotFound,
+    Containers,
+    Policy,
+    Run,
+)
+from responses_app.tools.sandbox.session import Ended, Execution, Image
+
+logger = logging.getLogger("respsite.tools")
+
+OUTPUTS = "code_interpreter_call.outputs"  # what `include` calls them
+ITEM = "code_interpreter_call"
+MAX_SHOWN_IMAGES = 2 * MIB  # bytes of an item's images, before they are written as base64
+STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
+# As the models were trained to read it, but for the time and the network.
+_ABOUT = (
+    "Use this tool to execute Python code in your chain of thought. The code will not be shown to the user. This tool "
+    "should be used for internal reasoning, but not for code that is intended to be visible to the user (e.g. when "
+    "creating plots, tables, or files).\n"
+    "When you send a message containing Python code to python, it will be executed in a stateful Jupyter notebook "
+    "environment. python will respond with the output of the execution or time out after {seconds:g} seconds. The "
+    "drive at '/mnt/data' can be used to save and persist user files. Internet access for this session is disabled."
+)
+_NOTHING = "[no output: print what you want to see]"
+_NEW = "[The container of the earlier calls is gone: its variables and files are lost. This is a new one.]"
+_LOST = "[All processes of the container were ended: its variables are lost, its files are not.]"
+_ENDINGS = {
+    Ended.TIMED_OUT: "[The code ran for longer than {seconds:g} seconds and was stopped.]",
+    Ended.TOO_MUCH_OUTPUT: "[The code printed too much and was stopped.]",
+    Ended.TOO_MUCH_MEMORY: "[The code took too much memory and was stopped.]",
+    Ended.STOPPED: "[The code was stopped.]",
+}
+
+
+class CodeInterpreter(BaseTool):
+    """Runs code in containers. `choose` tries which sandbox this machine has."""
+
+    kinds: ClassVar = ("code_interpreter",)
+    setting: ClassVar = "SANDBOX"
+
+    def __init__(
+        self,
+        *,
+        choose: Callable[[], Awaitable[Choice]],
+        limits: Limits,
+        policy: Policy,
+        new_id: Callable[[str], str],
+    ) -> None:
+        self._choose = choose
+        self._limits = limits
+        self._policy = policy
+        self._new_id = new_id
+        self._trying = asyncio.Lock()
+        self._choice: Choice | None = None
+        self._containers: Containers | None = None
+        self.max_seconds = self.idle_seconds = limits.call_seconds + STARTING_SECONDS
+
+    def problem(self) -> str | None:
+        return self._choice.problem or None if self._choice is not None else None
+
+    async def containers(self) -> Containers:
+        """Return the containers. Raises `SandboxError` where this machine has no sandbox."""
+        async with self._trying:
+            if self._choice is None:
+                self._choice = await self._choose()
+            if self._containers is None:
+                self._containers = Containers(self._choice, self._limits, self._policy, new_id=self._new_id)
+        if self._choice.problem:
+            raise SandboxError(self._choice.problem)
+        return self._containers
+
+    async def aclose(self) -> None:
+        containers, self._containers = self._containers, None
+        if containers is not None:
+            await containers.aclose()
+
+    async def offer(self, use: ToolUse) -> Offer:
+        try:
+            container = await self._container(use)
+        except SandboxError as problem:
+            raise unsupported_parameter("tools", f"The code interpreter cannot be used here. {problem}") from None
+        except ContainerNotFound as unknown:
+            raise container_not_found(str(unknown), param="tools") from None
+        tool = OfferedTool(name="python", item=ITEM, fields={"container_id": container.id})
+        return Offer(ToolNamespace("python", _ABOUT.format(seconds=self._limits.call_seconds)), [tool])
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        try:
+            container = await self._container(call.use)
+            run = await (await self.containers()).run(container.project, container.id, code_of(call.arguments))
+        except ContainerNotFound:
+            raise ToolFailed("the container has expired.", shown=_failed()) from None
+        except SandboxError as problem:
+            logger.warning("response %s: code could not be run: %s %s", call.use.response_id, problem, problem.detail)
+            raise ToolFailed(f"{problem}.", shown=_failed()) from None
+        earlier = (call.state or {}).get("container_id", container.id)
+        notes = [_NEW] if run.begun_anew or earlier != container.id else []
+        notes += self._notes(run.execution)
+        shown: JsonObject = {"container_id": container.id}
+        if OUTPUTS in call.use.include:
+            shown["outputs"] = outputs_of(run.execution)
+        text = "\n".join([*notes, told(run)])
+        failed = run.execution.ended in (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT)
+        return ToolResult(text, shown, failed, {"container_id": container.id})
+
+    async def _container(self, use: ToolUse) -> Container:
+        """Return the container of a request: the same one for its offer and for its calls."""
+        containers = await self.containers()
+        wanted = use.declared.get("container")
+        if isinstance(wanted, str):
+            return await containers.find(use.project, wanted)
+        named = [item["container_id"] for item in reversed(use.items) if isinstance(item.get("container_id"), str)]
+        found = await containers.of_chain(use.project, [use.chain_id, *map(str, named)])
+        if found is None:
+            memory = wanted.get("memory_limit") if isinstance(wanted, dict) else None
+            found = await containers.create(use.project, memory=memory if isinstance(memory, str) else None)
+        await containers.join_chain(found.id, [use.chain_id])
+        return found
+
+    def _notes(self, execution: Execution) -> Iterator[str]:
+        if execution.ended in _ENDINGS:
+            yield _ENDINGS[execution.ended].format(seconds=self._limits.call_seconds)
+        if execution.variables_lost:
+            yield _LOST
+
+
+def code_of(arguments: str) -> str:
+    """Return the code of a call: what the model wrote, or what stands in the JSON that it wrapped it in."""
+    if not arguments.lstrip().startswith("{"):
+        return arguments
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    wrapped = value.get("code") if isinstance(value, dict) and value.keys() == {"code"} else None
+    return wrapped if isinstance(wrapped, str) else arguments
+
+
+def told(run: Run) -> str:
+    """Return what the model reads of a run: what it printed, and what it made."""
+    lines = [run.execution.output or _NOTHING] if run.execution.output or not run.execution.images else []
+    if run.execution.images:
+        lines.append(f"[{len(run.execution.images)} image(s) were shown to the user]")
+    return "\n".join(lines)
+
+
+def outputs_of(execution: Execution) -> list[JsonObject]:
+    """Return the `outputs` of an item: what was printed, and the images as data URLs."""
+    outputs: list[JsonObject] = [{"type": "logs", "logs": execution.output}] if execution.output else []
+    left = MAX_SHOWN_IMAGES
+    for image in execution.images:
+        left -= len(image.content)
+        if left >= 0:
+            outputs.append({"type": "image", "url": _data_url(image)})
+    return outputs
+
+
+def _data_url(image: Image) -> str:
+    return f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
+
+
+def _failed() -> JsonObject:
+    return {"outputs": None}
