@@ -18,6 +18,8 @@ from tests.clients import Socket
 from tests.server import Server
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 OURS = "0af7651916cd43dd8448eb211c80319c"  # a trace, and two spans of clients
 POSTED, OPENED = "b7ad6b7169203331", "00f067aa0ba902b7"
 SECRET = "the hidden word is xylophone"
