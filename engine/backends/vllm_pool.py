@@ -52,11 +52,14 @@ class ReplicaPool:
         serving = len(self.services)
         return {"serving": serving, "away": len(self._replicas) - serving, "leaving": len(self._leaving)}
 
-    def candidates(self, affinity: str) -> list[Replica]:
-        """Return those that are used, the best one for a chain first; those that broke something just now come last."""
+    def candidates(self, affinity: str, *, avoid: str = "") -> list[Replica]:
+        """Return those that are used, the best one for a chain first.
+
+        Those that broke something just now come behind the others, and last the one whose URL is to be avoided.
+        """
         serving = {url: replica for url, replica in self._replicas.items() if replica.service}
         order = self.choice.order(affinity, {url: replica.running for url, replica in serving.items()})
-        return sorted((serving[url] for url in order), key=lambda replica: replica.is_suspect)
+        return [serving[url] for url in sorted(order, key=lambda url: (url == avoid, serving[url].is_suspect))]
 
     def others_serve(self, replica: Replica) -> bool:
         """Whether there is another one that is used."""

@@ -21,7 +21,7 @@ from engine.errors import (
     EngineUnavailable,
     GenerationCut,
     GenerationFailed,
-    GrammarBroken,
+    GrammarCut,
     GrammarRefused,
     PromptTooLong,
 )
@@ -202,7 +202,8 @@ class Replica:
         """
         meant = self._meaning(error, request, begun=begun)
         if begun and isinstance(meant, EngineUnavailable | EngineOverloaded | ReplicaFailed):
-            return GenerationCut(str(meant))
+            cut = GrammarCut if isinstance(meant, GrammarCut) else GenerationCut
+            return cut(str(meant), at=self.client.url)
         return meant
 
     def _meaning(
@@ -219,7 +220,8 @@ class Replica:
             self.lose(problem)
             return EngineUnavailable(problem)
         if begun and request.grammar is not None and error.text == FAILED:
-            return GrammarBroken(f"{problem}. {REJECTED}.")
+            self.doubted.set()  # nothing is counted against it: where the grammar is at fault, it works
+            return GrammarCut(f"{problem}. {REJECTED}.")
         if error.status in (500, 502, 504):
             self.note_failure(problem)
         return self._refused(error, problem, len(request.prompt_token_ids))

@@ -123,7 +123,7 @@ class VllmServerEngine(BaseEngine):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Yield what a server samples. One that cannot take the request is skipped for the next."""
-        pool, replicas = self._candidates(request.affinity)
+        pool, replicas = self._candidates(request.affinity, avoid=request.avoid)
         max_tokens = _max_tokens(request, replicas)
         if pool.running >= self._max_connections:
             raise EngineOverloaded(f"{self._max_connections} generations run; max_connections allows no more.")
@@ -218,12 +218,12 @@ class VllmServerEngine(BaseEngine):
         if self._session is not None:
             await self._session.close()
 
-    def _candidates(self, affinity: str) -> tuple[ReplicaPool, list[Replica]]:
+    def _candidates(self, affinity: str, *, avoid: str = "") -> tuple[ReplicaPool, list[Replica]]:
         """Return the pool, and its servers that are used, the best one first; raises `EngineUnavailable`."""
         self._require_open()
         if self._pool is None or not self._started:
             raise EngineUnavailable("The engine is not started yet.")
-        serving = self._pool.candidates(affinity)
+        serving = self._pool.candidates(affinity, avoid=avoid)
         if not serving:
             raise EngineUnavailable("No vLLM server is in reach.")
         return self._pool, serving
