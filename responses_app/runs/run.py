@@ -243,7 +243,7 @@ class ResponseRun:
         if not self._machine.stream.has_begun:
             self._declare()
             self._tell(Enqueued())
-        async with self._queue.turn():
+        async with self._queue.turn(self.plan.origin.project, self.plan.tier, self.plan.priority):
             due = self._machine.due
             await self._drive(self._resumed(due) if due is not None else await self._start_in_turn())
 
