@@ -219,9 +219,10 @@ class Replica:
         if error.status in CHANGED:
             self.lose(problem)
             return EngineUnavailable(problem)
-        if begun and request.grammar is not None and error.text == FAILED:
+        if request.grammar is not None and error.text == FAILED:
             self.doubted.set()  # nothing is counted against it: where the grammar is at fault, it works
-            return GrammarCut(f"{problem}. {REJECTED}.")
+            problem = f"{problem}. {REJECTED}."
+            return GrammarCut(problem) if begun else ReplicaFailed(problem)
         if error.status in (500, 502, 504):
             self.note_failure(problem)
         return self._refused(error, problem, len(request.prompt_token_ids))

@@ -7,7 +7,15 @@ is there for the moment in which all that ran on a dead replica comes to those t
 import asyncio
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, GenerationCut, GrammarBroken, GrammarCut
+from engine.errors import (
+    EngineError,
+    EngineOverloaded,
+    EngineUnavailable,
+    GenerationCut,
+    GenerationFailed,
+    GrammarBroken,
+    GrammarCut,
+)
 
 MAX_CUTS = 4  # of one turn; the next one ends it
 GO_ON_SECONDS = 5.0  # from a cut until the engine takes the turn again
@@ -26,6 +34,8 @@ class Continuing:
 
     async def wait(self, error: EngineError) -> None:
         """Return when the turn is to be tried again; raises `error`, or what it means, where it ends with it."""
+        if self._grammar_cut and isinstance(error, GrammarCut | GenerationFailed):
+            raise GrammarBroken(str(error)) from error
         if isinstance(error, GenerationCut):
             self._note(error)
             await asyncio.sleep(0)  # a turn that something else has ended meanwhile is cancelled here
@@ -41,8 +51,6 @@ class Continuing:
         return self._until is None or asyncio.get_running_loop().time() >= self._until
 
     def _note(self, cut: GenerationCut) -> None:
-        if isinstance(cut, GrammarCut) and self._grammar_cut:
-            raise GrammarBroken(str(cut)) from cut
         if self.cuts == MAX_CUTS:
             raise cut
         self._grammar_cut = self._grammar_cut or isinstance(cut, GrammarCut)

@@ -4,8 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from engine.backends.circuit import MAX_FAILURES
 from engine.backends.vllm_server import VllmServerEngine
-from engine.errors import EngineOverloaded, EngineUnavailable, GenerationCut, GrammarCut, GrammarRefused
+from engine.errors import (
+    EngineOverloaded,
+    EngineUnavailable,
+    GenerationCut,
+    GenerationFailed,
+    GrammarCut,
+    GrammarRefused,
+)
 from engine.formats.harmony.format import HarmonyFormat
 from engine.grammar import CallRule, TurnGrammar, TurnRules
 from engine.types import GenerationRequest
@@ -140,6 +148,20 @@ async def test_a_token_that_the_grammar_rejects_is_told_with_what_to_do(
                 await collect(engine, asked)
             assert type(failed.value) is problem
             assert ("grammar rejected tokens" in str(failed.value)) == held
+        finally:
+            await engine.aclose()
+
+
+async def test_one_that_is_rejected_at_once_is_counted_against_no_server(rejected: str) -> None:
+    async with FakeVllm(SCRIPT) as one, FakeVllm(SCRIPT) as another:
+        engine = await started(one, another)
+        try:
+            for each in (one, another):
+                each.switches.fault = rejected
+            for _ in range(2 * MAX_FAILURES):
+                with pytest.raises(GenerationFailed, match="grammar rejected tokens"):
+                    await collect(engine, GenerationRequest(request_id="1", prompt_token_ids=[1], grammar=grammar()))
+            assert engine.replicas()["serving"] == 2
         finally:
             await engine.aclose()
 

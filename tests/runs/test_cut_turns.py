@@ -154,9 +154,11 @@ async def test_what_breaks_under_a_grammar_is_tried_once_more_elsewhere() -> Non
     engine = CutEngine([ANSWER], [5], error=cut)
     assert await events_of(engine) == await events_of(CutEngine([ANSWER]))
     assert [request.avoid for request in engine.requests] == ["", "http://replica-1"]
-    engine = CutEngine([ANSWER], [5, 9], error=cut)
-    error = (await events_of(engine))[-1]["response"]["error"]
-    assert (error["message"], len(engine.requests)) == (BROKEN, 2)
+    for again in (cut, GenerationFailed("before its first token")):
+        engine = CutEngine([ANSWER], [5, 9] if again is cut else [5], error=cut)
+        engine.refusals = [] if again is cut else [again]
+        error = (await events_of(engine))[-1]["response"]["error"]
+        assert (error["message"], len(engine.requests)) == (BROKEN, 2)
 
 
 async def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
