@@ -11,7 +11,8 @@ import aiohttp
 from engine.backends.base import BaseEngine
 from engine.backends.grammar_checks import GrammarChecks
 from engine.backends.options import OptionReader
-from engine.backends.server_lists import ServerList, as_source, has_secret
+from engine.backends.server_lists import ServerList, as_source
+from engine.backends.server_urls import has_secret
 from engine.backends.vllm_client import Timeouts, VllmClient, open_session
 from engine.backends.vllm_pool import ReplicaPool
 from engine.backends.vllm_replica import Replica, ReplicaFailed, Service
@@ -46,7 +47,7 @@ KNOWN = (
 class VllmServerEngine(BaseEngine):
     """Several vLLM servers, the same model on each; `ReplicaChoice` says which of them a request goes to.
 
-    Options: `urls` (see `server_lists`; without `/v1`), `api_key`, `connect_seconds` (for a connection, and for an
+    Options: `urls` (see `server_urls`), `api_key`, `connect_seconds` (for a connection, and for an
     answer that generates nothing), `silence_seconds` (a generation that sends no byte for so long has failed: queueing
     and prefill count), `health_seconds` (between two looks at each server), `refresh_seconds` (between two looks at a
     list of servers that may change), `max_connections`.
