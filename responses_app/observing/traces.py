@@ -20,7 +20,7 @@ logger = logging.getLogger("respsite")
 
 SERVICE = "respsite"  # unless OTEL_SERVICE_NAME says otherwise
 LAST_SPANS_SECONDS = 3.0  # how long a stop waits for those that are not exported yet
-HEADER = "traceparent"  # https://www.w3.org/TR/trace-context/
+TRACEPARENT = "traceparent"  # https://www.w3.org/TR/trace-context/
 SPAN = "respsite.span"  # the key of a request's span in its ASGI scope
 Value = str | int
 
@@ -116,7 +116,7 @@ class Traces:
             return NO_SPAN
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        context = TraceContextTextMapPropagator().extract({HEADER: traceparent} if traceparent else {})
+        context = TraceContextTextMapPropagator().extract({TRACEPARENT: traceparent} if traceparent else {})
         return _Caller(self._tracer, context)
 
 

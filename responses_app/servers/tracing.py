@@ -9,7 +9,7 @@ from django.urls import Resolver404, resolve
 
 from responses_app.bodies import Application, Message, Receive, SendMessage
 from responses_app.middleware import API_URLS
-from responses_app.observing.traces import HEADER, SPAN, Traces
+from responses_app.observing.traces import SPAN, TRACEPARENT, Traces
 
 API = "/v1/"
 METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"))
@@ -30,7 +30,7 @@ class Traced:
         if not path.startswith(API):
             await self._app(scope, receive, send)
             return
-        given = next((value.decode("latin1") for name, value in scope["headers"] if name == HEADER.encode()), None)
+        given = next((value.decode("latin1") for name, value in scope["headers"] if name == TRACEPARENT.encode()), None)
         attributes = {"http.request.method": scope["method"], "url.path": path}
         with self._traces.under(given).child(name_of(scope["method"], path), attributes) as span:
 
