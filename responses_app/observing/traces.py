@@ -34,7 +34,7 @@ def can_be_exported() -> bool:
 
 
 class Span:
-    """A span that is none; its subclass is real. It ends with its `with`; an exception's type is its error."""
+    """A span that does nothing; its subclass is real. It ends with its `with`; an exception's type is its error."""
 
     def child(self, name: str, attributes: Mapping[str, Value] | None = None, *, calls: bool = False) -> "Span":
         """Begin a span below this one; `calls`: somebody else does the work."""
