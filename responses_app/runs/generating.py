@@ -71,10 +71,10 @@ class Generating:
 
     async def _go_on(self, plan: RunPlan, wanted: Generate) -> Command | None:
         """Generate a turn, as often as it is cut and can go on."""
-        continuing, meter = Continuing(), self._meter.turn()
+        continuing, meter = Continuing(self._engine), self._meter.turn()
         while True:
             try:
-                return await self._generate(plan, wanted, meter, cuts=continuing.cuts)
+                return await self._generate(plan, wanted, meter, continuing)
             except EngineError as error:
                 await continuing.wait(error)
                 if isinstance(error, GenerationCut):
@@ -86,8 +86,10 @@ class Generating:
             if (finish := unlogged_finish(plan, wanted)) is not None:
                 return self._tell(Sampled((), finish))
 
-    async def _generate(self, plan: RunPlan, wanted: Generate, meter: TurnMeter | None, *, cuts: int) -> Command | None:
-        request = request_for(plan, wanted, cuts=cuts)
+    async def _generate(
+        self, plan: RunPlan, wanted: Generate, meter: TurnMeter | None, continuing: Continuing
+    ) -> Command | None:
+        request = request_for(plan, wanted, cuts=continuing.cuts, avoid=continuing.avoid)
         if not wanted.has_begun:
             self._tell(TurnBegan(len(request.prompt_token_ids)))
         try:
@@ -125,10 +127,11 @@ def _span(plan: RunPlan, turn: int, request: GenerationRequest) -> Span:
     return plan.origin.span.child("turn", attributes, calls=True)
 
 
-def request_for(plan: RunPlan, wanted: Generate, *, cuts: int = 0) -> GenerationRequest:
+def request_for(plan: RunPlan, wanted: Generate, *, cuts: int = 0, avoid: str = "") -> GenerationRequest:
     """Return what generates a turn, behind what of it was sampled already.
 
-    `cuts`: how often it was cut here; what was asked then may still run somewhere, and so ids differ.
+    `cuts`: how often it was cut here; what was asked then may still run somewhere, and so ids differ. `avoid`: where it
+    was cut last.
     """
     generation = plan.generation
     return replace(
@@ -136,6 +139,7 @@ def request_for(plan: RunPlan, wanted: Generate, *, cuts: int = 0) -> Generation
         request_id=f"{plan.response_id}{f'.{cuts}' if cuts else ''}-{wanted.turn}",
         prompt_token_ids=_prompt(plan, wanted),
         sampling=replace(generation.sampling, max_output_tokens=wanted.budget),
+        avoid=avoid,
         grammar=None if wanted.aside else _grammar(plan, wanted),
     )
 

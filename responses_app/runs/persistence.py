@@ -139,6 +139,11 @@ class RunPersistence:
         if self._is_queued and not self._plan.background:
             self._noting = asyncio.create_task(self._note_start(), name=f"start of {self._plan.response_id}")
 
+    def leave(self) -> None:
+        """The response runs here no more: nothing of it is noted any longer. `keep` has waited for what was asked."""
+        if self._noting is not None:
+            self._noting.cancel()
+
     async def _note_start(self) -> None:
         plan = self._plan
         try:

@@ -23,7 +23,7 @@ from responses_app.runs.journal import JournalReader
 from responses_app.runs.reader import EventSource, ResponseReader
 from responses_app.runs.resumable import ResumableLimits, ResumableStreams
 from responses_app.runs.run import ResponseRun
-from responses_app.runs.tracing import traced
+from responses_app.runs.tracing import execute_in_span
 
 logger = logging.getLogger("respsite.runs")
 
@@ -113,7 +113,7 @@ class RunRegistry:
         """Start a run, which has been admitted, in a task and a context of its own."""
         context = contextvars.Context()
         context.run(bind, **_about(run))
-        task = asyncio.create_task(traced(run), name=run.response_id, context=context)
+        task = asyncio.create_task(execute_in_span(run), name=run.response_id, context=context)
         self._runs[run.response_id] = run, task
         task.add_done_callback(lambda _: self._ended(run))
         if run.plan.resumable:

@@ -159,12 +159,12 @@ class ResponseRun:
         Raises `StoreError`; `ParentGone` where what it continues is gone, `NameTaken`.
         """
         waits = self.plan.background or (self.place.would_wait and not self.plan.request.warm_up)
-        status = Status.QUEUED if waits else Status.IN_PROGRESS
-        status = self.status if self._machine.stream.has_begun else status
+        status = self.status if self._machine.stream.has_begun else (Status.QUEUED if waits else Status.IN_PROGRESS)
         await self._persistence.accept({**self._machine.stream.kept(), "status": status.value}, again=again)
 
     def settle(self) -> None:
         """It runs no more, or never will: count what it used, unless another worker goes on with it and will do so."""
+        self._persistence.leave()
         self.place.leave()
         if self.given_back or (self.lost and self.plan.background):
             self.ticket.hand_over()
@@ -243,7 +243,7 @@ class ResponseRun:
         if not self._machine.stream.has_begun:
             self._declare()
             self._tell(Enqueued())
-        async with self._queue.turn():
+        async with self._queue.turn(self.plan.origin.project, self.plan.tier, self.plan.priority):
             due = self._machine.due
             await self._drive(self._resumed(due) if due is not None else await self._start_in_turn())
 

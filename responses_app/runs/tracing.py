@@ -9,7 +9,7 @@ from responses_app.runs.plan import RunPlan
 from responses_app.runs.run import ResponseRun
 
 
-async def traced(run: ResponseRun) -> None:
+async def execute_in_span(run: ResponseRun) -> None:
     """Run to the terminal event, as `execute` does."""
     plan = run.plan
     if plan.origin.span is NO_SPAN:

@@ -154,7 +154,7 @@ class TestOnBoth(OnBothCase):
         assert await store.sampled_items(first.project, [item.id]) == {}
         assert await same_chain(store, second)
 
-    async def test_a_response_that_is_no_json_fails_alone(
+    async def test_a_response_that_is_not_json_fails_alone(
         self, store: DatabaseResponseStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         good = [Turn().saying(*exchange(number)) for number in range(20)]

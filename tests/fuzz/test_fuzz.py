@@ -41,8 +41,7 @@ PATHS = st.sampled_from(
 SCHEMES = st.sampled_from(["Bearer ", "bearer  ", "Basic ", "", "Bearer\t", "Bearer,", "Bearer sk-"])
 SECRETS = st.one_of(
     st.sampled_from(["KEY", "KEY ", " KEY", "KEYKEY", "sk-", "", "x" * 8000]),
-    # No control characters: daphne's HTTP refuses a header with some of them (\x85) by itself, and not in JSON.
-    st.text(st.characters(min_codepoint=33, max_codepoint=255, exclude_categories=["Cc"]), max_size=60),
+    st.text(st.characters(min_codepoint=33, max_codepoint=255, exclude_characters="\x7f"), max_size=60),
 )
 NAMES = st.one_of(
     st.sampled_from(["resp_0", "x" * 3000, "..", "%00", "a%2Fb", "%ff", "conv_"]),
