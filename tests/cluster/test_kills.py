@@ -83,7 +83,7 @@ async def test_a_worker_stands_still(cluster: Cluster) -> None:
 
 
 async def test_a_rolling_restart(cluster: Cluster) -> None:
-    async with under_load(cluster, "rolling restart"):
+    async with under_load(cluster, "rolling restart") as tally:
         before, began = cluster.server.pids(), time.monotonic()
         told = cluster.server.output.count("all workers are replaced")
         cluster.server.hup()
@@ -93,4 +93,6 @@ async def test_a_rolling_restart(cluster: Cluster) -> None:
         replaced = time.monotonic() - began
         await asyncio.to_thread(cluster.server.wait_for, lambda: all(map(is_gone, before)), 90)
         gone = time.monotonic() - began
-        print(f"\nall workers were replaced after {replaced:.0f} s, and the old ones gone after {gone:.0f} s")
+        tally.noted.append(
+            f"all workers were replaced after {replaced:.0f} s, and the old ones gone after {gone:.0f} s"
+        )
