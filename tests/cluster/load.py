@@ -18,7 +18,6 @@ import httpx
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 
 from tests.clients import Frame, Socket, text_of
-from tests.cluster.cluster import Cluster
 from tests.cluster.figures import Figures, keep
 from tests.protocol.laws import assert_laws
 from tests.server import Server
@@ -240,9 +239,9 @@ class Load:
 
 
 @asynccontextmanager
-async def under_load(cluster: Cluster, fault: str, *, clients: int = STREAMS) -> AsyncIterator[Tally]:
-    """Load a cluster; behind the fault it has to serve as before. Prints the figures, and keeps them for the table."""
-    load = Load(cluster.server, clients=clients)
+async def under_load(server: Server, fault: str, *, clients: int = STREAMS) -> AsyncIterator[Tally]:
+    """Load a server; behind the fault it has to serve as before. Prints the figures, and keeps them for the table."""
+    load = Load(server, clients=clients)
     tally, began, passed = load.tally, time.monotonic(), False
     try:
         async with load.running():

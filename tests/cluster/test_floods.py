@@ -67,7 +67,7 @@ async def nothing_stays(cluster: Cluster) -> AsyncIterator[None]:
 async def test_clients_that_never_read(cluster: Cluster) -> None:
     async with nothing_stays(cluster):
         with held([]) as sockets:
-            async with under_load(cluster, f"{NEVER_READ} clients that never read") as tally:
+            async with under_load(cluster.server, f"{NEVER_READ} clients that never read") as tally:
                 before = sum(cluster.sizes().values())
                 asked = raw_request({"input": "count to 40", "stream": True, "store": False})
                 for number in range(NEVER_READ):
@@ -97,7 +97,7 @@ async def test_connections_are_opened_and_dropped(cluster: Cluster) -> None:
                     dropped += 1
             await asyncio.sleep(max(0.0, began + 0.05 - time.monotonic()))
 
-    async with nothing_stays(cluster), under_load(cluster, "connections opened and dropped") as tally:
+    async with nothing_stays(cluster), under_load(cluster.server, "connections opened and dropped") as tally:
         await flood()
         tally.noted.append(f"{dropped / FLOOD_SECONDS:.0f} connections a second")
     assert dropped > 100 * FLOOD_SECONDS
@@ -120,7 +120,7 @@ async def test_half_open_sockets(cluster: Cluster) -> None:
     """Peers that say nothing any more: at once, in the middle of a head, or as a WebSocket that answers no ping."""
     async with nothing_stays(cluster):
         with held([]) as sockets:
-            async with under_load(cluster, f"{HALF_OPEN} half-open sockets") as tally:
+            async with under_load(cluster.server, f"{HALF_OPEN} half-open sockets") as tally:
                 for number in range(HALF_OPEN):
                     sockets.append(await asyncio.to_thread(raw_connection, ports(cluster)[number % 2]))
                     sockets[-1].sendall(BEGINNINGS[number // 2 % len(BEGINNINGS)])
