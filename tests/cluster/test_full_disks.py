@@ -16,6 +16,7 @@ from tests.server import Server
 from tests.supervisor.served import Supervised
 
 FULL_SECONDS = 10.0
+PATIENCE_SECONDS = 60  # a slow machine fills its disk slowly: what ends meanwhile is to be kept, not to fail
 SMALL_WAL = ("max_wal_size=64MB", "min_wal_size=32MB", "shared_buffers=16MB")  # PostgreSQL starts with 40 MB beside it
 
 
@@ -49,6 +50,7 @@ def on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
             auth="off",
             database_url=f"sqlite:///{disk}/store.sqlite3",
             worker_lease_seconds=5,
+            database_patience_seconds=PATIENCE_SECONDS,
             max_websocket_connections=1000,
             background_max_running=200,
             engine_options=options,
@@ -77,7 +79,10 @@ def on_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Clus
     folder.chmod(0o755)
     with small_disk(folder / "disk", 400) as disk:
         postgres = PostgresServer(disk / "postgres", options=(*DURABLE, *SMALL_WAL))
-        with Cluster(folder, tokens_per_second=PACE, postgres=postgres) as cluster:
+
+        with Cluster(
+            folder, tokens_per_second=PACE, postgres=postgres, database_patience_seconds=PATIENCE_SECONDS
+        ) as cluster:
             yield cluster, disk
 
 
