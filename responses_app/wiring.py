@@ -55,6 +55,7 @@ from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.runs.upkeep import Upkeep
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, Stores, WorkerState
+from responses_app.stores.clock import StoreClock
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.watching import Gauges, Watch
 
@@ -165,13 +166,14 @@ class Site:
 
 def build_site(settings: Settings) -> Site:
     """Build everything from settings; nothing is started, and no event loop is needed yet."""
-    new_id = IdFactory(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
+    clock = StoreClock()
+    new_id = IdFactory(lambda: int(clock() * 1000), random.SystemRandom().getrandbits)
     worker = new_id(ids.WORKER)
     started_at = time.time()
     engines = Engines(settings, ready=collect_less_garbage)
     connection_limit = _connection_limit(settings)
     rates = _rates()
-    stores, door = _stores(settings), _door(settings)
+    stores, door = _stores(settings, clock), _door(settings, clock)
     registry = RunRegistry(_run_limits(settings))
     sealer = Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom)
     traces = Traces(enabled=settings.traces)
@@ -197,7 +199,7 @@ def build_site(settings: Settings) -> Site:
         registry=registry,
         sealer=sealer,
         new_id=new_id,
-        now=time.time,
+        now=clock,
         limits=ServiceLimits(
             max_lag_bytes=settings.stream_max_lag_bytes,
             delta_seconds=settings.stream_delta_ms / 1000,
@@ -304,7 +306,7 @@ def _served(model: ModelSettings, starter: EngineStarter, meter: ModelMeter, *, 
     )
 
 
-def _stores(settings: Settings) -> Stores:
+def _stores(settings: Settings, clock: StoreClock) -> Stores:
     """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
     from responses_app.stores.database.conversations import DatabaseConversationStore  # after Django's apps are ready
     from responses_app.stores.database.store import DatabaseResponseStore
@@ -318,13 +320,13 @@ def _stores(settings: Settings) -> Stores:
         max_entries=settings.responses_store_max_entries,
         max_bytes=settings.responses_store_max_bytes,
     )
-    return Stores(DatabaseResponseStore(limits=limits, timeout=timeout), conversations)
+    return Stores(DatabaseResponseStore(limits=limits, clock=clock, timeout=timeout), conversations)
 
 
-def _door(settings: Settings) -> Door:
+def _door(settings: Settings, clock: StoreClock) -> Door:
     from responses_app.stores.database.api_keys import DatabaseKeyStore
 
-    keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=time.time)
+    keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=clock)
     serves_others = not settings.serves_loopback or settings.behind_proxy != "no"
     return Door(settings.auth, keys, is_exposed=serves_others)
 

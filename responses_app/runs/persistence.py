@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.endings import Ending
@@ -126,10 +127,20 @@ class RunPersistence:
         elif plan.stored_parent and not await self._store.knows(plan.origin.project, plan.stored_parent):
             raise ParentGone(plan.stored_parent)
 
-    async def begin(self) -> None:
-        """Note that a response in the background has begun to answer. Raises `StoreError`."""
-        if self._plan.stored and self._plan.background:
-            await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
+    async def begin(self, *, may_wait: Callable[[], bool]) -> None:
+        """Note that a response in the background has begun to answer; while the store is away, it waits with that.
+
+        Raises `ClaimLost`, also where the response has to be left to another worker: `may_wait` says that this one
+        stops. Raises `StoreError` where it cannot be noted.
+        """
+        plan = self._plan
+        if not (plan.stored and plan.background):
+            return
+        if not await self._done_in_time(self._note_begin, may_wait):
+            raise StoreError("that it has begun cannot be kept") if may_wait() else ClaimLost(plan.response_id)
+
+    async def _note_begin(self) -> None:
+        await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
 
     def note_start(self) -> None:
         """Note soon that a response which waited for the engine has it: who asks another worker reads that.
@@ -147,7 +158,7 @@ class RunPersistence:
     async def _note_start(self) -> None:
         plan = self._plan
         try:
-            await self._store.begin(plan.origin.project, plan.response_id, self.claim)
+            await self._note_begin()
         except StoreError as problem:  # also one that was deleted, or is another worker's: its end tells what then
             logger.info("response %s: that it has the engine is not kept: %s", plan.response_id, problem)
         except Exception:  # whatever it is, it costs the response nothing: its end waits for this
@@ -232,7 +243,7 @@ class RunPersistence:
             log=self._whole_log(ended),
         )
         try:
-            saved = await self._saved_in_time(end, may_wait)
+            saved = await self._done_in_time(partial(self._save, end), may_wait)
         finally:
             if self._noting is not None:  # it was asked for before, so it is over by now, or very soon
                 await self._noting
@@ -248,8 +259,8 @@ class RunPersistence:
     def _whole_log(self, last: Ended) -> bytes:
         return b"" if self.log is None else self.log.whole(last)
 
-    async def _saved_in_time(self, end: RunEnd, may_wait: Callable[[], bool]) -> bool:
-        """Keep the finished response, again while the store is away; return False if that failed. Raises `ClaimLost`.
+    async def _done_in_time(self, act: Callable[[], Awaitable[None]], may_wait: Callable[[], bool]) -> bool:
+        """Tell the store, again while it is away; return False if that failed. Raises `ClaimLost`.
 
         Trying again may keep what was kept already, its answer lost on the way: the store takes that for one.
         """
@@ -258,7 +269,7 @@ class RunPersistence:
         ends_at = clock() + (patience if self._patience and self._plan.stored else 0.0)
         while True:
             try:
-                await self._save(end)
+                await act()
                 return True
             except ClaimLost:
                 raise

@@ -311,13 +311,15 @@ class ResponseRun:
         """Before anything is said: note that it begins. Raises `ClaimLost` where another worker has it."""
         if not self.has_spoken:
             self._clock.note_first_token()
-            await self._persistence.begin()
+            await self._persistence.begin(may_wait=self._may_wait)
+
+    def _may_wait(self) -> bool:
+        return not (self.stopping or self.lost)
 
     def _give_up(self) -> None:
         """Stop without a word to the store: another worker has decided what becomes of the response.
 
-        It has let fail what could not be run again, and readers are told that; else it runs the response itself, and
-        the stream here ends without an end.
+        It has let fail what cannot be run again, and readers are told that; else the stream here ends without an end.
         """
         self.lost = True
         logger.warning("response %s: another worker took it over, so it stops here", self.response_id)
@@ -382,9 +384,7 @@ class ResponseRun:
         self.place.leave()  # nothing more is generated
         measured = self._clock.measured()
         try:
-            kept = await self._persistence.keep(
-                self._machine, ending, measured, may_wait=lambda: not (self.stopping or self.lost)
-            )
+            kept = await self._persistence.keep(self._machine, ending, measured, may_wait=self._may_wait)
         except ClaimLost:
             self._give_up()
             return

@@ -98,7 +98,7 @@ def test_nginx_takes_the_file_with_tls(tmp_path: Path) -> None:
     made = run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", *subject)
     assert made.returncode == 0, made.stderr
     tls = f"ssl_certificate {certificate}; ssl_certificate_key {key};"
-    filled_in = site(listen="127.0.0.1:8443 ssl", upstream="127.0.0.1:8000", names="models.example.com", tls=tls)
+    filled_in = site(listen="127.0.0.1:8443 ssl", upstreams=["127.0.0.1:8000"], names="models.example.com", tls=tls)
     assert "${" not in filled_in.partition("map $http_upgrade")[2]
     (tmp_path / "respsite.conf").write_text(filled_in)
     (tmp_path / "nginx.conf").write_text(CONF.format(folder=tmp_path, user=""))

@@ -1,6 +1,7 @@
 """An end that cannot be kept, since the store is away, is tried again before the response has failed."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -90,3 +91,43 @@ async def test_a_server_that_stops_waits_for_no_other(caplog: pytest.LogCaptureF
         await site.registry.aclose()
     assert len(site.service.unsaved) == 1
     await eventually(lambda: "could not be stored" in caplog.text)
+
+
+async def test_one_in_the_background_that_begins_waits_for_the_store() -> None:
+    """It was accepted, so it is not to fail for a disk that is full for a while."""
+    site = Site(patience_seconds=0.05)
+    site.engine = FakeEngine([[ANSWER]])
+    site.__post_init__()
+    begin, tries = site.store.begin, 0
+
+    async def full(*arguments: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 5:
+            raise away()
+        await begin(*arguments)
+
+    site.store.begin = full  # type: ignore[method-assign]
+    reading = await site.begin(input="hi", background=True)
+    assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+    assert tries == 5
+    assert statuses(site.store) == ["completed"]
+
+
+async def test_a_server_that_stops_leaves_one_that_begins_to_the_others() -> None:
+    site = Site(patience_seconds=30)
+    site.engine = FakeEngine([[ANSWER]])
+    site.__post_init__()
+    asked = asyncio.Event()
+
+    async def full(*_: object) -> None:
+        asked.set()
+        raise away()
+
+    site.store.begin = full  # type: ignore[method-assign]
+    await site.begin(input="hi", background=True)
+    await asked.wait()
+    async with asyncio.timeout(5):
+        await site.registry.aclose()
+    assert not site.service.unsaved
+    assert statuses(site.store) == ["in_progress"]

@@ -6,11 +6,9 @@ nobody look dead.
 """
 
 import json
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.utils import CursorWrapper
 
 from responses_app.models import json_text
 from responses_app.protocol.errors import SERVER_STOPPED
@@ -29,11 +27,10 @@ from responses_app.stores.database.response_sql import (
     in_parts,
     placeholders,
 )
-from responses_app.stores.database.rows import time_value, worker_row
+from responses_app.stores.database.rows import database_time, time_value, worker_row
 
 REMEMBERED_SECONDS = 3600.0  # how long the row of a dead worker stays, for people to look at
 
-_CLOCK = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
 _FROM_THE_FUTURE = (
     f"UPDATE {WORKERS} SET seen_at = %s WHERE id IN (SELECT id FROM {WORKERS} WHERE seen_at > %s {{lock}})"
 )
@@ -58,19 +55,11 @@ _EPOCHS = f"SELECT id, epoch FROM {RESPONSES} WHERE id IN ({{ids}})"
 def beat(connection: BaseDatabaseWrapper, worker: WorkerState, *, now: float | None) -> float:
     """Note that a worker lives, and when; see `BaseResponseStore.beat`. `now` stands for the store's clock."""
     with connection.cursor() as cursor:
-        now = _time(cursor) if now is None else now
+        now = database_time(cursor) if now is None else now
         KEEP_WORKER.run(cursor, [worker_row(connection, worker, seen_at=now)])
         at = time_value(connection, now)
         cursor.execute(_FROM_THE_FUTURE.format(lock=for_update(connection, "FOR UPDATE SKIP LOCKED")), [at, at])
     return now
-
-
-def _time(cursor: CursorWrapper) -> float:
-    """Return the time of the database's clock, where it has one, in Unix seconds."""
-    if cursor.db.vendor != "postgresql":
-        return time.time()
-    cursor.execute(_CLOCK)
-    return float(cursor.fetchone()[0])
 
 
 def reclaim(
