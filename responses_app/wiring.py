@@ -203,6 +203,7 @@ def build_site(settings: Settings) -> Site:
             delta_seconds=settings.stream_delta_ms / 1000,
             tool_seconds=settings.responses_tool_timeout,
             patience_seconds=settings.database_patience_seconds,
+            max_unsaved_bytes=settings.responses_max_unsaved_bytes,
             store_responses=settings.responses_store,
             tiers=ServiceTiers(
                 default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers

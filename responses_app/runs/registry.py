@@ -190,6 +190,7 @@ class RunRegistry:
             grace.cancel()
 
     def _ended(self, run: ResponseRun) -> None:
+        run.end_anyway()  # its task may have broken beside `execute`
         known = self._runs.get(run.response_id)
         if known is not None and known[0] is run:  # not a later one that goes on with the response here
             del self._runs[run.response_id]
