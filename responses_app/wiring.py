@@ -336,6 +336,7 @@ def _run_limits(settings: Settings) -> RunLimits:
         max_background=settings.background_max_running,
         max_queued=settings.background_max_queued,
         reconnect_grace=settings.reconnect_grace_seconds,
+        store_ttl=settings.responses_store_ttl,
         resumable=ResumableLimits(
             ttl=settings.responses_session_ttl,
             max_streams=settings.responses_max_active_sessions,
