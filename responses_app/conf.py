@@ -235,6 +235,9 @@ class Settings:
     responses_max_session_bytes: int = _setting(
         256 * MIB, whole(KIB), "memory of all their events in one worker", default_text="256 MiB"
     )
+    responses_max_unsaved_bytes: int = _setting(
+        256 * MIB, whole(KIB), "ends of responses that wait for the database in one worker", default_text="256 MiB"
+    )
     reconnect_grace_seconds: float = _setting(
         0.0,
         seconds(),

@@ -205,6 +205,7 @@ def build_site(settings: Settings) -> Site:
             delta_seconds=settings.stream_delta_ms / 1000,
             tool_seconds=settings.responses_tool_timeout,
             patience_seconds=settings.database_patience_seconds,
+            max_unsaved_bytes=settings.responses_max_unsaved_bytes,
             store_responses=settings.responses_store,
             tiers=ServiceTiers(
                 default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers
@@ -337,6 +338,7 @@ def _run_limits(settings: Settings) -> RunLimits:
         max_background=settings.background_max_running,
         max_queued=settings.background_max_queued,
         reconnect_grace=settings.reconnect_grace_seconds,
+        store_ttl=settings.responses_store_ttl,
         resumable=ResumableLimits(
             ttl=settings.responses_session_ttl,
             max_streams=settings.responses_max_active_sessions,

@@ -69,6 +69,22 @@ class Generating:
                 logger.warning("response %s: no summary: %s: %s", plan.response_id, type(error).__name__, error)
                 return self._tell(Sampled((), FinishReason.STOP))
 
+    async def prefill(self, plan: RunPlan) -> None:
+        """Leave the prompt in the engine's prefix cache, if it can. Where that fails, a warm-up is one all the same."""
+        if not self._engine.supports_prefill:
+            return
+        generation = plan.generation
+        sampling = replace(generation.sampling, max_output_tokens=1, top_logprobs=None)
+        try:
+            async with (
+                self._place.turn(),
+                aclosing(self._engine.generate(replace(generation, sampling=sampling))) as said,
+            ):
+                async for _ in said:
+                    pass
+        except EngineError as error:
+            logger.warning("response %s: not prefilled: %s: %s", plan.response_id, type(error).__name__, error)
+
     async def _go_on(self, plan: RunPlan, wanted: Generate) -> Command | None:
         """Generate a turn, as often as it is cut and can go on."""
         continuing, meter = Continuing(self._engine), self._meter.turn()
@@ -205,17 +221,3 @@ def unlogged_finish(plan: RunPlan, wanted: Generate) -> FinishReason | None:
     if wanted.sampled and wanted.sampled[-1] in plan.generation.sampling.stop_token_ids:
         return FinishReason.STOP
     return None
-
-
-async def prefill(engine: BaseEngine, plan: RunPlan, place: Place) -> None:
-    """Leave the prompt in the engine's prefix cache, if it can. A warm-up whose prefill fails is still a warm-up."""
-    if not engine.supports_prefill:
-        return
-    generation = plan.generation
-    one_token = replace(generation, sampling=replace(generation.sampling, max_output_tokens=1, top_logprobs=None))
-    try:
-        async with place.turn(), aclosing(engine.generate(one_token)) as chunks:
-            async for _ in chunks:
-                pass
-    except EngineError as error:
-        logger.warning("response %s: not prefilled: %s: %s", plan.response_id, type(error).__name__, error)

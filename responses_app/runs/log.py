@@ -124,6 +124,11 @@ class RunLog:
                 raise ClaimLost(f"{self.response_id} is not {self.claim.worker}'s any more")
             self.has_kept(append)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether any of it is in the store, for whoever takes the response over."""
+        return self._kept > 0
+
     # What `LiveLogs` does with it.
 
     @property

@@ -18,6 +18,7 @@ from responses_app.protocol.tool_outputs import TOOL_MODE, WAIT
 from responses_app.runs.failures import failure
 from responses_app.runs.log import RunLog
 from responses_app.runs.plan import RunPlan
+from responses_app.runs.unsaved import UnsavedEnd
 from responses_app.stores.base import (
     AcceptedResponse,
     Claim,
@@ -69,10 +70,10 @@ class KeptEnd:
 class WhenAway:
     """What becomes of an end that cannot be kept, since the store is away: it is tried again for `patience` seconds.
 
-    Then `defer` takes it, to be kept when the store is back.
+    Then `defer` takes it, to be kept when the store is back; it returns None where there is no room for it.
     """
 
-    defer: Callable[[StoredResponse], None]
+    defer: Callable[[StoredResponse], UnsavedEnd | None]
     patience: float = 0.0
 
 
@@ -102,6 +103,7 @@ class RunPersistence:
         self.claim = claim
         self.log = log
         self.accepted = False
+        self.unsaved: UnsavedEnd | None = None  # its end, where that waits for the store
         self._is_queued = False  # in the store
         self._noting: asyncio.Task[None] | None = None
 
@@ -164,15 +166,33 @@ class RunPersistence:
         except Exception:  # whatever it is, it costs the response nothing: its end waits for this
             logger.exception("response %s: that it has the engine is not kept", plan.response_id)
 
+    @property
+    def response_id(self) -> str:
+        """The id of the response."""
+        return self._plan.response_id
+
+    @property
+    def goes_on_elsewhere(self) -> bool:
+        """Whether another worker that takes it over goes on with it, or lets it fail behind its log.
+
+        All others the store lets fail by itself, and no worker counts what they used.
+        """
+        return self._plan.background or (self.log is not None and self.log.is_kept)
+
     async def give_back(self, response: ResponseObject) -> None:
-        """Leave a background response to whichever worker looks first, with all that came to it: it goes on there."""
+        """Leave a background response to whichever worker looks first, with all that came to it: it goes on there.
+
+        Where the store does not take it now, they find it once this worker is dead to them. Raises nothing.
+        """
         assert self.log is not None, "background responses are stored"
         try:
             await self.log.flush()
             await self._store.give_back(self._as_accepted(response, again=True))
             logger.info("response %s goes to another worker: the server stops", response["id"])
         except StoreError as problem:
-            logger.error("response %s could not be given to another worker: %s", response["id"], problem)
+            logger.error("response %s could not be given to another worker now: %s", response["id"], problem)
+        except Exception:
+            logger.exception("response %s could not be given to another worker now: the store broke", response["id"])
 
     def _refuse(self, response: ResponseObject) -> None:
         """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run.
@@ -181,7 +201,7 @@ class RunPersistence:
         is away, and one may have MAX_BODY_BYTES.
         """
         end = self._stored(RunEnd(response=response, measured=NOT_MEASURED))
-        self._defer(replace(end, accepted=True, input_items=()))
+        self.unsaved = self._defer(replace(end, accepted=True, input_items=()))
 
     def replan(self, plan: RunPlan) -> None:
         """Keep what another plan makes of the same response: its chain begins anew."""
@@ -227,11 +247,11 @@ class RunPersistence:
 
     async def keep(
         self, machine: ResponseMachine, ending: Ending, measured: Measured, *, may_wait: Callable[[], bool]
-    ) -> KeptEnd:
+    ) -> KeptEnd | None:
         """Keep the end that a machine has decided; if it cannot be kept for long, as a failure later.
 
-        Raises `ClaimLost`, also where a background response has to be left to another worker: `may_wait` says that
-        this one stops.
+        None, and nothing is kept, where a background response is for another worker, since this one stops: then
+        `may_wait` is false. Raises `ClaimLost`.
         """
         ended = Ended(int(self.now()))
         link = self.link(machine.stream, ending.status)
@@ -250,10 +270,20 @@ class RunPersistence:
         if saved:
             return KeptEnd(ended, link)
         if self._plan.background and not may_wait():
-            raise ClaimLost(self._plan.response_id)
-        ended = Ended(ended.at, failure(None, self._plan.origin.request_id))
-        response = machine.outcome(ended.at, ended.error)
-        self.defer(RunEnd(response=response, measured=measured, log=self._whole_log(ended)))
+            return None
+        return self.fail(machine, measured)
+
+    def fail(self, machine: ResponseMachine, measured: Measured) -> KeptEnd:
+        """Keep later that a response has failed, whose end is decided and cannot be kept; return how it ends now."""
+        error = failure(None, self._plan.origin.request_id)
+        ended = Ended(int(self.now()), error)
+        try:
+            end = RunEnd(response=machine.outcome(ended.at, error), measured=measured, log=self._whole_log(ended))
+        except Exception:  # then no reader can be shown it either; what came so far is kept without its log
+            logger.exception("response %s: its end cannot be made", self._plan.response_id)
+            end = RunEnd(response=as_failed(machine.stream.kept(), error), measured=measured)
+        if self._plan.stored:
+            self.unsaved = self._defer(self._stored(end))
         return KeptEnd(ended, None)
 
     def _whole_log(self, last: Ended) -> bytes:
@@ -281,11 +311,6 @@ class RunPersistence:
                 logger.exception("response %s: the store broke", self._plan.response_id)
                 return False
             await asyncio.sleep(AGAIN_SECONDS)
-
-    def defer(self, end: RunEnd) -> None:
-        """Keep later how the response ended, whose end could not be kept: nobody is to wait for it for ever."""
-        if self._plan.stored:
-            self._defer(self._stored(end))
 
     async def _save(self, end: RunEnd) -> None:
         if self._plan.stored:

@@ -1,7 +1,6 @@
 """A run as a span: what response it is, for whom, and what became of it. Its turns and tool calls are below it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from responses_app.observing.traces import NO_SPAN, Value
 from responses_app.protocol.resources import Status
@@ -16,7 +15,7 @@ async def execute_in_span(run: ResponseRun) -> None:
         await run.execute()
         return
     with plan.origin.span.child("response", _asked(plan)) as span:
-        run.plan = replace(plan, origin=replace(plan.origin, span=span))
+        run.trace_below(span)
         await run.execute()
         span.note(_became(run))
         if run.status is Status.FAILED:
