@@ -14,7 +14,7 @@ PYTEST = $(BIN)/python -m pytest
 # Most tests have processes of their own, and a busy machine may give them too little time. So what failed runs once
 # more, alone; the first run has named it. More than five that fail again end it.
 AGAIN = $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 5
-FUZZ_SECONDS ?= 600
+FUZZ_SECONDS ?= 1200
 SOAK_MINUTES ?= 30
 VENV_VLLM ?= .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin

@@ -25,7 +25,11 @@ Cut = Callable[[], Awaitable[None]]
 
 def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
     """Return a JSON answer."""
-    content = orjson.dumps(body)
+    return json_bytes(orjson.dumps(body), status=status, headers=headers)
+
+
+def json_bytes(content: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
+    """Return an answer whose JSON is written already."""
     known = {"content-length": str(len(content)), **(headers or {})}  # daphne would send it in chunks
     return HttpResponse(content, status=status, content_type="application/json", headers=known)
 
@@ -172,6 +176,12 @@ class MethodNotAllowed(ApiError):
     def headers(self) -> dict[str, str]:
         """The HTTP headers that belong to this error."""
         return {"allow": ", ".join(self._allowed)}
+
+
+def only_reads(request: HttpRequest) -> None:
+    """Raise `MethodNotAllowed` for a method that does more than read."""
+    if request.method not in ("GET", "HEAD"):
+        raise MethodNotAllowed(str(request.method), ["GET"])
 
 
 def not_found(path: str) -> ApiError:

@@ -17,7 +17,7 @@ PACKAGES = ("engine", "responses_app", "respsite")
 MAX_FILE, LONG_FILE = 400, 300
 TRANSPORTS = [
     *"views consumer connection lanes handshake middleware origins exposure http bodies servers".split(),
-    *"urls routing management admin".split(),
+    *"urls routing management admin openapi".split(),
 ]
 WIRING = (
     "wiring watching reading conf setting_types model_settings engines checks apps".split()

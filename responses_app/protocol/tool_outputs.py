@@ -17,7 +17,9 @@ COMPLETE, WAIT = "complete", "wait"  # a response ends with calls of the client'
 TOOL_MODE = "tool_mode"  # what says so in a request that is kept
 
 
-class _Body(ClientModel):
+class ToolOutput(ClientModel):
+    """The body of a request: what came of the call of this `call_id`."""
+
     tool_call_id: str = Field(min_length=1, max_length=256)
     output: Content
 
@@ -39,7 +41,7 @@ def parse_tool_output(data: Mapping[str, object], *, max_bytes: int) -> OutputGi
     size = json_size({"output": data.get("output")})
     if size > max_bytes:
         raise output_too_large(size, max_bytes)
-    body = validate(_Body, data)
+    body = validate(ToolOutput, data)
     raw = data["output"]
     parts: list[JsonObject] = raw if isinstance(raw, list) else []
     # As OpenAI's types have the parts of an output: what a client read from somewhere is what the model is given.
