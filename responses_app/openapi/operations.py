@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from responses_app.openapi.schemas import INCLUDE
-from responses_app.protocol.dialects import HEADER as DIALECT
+from responses_app.protocol.dialects import DIALECT_HEADER
 from responses_app.protocol.dialects import PRESETS, Switch
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.pages import DEFAULT_LIMIT, MAX_LIMIT
 from responses_app.protocol.tool_outputs import COMPLETE, WAIT
-from responses_app.protocol.tool_outputs import HEADER as TOOL_MODE
+from responses_app.protocol.tool_outputs import TOOL_MODE_HEADER
 
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 METRICS = "application/openmetrics-text"
@@ -61,12 +61,12 @@ PARAMETERS: Mapping[str, tuple[str, str, JsonObject]] = {
     ),
     "item_id": ("query", "The item that is to go.", _text(minLength=1)),
     "client_version": ("query", "The version of the Codex CLI: it is given a catalogue of its own.", _text()),
-    DIALECT: (
+    DIALECT_HEADER: (
         "header",
         f"How events are to be worded: {', '.join(PRESETS)}, or switches of these; several are separated by commas.",
         _text(pattern=f"^({_DIALECTS})(,({_DIALECTS}))*$"),
     ),
-    TOOL_MODE: (
+    TOOL_MODE_HEADER: (
         "header",
         "Whether a response ends with calls of its client's tools, or waits for their outputs.",
         _text(enum=[COMPLETE, WAIT]),
@@ -100,7 +100,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "Create a response: at once, as a stream, or in the background",
             _STREAMED,
             body="CreateResponse",
-            takes=(DIALECT, TOOL_MODE),
+            takes=(DIALECT_HEADER, TOOL_MODE_HEADER),
             errors=_RUNS,
         ),
     },
@@ -119,7 +119,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "Sum a conversation up",
             {JSON: "CompactedResponse"},
             body="CompactResponse",
-            takes=(DIALECT,),
+            takes=(DIALECT_HEADER,),
             errors=_RUNS,
         ),
     },
@@ -128,14 +128,14 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "getResponse",
             "Return a response, or pick up its stream",
             _STREAMED,
-            takes=("include", "stream", "starting_after", DIALECT),
+            takes=("include", "stream", "starting_after", DIALECT_HEADER),
             errors=_IS_THERE,
         ),
         "DELETE": _of_responses("deleteResponse", "Delete a response", {JSON: "DeletedResponse"}, errors=_IS_THERE),
     },
     "/v1/responses/{response_id}/cancel": {
         "POST": _of_responses(
-            "cancelResponse", "Cancel a background response", {JSON: "Response"}, takes=(DIALECT,), errors=_IS_THERE
+            "cancelResponse", "Cancel a background response", {JSON: "Response"}, takes=(DIALECT_HEADER,), errors=_IS_THERE
         ),
     },
     "/v1/responses/{response_id}/input_items": {
