@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from responses_app.openapi.schemas import INCLUDE
-from responses_app.protocol.dialects import DIALECT_HEADER
-from responses_app.protocol.dialects import PRESETS, Switch
+from responses_app.protocol.dialects import DIALECT_HEADER, PRESETS, Switch
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.pages import DEFAULT_LIMIT, MAX_LIMIT
-from responses_app.protocol.tool_outputs import COMPLETE, WAIT
-from responses_app.protocol.tool_outputs import TOOL_MODE_HEADER
+from responses_app.protocol.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT
 
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 METRICS = "application/openmetrics-text"
@@ -135,7 +133,11 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     },
     "/v1/responses/{response_id}/cancel": {
         "POST": _of_responses(
-            "cancelResponse", "Cancel a background response", {JSON: "Response"}, takes=(DIALECT_HEADER,), errors=_IS_THERE
+            "cancelResponse",
+            "Cancel a background response",
+            {JSON: "Response"},
+            takes=(DIALECT_HEADER,),
+            errors=_IS_THERE,
         ),
     },
     "/v1/responses/{response_id}/input_items": {
