@@ -2,8 +2,6 @@
 
 import math
 import os
-import random
-import time
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +10,7 @@ from django.db import IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app import models
+from responses_app.new_ids import new_id
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, ApiKey, digest_of, new_secret, prefix_of
 from responses_app.protocol.rate_limits import Limits, limited_by
@@ -20,8 +19,6 @@ from responses_app.stores.database.readers import DatabaseReaders
 from responses_app.stores.database.response_sql import in_parts
 
 FIRST = f"{ids.API_KEY}first"  # the id of the key that a server makes for itself: there is one at most
-
-_new_id = ids.IdFactory(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
 
 
 class DatabaseKeyStore(BaseKeyStore):
@@ -99,7 +96,7 @@ def create_key(project: str, **fields: Any) -> tuple[str, models.ApiKey]:
     `fields` are those of the row: `name`, `scopes`, `allowed_models`, `expires_at`, and limits.
     """
     secret = new_secret(os.urandom)
-    return secret, _keep(project, secret, id=_new_id(ids.API_KEY), **fields)
+    return secret, _keep(project, secret, id=new_id(ids.API_KEY), **fields)
 
 
 def _keep(project: str, secret: str, *, using: str = "default", **fields: Any) -> models.ApiKey:
