@@ -20,9 +20,9 @@ TRANSPORTS = [
     *"urls routing management admin openapi".split(),
 ]
 WIRING = (
-    "wiring watching reading conf setting_types model_settings engines checks apps".split()
+    "wiring adapters watching reading conf setting_types model_settings engines checks apps".split()
 )  # apps: how Django says that an app may begin
-ADAPTERS = "models stores limits tools relay migrations auth observing".split()
+ADAPTERS = "models stores limits tools relay migrations auth observing new_ids".split()
 FLOORS = {
     "engine": 0,
     "responses_app": 0,  # the empty package itself

@@ -10,10 +10,12 @@ from responses_app.observing.metrics import ModelMeter
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events import TERMINAL, Event, EventType
 from responses_app.protocol.stream import ResponseStream
+from responses_app.runs import log
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.log import RunLog
 from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.run import ResponseRun
+from responses_app.stores.memory import MemoryResponseStore
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
 from tests.runs.upkeep import kept, looked_after
@@ -177,3 +179,38 @@ async def test_a_reader_that_breaks_costs_the_others_nothing(place: int, caplog:
     assert_laws(events)
     assert [each["status"] for each in kept(site.store)] == ["completed"]
     assert "bug: /secret" in caplog.text
+
+
+@pytest.mark.parametrize("transport", ["sse", "json"])
+async def test_one_that_is_accepted_and_cannot_begin_ends(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ResponseStream, "start", broken)
+    site = Site()
+    async with looked_after(site, worker=""):
+        reading = await site.begin(input="hi", transport=transport)
+        assert [event["type"] for event in await reading.to_the_end()] == ["response.failed"]
+        await eventually(lambda: kept(site.store) == [reading.run.response()])
+
+
+async def test_what_cannot_be_told_of_one_response_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are kept in one transaction, and told behind it."""
+    gate = asyncio.Event()
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]]))
+    breaks(RunLog, "has_kept")(monkeypatch)
+    readings = [await site.begin(input="hi", background=True) for _ in range(3)]
+    told = [asyncio.create_task(reading.until("response.output_text.delta")) for reading in readings]
+    await eventually(lambda: sum(each.done() for each in told) >= 2)
+    gate.set()
+    await asyncio.gather(*told)
+    for reading in readings:
+        assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+
+
+async def test_what_a_store_that_broke_did_not_keep_is_kept_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = asyncio.Event()
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]]))
+    monkeypatch.setattr(log, "RETRY_SECONDS", 0.01)
+    breaks(MemoryResponseStore, "append")(monkeypatch)
+    reading = await site.begin(input="hi", background=True)
+    await reading.until("response.output_text.delta")
+    gate.set()
+    assert (await reading.to_the_end())[-1]["type"] == "response.completed"
