@@ -82,7 +82,7 @@ format: $(INSTALLED) ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-fuzz: $(INSTALLED) services ## hostile input for FUZZ_SECONDS; FUZZ_SEED begins where a failure was
+fuzz: $(INSTALLED) services ## hostile requests and damaged rows for FUZZ_SECONDS; FUZZ_SEED begins where a failure was
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -p no:randomly tests/fuzz
 
 bench: $(INSTALLED) services ## measure; BENCH_JSON=file writes the numbers
