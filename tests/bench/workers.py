@@ -20,7 +20,7 @@ from tests.server import ROOT, Server, cpu_seconds_of
 from tests.supervisor.served import Supervised
 
 MANY = 4  # workers
-ROUNDS = 7
+ROUNDS = 5
 START_SECONDS = 180.0  # they share one core
 SLOTS = 1000
 CANCELS = 20
