@@ -16,7 +16,7 @@ from tests.server import ROOT, clean_environ
 PACKAGES = ("engine", "responses_app", "respsite")
 MAX_FILE, LONG_FILE = 400, 300
 TRANSPORTS = [
-    *"views consumer connection lanes handshake middleware origins exposure http bodies servers".split(),
+    *"views consumer connection lanes handshake handler middleware origins exposure http bodies servers".split(),
     *"urls routing management admin openapi".split(),
 ]
 WIRING = (

@@ -168,7 +168,8 @@ class BaseRates(ABC):
         for owner in who:
             for rate in owner.rates:
                 left, at = self._heard.get(rate.key, (0.0, now))
-                lines.append(line_of(rate, max(0.0, left - (now - at) * 1000)))
+                left -= (now - at) * 1000
+                lines.append(line_of(rate, left if left > 0 else 0.0))
         return tightest(lines)
 
     @abstractmethod

@@ -9,7 +9,7 @@ A row that is damaged fails alone, as nobody can go on with it: else it would st
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
