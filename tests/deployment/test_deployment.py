@@ -23,7 +23,7 @@ COMPOSE = DEPLOY / "compose.yaml"
 SECONDS = 60.0
 SETTINGS = {*(row.name for row in table()), *secret_files()}
 THEIRS = {"RESPSITE_LISTEN", "RESPSITE_NAMES", "RESPSITE_TLS", "RESPSITE_UPSTREAM"}  # of the template for nginx
-THEIRS |= {"CLUSTER_STREAMS", "SOAK_MINUTES", "NAME_FILE", "DATABASE_URL"}
+THEIRS |= {"CLUSTER_STREAMS", "CLUSTER_TIMES", "SOAK_MINUTES", "NAME_FILE", "DATABASE_URL"}
 GRACE = 30 + 15  # SHUTDOWN_GRACE_SECONDS, and what is killed then
 
 
