@@ -25,7 +25,7 @@ COMPOSE = DEPLOY / "compose.yaml"
 SECONDS = 60.0
 SETTINGS = {*(row.name for row in table()), *secret_files()}
 THEIRS = {"RESPSITE_LISTEN", "RESPSITE_NAMES", "RESPSITE_TLS", "RESPSITE_UPSTREAM"}  # of the template for nginx
-THEIRS |= {"CLUSTER_STREAMS", "SOAK_MINUTES", "NAME_FILE", "DATABASE_URL"}
+THEIRS |= {"CLUSTER_STREAMS", "CLUSTER_TIMES", "SOAK_MINUTES", "NAME_FILE", "DATABASE_URL"}
 GRACE = pace(grace_seconds=Settings().shutdown_grace_seconds, start_seconds=0, silence_seconds=0).leave_seconds
 SPARE = 10.0  # seconds that a stop is given beyond all that it may take
 
