@@ -89,7 +89,7 @@ class Connection:
             raise
         except (Exception, BaseExceptionGroup) as error:  # whatever it is, callers are told
             self.problem = cause_of(error)
-            logger.info("an MCP connection ended: %s", type(self.problem).__name__, exc_info=self.problem)
+            logger.info("an MCP connection ended: %s: %s", type(self.problem).__name__, self.problem)
         finally:
             if not self._client.done():
                 self._client.set_exception(self._as_exception())
