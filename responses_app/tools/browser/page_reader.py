@@ -15,7 +15,7 @@ from responses_app.tools.fetching import Fetched, FetchFailed
 
 logger = logging.getLogger("respsite.tools")
 
-READ_SECONDS = 10.0  # for one document, on a busy machine
+READ_SECONDS = 20.0  # for one document, the start of the process included: a busy machine needs some for that
 MAX_ANSWER = 32 * 1024 * 1024  # bytes: 20,000 lines as JSON have some 2 MB
 MODULE = "responses_app.tools.browser.extraction"
 _ROOT = str(Path(__file__).parents[3])
@@ -28,6 +28,11 @@ class PageReader:
         self._seconds = seconds
         self._turn = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process, None where there is none."""
+        return self._process.pid if self._process is not None else None
 
     async def read(self, fetched: Fetched) -> Page:
         """Return a page. Raises `FetchFailed` for what is not text, or cannot be read in time."""
