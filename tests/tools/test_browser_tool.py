@@ -185,6 +185,12 @@ async def test_a_request_that_forbids_to_go_out_has_no_search(web: WebServer, to
     assert refused.value.param == "tool_choice"
 
 
+async def test_it_is_there_once_however_often_it_is_declared(tool: BrowserTool) -> None:
+    site = site_of(tool, "<|channel|>final<|message|>ok<|return|>")
+    await site.ask(input="x", tools=[*SEARCH, {"type": "web_search_preview"}])
+    assert prompt_of(site, 0).count("namespace browser {") == 1
+
+
 async def test_the_model_knows_about_where_the_user_is(tool: BrowserTool) -> None:
     place = {"type": "approximate", "city": "Bern\n", "country": "CH", "region": None}
     site = site_of(tool, "<|channel|>final<|message|>ok<|return|>")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from responses_app.tools.browser.extraction import LENGTH_BYTES
-from responses_app.tools.browser.pages import Page
+from responses_app.tools.browser.pages import Page, domain_of
 from responses_app.tools.fetching import Fetched, FetchFailed
 
 logger = logging.getLogger("respsite.tools")
@@ -43,11 +43,11 @@ class PageReader:
                     said = await self._ask({**header, "size": len(fetched.body)}, fetched.body)
             except TimeoutError:
                 await self._end()
-                logger.warning("a page was not read within %g s: %s", self._seconds, fetched.url)
+                logger.warning("a page of %s was not read within %g s", domain_of(fetched.url), self._seconds)
                 raise FetchFailed("The page could not be read in time.") from None
             except (OSError, asyncio.IncompleteReadError):
                 await self._end()
-                logger.warning("the process that reads pages ended at %s", fetched.url)
+                logger.warning("the process that reads pages ended at one of %s", domain_of(fetched.url))
                 raise FetchFailed("The page could not be read.") from None
             except asyncio.CancelledError:  # what it would answer is nobody's any more
                 await self._end()
