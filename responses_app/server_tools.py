@@ -15,8 +15,25 @@ def server_tools(settings: Settings) -> tuple[BaseTool, ...]:
 
 
 def _tools(settings: Settings) -> Iterator[BaseTool]:
+    if settings.mcp_server_urls or settings.mcp_servers:
+        yield _mcp(settings)
     if settings.search_url:
         yield _browser(settings)
+
+
+def _mcp(settings: Settings) -> BaseTool:
+    from responses_app.tools.mcp.servers import allowed_with
+    from responses_app.tools.mcp.tool import McpTool
+    from responses_app.tools.network import Network
+
+    allowed = allowed_with(settings.mcp_servers, settings.mcp_allowed_hosts)
+    return McpTool(
+        Network("MCP_ALLOWED_HOSTS", allowed),
+        servers=settings.mcp_servers,
+        by_url=settings.mcp_server_urls,
+        sse=settings.mcp_sse,
+        call_seconds=settings.server_tool_seconds,
+    )
 
 
 def _browser(settings: Settings) -> BaseTool:
