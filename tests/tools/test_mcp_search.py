@@ -6,8 +6,12 @@ from collections.abc import AsyncIterator
 import pytest
 from mcp.server.mcpserver import MCPServer
 
+from responses_app.conf import from_environ
+from responses_app.server_tools import server_tools
+from responses_app.tools.browser.backends.json_search import DdgsSearch, SearxngSearch
 from responses_app.tools.browser.backends.mcp_search import McpSearch, read_results
-from responses_app.tools.browser.searching import SearchFailed
+from responses_app.tools.browser.searching import BaseSearch, SearchFailed
+from responses_app.tools.browser.tool import BrowserTool
 from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import McpTool
 from tests.tools.mcp.mcp_servers import mcp_tool, serving
@@ -85,3 +89,20 @@ def test_what_has_no_results_gives_none(text: str) -> None:
 def test_bare_addresses_are_results() -> None:
     (found,) = read_results("See https://a.example/x.")
     assert (found.title, found.snippet) == ("a.example", "See")
+
+
+@pytest.mark.parametrize(
+    ("environ", "kind"),
+    [
+        ({"SEARCH_URL": "http://a"}, SearxngSearch),
+        ({"SEARCH_URL": "ddgs+http://a"}, DdgsSearch),
+        ({"SEARCH_MCP": "a", "MCP_SERVERS": '{"a": "https://a.example"}'}, McpSearch),
+        ({}, None),
+    ],
+)
+def test_the_settings_say_what_searches(environ: dict[str, str], kind: type[BaseSearch] | None) -> None:
+    settings, _ = from_environ(environ)
+    browsers = [tool for tool in server_tools(settings) if "web_search" in tool.kinds]
+    assert [type(tool._browser._search) for tool in browsers if isinstance(tool, BrowserTool)] == (
+        [kind] if kind else []
+    )
