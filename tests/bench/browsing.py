@@ -65,8 +65,7 @@ async def _opened() -> tuple[float, float, float, float]:
             return (time.perf_counter() - began) * 1e3
 
         started = await opened()
-        assert reader.pid is not None
-        stat = Path(f"/proc/{reader.pid}/stat")
+        stat = Path(f"/proc/{reader.pids[0]}/stat")
         here, there = _own(), _ticks(stat)
         walls = [await opened() for _ in range(ROUNDS)]
         result = (_own() - here) / ROUNDS, (_ticks(stat) - there) / ROUNDS, median(walls), started
