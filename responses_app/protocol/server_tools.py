@@ -27,8 +27,6 @@ ITEMS: Mapping[str, str] = {  # the type of a tool, and that of the item which a
 _SETTINGS: Mapping[str, str] = {  # what sets a tool up
     "mcp": "MCP_SERVERS",
     "code_interpreter": "SANDBOX",
-    "file_search": "MCP_SERVERS",
-    "image_generation": "IMAGE_SERVICE_URL",
     **dict.fromkeys(WEB_SEARCH, "SEARCH_URL or SEARCH_MCP"),
 }
 LABEL = r"^[A-Za-z0-9_-]{1,64}$"
@@ -74,13 +72,11 @@ class McpServer(ClientModel):
 
 def server_tool_missing(kind: str) -> str | None:
     """Return why a tool that a server runs cannot be had, where nothing is set up; None for every other kind."""
-    setting = _SETTINGS.get(kind)
-    if setting is None:
+    if kind not in ITEMS:
         return None
-    return (
-        f"A server has to run the tool '{kind}', and none is set up here: that is the setting {setting}. Declare a "
-        "function and run it in the client."
-    )
+    setting = _SETTINGS.get(kind)
+    missing = "this version does not have it yet" if setting is None else f"none is set up here (see {setting})"
+    return f"A server has to run the tool '{kind}', and {missing}. Declare a function and run it in the client."
 
 
 def parse_server_tool(tool: JsonObject, at: str) -> JsonObject:

@@ -87,9 +87,9 @@ class Connection:
         except asyncio.CancelledError:
             self.problem = ConnectionError("it was closed")
             raise
-        except (Exception, BaseExceptionGroup) as error:  # whatever it is, callers are told
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - whatever it is, callers are told
             self.problem = cause_of(error)
-            logger.info("an MCP connection ended: %s", type(self.problem).__name__, exc_info=self.problem)
+            logger.info("an MCP connection ended: %s: %s", type(self.problem).__name__, self.problem)
         finally:
             if not self._client.done():
                 self._client.set_exception(self._as_exception())
@@ -105,7 +105,7 @@ class Connections:
 
     _kept: dict[Hashable, Connection] = field(default_factory=dict)
     _sweeper: asyncio.Task[None] | None = None
-    _has_closed: bool = False
+    has_closed: bool = False
 
     @asynccontextmanager
     async def use(self, key: Hashable, open_client: OpenClient) -> AsyncIterator[Connection]:
@@ -122,7 +122,7 @@ class Connections:
 
     async def aclose(self) -> None:
         """Close all of them."""
-        self._has_closed = True
+        self.has_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         kept = list(self._kept.values())
@@ -138,8 +138,6 @@ class Connections:
             await asyncio.gather(*(connection.closed() for connection in kept))
 
     def _open(self, key: Hashable, open_client: OpenClient) -> Connection:
-        if self._has_closed:
-            raise ConnectionError("the server stops")
         self._sweep(room_for=1)
         connection = self._kept[key] = Connection(open_client)
         if self._sweeper is None or self._sweeper.done():
