@@ -14,6 +14,7 @@ from responses_app.protocol.containers import echoed_interpreter
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.validation import validate
+from responses_app.protocol.web_searches import echoed_search
 
 WEB_SEARCH = "web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11".split()
 ITEMS: Mapping[str, str] = {  # the type of a tool, and that of the item which a call becomes
@@ -82,6 +83,8 @@ def parse_server_tool(tool: JsonObject, at: str) -> JsonObject:
     """Validate a tool that a server runs; return it in the form in which it is echoed. Raises `ApiError`."""
     if tool["type"] == "code_interpreter":
         return echoed_interpreter(tool, at)
+    if tool["type"] in WEB_SEARCH:
+        return echoed_search(tool, at)
     return _echoed_server(tool, at) if tool["type"] == "mcp" else tool
 
 
