@@ -47,6 +47,7 @@ from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
 from responses_app.runs.log import LiveLogs
+from responses_app.runs.offering import Shelf
 from responses_app.runs.outputs import GivenOutputs
 from responses_app.runs.rebuilding import Machines
 from responses_app.runs.registry import RunLimits, RunRegistry
@@ -54,8 +55,10 @@ from responses_app.runs.resumable import ResumableLimits
 from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.runs.upkeep import Upkeep
+from responses_app.server_tools import server_tools
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, Stores, WorkerState
 from responses_app.stores.memory import MemoryResponseStore
+from responses_app.tools.base import BaseTool
 from responses_app.watching import Gauges, Watch
 
 logger = logging.getLogger("respsite")
@@ -89,6 +92,7 @@ class Site:
     watch: Watch
     draining: Draining
     traces: Traces
+    tools: Sequence[BaseTool]
     new_id: Callable[[str], str]
 
     @property
@@ -130,6 +134,7 @@ class Site:
         await self.rates.start()
         await self.door.start()
         self.engines.start()
+        await asyncio.gather(*(tool.start() for tool in self.tools))
         self.relay.start(
             {
                 CANCEL: self.responses.cancel_here,
@@ -152,6 +157,7 @@ class Site:
         await self.upkeep.aclose()
         await self.relay.aclose()
         await asyncio.gather(
+            *(tool.aclose() for tool in self.tools),
             self.connection_limit.aclose(),
             self.rates.aclose(),
             self.store.aclose(),
@@ -189,6 +195,7 @@ def build_site(settings: Settings) -> Site:
         gone=lambda response_id: forgetting.here([response_id]),
         tell=relay.tell_followers,
     )
+    tools = server_tools(settings)
     machines = Machines(models, id_key, sealer)
     service = ResponseService(
         machines=machines,
@@ -211,6 +218,7 @@ def build_site(settings: Settings) -> Site:
             summaries=_SUMMARIES[settings.reasoning_summaries],
         ),
         live=live,
+        shelf=Shelf(tools),
         rates=rates,
         metrics=metrics,
         traces=traces,
@@ -276,6 +284,7 @@ def build_site(settings: Settings) -> Site:
         watch=Watch(metrics, gauges.look, folder=Path(settings.metrics_dir) if settings.metrics_dir else None),
         draining=Draining(),
         traces=traces,
+        tools=tools,
         reader=JsonReader(
             max_body_bytes=settings.max_body_bytes,
             max_values=settings.max_json_values,

@@ -20,7 +20,9 @@ TRANSPORTS = [
     *"urls routing management admin".split(),
 ]
 # `apps` is how Django says that an app may begin.
-WIRING = "wiring watching reading conf setting_types model_settings tool_settings engines checks apps".split()
+WIRING = (
+    "wiring server_tools watching reading conf setting_types model_settings tool_settings engines checks apps".split()
+)
 ADAPTERS = "models stores limits tools relay migrations auth observing".split()
 FLOORS = {
     "engine": 0,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from responses_app.tools.sandbox import seccomp
 from responses_app.tools.sandbox.base import INSIDE, WORK_FOLDER, BaseSandbox, Launch, Limits
-from responses_app.tools.sandbox.environment import SCRATCH, environment, user_of, warden_command, warden_settings
+from responses_app.tools.sandbox.environment import SCRATCH, environment, warden_command, warden_settings
 from responses_app.tools.sandbox.interpreter import Interpreter
 
 _FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")  # links into `/usr` on most systems
@@ -33,8 +33,7 @@ class Bubblewrap(BaseSandbox):
             return "it is used on x86_64 and aarch64 only"
         return None
 
-    def launch(self, interpreter: Interpreter, limits: Limits, *, slot: int) -> Launch:
-        uid = user_of(slot)
+    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
         reading, writing = os.pipe()
         with open(writing, "wb") as pipe:
             pipe.write(seccomp.program())  # some 1.5 KB: a pipe holds 64

@@ -112,7 +112,7 @@ class Containers:
         self._sweeper: asyncio.Task[None] | None = None
         self._containers: dict[str, Container] = {}
         self._of_responses: dict[str, str] = {}
-        self._slots: dict[int, str] = {}  # of those that are started
+        self._started: set[str] = set()
 
     async def create(
         self, project: str, *, name: str = "auto", idle: float | None = None, memory: str | None = None
@@ -260,20 +260,19 @@ class Containers:
             logger.warning("container %s ended by itself, and is started again", container.id)
             container.was_lost = True
             container.files.clear()
-            self._free_slot(container)
+            self._started.discard(container.id)
         limits = replace(self._limits, memory=min(MEMORY[container.memory], self._limits.memory))
-        if len(self._slots) >= self._policy.most:
+        if len(self._started) >= self._policy.most:
             await self._make_room(container)
-        slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
-        self._slots[slot] = container.id
+        self._started.add(container.id)
         try:
-            session = await SandboxSession.start(self._choice.sandbox, self._choice.interpreter, limits, slot=slot)
+            session = await SandboxSession.start(self._choice.sandbox, self._choice.interpreter, limits)
         except BaseException:
-            del self._slots[slot]
+            self._started.discard(container.id)
             raise
         if container.id not in self._containers:  # it was deleted meanwhile
             await session.close()
-            del self._slots[slot]
+            self._started.discard(container.id)
             raise SandboxGone("the container has ended")
         container.session = session
         return session
@@ -305,10 +304,6 @@ class Containers:
         of_project = Counter(each.project for each in started)
         await self._end(max(idle, key=lambda each: (of_project[each.project], -each.last_active)))
 
-    def _free_slot(self, container: Container) -> None:
-        for slot in [slot for slot, id in self._slots.items() if id == container.id]:
-            del self._slots[slot]
-
     async def _end(self, container: Container) -> None:
         self._containers.pop(container.id, None)
         for key in container.chain:
@@ -318,7 +313,7 @@ class Containers:
             try:
                 await session.close()
             finally:
-                self._free_slot(container)  # not before: its user is another's then
+                self._started.discard(container.id)
 
     def _forget_key(self, key: str, id: str) -> None:
         if self._of_responses.get(key) == id:

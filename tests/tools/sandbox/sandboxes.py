@@ -22,9 +22,9 @@ def plain_python() -> Interpreter:
 
 
 @asynccontextmanager
-async def session_of(limits: Limits = SMALL, *, slot: int = 0) -> AsyncIterator[SandboxSession]:
+async def session_of(limits: Limits = SMALL) -> AsyncIterator[SandboxSession]:
     """Start a container and end it."""
-    session = await SandboxSession.start(Bubblewrap(), plain_python(), limits, slot=slot)
+    session = await SandboxSession.start(Bubblewrap(), plain_python(), limits)
     try:
         yield session
     finally:

@@ -1,0 +1,50 @@
+"""The tools that this server runs, as the settings say: each is made where something is set up for it.
+
+What a tool needs is imported with it: a server without tools starts as fast as ever.
+"""
+
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from responses_app.conf import Settings
+from responses_app.protocol.ids import IdFactory
+from responses_app.tools.base import BaseTool
+
+
+def server_tools(settings: Settings) -> tuple[BaseTool, ...]:
+    """Return the tools; nothing is started, and no event loop is needed yet."""
+    return tuple(_tools(settings))
+
+
+def _tools(settings: Settings) -> Iterator[BaseTool]:
+    if settings.sandbox != "off":
+        yield _interpreter(settings)
+
+
+def _interpreter(settings: Settings) -> BaseTool:
+    from responses_app.tools.code_interpreter import CodeInterpreter
+    from responses_app.tools.sandbox.base import Limits
+    from responses_app.tools.sandbox.choosing import choose
+    from responses_app.tools.sandbox.containers import Policy
+
+    limits = Limits(
+        memory=settings.sandbox_memory_bytes,
+        disk=settings.sandbox_disk_bytes,
+        processes=settings.sandbox_max_processes,
+        call_seconds=settings.sandbox_call_seconds,
+    )
+    return CodeInterpreter(
+        choose=partial(choose, settings.sandbox, settings.sandbox_python or _plain_python()),
+        limits=limits,
+        policy=Policy(most=settings.sandbox_max_containers, idle=settings.sandbox_idle_seconds),
+        new_id=IdFactory(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits),
+    )
+
+
+def _plain_python() -> str:
+    """Return the Python that this one's virtual environment was made of: nothing of the server is installed there."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
