@@ -23,6 +23,8 @@ def server_tools(settings: Settings) -> tuple[BaseTool, ...]:
 def _tools(settings: Settings) -> Iterator[BaseTool]:
     if settings.sandbox != "off":
         yield _interpreter(settings)
+    if settings.search_url:
+        yield _browser(settings)
 
 
 def _interpreter(settings: Settings) -> BaseTool:
@@ -48,3 +50,16 @@ def _interpreter(settings: Settings) -> BaseTool:
 def _plain_python() -> str:
     """Return the Python that this one's virtual environment was made of: nothing of the server is installed there."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def _browser(settings: Settings) -> BaseTool:
+    from responses_app.tools.browser.backends.json_search import json_search
+    from responses_app.tools.browser.browsing import Browser
+    from responses_app.tools.browser.page_cache import PageCache
+    from responses_app.tools.browser.page_reader import PageReader
+    from responses_app.tools.browser.tool import BrowserTool
+    from responses_app.tools.fetching import Fetcher
+    from responses_app.tools.network import Network
+
+    fetcher = Fetcher(Network("SEARCH_ALLOWED_HOSTS", settings.search_allowed_hosts))
+    return BrowserTool(Browser(json_search(settings.search_url), fetcher, PageReader(), PageCache()))

@@ -14,6 +14,7 @@ from typing import Any
 from responses_app.protocol.answer_headers import is_printable
 from responses_app.protocol.dialects import PRESETS, Dialect, parse_dialect
 from responses_app.protocol.tiers import TIERS, QueueBounds, queue_bounds
+from responses_app.tools.network import AddressRefused, AllowedHosts
 
 
 def setting(
@@ -103,6 +104,31 @@ def names(value: str) -> tuple[str, ...]:
     if not names:
         raise ValueError("host names, separated by commas")
     return names
+
+
+def hosts(value: str) -> AllowedHosts:
+    """Hosts that tools may reach wherever they are."""
+    try:
+        return AllowedHosts.parse(value)
+    except ValueError:
+        raise ValueError(
+            "host names, .endings of names, addresses and networks, separated by commas, the names with a port or "
+            "without, like mcp.internal:8900, .corp.example, 10.1.0.0/16"
+        ) from None
+
+
+def search_url(value: str) -> str:
+    """The URL of a search server."""
+    url = value.strip().rstrip("/")
+    try:
+        AllowedHosts.of_url(url.removeprefix("ddgs+"))
+    except (ValueError, AddressRefused):
+        url = ""
+    if not url.startswith(("http://", "https://", "ddgs+http://", "ddgs+https://")):
+        raise ValueError(
+            "the URL of a SearXNG, like http://searxng:8080, or ddgs+http://127.0.0.1:8000 for one of ddgs"
+        )
+    return url
 
 
 def secrets(value: str) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from responses_app.setting_types import choice, seconds, setting, text, whole
+from responses_app.setting_types import choice, hosts, search_url, seconds, setting, text, whole
+from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -35,3 +36,11 @@ class ToolSettings:
     sandbox_idle_seconds: float = setting(
         1200.0, seconds(1), "a container in which nothing was done for so long expires", default_text="1200"
     )
+    search_url: str = setting(
+        "", search_url, "a SearXNG that `web_search` asks, or `ddgs+http://…` for the server of ddgs (see Web search)",
+        default_text="unset: no web search",
+    )  # fmt: skip
+    search_allowed_hosts: AllowedHosts = setting(
+        NOTHING_ALLOWED, hosts, "private hosts whose pages may be opened: `wiki.internal,10.1.0.0/16`",
+        default_text="unset: none",
+    )  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 from responses_app.conf import MIB, ConfigurationError, Settings, from_environ, secret_files, table
 from responses_app.protocol.dialects import parse_dialect
 from responses_app.protocol.tiers import QueueBounds
+from responses_app.tools.network import AllowedHosts
 from responses_app.wiring import FORMATS
 from tests.server import ROOT, clean_environ
 
@@ -92,6 +93,8 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "SHUTDOWN_GRACE_SECONDS": ("0", 0.0),
     "WORKER_LEASE_SECONDS": ("2", 2.0),
     "CONVERSATIONS_MAX_ENTRIES": ("5", 5),
+    "SEARCH_URL": (" ddgs+http://127.0.0.1:8000/ ", "ddgs+http://127.0.0.1:8000"),
+    "SEARCH_ALLOWED_HOSTS": ("Wiki.internal, 10.1.0.0/16", AllowedHosts.parse("wiki.internal,10.1.0.0/16")),
     "REASONING_ENCRYPTION_KEYS": ("a" * 16 + ", " + "b" * 16, ("a" * 16, "b" * 16)),
     "REASONING_SUMMARIES": ("TEXT", "text"),
     "RESPONSES_DEFAULT_SERVICE_TIER": ("flex", "flex"),
@@ -182,6 +185,8 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "BACKGROUND_MAX_QUEUED": (["-1"], "a whole number of at least 0"),
     "SHUTDOWN_GRACE_SECONDS": (["-1"], "a number of seconds of at least 0"),
     "WORKER_LEASE_SECONDS": (["0.5"], "a number of seconds of at least 1"),
+    "SEARCH_URL": (["searxng:8080", "ftp://a", "http://", "ddgs+http://a b", "http://a:x"], "the URL of a SearXNG"),
+    "SEARCH_ALLOWED_HOSTS": (["http://a", "10.0.0.1/8", "a b"], "host names, .endings of names, addresses"),
     "CONVERSATIONS_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
     "REASONING_ENCRYPTION_KEYS": (["short", ","], "secrets of at least 16 characters"),
     "REASONING_SUMMARIES": (["on", "detailed"], "one of model, text, off"),

@@ -4,11 +4,12 @@
 2. it is asked for a summary of a thought → says what it thought, in short
 3. `repeat: TEXT`                         → TEXT, exactly
 4. `think: TEXT`                          → thinks TEXT, exactly
-5. `python: CODE`                         → has the server's interpreter run CODE, where it has one
-6. the user names declared functions      → calls them, one a turn, in the order they are named
-7. a tool has given its output            → says what it returned
-8. `count to N`                           → 1 2 3 … N
-9. anything else                          → says what it is, what the user said, and which user message this is
+5. `python: CODE`, and it is there        → has the server's interpreter run CODE
+6. `search for X`, and there is a browser → searches, opens the first hit, and says what stands there
+7. the user names declared functions      → calls them, one a turn, in the order they are named
+8. a tool has given its output            → says what it returned
+9. `count to N`                           → 1 2 3 … N
+10. anything else                         → says what it is, what the user said, and which user message this is
 """
 
 import json
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from engine.backends.demo_browsing import Browsing
 from engine.backends.demo_contents import make_content
 from engine.backends.demo_functions import (
     Hints,
@@ -94,10 +96,10 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
         return DemoAnswer("The user wants a text repeated.", text.removeprefix(_REPEAT).removeprefix(" "))
     text = text[:MAX_READ]
     last = transcript.last
+    hosted = _of_server(transcript, text)
+    if hosted is not None:
+        return hosted
     if last is not None and last.role != "assistant":
-        code = python_code(transcript, text)
-        if code is not None:
-            return DemoCall("The user wants code to be run.", "python", code, hosted=True, freeform=True)
         call = _next_call(transcript, text)
         if call is not None:
             return call
@@ -107,6 +109,23 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
     if 1 <= end <= MAX_COUNT:
         return DemoAnswer("The user wants me to count.", " ".join(map(str, range(1, end + 1))))
     return DemoAnswer("No model is loaded. I say so, and what I was told.", _introduction(transcript, text))
+
+
+def _of_server(transcript: Transcript, text: str) -> DemoAnswer | DemoCall | None:
+    """Return what is said with the server's own tools, None where the text asks for none."""
+    code = python_code(transcript, text)
+    if code is not None:
+        return DemoCall("The user wants code to be run.", "python", code, hosted=True, freeform=True)
+    browsing = Browsing(transcript, text)
+    return _browse(browsing) if browsing.wanted else None
+
+
+def _browse(browsing: Browsing) -> DemoAnswer | DemoCall:
+    call = browsing.next_call()
+    if call is None:
+        return DemoAnswer("The web has said something. I tell the user.", browsing.answer())
+    name, arguments = call
+    return DemoCall("The user wants the web searched.", name, json.dumps(arguments, ensure_ascii=False), hosted=True)
 
 
 def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnRules) -> DemoAnswer | DemoCall:
