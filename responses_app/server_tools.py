@@ -9,10 +9,17 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from responses_app.conf import Settings
 from responses_app.protocol.ids import IdFactory
 from responses_app.tools.base import BaseTool
+from responses_app.tools.lazy import LazyTool
+
+if TYPE_CHECKING:
+    from responses_app.tools.code_interpreter import CodeInterpreter
+
+STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
 
 
 def server_tools(settings: Settings) -> tuple[BaseTool, ...]:
@@ -22,26 +29,31 @@ def server_tools(settings: Settings) -> tuple[BaseTool, ...]:
 
 def _tools(settings: Settings) -> Iterator[BaseTool]:
     if settings.sandbox != "off":
-        yield _interpreter(settings)
+        yield interpreter(settings)
     if settings.search_url:
         yield _browser(settings)
 
 
-def _interpreter(settings: Settings) -> BaseTool:
+def interpreter(settings: Settings) -> "LazyTool[CodeInterpreter]":
+    """Return the code interpreter; what it needs is imported when it is first asked for."""
+    seconds = settings.sandbox_call_seconds + STARTING_SECONDS
+    return LazyTool(("code_interpreter",), lambda: _interpreter(settings), setting="SANDBOX", seconds=seconds)
+
+
+def _interpreter(settings: Settings) -> "CodeInterpreter":
     from responses_app.tools.code_interpreter import CodeInterpreter
     from responses_app.tools.sandbox.base import Limits
     from responses_app.tools.sandbox.choosing import choose
     from responses_app.tools.sandbox.containers import Policy
 
-    limits = Limits(
-        memory=settings.sandbox_memory_bytes,
-        disk=settings.sandbox_disk_bytes,
-        processes=settings.sandbox_max_processes,
-        call_seconds=settings.sandbox_call_seconds,
-    )
     return CodeInterpreter(
         choose=partial(choose, settings.sandbox, settings.sandbox_python or _plain_python()),
-        limits=limits,
+        limits=Limits(
+            memory=settings.sandbox_memory_bytes,
+            disk=settings.sandbox_disk_bytes,
+            processes=settings.sandbox_max_processes,
+            call_seconds=settings.sandbox_call_seconds,
+        ),
         policy=Policy(most=settings.sandbox_max_containers, idle=settings.sandbox_idle_seconds),
         new_id=IdFactory(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits),
     )

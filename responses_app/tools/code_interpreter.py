@@ -32,7 +32,6 @@ logger = logging.getLogger("respsite.tools")
 OUTPUTS = "code_interpreter_call.outputs"  # what `include` calls them
 ITEM = "code_interpreter_call"
 MAX_SHOWN_IMAGES = 2 * MIB  # bytes of an item's images, before they are written as base64
-STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
 # As the models were trained to read it, but for the time and the network.
 _ABOUT = (
     "Use this tool to execute Python code in your chain of thought. The code will not be shown to the user. This tool "
@@ -74,7 +73,6 @@ class CodeInterpreter(BaseTool):
         self._trying = asyncio.Lock()
         self._choice: Choice | None = None
         self._containers: Containers | None = None
-        self.max_seconds = self.idle_seconds = limits.call_seconds + STARTING_SECONDS
 
     def problem(self) -> str | None:
         return self._choice.problem or None if self._choice is not None else None
