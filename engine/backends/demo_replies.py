@@ -4,7 +4,7 @@
 2. it is asked for a summary of a thought → says what it thought, in short
 3. `repeat: TEXT`                         → TEXT, exactly
 4. `think: TEXT`                          → thinks TEXT, exactly
-5. `python: CODE`, and it is there        → has the server's interpreter run CODE
+5. `python: CODE`                         → has the server's interpreter run CODE, where it has one
 6. `search for X`, and there is a browser → searches, opens the first hit, and says what stands there
 7. the user names declared functions      → calls them, one a turn, in the order they are named
 8. a tool has given its output            → says what it returned
@@ -96,13 +96,10 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
         return DemoAnswer("The user wants a text repeated.", text.removeprefix(_REPEAT).removeprefix(" "))
     text = text[:MAX_READ]
     last = transcript.last
-    hosted = _of_server(transcript, text)
-    if hosted is not None:
-        return hosted
     if last is not None and last.role != "assistant":
-        call = _next_call(transcript, text)
-        if call is not None:
-            return call
+        reply = _of_server_tools(transcript, text) or _next_call(transcript, text)
+        if reply is not None:
+            return reply
     if last is not None and last.output_of is not None:
         return DemoAnswer("The output is here. Nothing is left to be called.", _report(transcript))
     end = _end_of_count(text)
@@ -111,16 +108,14 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
     return DemoAnswer("No model is loaded. I say so, and what I was told.", _introduction(transcript, text))
 
 
-def _of_server(transcript: Transcript, text: str) -> DemoAnswer | DemoCall | None:
-    """Return what is said with the server's own tools, None where the text asks for none."""
+def _of_server_tools(transcript: Transcript, text: str) -> DemoAnswer | DemoCall | None:
+    """Return what is done with the server's own tools, None where the user wants nothing of them."""
     code = python_code(transcript, text)
     if code is not None:
         return DemoCall("The user wants code to be run.", "python", code, hosted=True, freeform=True)
     browsing = Browsing(transcript, text)
-    return _browse(browsing) if browsing.wanted else None
-
-
-def _browse(browsing: Browsing) -> DemoAnswer | DemoCall:
+    if not browsing.wanted:
+        return None
     call = browsing.next_call()
     if call is None:
         return DemoAnswer("The web has said something. I tell the user.", browsing.answer())

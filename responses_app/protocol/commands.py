@@ -55,13 +55,14 @@ class ListTools:
 class CallTool:
     """Call a tool of this server; answer with `ToolReturned`, and before that with `ToolProgressed` as often as wanted.
 
-    `repeatable`: a call that was under way when its worker died may be made again. `state` is what the tool wants to
-    know of its earlier calls in this chain.
+    `tool` is the name that an MCP server has for it. `repeatable`: a call that was under way when its worker died may
+    be made again. `state` is what the tool wants to know of its earlier calls in this chain.
     """
 
     name: str
     arguments: str
     item_id: str = ""
+    tool: str = ""
     repeatable: bool = False
     state: JsonObject | None = None
 

@@ -108,7 +108,14 @@ class ServerCalls:
     def _command(self, call: HostedCall) -> CallTool:
         offered = self._offered(call.name)
         state = self.states.get(offered.item)
-        return CallTool(call.name, call.arguments, call.item_id, repeatable=offered.repeatable, state=state)
+        return CallTool(
+            call.name,
+            call.arguments,
+            call.item_id,
+            tool=offered.tool,
+            repeatable=offered.repeatable,
+            state=state,
+        )
 
     def _offered(self, name: str) -> OfferedTool:
         return self._called.offered.get(name) or OfferedTool(name=name, item="mcp_call")

@@ -73,6 +73,7 @@ async def _result(entry: Entry | None, wanted: CallTool, tell: Callable[[Input],
                 name=wanted.name,
                 arguments=wanted.arguments,
                 item_id=wanted.item_id,
+                tool=wanted.tool,
                 state=wanted.state,
                 report=report,
             )

@@ -51,6 +51,7 @@ class ToolUse:
 class ToolCall:
     """The model calls `name` with `arguments`, which are whatever it wrote; `item_id` is the id of the call's item.
 
+    `tool` is the name that an MCP server has for it.
     `state` is what an earlier call of the chain left by `ToolResult.state`. `report` says how far the work is: the call
     has then `BaseTool.idle_seconds` again, and readers hear what the item's builder makes of the fields.
     """
@@ -59,6 +60,7 @@ class ToolCall:
     name: str
     arguments: str
     item_id: str
+    tool: str = ""
     state: JsonObject | None = None
     report: Callable[[JsonObject], None] = field(default=lambda _: None, repr=False)
 

@@ -1,0 +1,135 @@
+"""Clients of MCP servers, opened with the library `mcp`: importing it takes a second, so this is imported late.
+
+Both eras of the protocol are spoken: a server is asked what it knows (`server/discover`), and one that does not answer
+that is greeted in the old way. The network's rules hold for every connection.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import httpx2
+import mcp_types as types
+from mcp import Client, StdioServerParameters
+from mcp.client.sse import sse_client
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+
+from responses_app.protocol.errors import JsonObject
+from responses_app.tools.httpx_network import CheckedTransport
+from responses_app.tools.mcp.servers import ServerAccess
+from responses_app.tools.network import Network
+
+__all__ = ["MCPError", "Opener", "statuses"]
+
+MAX_BODY_BYTES = 8 * 1024 * 1024  # of one answer
+MAX_EVENT_BYTES = 8 * 1024 * 1024  # of one event of a stream
+TIMEOUT = httpx2.Timeout(30.0, read=None)  # a call has its own time; this one is for connecting and sending
+INFO = types.Implementation(name="respsite", version="1")
+
+statuses: ContextVar[list[int] | None] = ContextVar("statuses", default=None)  # HTTP errors that answered a call
+
+
+class _Shared(httpx2.AsyncBaseTransport):
+    """A transport that many clients have; it outlives them."""
+
+    def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
+        self._transport = transport
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        return await self._transport.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        """Stay open: the transport is another's."""
+
+
+class Opener:
+    """Opens clients; all share the connections of one transport."""
+
+    def __init__(self, network: Network) -> None:
+        self._transport = CheckedTransport(network, max_body_bytes=MAX_BODY_BYTES)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._transport.aclose()
+
+    @asynccontextmanager
+    async def open(self, access: ServerAccess, *, forget: Callable[[], None]) -> AsyncIterator[Client]:
+        """Connect; `forget` is called when the server says that its tools have changed."""
+
+        async def heard(message: Any) -> None:
+            if isinstance(message, types.ToolListChangedNotification):
+                forget()
+
+        async with Client(
+            self._transport_of(access), client_info=INFO, cache=None, message_handler=heard, mode="auto"
+        ) as client:
+            # What a tool gives is not checked against its own schema: that is the server's affair, and a hostile schema
+            # would hold up the event loop.
+            client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
+            yield client
+
+    def _transport_of(self, access: ServerAccess) -> Any:
+        if access.transport == "stdio":
+            command, *arguments = access.command
+            return stdio_client(StdioServerParameters(command=command, args=arguments, env=dict(access.env)))
+        if access.transport == "sse":
+            return sse_client(access.url, headers=dict(access.headers), httpx_client_factory=self._client)
+        return streamable_http_client(
+            access.url, http_client=self._client(dict(access.headers)), max_sse_event_size=MAX_EVENT_BYTES
+        )
+
+    def _client(
+        self,
+        headers: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,
+        auth: httpx2.Auth | None = None,
+    ) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(
+            transport=_Shared(self._transport),
+            headers=headers,
+            timeout=TIMEOUT,
+            auth=auth,
+            trust_env=False,
+            event_hooks={"response": [_note_status]},
+        )
+
+
+async def _note_status(response: httpx2.Response) -> None:
+    noted = statuses.get()
+    if noted is not None and response.status_code >= 400:
+        noted.append(response.status_code)
+
+
+async def _unchecked(name: str, result: types.CallToolResult) -> None:
+    """Take what a tool gave as it is."""
+
+
+async def page_of_tools(client: Client, cursor: str | None) -> tuple[list[JsonObject], str | None, int]:
+    """Return a page of a server's tools as items show them, where the next one begins, and its time to live in ms."""
+    page = await client.list_tools(cursor=cursor)
+    tools: list[JsonObject] = [
+        {
+            "name": tool.name,
+            "description": tool.description or "",
+            "input_schema": tool.input_schema,
+            "annotations": tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else None,
+        }
+        for tool in page.tools
+    ]
+    return tools, page.next_cursor, page.ttl_ms
+
+
+async def call_tool(
+    client: Client, name: str, arguments: dict[str, Any], *, report: Callable[[JsonObject], None]
+) -> tuple[list[JsonObject], object, bool]:
+    """Call a tool; return its content blocks, what it gave as JSON, and whether it says that it failed."""
+
+    async def progressed(progress: float, total: float | None, message: str | None) -> None:
+        report({"progress": progress, "total": total})
+
+    result = await client.call_tool(name, arguments, progress_callback=progressed)
+    blocks = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content]
+    return blocks, result.structured_content, bool(result.is_error)

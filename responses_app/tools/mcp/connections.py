@@ -1,0 +1,170 @@
+"""`Connections`: one kept client for each server and credentials. A fresh one a call would take 100 ms, a kept one 3.
+
+A client is entered and left by a task of its own, as its library wants it. Where its connection breaks, that task ends,
+and whoever calls next gets a new one.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from responses_app.protocol.errors import JsonObject
+
+logger = logging.getLogger("respsite.tools")
+
+MAX_CONNECTIONS = 256  # clients that are kept; the one unused for longest makes room
+IDLE_SECONDS = 300.0  # after which an unused one is closed
+SWEEP_SECONDS = 30.0
+CLOSE_SECONDS = 5.0  # for all of them to close, in a stop
+
+OpenClient = Callable[["Connection"], AbstractAsyncContextManager[Any]]
+
+
+@dataclass
+class Listing:
+    """The tools that a server has listed, until then (by the monotonic clock)."""
+
+    tools: Sequence[JsonObject]
+    until: float
+
+
+class Connection:
+    """A kept client. `listing` is what its server has listed last; `problem` is why it has ended, if it has."""
+
+    def __init__(self, open_client: OpenClient) -> None:
+        self.listing: Listing | None = None
+        self.problem: BaseException | None = None
+        self.users = 0
+        self.last_used = time.monotonic()
+        self._open = open_client
+        self._leave = asyncio.Event()
+        self._client: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._keep(), name="MCP connection")
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it can be used no more."""
+        return self._task.done() or self._leave.is_set()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether its server has answered before."""
+        return self._client.done()
+
+    async def client(self) -> Any:
+        """Return the client, once it is connected. Raises what its opening raised."""
+        return await asyncio.shield(self._client)
+
+    async def ended_by(self) -> BaseException | None:
+        """Return why it ended, if a call has failed since it did; None where it lives."""
+        for _ in range(3):  # the library tells the call first, and then ends
+            await asyncio.sleep(0)
+        if self.problem is None and not self._task.done():
+            await asyncio.wait([self._task], timeout=0.05)
+        return self.problem
+
+    def close(self) -> None:
+        """Let it end."""
+        self._leave.set()
+
+    async def closed(self) -> None:
+        """Return when it has ended."""
+        await asyncio.wait([self._task])
+
+    def cancel(self) -> None:
+        """End it now."""
+        self._task.cancel()
+
+    async def _keep(self) -> None:
+        try:
+            async with self._open(self) as client:
+                self._client.set_result(client)
+                await self._leave.wait()
+        except asyncio.CancelledError:
+            self.problem = ConnectionError("it was closed")
+            raise
+        except (Exception, BaseExceptionGroup) as error:  # whatever it is, callers are told
+            self.problem = cause_of(error)
+            logger.info("an MCP connection ended: %s", type(self.problem).__name__, exc_info=self.problem)
+        finally:
+            if not self._client.done():
+                self._client.set_exception(self._as_exception())
+                self._client.exception()  # whoever waits gets it; nobody may
+
+    def _as_exception(self) -> Exception:
+        return self.problem if isinstance(self.problem, Exception) else ConnectionError("it was closed")
+
+
+@dataclass
+class Connections:
+    """All of a process."""
+
+    _kept: dict[Hashable, Connection] = field(default_factory=dict)
+    _sweeper: asyncio.Task[None] | None = None
+    _has_closed: bool = False
+
+    @asynccontextmanager
+    async def use(self, key: Hashable, open_client: OpenClient) -> AsyncIterator[Connection]:
+        """Yield the connection of a key, which is opened where there is none that lives."""
+        connection = self._kept.get(key)
+        if connection is None or connection.has_ended:
+            connection = self._open(key, open_client)
+        connection.users += 1
+        try:
+            yield connection
+        finally:
+            connection.users -= 1
+            connection.last_used = time.monotonic()
+
+    async def aclose(self) -> None:
+        """Close all of them."""
+        self._has_closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        kept = list(self._kept.values())
+        self._kept.clear()
+        for connection in kept:
+            connection.close()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await asyncio.gather(*(connection.closed() for connection in kept))
+        except TimeoutError:
+            for connection in kept:
+                connection.cancel()
+            await asyncio.gather(*(connection.closed() for connection in kept))
+
+    def _open(self, key: Hashable, open_client: OpenClient) -> Connection:
+        if self._has_closed:
+            raise ConnectionError("the server stops")
+        self._sweep(room_for=1)
+        connection = self._kept[key] = Connection(open_client)
+        if self._sweeper is None or self._sweeper.done():
+            self._sweeper = asyncio.create_task(self._sweep_on(), name="MCP connections")
+        return connection
+
+    async def _sweep_on(self) -> None:
+        while self._kept:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self._sweep()
+
+    def _sweep(self, *, room_for: int = 0) -> None:
+        now = time.monotonic()
+        for key, connection in list(self._kept.items()):
+            is_idle = not connection.users and now - connection.last_used > IDLE_SECONDS
+            if is_idle or connection.has_ended:
+                connection.close()
+                del self._kept[key]
+        unused = sorted((c.last_used, key) for key, c in self._kept.items() if not c.users)
+        for _, key in unused[: max(0, len(self._kept) + room_for - MAX_CONNECTIONS)]:
+            self._kept.pop(key).close()
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return what really happened: task groups wrap it, however often."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,125 @@
+"""The tools that an MCP server lists → what the model is told, what it may call, and what needs the user's approval.
+
+Pure. Whatever a server says of its tools may be wrong or hostile: names are cleaned, texts bounded, and a schema that
+no model can be held to is only shown.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import orjson
+
+from engine.contents.sharing import SharedBudgetSpent, shared_budget
+from engine.formats.base import FunctionTool, ToolNamespace
+from engine.grammar import AnyObject, Content, JsonSchema
+from responses_app.protocol.client_tools import can_be_enforced
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.offers import Offer, OfferedTool, cleaned_name, mcp_name
+
+logger = logging.getLogger("respsite.tools")
+
+ITEM = "mcp_call"
+MAX_TOOLS = 256  # of one server; more are left out
+MAX_DESCRIPTION = 4096  # characters of what a tool or a server says of itself
+MAX_SCHEMA_BYTES = 32 * 1024  # of one tool's arguments, as JSON; a larger one is left out
+MAX_NAME = 128  # characters of a tool's name
+
+
+def kept_tools(declared: JsonObject, tools: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return those of a server's tools that a request allows, bounded, as an `mcp_list_tools` item shows them."""
+    allowed = declared.get("allowed_tools")
+    found: dict[str, JsonObject] = {}
+    for tool in tools:
+        name = tool.get("name")
+        if not isinstance(name, str) or not name or len(name) > MAX_NAME or not _is_among(tool, allowed):
+            continue
+        if cleaned_name(name) in found:
+            logger.warning("the tool %r of an MCP server is left out: another one reads the same", name)
+            continue
+        found[cleaned_name(name)] = _shown(name, tool)
+    if len(found) > MAX_TOOLS:
+        logger.warning("%d tools of an MCP server are left out: it has too many", len(found) - MAX_TOOLS)
+    return list(found.values())[:MAX_TOOLS]
+
+
+def offer_of(declared: JsonObject, tools: Sequence[JsonObject]) -> Offer:
+    """Return what a server's tools give the model; those that the request does not allow are left out."""
+    label = str(declared["server_label"])
+    kept = kept_tools(declared, tools)
+    functions = tuple(_function(tool) for tool in kept)
+    offered = [
+        OfferedTool(
+            name=mcp_name(label, str(tool["name"])),
+            item=ITEM,
+            server=label,
+            tool=str(tool["name"]),
+            asks=_asks(tool, declared.get("require_approval")),
+            repeatable=bool(_hint(tool, "readOnlyHint") or _hint(tool, "idempotentHint")),
+        )
+        for tool in kept
+    ]
+    contents = {each.name: _content(function.schema) for each, function in zip(offered, functions, strict=True)}
+    return Offer(ToolNamespace(label, _text(declared.get("server_description")), functions), offered, contents)
+
+
+def _shown(name: str, tool: JsonObject) -> JsonObject:
+    schema, annotations = tool.get("input_schema"), tool.get("annotations")
+    fits = isinstance(schema, dict) and len(orjson.dumps(schema)) <= MAX_SCHEMA_BYTES
+    return {
+        "name": name,
+        "description": _text(tool.get("description")),
+        "input_schema": schema if fits else {"type": "object"},
+        "annotations": annotations if isinstance(annotations, dict) else None,
+    }
+
+
+def _function(tool: JsonObject) -> FunctionTool:
+    schema = orjson.dumps(tool["input_schema"]).decode()
+    return FunctionTool(cleaned_name(str(tool["name"])), str(tool["description"]), schema)
+
+
+def _content(schema: str) -> Content:
+    try:
+        with shared_budget():
+            return JsonSchema(schema) if schema != "{}" and can_be_enforced(schema) else AnyObject()
+    except SharedBudgetSpent:
+        return AnyObject()
+
+
+def _asks(tool: JsonObject, approval: object) -> bool:
+    """Whether the user is to approve a call: always, unless the request says otherwise.
+
+    With a filter, what `always` names is asked for, and what `never` names is not. The rest is asked for where only
+    `never` is given. A tool that both name is asked for.
+    """
+    if approval == "never":
+        return False
+    if not isinstance(approval, dict):
+        return True
+    always, never = approval.get("always"), approval.get("never")
+    if always is not None and _is_among(tool, always):
+        return True
+    if never is not None:
+        return not _is_among(tool, never)
+    return always is None
+
+
+def _is_among(tool: JsonObject, wanted: object) -> bool:
+    """Whether a list of names, or a filter, has a tool; None has all."""
+    if isinstance(wanted, list):
+        return tool.get("name") in wanted
+    if not isinstance(wanted, Mapping):
+        return True
+    names, read_only = wanted.get("tool_names"), wanted.get("read_only")
+    if names is not None and tool.get("name") not in names:
+        return False
+    return read_only is None or bool(_hint(tool, "readOnlyHint")) == read_only
+
+
+def _hint(tool: JsonObject, name: str) -> object:
+    annotations = tool.get("annotations")
+    return annotations.get(name) if isinstance(annotations, dict) else None
+
+
+def _text(value: object) -> str:
+    return value[:MAX_DESCRIPTION] if isinstance(value, str) else ""

@@ -1,0 +1,261 @@
+"""`McpTool`: the tools of MCP servers, at the URL that a request names or configured by the operator under a label."""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from hashlib import blake2b
+from types import ModuleType
+from typing import Any, ClassVar, TypeVar
+
+import orjson
+
+from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.offers import Offer
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.mcp.connections import Connection, Connections, Listing, cause_of
+from responses_app.tools.mcp.listing import kept_tools, offer_of
+from responses_app.tools.mcp.results import CONNECTION_CLOSED, arguments_of, http_failure, protocol_failure, result_of
+from responses_app.tools.mcp.servers import ServerAccess
+from responses_app.tools.network import Network, NetworkError
+
+logger = logging.getLogger("respsite.tools")
+
+MAX_PAGES = 32  # of a server's list of tools
+MAX_LISTED = 1024  # tools on all pages
+LIST_SECONDS = 60.0  # how long a list is good whose server does not say
+MAX_LIST_SECONDS = 3600.0
+GONE = 404  # the HTTP status of a session that is not known
+FORBIDDEN_HEADERS = frozenset(
+    "host connection content-length transfer-encoding te trailer upgrade accept accept-encoding content-type "
+    "mcp-session-id mcp-protocol-version".split()
+)
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,8192}")
+
+
+T = TypeVar("T")
+
+
+class _SessionLost(Exception):
+    """A server has forgotten who we are, and so has not done what it was asked for."""
+
+
+class McpTool(BaseTool):
+    """All MCP servers. `servers` are the operator's, by label; `by_url`: requests may name others by their URL.
+
+    `sse`: a URL that ends in `/sse` is spoken to in the old way.
+    """
+
+    kinds: ClassVar = ("mcp",)
+    setting: ClassVar = "MCP_SERVERS"
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        servers: Mapping[str, ServerAccess],
+        by_url: bool = True,
+        sse: bool = False,
+        call_seconds: float = 120.0,
+    ) -> None:
+        self._network = network
+        self._servers = servers
+        self._by_url = by_url
+        self._sse = sse
+        self.max_seconds = max(call_seconds, 600.0)
+        self.idle_seconds = call_seconds
+        self._connections = Connections()
+        self._library: ModuleType | None = None
+        self._opener: Any = None
+        self._loading = asyncio.Lock()
+
+    async def aclose(self) -> None:
+        await self._connections.aclose()
+        if self._opener is not None:
+            await self._opener.aclose()
+        self._network.close()
+
+    async def offer(self, use: ToolUse) -> Offer | None:
+        self._check(use)
+        label, allowed = use.declared["server_label"], use.declared.get("allowed_tools")
+        for item in reversed(use.items):
+            if item.get("type") != "mcp_list_tools" or item.get("server_label") != label or item.get("error"):
+                continue
+            tools = item.get("tools")
+            listed = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+            names = {tool.get("name") for tool in listed}
+            if listed and not (isinstance(allowed, list) and not names.issuperset(allowed)):
+                return offer_of(use.declared, listed)
+        return None
+
+    def offer_listed(self, use: ToolUse, tools: Sequence[JsonObject]) -> Offer:
+        return offer_of(use.declared, tools)
+
+    async def list_tools(self, use: ToolUse) -> Sequence[JsonObject]:
+        async def listed(connection: Connection, client: Any) -> Listing:
+            listing = connection.listing
+            if listing is None or listing.until < time.monotonic():
+                listing = connection.listing = await self._listing(client)
+            return listing
+
+        return kept_tools(use.declared, (await self._do(use, listed)).tools)
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        arguments = arguments_of(call.arguments)
+
+        async def made(_: Connection, client: Any) -> ToolResult:
+            content, structured, failed = await self._module.call_tool(client, call.tool, arguments, report=call.report)
+            return result_of(content, structured, failed=failed)
+
+        return await self._do(call.use, made)
+
+    # How a server is reached.
+
+    def _check(self, use: ToolUse) -> None:
+        """Raise `ApiError` for a server that a request may not use."""
+        label = str(use.declared["server_label"])
+        if use.declared.get("server_url") is None:
+            if label not in self._servers:
+                raise invalid_request(
+                    f"The MCP server '{label}' is not configured here (MCP_SERVERS). Give its 'server_url'.",
+                    param="tools",
+                )
+            if any(use.private.get(name) for name in ("headers", "authorization")):
+                raise invalid_request(
+                    f"The access to the MCP server '{label}' is configured here. Leave 'headers' and 'authorization' "
+                    "out, or give its 'server_url'.",
+                    param="tools",
+                )
+        elif not self._by_url:
+            known = ", ".join(sorted(self._servers)) or "none"
+            raise invalid_request(
+                f"Requests may name no MCP server by URL here (MCP_SERVER_URLS=off). Labels that can be used: {known}.",
+                param="tools",
+            )
+        else:
+            _check_headers(use.private)
+
+    def _access(self, use: ToolUse) -> ServerAccess:
+        given = use.declared.get("server_url")
+        if given is None:
+            access = self._servers.get(str(use.declared["server_label"]))
+            if access is None:
+                raise protocol_failure("The server is not configured here any more.")
+            return access
+        url = str(use.private.get("server_url") or given)
+        headers = dict(use.private.get("headers") or {})  # type: ignore[call-overload]
+        if use.private.get("authorization"):
+            headers["Authorization"] = f"Bearer {use.private['authorization']}"
+        old = self._sse and url.partition("?")[0].rstrip("/").endswith("/sse")
+        return ServerAccess(transport="sse" if old else "http", url=url, headers=headers)
+
+    async def _do(self, use: ToolUse, work: Callable[[Connection, Any], Awaitable[T]]) -> T:
+        """Do something with the kept client of a server. Raises `ToolFailed` for whatever goes wrong there."""
+        access = self._access(use)
+        await self._load()
+        try:
+            return await self._try(access, use, work)
+        except _SessionLost:
+            return await self._try(access, use, work)
+
+    async def _try(self, access: ServerAccess, use: ToolUse, work: Callable[[Connection, Any], Awaitable[T]]) -> T:
+        noted: list[int] = []
+        token = self._module.statuses.set(noted)
+        try:
+            async with self._connections.use(_key(access, use), lambda kept: self._open(access, kept)) as connection:
+                is_kept = connection.is_connected
+                try:
+                    return await work(connection, await connection.client())
+                except ToolFailed:
+                    raise
+                except Exception as error:
+                    if noted and noted[-1] == GONE:  # a server of the old kind has forgotten the session
+                        connection.close()
+                        if is_kept:
+                            raise _SessionLost from error
+                    if getattr(error, "code", None) == CONNECTION_CLOSED:
+                        connection.close()
+                    raise await self._failure(error, connection, noted, access) from error
+        finally:
+            self._module.statuses.reset(token)
+
+    async def _failure(
+        self, error: Exception, connection: Connection, noted: Sequence[int], access: ServerAccess
+    ) -> ToolFailed:
+        """Return what the model and the client hear of an error, which the log has as it is."""
+        ended_by = await connection.ended_by()
+        cause = cause_of(ended_by if isinstance(ended_by, Exception) else error)
+        logger.info("the MCP server at %s failed: %s: %s", access.host, type(cause).__name__, cause)
+        if isinstance(cause, NetworkError):
+            return protocol_failure(str(cause))
+        if noted:
+            return http_failure(noted[-1])
+        if isinstance(cause, self._module.MCPError):
+            return protocol_failure(cause.message, code=cause.code)
+        if isinstance(cause, FileNotFoundError | PermissionError):
+            return protocol_failure("The server could not be started.")
+        return protocol_failure("The MCP server could not be reached, or said what is not MCP.")
+
+    async def _listing(self, client: Any) -> Listing:
+        tools: list[JsonObject] = []
+        cursor, seconds = None, LIST_SECONDS
+        for page in range(MAX_PAGES):
+            found, cursor, ttl_ms = await self._module.page_of_tools(client, cursor)
+            tools += found
+            seconds = min(ttl_ms / 1000, MAX_LIST_SECONDS) if ttl_ms and not page else seconds
+            if cursor is None or len(tools) >= MAX_LISTED:
+                break
+        return Listing(tools[:MAX_LISTED], time.monotonic() + seconds)
+
+    def _open(self, access: ServerAccess, kept: Connection) -> AbstractAsyncContextManager[Any]:
+        def forget() -> None:
+            kept.listing = None
+
+        opened: AbstractAsyncContextManager[Any] = self._opener.open(access, forget=forget)
+        return opened
+
+    # The library.
+
+    @property
+    def _module(self) -> Any:
+        assert self._library is not None, "it was loaded"
+        return self._library
+
+    async def _load(self) -> None:
+        async with self._loading:
+            if self._library is None:
+                library = await asyncio.to_thread(_import_library)
+                self._opener = library.Opener(self._network)
+                self._library = library
+
+
+def _import_library() -> Any:
+    from responses_app.tools.mcp import client
+
+    return client
+
+
+def _key(access: ServerAccess, use: ToolUse) -> bytes:
+    """Return what connections are shared by: a server, what it is told of who calls, and the project.
+
+    A server of the old kind may remember what was said before: no project is to hear of another's. A program that was
+    started here is the operator's, and there is one.
+    """
+    whose = "" if access.transport == "stdio" else use.project
+    said = [access.transport, access.url, sorted(access.headers.items()), access.command, whose]
+    return blake2b(orjson.dumps(said), digest_size=16).digest()
+
+
+def _check_headers(private: JsonObject) -> None:
+    headers = private.get("headers")
+    for name, value in headers.items() if isinstance(headers, dict) else ():
+        if name.lower() in FORBIDDEN_HEADERS or not _HEADER_NAME.fullmatch(name):
+            raise invalid_request(f"An MCP server cannot be sent the header {name[:80]!r}.", param="tools")
+        if not _HEADER_VALUE.fullmatch(value):
+            raise invalid_request(f"The value of the header {name[:80]!r} is not one of HTTP's.", param="tools")
+    token = private.get("authorization")
+    if isinstance(token, str) and not _HEADER_VALUE.fullmatch(token):
+        raise invalid_request("The 'authorization' of an MCP server is not a token.", param="tools")
