@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings as django_settings
 
@@ -59,7 +59,11 @@ from responses_app.server_tools import server_tools
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, Stores, WorkerState
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.base import BaseTool
+from responses_app.tools.lazy import LazyTool
 from responses_app.watching import Gauges, Watch
+
+if TYPE_CHECKING:
+    from responses_app.tools.code_interpreter import CodeInterpreter
 
 logger = logging.getLogger("respsite")
 
@@ -94,6 +98,11 @@ class Site:
     traces: Traces
     tools: Sequence[BaseTool]
     new_id: Callable[[str], str]
+
+    @property
+    def interpreter(self) -> "LazyTool[CodeInterpreter] | None":
+        """The code interpreter, whose containers have an API of their own; None with SANDBOX=off."""
+        return next((tool for tool in self.tools if isinstance(tool, LazyTool)), None)
 
     @property
     def session_limits(self) -> SessionLimits:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
+import openai
 import pytest
 from openai import OpenAI
 
@@ -74,3 +76,53 @@ def test_a_client_that_leaves_stops_its_code(server: Server, client: OpenAI) -> 
     stream.close()
     again = client.responses.create(input="python: 1 + 1", **ASKED)
     assert call_of(again).outputs[0].logs == "2\n"
+
+
+def test_containers_and_their_files(client: OpenAI) -> None:
+    made = client.containers.create(name="mine", expires_after={"anchor": "last_active_at", "minutes": 5})
+    assert (made.name, made.status, made.memory_limit) == ("mine", "running", "1g")
+    assert made.expires_after is not None
+    assert made.expires_after.minutes == 5
+    up = client.containers.files.create(made.id, file=("data.csv", b"a\n1\n2\n"))
+    assert (up.path, up.bytes, up.source) == ("/mnt/data/data.csv", 6, "user")
+    code = "python: rows = open('data.csv').read().split()[1:]\nopen('sum.txt', 'w').write(str(sum(map(int, rows))));"
+    named = {**ASKED, "tools": [{"type": "code_interpreter", "container": made.id}]}
+    assert call_of(client.responses.create(input=code, **named)).container_id == made.id
+    files = {file.path: file for file in client.containers.files.list(made.id)}
+    assert {path: file.source for path, file in files.items()} == {
+        "/mnt/data/data.csv": "user",
+        "/mnt/data/sum.txt": "assistant",
+    }
+    produced = files["/mnt/data/sum.txt"]
+    assert client.containers.files.retrieve(produced.id, container_id=made.id).path == produced.path
+    assert client.containers.files.content.retrieve(produced.id, container_id=made.id).read() == b"3"
+    client.containers.files.delete(up.id, container_id=made.id)
+    with pytest.raises(openai.NotFoundError, match="not found in container"):
+        client.containers.files.retrieve(up.id, container_id=made.id)
+    assert made.id in [each.id for each in client.containers.list()]
+    assert client.containers.retrieve(made.id).id == made.id
+    client.containers.delete(made.id)
+    with pytest.raises(openai.NotFoundError, match="Container with id"):
+        client.containers.retrieve(made.id)
+
+
+def test_what_containers_do_not_take(server: Server, client: OpenAI) -> None:
+    for wrong in (
+        {"file_ids": ["file-1"]},
+        {"network_policy": {"type": "allowlist", "allowed_domains": ["a.example"]}},
+    ):
+        with pytest.raises(openai.BadRequestError, match="Unsupported parameter"):
+            client.containers.create(name="x", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(openai.BadRequestError, match="minutes"):
+        client.containers.create(name="x", expires_after={"anchor": "last_active_at", "minutes": 0})
+    made = client.containers.create(name="x")
+    files = f"{server.base_url}/containers/{made.id}/files"
+    assert httpx.post(files, files={"other": b"x"}).json()["error"]["param"] == "file"
+    assert httpx.post(files, json={"file_id": "file-1"}).json()["error"]["param"] == "file_id"
+    broken = httpx.post(files, content=b"--x", headers={"content-type": "multipart/form-data; boundary=y"})
+    assert broken.status_code == 400
+    large = httpx.post(files, content=b"", headers={"content-type": "multipart/form-data; boundary=y"})
+    assert large.status_code == 400
+    assert httpx.put(files).status_code == 405
+    put = client.containers.files.create(made.id, file=("../../escape.txt", b"x"))
+    assert put.path == "/mnt/data/escape.txt"

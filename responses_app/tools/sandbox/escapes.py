@@ -23,7 +23,7 @@ from responses_app.tools.sandbox.session import Ended, Execution, SandboxSession
 
 logger = logging.getLogger("respsite.sandbox")
 
-LIMITS = Limits(memory=256 * MIB, disk=16 * MIB, processes=24, call_seconds=20.0, output=16 * KIB)
+LIMITS = Limits(memory=96 * MIB, disk=8 * MIB, processes=16, call_seconds=20.0, output=16 * KIB)
 _STAYED_IN = "stayed in"  # what code prints that found no way
 _CANARY_SECONDS = "300"
 

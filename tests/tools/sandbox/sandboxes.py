@@ -9,6 +9,7 @@ import pytest
 
 from responses_app.tools.sandbox.base import KIB, MIB, Limits
 from responses_app.tools.sandbox.bubblewrap import Bubblewrap
+from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
 from responses_app.tools.sandbox.session import SandboxSession
 
@@ -19,6 +20,11 @@ needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bub
 def plain_python() -> Interpreter:
     """Return the Python that this venv is made of, which is what a server uses that is told of no other."""
     return find_interpreter(getattr(sys, "_base_executable", sys.executable))
+
+
+async def has_bubblewrap() -> Choice:
+    """Say what the self-test would: it has tests of its own."""
+    return Choice(Bubblewrap(), plain_python())
 
 
 @asynccontextmanager
