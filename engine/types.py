@@ -37,9 +37,10 @@ class GenerationRequest:
 
     `request_id` is unique among the running generations of an engine. `priority` is vLLM's: lower runs first.
     `cache_salt` separates prefix caches: two salts never share a cached block. Requests with the same `affinity` go to
-    the same replica, where an engine has several: their prompts share a beginning. `grammar` is what the model is held
-    to; an engine that cannot do that is never given one. `trace_headers` are for an engine that traces what it does:
-    `traceparent` names the span above (W3C Trace Context).
+    the same replica, where an engine has several: their prompts share a beginning. The one that `avoid` names (it is
+    that of a `GenerationCut`) is asked last. `grammar` is what the model is held to; an engine that cannot do that is
+    never given one. `trace_headers` are for an engine that traces what it does: `traceparent` names the span above (W3C
+    Trace Context).
     """
 
     request_id: str
@@ -48,6 +49,7 @@ class GenerationRequest:
     priority: int = 0
     cache_salt: str | None = None
     affinity: str = ""
+    avoid: str = ""
     grammar: TurnGrammar | None = None
     trace_headers: Mapping[str, str] = field(default_factory=dict)
 

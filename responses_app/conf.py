@@ -228,6 +228,9 @@ class Settings(ToolSettings):
     responses_max_session_bytes: int = setting(
         256 * MIB, whole(KIB), "memory of all their events in one worker", default_text="256 MiB"
     )
+    responses_max_unsaved_bytes: int = setting(
+        256 * MIB, whole(KIB), "ends of responses that wait for the database in one worker", default_text="256 MiB"
+    )
     reconnect_grace_seconds: float = setting(
         0.0,
         seconds(),

@@ -290,10 +290,7 @@ class Connection:
         if reader.behind:
             self._lanes.note(lane.create.lane)
         elif reader.ended and self._lanes.remove(lane):
-            reader.leave()
-            output = reader.response()["output"]
-            after = self._session.ended(lane.create, reader.status, reader.link, reader.problem, output)
-            self._execute(after, ended=lane)
+            self._execute(lane.end(self._session, self.id), ended=lane)
 
     async def _gather_news(self) -> None:
         """Wait until there is something to write."""

@@ -6,15 +6,13 @@ from typing import Any
 
 from responses_app.limits.rates import Ticket
 from responses_app.middleware import answer_headers
-from responses_app.observing.traces import HEADER as TRACEPARENT
-from responses_app.observing.traces import NO_SPAN, Span
+from responses_app.observing.traces import NO_SPAN, TRACEPARENT, Span
 from responses_app.origins import Source, host_allowed
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
 from responses_app.protocol.connection_errors import too_many_connections
-from responses_app.protocol.dialects import HEADER as DIALECT_HEADER
-from responses_app.protocol.dialects import OPENAI, Dialect
+from responses_app.protocol.dialects import DIALECT_HEADER, OPENAI, Dialect
 from responses_app.protocol.rate_limits import NOTHING, RateLimited, Slot
-from responses_app.protocol.tool_outputs import HEADER as TOOL_MODE_HEADER
+from responses_app.protocol.tool_outputs import TOOL_MODE_HEADER
 from responses_app.servers.heartbeat import no_ping
 from responses_app.wiring import Site, get_site
 

@@ -14,7 +14,7 @@ from responses_app.protocol.body_errors import JSON_TYPE, unsupported_media_type
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.frames import ping
-from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject
+from responses_app.protocol.resources import ResponseObject
 from responses_app.reading import JsonReader
 from responses_app.runs.journal import ReaderTooSlow, Waiter, gather
 from responses_app.runs.reader import ResponseReader
@@ -25,7 +25,11 @@ Cut = Callable[[], Awaitable[None]]
 
 def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
     """Return a JSON answer."""
-    content = orjson.dumps(body)
+    return json_bytes(orjson.dumps(body), status=status, headers=headers)
+
+
+def json_bytes(content: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
+    """Return an answer whose JSON is written already."""
     known = {"content-length": str(len(content)), **(headers or {})}  # daphne would send it in chunks
     return HttpResponse(content, status=status, content_type="application/json", headers=known)
 
@@ -73,7 +77,7 @@ async def read_to_end(reader: ResponseReader) -> ResponseObject:
     """Wait for the terminal event and return its response; leaving early cancels the run.
 
     Raises `ApiError` where it failed before anything was said: SDKs raise and retry an error, never a body that says
-    `failed`.
+    `failed`. So it does where the response ended without an end, since the server broke.
     """
     news = Waiter()
     reader.listen(news)
@@ -83,7 +87,7 @@ async def read_to_end(reader: ResponseReader) -> ResponseObject:
                 await news.wait()
     finally:
         reader.leave("its client disconnected")
-    if reader.problem is not None and not reader.has_spoken:
+    if reader.problem is not None and not (reader.has_spoken and reader.is_whole):
         raise reader.problem
     return reader.response()
 
@@ -118,14 +122,14 @@ async def _server_sent(
                 await gather(lambda: reader.has_little)
             elif not await news.wait(ping_seconds or None):
                 yield _heartbeat(reader.last_number, dialect)
-        if reader.status in TERMINAL_STATUSES:
+        if reader.is_whole:
             yield b"data: [DONE]\n\n"
             return
     except ReaderTooSlow:
         pass  # the registry has logged it
     finally:
         reader.leave("its client disconnected")
-    # It goes on after the next start, on another worker, or for a faster reader; or it was deleted.
+    # It goes on after the next start, on another worker, or for a faster reader; or it was deleted, or broke.
     if cut is not None:
         await cut()
 
@@ -172,6 +176,12 @@ class MethodNotAllowed(ApiError):
     def headers(self) -> dict[str, str]:
         """The HTTP headers that belong to this error."""
         return {"allow": ", ".join(self._allowed)}
+
+
+def only_reads(request: HttpRequest) -> None:
+    """Raise `MethodNotAllowed` for a method that does more than read."""
+    if request.method not in ("GET", "HEAD"):
+        raise MethodNotAllowed(str(request.method), ["GET"])
 
 
 def not_found(path: str) -> ApiError:

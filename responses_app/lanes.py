@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from responses_app.protocol.errors import server_error
 from responses_app.protocol.frames import event_bytes
+from responses_app.protocol.session import Command, WebSocketSession
 from responses_app.protocol.steering import Create
 from responses_app.runs.reader import ResponseReader
 
@@ -20,6 +22,18 @@ class Lane:
     def take(self) -> list[bytes]:
         """Return the frames of the events that are to be written next."""
         return [event_bytes(entry.json, self.suffix) for entry in self.reader.take()]
+
+    def end(self, session: WebSocketSession, connection_id: str) -> list[Command]:
+        """Let go of a response that has ended; return what is to be done then. Of a stream that broke its client hears.
+
+        A server that stops, or another worker that takes over, ends no stream on a WebSocket without an end.
+        """
+        reader = self.reader
+        reader.leave()
+        if not reader.is_whole:
+            return session.refused(self.create, reader.problem or server_error(connection_id))
+        output = reader.response()["output"]
+        return session.ended(self.create, reader.status, reader.link, reader.problem, output)
 
 
 class Lanes:

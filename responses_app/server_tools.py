@@ -4,15 +4,14 @@ What a tool needs is imported with it: a server without tools starts as fast as 
 """
 
 import os
-import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from responses_app.conf import Settings
-from responses_app.protocol.ids import IdFactory
+from responses_app.new_ids import id_factory
 from responses_app.tools.base import BaseTool
 from responses_app.tools.lazy import LazyTool
 
@@ -28,10 +27,17 @@ def server_tools(settings: Settings) -> tuple[BaseTool, ...]:
 
 
 def _tools(settings: Settings) -> Iterator[BaseTool]:
+    if settings.mcp_server_urls or settings.mcp_servers:
+        yield _mcp(settings)
     if settings.sandbox != "off":
         yield interpreter(settings)
     if settings.search_url:
         yield _browser(settings)
+
+
+def interpreter_of(tools: Iterable[BaseTool]) -> "LazyTool[CodeInterpreter] | None":
+    """Return the code interpreter, whose containers have an API of their own; None where there is none."""
+    return next((tool for tool in tools if isinstance(tool, LazyTool)), None)
 
 
 def interpreter(settings: Settings) -> "LazyTool[CodeInterpreter]":
@@ -55,13 +61,28 @@ def _interpreter(settings: Settings) -> "CodeInterpreter":
             call_seconds=settings.sandbox_call_seconds,
         ),
         policy=Policy(most=settings.sandbox_max_containers, idle=settings.sandbox_idle_seconds),
-        new_id=IdFactory(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits),
+        new_id=id_factory(time.time),
     )
 
 
 def _plain_python() -> str:
     """Return the Python that this one's virtual environment was made of: nothing of the server is installed there."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def _mcp(settings: Settings) -> BaseTool:
+    from responses_app.tools.mcp.servers import allowed_with
+    from responses_app.tools.mcp.tool import McpTool
+    from responses_app.tools.network import Network
+
+    allowed = allowed_with(settings.mcp_servers, settings.mcp_allowed_hosts)
+    return McpTool(
+        Network("MCP_ALLOWED_HOSTS", allowed),
+        servers=settings.mcp_servers,
+        by_url=settings.mcp_server_urls,
+        sse=settings.mcp_sse,
+        call_seconds=settings.server_tool_seconds,
+    )
 
 
 def _browser(settings: Settings) -> BaseTool:

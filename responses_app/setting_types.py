@@ -11,6 +11,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from engine.backends.server_urls import WANTED, as_part, has_secret
 from responses_app.protocol.answer_headers import is_printable
 from responses_app.protocol.dialects import PRESETS, Dialect, parse_dialect
 from responses_app.protocol.tiers import TIERS, QueueBounds, queue_bounds
@@ -23,7 +24,7 @@ def setting(
     """Declare a setting: a field of `Settings`. `about` and `default_text` are what the README's table says."""
     metadata = {"parse": parse, "about": about, "default_text": default_text, "secret": secret}
     if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata)
+        return field(default_factory=dict, metadata=metadata, repr=not secret)
     return field(default=default, metadata=metadata, repr=not secret)
 
 
@@ -181,14 +182,13 @@ def pages(value: str) -> tuple[str, ...]:
 
 
 def urls(value: str) -> tuple[str, ...]:
-    """URLs of vLLM servers, or of what names them."""
-    urls = tuple(url.strip().rstrip("/") for url in value.split(",") if url.strip())
-    if not urls or not all(url.startswith(("http://", "https://", "dns+http://", "file:///")) for url in urls):
-        raise ValueError(
-            "URLs of vLLM servers, separated by commas, like http://127.0.0.1:8001, dns+http://vllm:8001 for all "
-            "addresses of a name, or file:///etc/vllm-servers for a file of URLs"
-        )
-    return tuple(url.removesuffix("/v1") if not url.startswith("file:") else url for url in urls)
+    """Parts of ENGINE_URL. One with a password is left to the engine, whose sentence about it does not show it."""
+    given = [part.strip() for part in value.split(",") if part.strip()]
+    parts = [part if has_secret(part) else as_part(part) for part in given]
+    named = tuple(part for part in parts if part is not None)
+    if not named or len(named) < len(given):
+        raise ValueError(WANTED)
+    return named
 
 
 def json_object(value: str) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """The settings of tools that the server runs, as `conf` reads them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from responses_app.setting_types import choice, hosts, search_url, seconds, setting, text, whole
+from responses_app.setting_types import choice, flag, hosts, search_url, seconds, setting, text, whole
+from responses_app.tools.mcp.servers import ServerAccess, parse_servers
 from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts
 
 KIB, MIB = 1024, 1024 * 1024
@@ -12,6 +14,24 @@ KIB, MIB = 1024, 1024 * 1024
 class ToolSettings:
     """A field's name in capitals is its environment variable."""
 
+    server_tool_seconds: float = setting(
+        120.0, seconds(1), "how long a call of a tool may take without a sign of progress", default_text="120"
+    )
+    server_tool_max_output_bytes: int = setting(
+        64 * KIB, whole(KIB), "what the model reads of one call of a tool; the rest is left out"
+    )
+    mcp_servers: Mapping[str, ServerAccess] = setting(
+        {}, parse_servers, "MCP servers by their labels, as JSON or a file (see MCP servers)",
+        default_text="unset: none", secret=True,
+    )  # fmt: skip
+    mcp_server_urls: bool = setting(True, flag, "requests may name MCP servers by their URL, too", default_text="on")
+    mcp_allowed_hosts: AllowedHosts = setting(
+        NOTHING_ALLOWED, hosts, "private hosts that such URLs may name: `mcp.internal,127.0.0.1:8900`",
+        default_text="unset: none",
+    )  # fmt: skip
+    mcp_sse: bool = setting(
+        False, flag, "URLs that end in `/sse` are spoken to as MCP was until 2025", default_text="off"
+    )
     sandbox: str = setting(
         "auto", choice("auto", "bubblewrap", "off"),
         "what keeps code apart that the model has written: the first that holds here, or `off` (see Code interpreter)",

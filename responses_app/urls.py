@@ -2,7 +2,7 @@
 
 from django.urls import re_path
 
-from responses_app.views import containers, conversations, health, metrics, models, responses
+from responses_app.views import containers, conversations, health, metrics, models, openapi, responses
 
 urlpatterns = [
     re_path(r"^(?:v1/)?responses/?$", responses.create),
@@ -23,6 +23,7 @@ urlpatterns = [
     re_path(r"^(?:v1/)?containers/(?P<container_id>[^/]+)/files/(?P<file_id>[^/]+)/content/?$", containers.content),
     re_path(r"^(?:v1/)?models/?$", models.index),
     re_path(r"^(?:v1/)?models/(?P<model>.+)$", models.detail),
+    re_path(r"^(?:v1/)?openapi\.json$", openapi.openapi),
     re_path(r"^health/?$", health.health),
     re_path(r"^ready/?$", health.ready),
     re_path(r"^metrics/?$", metrics.metrics),

@@ -3,28 +3,25 @@
 import asyncio
 import logging
 import os
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from django.conf import settings as django_settings
 
 from engine.formats.base import ModelFormat
 from engine.formats.harmony.format import HarmonyFormat
+from responses_app.adapters import Adapters, build_adapters
 from responses_app.auth.door import Door
-from responses_app.auth.keyring import KeyRing
 from responses_app.conf import Settings
 from responses_app.engines import Engines, EngineStarter, collect_less_garbage
 from responses_app.limits.base import BaseConnectionLimit
-from responses_app.limits.memory import MemoryConnectionLimit
-from responses_app.limits.memory_rates import MemoryRates
 from responses_app.limits.rates import BaseRates
 from responses_app.model_settings import ModelSettings
+from responses_app.new_ids import id_factory
 from responses_app.observing.metrics import Metrics, ModelMeter
 from responses_app.observing.traces import Traces
 from responses_app.protocol import ids
@@ -56,14 +53,10 @@ from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.runs.upkeep import Upkeep
 from responses_app.server_tools import server_tools
-from responses_app.stores.base import BaseConversationStore, BaseResponseStore, StoreLimits, Stores, WorkerState
-from responses_app.stores.memory import MemoryResponseStore
+from responses_app.stores.base import BaseConversationStore, BaseResponseStore, WorkerState
+from responses_app.stores.clock import StoreClock
 from responses_app.tools.base import BaseTool
-from responses_app.tools.lazy import LazyTool
 from responses_app.watching import Gauges, Watch
-
-if TYPE_CHECKING:
-    from responses_app.tools.code_interpreter import CodeInterpreter
 
 logger = logging.getLogger("respsite")
 
@@ -98,11 +91,6 @@ class Site:
     traces: Traces
     tools: Sequence[BaseTool]
     new_id: Callable[[str], str]
-
-    @property
-    def interpreter(self) -> "LazyTool[CodeInterpreter] | None":
-        """The code interpreter, whose containers have an API of their own; None with SANDBOX=off."""
-        return next((tool for tool in self.tools if isinstance(tool, LazyTool)), None)
 
     @property
     def session_limits(self) -> SessionLimits:
@@ -178,122 +166,82 @@ class Site:
         await self.traces.aclose()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Base:
+    """What everything else of a process is built on. `started_at` is in Unix seconds."""
+
+    settings: Settings
+    clock: StoreClock
+    new_id: IdFactory
+    worker: str
+    started_at: float
+    engines: Engines
+    adapters: Adapters
+    tools: Sequence[BaseTool]
+    relay: Relay
+    sealer: Sealer
+    metrics: Metrics
+    traces: Traces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    """What runs responses, and what finds them."""
+
+    registry: RunRegistry
+    forgetting: Forgetting
+    followers: Followers
+    service: ResponseService
+    responses: ResponsesById
+    outputs: GivenOutputs
+
+
 def build_site(settings: Settings) -> Site:
     """Build everything from settings; nothing is started, and no event loop is needed yet."""
-    new_id = IdFactory(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
-    worker = new_id(ids.WORKER)
-    started_at = time.time()
-    engines = Engines(settings, ready=collect_less_garbage)
-    connection_limit = _connection_limit(settings)
-    rates = _rates()
-    stores, door = _stores(settings), _door(settings)
-    registry = RunRegistry(_run_limits(settings))
-    sealer = Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom)
-    traces = Traces(enabled=settings.traces)
-    metrics = Metrics(enabled=settings.metrics != "off")
-    models = ServedModels(
-        _served(model, engines[model.name], metrics.model(model.name), created=int(started_at))
-        for model in settings.served
-    )
-    id_key = blake2b(django_settings.SECRET_KEY.encode(), person=b"respsite ids").digest()
-    relay = Relay()
-    forgetting = Forgetting(registry, others=relay)
-    live = LiveLogs(
-        stores.responses,
-        lose=registry.lose,
-        gone=lambda response_id: forgetting.here([response_id]),
-        tell=relay.tell_followers,
-    )
-    tools = server_tools(settings)
-    machines = Machines(models, id_key, sealer)
-    service = ResponseService(
-        machines=machines,
-        stores=stores,
-        history=History(stores, registry, sealer=sealer),
-        registry=registry,
-        sealer=sealer,
+    clock = StoreClock()
+    new_id = id_factory(clock)
+    base = _Base(
+        settings=settings,
+        clock=clock,
         new_id=new_id,
-        now=time.time,
-        limits=ServiceLimits(
-            max_lag_bytes=settings.stream_max_lag_bytes,
-            delta_seconds=settings.stream_delta_ms / 1000,
-            tool_seconds=settings.responses_tool_timeout,
-            patience_seconds=settings.database_patience_seconds,
-            store_responses=settings.responses_store,
-            tiers=ServiceTiers(
-                default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers
-            ),
-            worker=worker,
-            summaries=_SUMMARIES[settings.reasoning_summaries],
-        ),
-        live=live,
-        shelf=Shelf(tools),
-        rates=rates,
-        metrics=metrics,
-        traces=traces,
-        keys=door.keys.store,
+        worker=new_id(ids.WORKER),
+        started_at=time.time(),
+        engines=Engines(settings, ready=collect_less_garbage),
+        adapters=build_adapters(settings, clock),
+        tools=server_tools(settings),
+        relay=Relay(),
+        sealer=Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom),
+        metrics=Metrics(enabled=settings.metrics != "off"),
+        traces=Traces(enabled=settings.traces),
     )
-    followers = Followers(
-        stores.responses,
-        machine=machines.of,
-        max_lag_bytes=settings.stream_max_lag_bytes,
-        follow_here=registry.follow,
-        others=relay,
-    )
-    upkeep = Upkeep(
-        service,
-        stores.responses,
-        forgetting=forgetting,
-        state=lambda: WorkerState(
-            id=worker,
-            started_at=started_at,
-            connections=connection_limit.open_connections,
-            in_flight=len(registry),
-        ),
-        ready=lambda: engines.any_started,
-        lease_seconds=settings.worker_lease_seconds,
-    )
-    gauges = Gauges(
-        metrics,
-        service=service,
-        connections=connection_limit,
-        engines=engines,
-        hears_store=lambda: upkeep.hears_store,
-        has_redis=bool(settings.redis_url),
-    )
+    runs = _runs(base)
+    upkeep = _upkeep(base, runs)
     return Site(
         settings=settings,
-        engines=engines,
-        store=stores.responses,
-        conversations=stores.conversations,
-        connection_limit=connection_limit,
-        rates=rates,
+        engines=base.engines,
+        store=base.adapters.stores.responses,
+        conversations=base.adapters.stores.conversations,
+        connection_limit=base.adapters.connection_limit,
+        rates=base.adapters.rates,
         answer_headers=AnswerHeaders(
             new_id=partial(new_id, ids.REQUEST),
             organization=settings.default_openai_organization,
             version=settings.default_openai_version,
             azure_region=settings.azure_region,
         ),
-        registry=registry,
-        service=service,
-        responses=ResponsesById(
-            stores.responses,
-            registry,
-            forgetting,
-            replay=machines.replay,
-            followers=followers,
-            others=relay,
-        ),
-        outputs=GivenOutputs(stores.responses, registry, others=relay),
-        forgetting=forgetting,
-        followers=followers,
+        registry=runs.registry,
+        service=runs.service,
+        responses=runs.responses,
+        outputs=runs.outputs,
+        forgetting=runs.forgetting,
+        followers=runs.followers,
         upkeep=upkeep,
-        relay=relay,
-        door=door,
-        watch=Watch(metrics, gauges.look, folder=Path(settings.metrics_dir) if settings.metrics_dir else None),
+        relay=base.relay,
+        door=base.adapters.door,
+        watch=_watch(base, runs.service, upkeep),
         draining=Draining(),
-        traces=traces,
-        tools=tools,
+        traces=base.traces,
+        tools=base.tools,
         reader=JsonReader(
             max_body_bytes=settings.max_body_bytes,
             max_values=settings.max_json_values,
@@ -309,6 +257,102 @@ def get_site() -> Site:
     return build_site(django_settings.RESPSITE)
 
 
+def _runs(base: _Base) -> _Runs:
+    settings, stores, relay = base.settings, base.adapters.stores, base.relay
+    registry = RunRegistry(_run_limits(settings))
+    forgetting = Forgetting(registry, others=relay)
+    machines = _machines(base)
+    followers = Followers(
+        stores.responses,
+        machine=machines.of,
+        max_lag_bytes=settings.stream_max_lag_bytes,
+        follow_here=registry.follow,
+        others=relay,
+    )
+    return _Runs(
+        registry=registry,
+        forgetting=forgetting,
+        followers=followers,
+        service=_service(base, machines, registry, forgetting),
+        responses=ResponsesById(
+            stores.responses,
+            registry,
+            forgetting,
+            replay=machines.replay,
+            followers=followers,
+            others=relay,
+        ),
+        outputs=GivenOutputs(stores.responses, registry, others=relay),
+    )
+
+
+def _machines(base: _Base) -> Machines:
+    models = ServedModels(
+        _served(model, base.engines[model.name], base.metrics.model(model.name), created=int(base.started_at))
+        for model in base.settings.served
+    )
+    id_key = blake2b(django_settings.SECRET_KEY.encode(), person=b"respsite ids").digest()
+    return Machines(models, id_key, base.sealer)
+
+
+def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting: Forgetting) -> ResponseService:
+    stores = base.adapters.stores
+    return ResponseService(
+        machines=machines,
+        stores=stores,
+        history=History(stores, registry, sealer=base.sealer),
+        registry=registry,
+        sealer=base.sealer,
+        new_id=base.new_id,
+        now=base.clock,
+        limits=_service_limits(base.settings, base.worker),
+        live=LiveLogs(
+            stores.responses,
+            lose=registry.lose,
+            gone=lambda response_id: forgetting.here([response_id]),
+            tell=base.relay.tell_followers,
+        ),
+        shelf=Shelf(base.tools, base.settings.server_tool_max_output_bytes),
+        rates=base.adapters.rates,
+        metrics=base.metrics,
+        traces=base.traces,
+        keys=base.adapters.door.keys.store,
+    )
+
+
+def _upkeep(base: _Base, runs: _Runs) -> Upkeep:
+    def state() -> WorkerState:
+        return WorkerState(
+            id=base.worker,
+            started_at=base.started_at,
+            connections=base.adapters.connection_limit.open_connections,
+            in_flight=len(runs.registry),
+        )
+
+    return Upkeep(
+        runs.service,
+        base.adapters.stores.responses,
+        forgetting=runs.forgetting,
+        state=state,
+        ready=lambda: base.engines.any_started,
+        lease_seconds=base.settings.worker_lease_seconds,
+    )
+
+
+def _watch(base: _Base, service: ResponseService, upkeep: Upkeep) -> Watch:
+    """Build what an operator sees of the process."""
+    gauges = Gauges(
+        base.metrics,
+        service=service,
+        connections=base.adapters.connection_limit,
+        engines=base.engines,
+        hears_store=lambda: upkeep.hears_store,
+        has_redis=bool(base.settings.redis_url),
+    )
+    folder = base.settings.metrics_dir
+    return Watch(base.metrics, gauges.look, folder=Path(folder) if folder else None)
+
+
 def _served(model: ModelSettings, starter: EngineStarter, meter: ModelMeter, *, created: int) -> ServedModel:
     return ServedModel(
         model.name,
@@ -322,29 +366,20 @@ def _served(model: ModelSettings, starter: EngineStarter, meter: ModelMeter, *, 
     )
 
 
-def _stores(settings: Settings) -> Stores:
-    """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
-    from responses_app.stores.database.conversations import DatabaseConversationStore  # after Django's apps are ready
-    from responses_app.stores.database.store import DatabaseResponseStore
-
-    timeout = settings.database_timeout_seconds
-    conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries, timeout=timeout)
-    if not settings.responses_store:
-        return Stores(MemoryResponseStore(max_entries=0), conversations)
-    limits = StoreLimits(
-        ttl=settings.responses_store_ttl,
-        max_entries=settings.responses_store_max_entries,
-        max_bytes=settings.responses_store_max_bytes,
+def _service_limits(settings: Settings, worker: str) -> ServiceLimits:
+    return ServiceLimits(
+        max_lag_bytes=settings.stream_max_lag_bytes,
+        delta_seconds=settings.stream_delta_ms / 1000,
+        tool_seconds=settings.responses_tool_timeout,
+        patience_seconds=settings.database_patience_seconds,
+        max_unsaved_bytes=settings.responses_max_unsaved_bytes,
+        store_responses=settings.responses_store,
+        tiers=ServiceTiers(
+            default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers
+        ),
+        worker=worker,
+        summaries=_SUMMARIES[settings.reasoning_summaries],
     )
-    return Stores(DatabaseResponseStore(limits=limits, timeout=timeout), conversations)
-
-
-def _door(settings: Settings) -> Door:
-    from responses_app.stores.database.api_keys import DatabaseKeyStore
-
-    keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=time.time)
-    serves_others = not settings.serves_loopback or settings.behind_proxy != "no"
-    return Door(settings.auth, keys, is_exposed=serves_others)
 
 
 def _run_limits(settings: Settings) -> RunLimits:
@@ -353,42 +388,10 @@ def _run_limits(settings: Settings) -> RunLimits:
         max_background=settings.background_max_running,
         max_queued=settings.background_max_queued,
         reconnect_grace=settings.reconnect_grace_seconds,
+        store_ttl=settings.responses_store_ttl,
         resumable=ResumableLimits(
             ttl=settings.responses_session_ttl,
             max_streams=settings.responses_max_active_sessions,
             max_bytes=settings.responses_max_session_bytes,
         ),
     )
-
-
-def _connection_limit(settings: Settings) -> BaseConnectionLimit:
-    """Share the limit through the Redis that CHANNEL_LAYERS names, where there is one."""
-    limit = settings.max_websocket_connections
-    hosts = _redis_hosts()
-    if not hosts:
-        return MemoryConnectionLimit(limit)
-    from responses_app.limits.redis import RedisConnectionLimit
-
-    return RedisConnectionLimit(limit, connect=lambda: _redis(hosts[0]))
-
-
-def _rates() -> BaseRates:
-    """Share the limits of keys and projects through the same Redis."""
-    hosts = _redis_hosts()
-    if not hosts:
-        return MemoryRates()
-    from responses_app.limits.redis_rates import RedisRates
-
-    return RedisRates(lambda: _redis(hosts[0]))
-
-
-def _redis_hosts() -> Sequence[dict[str, Any]]:
-    hosts: Sequence[dict[str, Any]] = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts") or ()
-    return hosts
-
-
-def _redis(host: dict[str, Any]) -> Any:
-    from redis.asyncio import Redis
-
-    options = {name: value for name, value in host.items() if name != "address"}
-    return Redis.from_url(host["address"], **options)

@@ -4,17 +4,16 @@ import os
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
 
-from django.core.asgi import get_asgi_application
+import django
 
-from respsite.static import StaticFiles
-
-django_application = StaticFiles(get_asgi_application())  # sets Django up: imports below need that
+django.setup(set_prefix=False)  # imports below need that
 
 from channels.routing import ProtocolTypeRouter, URLRouter
 
 from engine.errors import EngineConfigurationError
 from responses_app.bodies import Bodies, BodyRules
 from responses_app.exposure import Exposure
+from responses_app.handler import Handler
 from responses_app.middleware import let_in
 from responses_app.routing import websocket_urlpatterns
 from responses_app.servers.backpressure import Backpressure
@@ -23,6 +22,7 @@ from responses_app.servers.lifecycle import Lifecycle
 from responses_app.servers.tracing import traced
 from responses_app.servers.uvicorn import UvicornHook
 from responses_app.wiring import get_site
+from respsite.static import StaticFiles
 
 site = get_site()
 try:
@@ -44,7 +44,7 @@ exposure = Exposure(
     Bodies(
         ProtocolTypeRouter(
             {
-                "http": traced(django_application, site.traces),
+                "http": traced(StaticFiles(Handler()), site.traces),
                 "websocket": URLRouter(websocket_urlpatterns),
                 "lifespan": UvicornHook(lifecycle, rules),
             }

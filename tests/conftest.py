@@ -27,7 +27,8 @@ LONG = (
     *("transports/test_stream_logs", "transports/test_forget", "transports/test_relay", "transports/test_limits"),
     *("transports/test_vllm_server_engine", "transports/test_crash", "transports/test_two_processes"),
     *("transports/test_closed_bodies", "admin/test_server", "admin/test_login", "codex/test_long_turns"),
-    *("conformance/test_resuming_sdk", "javascript/test_structured", "test_conf", "test_readme"),
+    *("conformance/test_resuming_sdk", "javascript/test_structured", "test_conf", "test_readme", "fuzz/test_openapi"),
+    "fuzz/test_stored",
 )
 
 collect_ignore = [] if find_spec("vllm") else ["vllm"]  # those run in the venv of `make test-vllm`

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Install what the tests start by themselves: Redis, PostgreSQL, nginx, Chromium, curl, bubblewrap, and npm,
-# which gets them the clients that a package.json under tests/ names.
+# Install what the tests start by themselves: Redis, PostgreSQL, nginx, Chromium, curl, bubblewrap, and npm, which gets them the
+# clients that a package.json under tests/ names. With CLUSTER=on also what only `make test-cluster` needs.
 # Nothing is left running.
 set -eu
 missing=""
@@ -12,6 +12,9 @@ command -v npm >/dev/null || missing="$missing npm"
 command -v chromium >/dev/null || missing="$missing chromium"
 command -v curl >/dev/null || missing="$missing curl"
 command -v bwrap >/dev/null || missing="$missing bubblewrap"
+if [ -n "${CLUSTER:-}" ]; then
+    command -v cc >/dev/null || missing="$missing gcc libc6-dev"
+fi
 [ -z "$missing" ] && exit 0
 echo "installing$missing"
 if [ "$(id -u)" -eq 0 ]; then sudo=""; else sudo="sudo"; fi

@@ -53,6 +53,11 @@ class PostgresServer:
         """Give the address of a database, as DATABASE_URL takes it."""
         return f"postgres://postgres@127.0.0.1:{self.port}/{database}"
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and has not ended since."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Start the server and return when it answers; the first time, make its data.
 

@@ -59,6 +59,12 @@ def manage(*arguments: str, **settings: str) -> str:
     return done.stdout
 
 
+def cpu_seconds_of(pid: int) -> float:
+    """Return the CPU time a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Server:
     """One server process. Settings are keyword arguments in their environment's names, in lower case."""
 
@@ -217,5 +223,4 @@ class Server:
     def cpu_seconds(self) -> float:
         """Return the CPU time the process has used."""
         assert self.process is not None
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds_of(self.process.pid)

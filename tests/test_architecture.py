@@ -16,14 +16,14 @@ from tests.server import ROOT, clean_environ
 PACKAGES = ("engine", "responses_app", "respsite")
 MAX_FILE, LONG_FILE = 400, 300
 TRANSPORTS = [
-    *"views consumer connection lanes handshake middleware origins exposure http bodies servers".split(),
-    *"urls routing management admin".split(),
+    *"views consumer connection lanes handshake handler middleware origins exposure http bodies servers".split(),
+    *"urls routing management admin openapi".split(),
 ]
 # `apps` is how Django says that an app may begin.
 WIRING = (
-    "wiring server_tools watching reading conf setting_types model_settings tool_settings engines checks apps".split()
-)
-ADAPTERS = "models stores limits tools relay migrations auth observing".split()
+    "wiring adapters server_tools watching reading conf setting_types model_settings tool_settings engines checks apps"
+).split()
+ADAPTERS = "models stores limits tools relay migrations auth observing new_ids".split()
 FLOORS = {
     "engine": 0,
     "responses_app": 0,  # the empty package itself
@@ -182,7 +182,8 @@ def _is_implementation(module: str) -> bool:
 
 def test_runs_know_only_the_contracts_of_adapters() -> None:
     adapters = tuple(f"responses_app.{name}" for name in ADAPTERS)
-    allowed = {f"responses_app.{name}" for name in ("stores.base", "stores.api_keys", "limits.rates", "tools.base")}
+    contracts = ("stores.base", "stores.clock", "stores.api_keys", "limits.rates", "tools.base")
+    allowed = {f"responses_app.{name}" for name in contracts}
     allowed |= {f"responses_app.observing.{name}" for name in ("metrics", "context", "traces")}
     known = {found.imported for found in ours() if found.importer.startswith("responses_app.runs")}
     assert {name for name in known if name.startswith(adapters)} <= allowed

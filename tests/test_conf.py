@@ -14,9 +14,9 @@ import pytest
 from responses_app.conf import MIB, ConfigurationError, Settings, from_environ, secret_files, table
 from responses_app.protocol.dialects import parse_dialect
 from responses_app.protocol.tiers import QueueBounds
-from responses_app.tools.network import AllowedHosts
 from responses_app.wiring import FORMATS
 from tests.server import ROOT, clean_environ
+from tests.tool_settings import RIGHT_OF_TOOLS, WRONG_OF_TOOLS
 
 RIGHT: dict[str, tuple[str, Any]] = {
     "HOST": ("127.0.0.2", "127.0.0.2"),
@@ -87,14 +87,13 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "RESPONSES_SESSION_TTL": ("1", 1.0),
     "RESPONSES_MAX_ACTIVE_SESSIONS": ("1", 1),
     "RESPONSES_MAX_SESSION_BYTES": ("1024", 1024),
+    "RESPONSES_MAX_UNSAVED_BYTES": ("1024", 1024),
     "RECONNECT_GRACE_SECONDS": ("5", 5.0),
     "BACKGROUND_MAX_RUNNING": ("1", 1),
     "BACKGROUND_MAX_QUEUED": ("0", 0),
     "SHUTDOWN_GRACE_SECONDS": ("0", 0.0),
     "WORKER_LEASE_SECONDS": ("2", 2.0),
     "CONVERSATIONS_MAX_ENTRIES": ("5", 5),
-    "SEARCH_URL": (" ddgs+http://127.0.0.1:8000/ ", "ddgs+http://127.0.0.1:8000"),
-    "SEARCH_ALLOWED_HOSTS": ("Wiki.internal, 10.1.0.0/16", AllowedHosts.parse("wiki.internal,10.1.0.0/16")),
     "REASONING_ENCRYPTION_KEYS": ("a" * 16 + ", " + "b" * 16, ("a" * 16, "b" * 16)),
     "REASONING_SUMMARIES": ("TEXT", "text"),
     "RESPONSES_DEFAULT_SERVICE_TIER": ("flex", "flex"),
@@ -102,16 +101,9 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "DEFAULT_OPENAI_ORGANIZATION": ("org-a", "org-a"),
     "DEFAULT_OPENAI_VERSION": ("2020-10-01", "2020-10-01"),
     "AZURE_REGION": ("Sweden Central", "Sweden Central"),
-    "SANDBOX": ("Bubblewrap", "bubblewrap"),
-    "SANDBOX_PYTHON": ("/opt/science/bin/python", "/opt/science/bin/python"),
-    "SANDBOX_MEMORY_BYTES": ("268435456", 256 * MIB),
-    "SANDBOX_DISK_BYTES": ("1048576", MIB),
-    "SANDBOX_MAX_PROCESSES": ("16", 16),
-    "SANDBOX_CALL_SECONDS": ("5", 5.0),
-    "SANDBOX_MAX_CONTAINERS": ("1", 1),
-    "SANDBOX_IDLE_SECONDS": ("60", 60.0),
     "ENGINE_MAX_RUNNING": ("64", 64),
     "ENGINE_MAX_QUEUED": ("0, flex=50,Fast=2", QueueBounds(0, {"flex": 50, "priority": 2})),
+    **RIGHT_OF_TOOLS,
 }
 WRONG: dict[str, tuple[list[str], str]] = {
     "PORT": (["0", "65536", "-1", "80.5", "http"], "a whole number of at least 1 and at most 65535"),
@@ -141,13 +133,6 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "DEFAULT_OPENAI_ORGANIZATION": (["a\nb", "é", "x" * 129], "up to 128 printable ASCII characters"),
     "DEFAULT_OPENAI_VERSION": (["é"], "up to 128 printable ASCII characters"),
     "AZURE_REGION": (["\x7f"], "up to 128 printable ASCII characters"),
-    "SANDBOX": (["on", "docker"], "one of auto, bubblewrap"),
-    "SANDBOX_MEMORY_BYTES": (["1024", "1 GiB"], "a whole number of at least 67108864"),
-    "SANDBOX_DISK_BYTES": (["0"], "a whole number of at least 1048576"),
-    "SANDBOX_MAX_PROCESSES": (["1", "5000"], "a whole number of at least 8"),
-    "SANDBOX_CALL_SECONDS": (["0"], "a number of seconds of at least 0.1"),
-    "SANDBOX_MAX_CONTAINERS": (["0"], "a whole number of at least 1"),
-    "SANDBOX_IDLE_SECONDS": (["0"], "a number of seconds of at least 1"),
     "ENGINE_MAX_RUNNING": (["-1"], "a whole number of at least 0"),
     "ENGINE_MAX_QUEUED": (["-1", "flex=5", "1,slow=5", "1,flex", "1,auto=2"], "a whole number of at least 0, and othe"),
     "WEBSOCKET_BUSY": (["wait"], "one of queue, reject"),
@@ -172,7 +157,19 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "RESPONSES_COMPATIBILITY_MODE": (["strict"], "on or off"),
     "RESPONSES_USAGE_PER_TURN": (["2"], "on or off"),
     "RESPONSES_STORE": (["sometimes"], "on or off"),
-    "ENGINE_URL": (["localhost:8001", "http://a,b", ",", "dns+https://a", "file:servers"], "URLs of vLLM servers"),
+    "ENGINE_URL": (
+        [
+            "localhost:8001",
+            "http://a,b",
+            ",",
+            "dns+https://a",
+            "file:servers",
+            "http://",
+            "http://a:99999",
+            "http://a?b=1",
+        ],
+        "URLs of vLLM servers",
+    ),
     "MODEL_FORMAT": (["chatml"], "one of harmony"),
     "RESPONSES_STORE_TTL": (["-1"], "a number of seconds of at least 0"),
     "RESPONSES_STORE_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
@@ -180,18 +177,18 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "RESPONSES_SESSION_TTL": (["-1"], "a number of seconds of at least 0"),
     "RESPONSES_MAX_ACTIVE_SESSIONS": (["0"], "a whole number of at least 1"),
     "RESPONSES_MAX_SESSION_BYTES": (["1"], "a whole number of at least 1024"),
+    "RESPONSES_MAX_UNSAVED_BYTES": (["1"], "a whole number of at least 1024"),
     "RECONNECT_GRACE_SECONDS": (["-1"], "a number of seconds of at least 0"),
     "BACKGROUND_MAX_RUNNING": (["0"], "a whole number of at least 1"),
     "BACKGROUND_MAX_QUEUED": (["-1"], "a whole number of at least 0"),
     "SHUTDOWN_GRACE_SECONDS": (["-1"], "a number of seconds of at least 0"),
     "WORKER_LEASE_SECONDS": (["0.5"], "a number of seconds of at least 1"),
-    "SEARCH_URL": (["searxng:8080", "ftp://a", "http://", "ddgs+http://a b", "http://a:x"], "the URL of a SearXNG"),
-    "SEARCH_ALLOWED_HOSTS": (["http://a", "10.0.0.1/8", "a b"], "host names, .endings of names, addresses"),
     "CONVERSATIONS_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
     "REASONING_ENCRYPTION_KEYS": (["short", ","], "secrets of at least 16 characters"),
     "REASONING_SUMMARIES": (["on", "detailed"], "one of model, text, off"),
     "RESPONSES_DEFAULT_SERVICE_TIER": (["cheap"], "one of auto, default"),
     "RESPONSES_ALLOWED_SERVICE_TIERS": (["cheap", ","], "some of auto,default"),
+    **WRONG_OF_TOOLS,
 }
 TOGETHER = {  # environment → what its sentence has to name
     "a network without host names": ({"HOST": "0.0.0.0"}, ["HOST=0.0.0.0", "ALLOWED_HOSTS"]),

@@ -21,6 +21,7 @@ def refusal(**environ: str) -> str:
 def test_these_are_secrets() -> None:
     assert set(SECRETS) == {
         *("SECRET_KEY", "DATABASE_URL", "REDIS_URL", "ENGINE_API_KEY", "REASONING_ENCRYPTION_KEYS", "MODELS"),
+        "MCP_SERVERS",
     }
 
 
@@ -54,7 +55,7 @@ def test_a_file_without_a_secret_stops_the_start(content: bytes | None, reason: 
     assert reason in sentence
 
 
-def test_a_folder_is_no_secret(tmp_path: Path) -> None:
+def test_a_folder_is_not_a_secret(tmp_path: Path) -> None:
     assert "cannot be read (Is a directory)" in refusal(SECRET_KEY_FILE=str(tmp_path))
 
 

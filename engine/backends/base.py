@@ -46,7 +46,7 @@ class BaseEngine(ABC):
         Closing the generator (or cancelling the task inside it) aborts the generation in the engine.
         Raises `EngineUnavailable`, `EngineOverloaded`, `PromptTooLong`, `GrammarRefused` before the first chunk, and
         `EngineUnavailable`, `GenerationFailed` or `GrammarBroken` between chunks; of these, `GenerationCut` says that
-        the engine can go on behind what it has yielded, if it is asked to.
+        the engine can go on behind what it has yielded, if it is asked to, and `GrammarCut` that it can once.
         """
 
     async def health(self) -> None:  # noqa: B027 - healthy unless a backend knows better

@@ -16,6 +16,8 @@ FunctionArgument = (
 
 _DEEPEST = 30  # nested types; deeper ones count as `any`
 _FUNCTION = re.compile(r"^type ([\w.-]+) = \((_: )?(FREEFORM)?", re.MULTILINE)
+_FUNCTIONS = "\nnamespace functions {\n"
+_NAMESPACE = re.compile(r"^namespace ([\w-]+) \{$", re.MULTILINE)
 _BLANK = re.compile(r"(?:\s|//[^\n]*)*")
 _PROPERTY = re.compile(r"([^\n:{}]+?)(\?)?:(?=\s)")
 _LITERAL = re.compile(r'"([^"\n]*)"')
@@ -92,7 +94,25 @@ _PARAMETERS: dict[str | None, ParameterType] = {"FREEFORM": SimpleType("string")
 
 @lru_cache(maxsize=32)  # a conversation asks with the same declarations at every turn
 def _read_functions(developer_text: str) -> tuple[tuple[str, ParameterType], ...]:
-    _, _, declarations = developer_text.rpartition("\nnamespace functions {\n")
+    before, _, declarations = developer_text.rpartition(_FUNCTIONS)
+    return () if not before and _NAMESPACE.search(declarations) else _read(declarations)
+
+
+@lru_cache(maxsize=32)
+def read_server_tools(developer_text: str) -> tuple[tuple[str, ParameterType], ...]:
+    """Return names and parameters of what the other namespaces of a developer message declare: `wiki.ask`."""
+    before, _, declarations = developer_text.rpartition(_FUNCTIONS)
+    declared = before or declarations
+    namespaces = list(_NAMESPACE.finditer(declared))
+    ends = [*(found.start() for found in namespaces), len(declared)][1:]
+    return tuple(
+        (f"{found[1]}.{name}", parameters)
+        for found, end in zip(namespaces, ends, strict=True)
+        for name, parameters in _read(declared[found.end() : end])
+    )
+
+
+def _read(declarations: str) -> tuple[tuple[str, ParameterType], ...]:
     functions = list(_FUNCTION.finditer(declarations))
     ends = [*(found.start() for found in functions), len(declarations)][1:]
     return tuple(

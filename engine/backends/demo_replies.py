@@ -6,7 +6,7 @@
 4. `think: TEXT`                          → thinks TEXT, exactly
 5. `python: CODE`                         → has the server's interpreter run CODE, where it has one
 6. `search for X`, and there is a browser → searches, opens the first hit, and says what stands there
-7. the user names declared functions      → calls them, one a turn, in the order they are named
+7. the user names functions, or MCP tools → calls them, one a turn, in the order they are named
 8. a tool has given its output            → says what it returned
 9. `count to N`                           → 1 2 3 … N
 10. anything else                         → says what it is, what the user said, and which user message this is
@@ -27,6 +27,7 @@ from engine.backends.demo_functions import (
     make_argument,
     read_functions,
     read_hints,
+    read_server_tools,
 )
 from engine.backends.demo_tools import python_code
 from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
@@ -132,7 +133,8 @@ def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnR
     if call is None and rules.must_call:
         made = Counter(message.called for message in transcript.since_last_user())
         call = min(rules.calls, key=lambda each: made[each.name])  # an agent that always forces a call has to end, too
-        wanted = _arguments(dict(_declared(transcript)).get(call.name, ObjectType()), hints)
+        known = dict((*_served(transcript), *_declared(transcript)))
+        wanted = _arguments(known.get(call.name, ObjectType()), hints)
     if call is not None:
         arguments = make_content(call.content, hints, wanted)
         return DemoCall(reply.thought, call.name, arguments, call.hosted, _is_code(call.name, hosted=call.hosted))
@@ -165,15 +167,18 @@ def render_reply(reply: DemoAnswer | DemoCall) -> list[int]:
 
 
 def _next_call(transcript: Transcript, text: str) -> DemoCall | None:
-    functions = dict(_declared(transcript))
+    own, served = dict(_declared(transcript)), dict(_served(transcript))
+    functions = {**served, **own}
     if not functions:
         return None
+    short = {name.rpartition(".")[2]: name for name in served}  # `ask` for `wiki.ask`
     made = Counter(message.called for message in transcript.since_last_user())
-    for mention in _mentions(text, functions):
-        if made[mention.name] == 0:
-            arguments = _arguments(functions[mention.name], read_hints(mention.text, text))
-            return DemoCall(f"The user names the function {mention.name}. I call it.", mention.name, arguments)
-        made[mention.name] -= 1
+    for mention in _mentions(text, {*functions, *short}):
+        name = mention.name if mention.name in functions else short[mention.name]
+        if made[name] == 0:
+            arguments = _arguments(functions[name], read_hints(mention.text, text))
+            return DemoCall(f"The user names the function {name}. I call it.", name, arguments, name not in own)
+        made[name] -= 1
     return None
 
 
@@ -185,6 +190,10 @@ def _arguments(parameters: ParameterType, hints: Hints) -> str:
 
 def _declared(transcript: Transcript) -> tuple[tuple[str, ParameterType], ...]:
     return next(filter(None, (read_functions(message.text()) for message in transcript.of_developer())), ())
+
+
+def _served(transcript: Transcript) -> tuple[tuple[str, ParameterType], ...]:
+    return next(filter(None, (read_server_tools(message.text()) for message in transcript.of_developer())), ())
 
 
 def _mentions(text: str, names: Iterable[str]) -> Iterator[_Mention]:

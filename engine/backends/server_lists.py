@@ -1,8 +1,7 @@
 """Where the servers of a pool are: URLs, a DNS name with several addresses, a file of URLs; the last two may change.
 
-    http://gpu-1:8001            one server
-    dns+http://vllm:8001         each address of the name `vllm` is a server
-    file:///etc/vllm/servers     each line is the URL of one; empty lines and those that begin with # are left out
+`server_urls` says how they are named. In a file each line is the URL of a server; empty lines and those that begin with
+# are left out.
 
 What cannot be read, is empty or is not a list of URLs leaves the servers that were known, and says so once.
 """
@@ -17,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from yarl import URL
 
+from engine.backends.server_urls import DNS, FILE, as_part, as_server
 from engine.errors import EngineUnavailable
 
 logger = logging.getLogger("respsite.engine")
@@ -24,7 +24,6 @@ logger = logging.getLogger("respsite.engine")
 MAX_SERVERS = 256
 MAX_FILE_BYTES = 65536
 RESOLVE_SECONDS = 5.0
-DNS, FILE = "dns+http://", "file:///"
 
 
 class UnreadableList(Exception):
@@ -146,30 +145,9 @@ class ServerList:
 
 def as_source(given: object) -> ServerSource | None:
     """Return what a part of ENGINE_URL names, None for what names nothing."""
-    if not isinstance(given, str):
+    part = as_part(given)
+    if part is None:
         return None
-    if given.startswith(FILE):
-        return ServerFile(given) if len(given) > len(FILE) else None
-    if given.startswith(DNS):
-        url = as_server(given.removeprefix("dns+"))
-        return None if url is None else NamedServers(f"dns+{url}")
-    url = as_server(given)
-    return None if url is None else FixedServer(url)
-
-
-def as_server(given: str) -> str | None:
-    """Return the URL of a server as it is used, None for what cannot be one."""
-    try:
-        url = URL(given)
-        is_one = url.scheme in ("http", "https") and bool(url.host) and url.port is not None and not url.query_string
-    except ValueError:
-        return None
-    return given.rstrip("/").removesuffix("/v1") if is_one and not has_secret(given) else None
-
-
-def has_secret(given: object) -> bool:
-    """Whether a URL has a user or a password in it."""
-    try:
-        return isinstance(given, str) and "@" in URL(given).raw_authority
-    except ValueError:
-        return False
+    if part.startswith(FILE):
+        return ServerFile(part)
+    return NamedServers(part) if part.startswith(DNS) else FixedServer(part)

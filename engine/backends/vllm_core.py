@@ -11,7 +11,7 @@ from engine.backends.threads import in_thread
 
 logger = logging.getLogger("respsite.engine")
 
-STOP_SECONDS = 8  # an engine core takes 4 to 5 s to stop; then it is killed. Container runtimes kill us after 10.
+CORE_STOP_SECONDS = 8  # an engine core takes 4 to 5 s to stop; then it is killed. Container runtimes kill us after 10.
 
 
 class BaseCore(ABC):
@@ -46,8 +46,8 @@ class BaseCore(ABC):
             llm.output_processor.propagate_error(EngineDeadError())
             if llm.output_handler is not None:
                 llm.output_handler.cancel()  # it would log the end of its engine core as an error
-            async with asyncio.timeout(STOP_SECONDS + 2):
-                await in_thread(partial(llm.shutdown, timeout=STOP_SECONDS))
+            async with asyncio.timeout(CORE_STOP_SECONDS + 2):
+                await in_thread(partial(llm.shutdown, timeout=CORE_STOP_SECONDS))
         except Exception:
             logger.exception("the vLLM engine did not stop cleanly")
 

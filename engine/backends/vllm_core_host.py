@@ -20,7 +20,7 @@ from typing import Any
 
 from engine.backends import vllm_config
 from engine.backends.vllm_config import FrontEnd
-from engine.backends.vllm_core import STOP_SECONDS
+from engine.backends.vllm_core import CORE_STOP_SECONDS
 from engine.backends.vllm_lease import BEGAN, MAX_LINE_BYTES, Lease, refusal
 from engine.errors import EngineConfigurationError
 
@@ -99,7 +99,7 @@ class CoreHost:
                 lease.cancel()
 
     def close(self) -> None:
-        """Stop the core: gently for `STOP_SECONDS`, then with a kill."""
+        """Stop the core: gently for `CORE_STOP_SECONDS`, then with a kill."""
         self._listener.close()
         self._take_what_is_left()
         self._stack.close()
@@ -148,7 +148,7 @@ class CoreHost:
             manager = launched.engine_manager
             assert manager is not None
             self._processes = manager.processes
-            self._stack.callback(manager.shutdown, timeout=STOP_SECONDS)
+            self._stack.callback(manager.shutdown, timeout=CORE_STOP_SECONDS)
         self._identity, self._greeting = self._requests.recv_multipart()
 
     def _take_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

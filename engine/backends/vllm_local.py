@@ -11,9 +11,9 @@ one (`vllm_own_core`), or one that several processes share (`vllm_shared_core`).
 
 A death is noticed in three ways: the generations that run fail at once, a new request sees `errored`, and where nothing
 is asked `_keep` looks every half second. (That a shared one is gone, its connection tells.) All lead to `_keep`, the
-only one that replaces an engine: it lets the rest of the dead one go (0.1 s, `STOP_SECONDS` + 2 at most), waits 1 s,
-and loads another one, which takes a minute. Until then requests get a 503. If that fails, it tries again after 2, 5,
-10 and then every 30 s.
+only one that replaces an engine: it lets the rest of the dead one go (0.1 s, `CORE_STOP_SECONDS` + 2 at most), waits
+1 s, and loads another one, which takes a minute. Until then requests get a 503. If that fails, it tries again after 2,
+5, 10 and then every 30 s.
 """
 
 import asyncio

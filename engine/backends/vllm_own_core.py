@@ -15,7 +15,7 @@ from typing import Any
 
 from engine.backends import vllm_config
 from engine.backends.threads import in_thread
-from engine.backends.vllm_core import STOP_SECONDS, BaseCore
+from engine.backends.vllm_core import CORE_STOP_SECONDS, BaseCore
 from engine.errors import EngineError, EngineUnavailable
 
 
@@ -50,7 +50,7 @@ class OwnCore(BaseCore):
             raise
 
     async def aclose(self) -> None:
-        """Stop the engine core, also one that is still loading: gently for `STOP_SECONDS`, then with a kill."""
+        """Stop the engine core, also one that is still loading: gently for `CORE_STOP_SECONDS`, then with a kill."""
         self._closed = True
         loading, self._loading = self._loading, None
         if loading:
@@ -100,7 +100,7 @@ def _result(loading: "asyncio.Future[Any]") -> Any:
 async def _abandon(loading: "asyncio.Future[Any]", foreign: Collection[int | None]) -> None:
     """Return once nothing is being loaded any more; an engine core that loads is killed, so that its thread ends."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + STOP_SECONDS
+    deadline = loop.time() + CORE_STOP_SECONDS
     while not loading.done() and loop.time() < deadline:
         for process in multiprocessing.active_children():  # it may come to be only now: so again every 0.1 s
             if process.name.startswith("EngineCore") and process.pid and process.pid not in foreign:

@@ -6,7 +6,7 @@ not named any more gets no new generations, and is forgotten once those it has a
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from engine.backends.replica_choice import ReplicaChoice
 from engine.backends.server_lists import ServerList
@@ -15,6 +15,8 @@ from engine.backends.vllm_watch import Watcher
 from engine.errors import EngineError, EngineUnavailable
 
 logger = logging.getLogger("respsite.engine")
+
+OTHERS_SECONDS = 1.0  # that a start waits for the other servers, once one of them can be used
 
 
 class ReplicaPool:
@@ -50,38 +52,54 @@ class ReplicaPool:
         serving = len(self.services)
         return {"serving": serving, "away": len(self._replicas) - serving, "leaving": len(self._leaving)}
 
-    def candidates(self, affinity: str) -> list[Replica]:
-        """Return those that are used, the best one for a chain first; those that broke something just now come last."""
+    def candidates(self, affinity: str, *, avoid: str = "") -> list[Replica]:
+        """Return those that are used, the best one for a chain first.
+
+        Those that broke something just now come behind the others, and last the one whose URL is to be avoided.
+        """
         serving = {url: replica for url, replica in self._replicas.items() if replica.service}
         order = self.choice.order(affinity, {url: replica.running for url, replica in serving.items()})
-        return sorted((serving[url] for url in order), key=lambda replica: replica.is_suspect)
+        return [serving[url] for url in sorted(order, key=lambda url: (url == avoid, serving[url].is_suspect))]
 
     def others_serve(self, replica: Replica) -> bool:
         """Whether there is another one that is used."""
         return any(each.service for each in self._replicas.values() if each is not replica)
 
     async def inspect(self) -> None:
-        """Find out which servers there are, and what they can do; one that can be used is enough.
+        """Find out which servers there are, and what they can do, until the first one can be used.
 
-        Raises `EngineConfigurationError` where one that is named in ENGINE_URL itself, or each of the others, can never
-        be used; `EngineUnavailable` where none can be now.
+        The others have `OTHERS_SECONDS` more. One that needs longer is used as soon as it answers, like one that comes
+        back. Raises `EngineConfigurationError` where one that is named in ENGINE_URL itself, or each of the others, can
+        never be used; `EngineUnavailable` where none can be now.
         """
         for url in await self._servers.read():
             if url not in self._replicas:
                 self._replicas[url] = self._make(url)
-        replicas = self.replicas
-        found = await asyncio.gather(*(each.inspect() for each in replicas), return_exceptions=True)
-        problems = [problem for problem in found if isinstance(problem, BaseException)]
-        for problem in problems:
+        asked = {asyncio.create_task(each.inspect(), name=f"inspect {each}"): each for each in self.replicas}
+        try:
+            late = await _late_ones(asked)
+            self._take_answers({replica: task for task, replica in asked.items() if task not in late})
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.wait(asked)
+        for task in late:
+            asked[task].lose(f"{asked[task]} takes longer than others to say what it can do")
+
+    def _take_answers(self, answers: Mapping[Replica, asyncio.Task[Service]]) -> None:
+        """Use those that can be used, if there is one, and lose the others. Raises as `inspect` does."""
+        problems = {replica: problem for replica, task in answers.items() if (problem := task.exception())}
+        for problem in problems.values():
             if not isinstance(problem, EngineUnavailable if not self._servers.changes else EngineError):
                 raise problem
-        if len(problems) == len(found):
-            raise problems[0]
-        for replica, outcome in zip(replicas, found, strict=True):
-            if isinstance(outcome, BaseException):
-                replica.lose(str(outcome))
+        if len(problems) == len(answers):
+            found = list(problems.values())
+            raise next((each for each in found if isinstance(each, EngineUnavailable)), found[0])
+        for replica, task in answers.items():
+            if replica in problems:
+                replica.lose(str(problems[replica]))
             else:
-                replica.use(outcome)
+                replica.use(task.result())
 
     def watch(self) -> None:
         """Look after them from now on."""
@@ -131,3 +149,14 @@ class ReplicaPool:
             task = self._tasks.pop(url)
             task.cancel()
             await asyncio.wait([task])
+
+
+async def _late_ones(asked: Iterable[asyncio.Task[Service]]) -> Collection[asyncio.Task[Service]]:
+    """Wait for the first answer that is a good one, and then a little for the others; return those that are missing."""
+    waiting, good = set(asked), False
+    while waiting and not good:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        good = any(task.exception() is None for task in done)
+    if waiting:
+        _, waiting = await asyncio.wait(waiting, timeout=OTHERS_SECONDS)
+    return waiting

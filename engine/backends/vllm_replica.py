@@ -21,7 +21,7 @@ from engine.errors import (
     EngineUnavailable,
     GenerationCut,
     GenerationFailed,
-    GrammarBroken,
+    GrammarCut,
     GrammarRefused,
     PromptTooLong,
 )
@@ -202,7 +202,8 @@ class Replica:
         """
         meant = self._meaning(error, request, begun=begun)
         if begun and isinstance(meant, EngineUnavailable | EngineOverloaded | ReplicaFailed):
-            return GenerationCut(str(meant))
+            cut = GrammarCut if isinstance(meant, GrammarCut) else GenerationCut
+            return cut(str(meant), at=self.client.url)
         return meant
 
     def _meaning(
@@ -218,8 +219,10 @@ class Replica:
         if error.status in CHANGED:
             self.lose(problem)
             return EngineUnavailable(problem)
-        if begun and request.grammar is not None and error.text == FAILED:
-            return GrammarBroken(f"{problem}. {REJECTED}.")
+        if request.grammar is not None and error.text == FAILED:
+            self.doubted.set()  # nothing is counted against it: where the grammar is at fault, it works
+            problem = f"{problem}. {REJECTED}."
+            return GrammarCut(problem) if begun else ReplicaFailed(problem)
         if error.status in (500, 502, 504):
             self.note_failure(problem)
         return self._refused(error, problem, len(request.prompt_token_ids))

@@ -11,7 +11,8 @@ import aiohttp
 from engine.backends.base import BaseEngine
 from engine.backends.grammar_checks import GrammarChecks
 from engine.backends.options import OptionReader
-from engine.backends.server_lists import ServerList, as_source, has_secret
+from engine.backends.server_lists import ServerList, as_source
+from engine.backends.server_urls import has_secret
 from engine.backends.vllm_client import Timeouts, VllmClient, open_session
 from engine.backends.vllm_pool import ReplicaPool
 from engine.backends.vllm_replica import Replica, ReplicaFailed, Service
@@ -46,7 +47,7 @@ KNOWN = (
 class VllmServerEngine(BaseEngine):
     """Several vLLM servers, the same model on each; `ReplicaChoice` says which of them a request goes to.
 
-    Options: `urls` (see `server_lists`; without `/v1`), `api_key`, `connect_seconds` (for a connection, and for an
+    Options: `urls` (see `server_urls`), `api_key`, `connect_seconds` (for a connection, and for an
     answer that generates nothing), `silence_seconds` (a generation that sends no byte for so long has failed: queueing
     and prefill count), `health_seconds` (between two looks at each server), `refresh_seconds` (between two looks at a
     list of servers that may change), `max_connections`.
@@ -123,7 +124,7 @@ class VllmServerEngine(BaseEngine):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Yield what a server samples. One that cannot take the request is skipped for the next."""
-        pool, replicas = self._candidates(request.affinity)
+        pool, replicas = self._candidates(request.affinity, avoid=request.avoid)
         max_tokens = _max_tokens(request, replicas)
         if pool.running >= self._max_connections:
             raise EngineOverloaded(f"{self._max_connections} generations run; max_connections allows no more.")
@@ -218,12 +219,12 @@ class VllmServerEngine(BaseEngine):
         if self._session is not None:
             await self._session.close()
 
-    def _candidates(self, affinity: str) -> tuple[ReplicaPool, list[Replica]]:
+    def _candidates(self, affinity: str, *, avoid: str = "") -> tuple[ReplicaPool, list[Replica]]:
         """Return the pool, and its servers that are used, the best one first; raises `EngineUnavailable`."""
         self._require_open()
         if self._pool is None or not self._started:
             raise EngineUnavailable("The engine is not started yet.")
-        serving = self._pool.candidates(affinity)
+        serving = self._pool.candidates(affinity, avoid=avoid)
         if not serving:
             raise EngineUnavailable("No vLLM server is in reach.")
         return self._pool, serving

@@ -25,7 +25,7 @@ from typing import Any
 from engine.backends import vllm_config
 from engine.backends.threads import in_thread
 from engine.backends.vllm_config import FrontEnd
-from engine.backends.vllm_core import STOP_SECONDS, BaseCore
+from engine.backends.vllm_core import CORE_STOP_SECONDS, BaseCore
 from engine.backends.vllm_lease import BEGAN, ENDED, MAX_LINE_BYTES, Lease, decode_lease
 from engine.errors import EngineConfigurationError, EngineError, EngineUnavailable
 
@@ -102,7 +102,7 @@ class SharedCore(BaseCore):
         building, self._building = self._building, None
         if building is not None:
             with suppress(Exception):  # a client that was not built
-                async with asyncio.timeout(STOP_SECONDS):
+                async with asyncio.timeout(CORE_STOP_SECONDS):
                     self._llm = await asyncio.shield(building)
         llm, self._llm = self._llm, None
         if llm is not None:

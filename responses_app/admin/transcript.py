@@ -176,7 +176,7 @@ class Transcript:
 
 
 def as_list(value: object) -> Sequence[Any]:
-    """Return a list as it is, and nothing for what is none."""
+    """Return a list as it is, and nothing for what is not a list."""
     return value if isinstance(value, list) else ()
 
 

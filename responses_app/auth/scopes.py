@@ -7,8 +7,8 @@ _RESOURCES = {
     "containers": "api.containers",
     "models": "api.model",
 }
-# Who asks whether the server lives needs no key; who may read the metrics is for their view to say.
-_FOR_EVERYBODY = ("health", "ready", "metrics")
+# Who asks whether the server lives, or what it takes, needs no key; who may read the metrics is for their view to say.
+_FOR_EVERYBODY = ("health", "ready", "metrics", "openapi.json")
 
 
 def needed_scope(method: str, path: str) -> str | None:

@@ -80,11 +80,16 @@ class Ticket:
         if not job.is_empty:
             rates.post(job)
 
+    def release(self) -> None:
+        """Give the slots back, and nothing else: it runs no more, and what it used is counted later."""
+        places, self.places = self.places, ()
+        if self._rates is not None and places:
+            self._rates.post(Job(release=[(each.key, self.id) for each in places]))
+
     def hand_over(self) -> None:
         """Give the slots back; what was used is for another worker to count, which goes on with it."""
-        rates, self._rates = self._rates, None
-        if rates is not None and self.places:
-            rates.post(Job(release=[(places.key, self.id) for places in self.places]))
+        self.release()
+        self._rates = None
 
     def lines(self) -> list[JsonObject]:
         """Return what its client is told of its limits now, as far as this worker knows."""
@@ -163,7 +168,8 @@ class BaseRates(ABC):
         for owner in who:
             for rate in owner.rates:
                 left, at = self._heard.get(rate.key, (0.0, now))
-                lines.append(line_of(rate, max(0.0, left - (now - at) * 1000)))
+                left -= (now - at) * 1000
+                lines.append(line_of(rate, left if left > 0 else 0.0))
         return tightest(lines)
 
     @abstractmethod

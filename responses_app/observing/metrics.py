@@ -134,7 +134,7 @@ class Metrics:
         self.input_tokens = self._counter("input_tokens", "Tokens that models read, of responses that ended.", *model)
         self.cached_tokens = self._counter("cached_tokens", "Those of them that were in the prefix cache.", *model)
         self.output_tokens = self._counter("output_tokens", "Tokens that models sampled, as they come.", *model)
-        self.reasoning_tokens = self._counter("reasoning_tokens", "Those of them that were no answer.", *model)
+        self.reasoning_tokens = self._counter("reasoning_tokens", "Those of them that are not an answer's.", *model)
         self.tool_calls = self._counter("tool_calls", "Calls of tools, by the type of their items.", *model, "type")
         self.repairs = self._counter("parse_repairs", "Malformed items of models, that were read all the same.", *model)
         self.unknown_tools = self._counter("unknown_tool_calls", "Calls of tools of this server it lacks.", *model)

@@ -20,7 +20,7 @@ logger = logging.getLogger("respsite")
 
 SERVICE = "respsite"  # unless OTEL_SERVICE_NAME says otherwise
 LAST_SPANS_SECONDS = 3.0  # how long a stop waits for those that are not exported yet
-HEADER = "traceparent"  # https://www.w3.org/TR/trace-context/
+TRACEPARENT = "traceparent"  # https://www.w3.org/TR/trace-context/
 SPAN = "respsite.span"  # the key of a request's span in its ASGI scope
 Value = str | int
 
@@ -34,7 +34,7 @@ def can_be_exported() -> bool:
 
 
 class Span:
-    """A span that is none; its subclass is real. It ends with its `with`; an exception's type is its error."""
+    """A span that does nothing; its subclass is real. It ends with its `with`; an exception's type is its error."""
 
     def child(self, name: str, attributes: Mapping[str, Value] | None = None, *, calls: bool = False) -> "Span":
         """Begin a span below this one; `calls`: somebody else does the work."""
@@ -116,7 +116,7 @@ class Traces:
             return NO_SPAN
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        context = TraceContextTextMapPropagator().extract({HEADER: traceparent} if traceparent else {})
+        context = TraceContextTextMapPropagator().extract({TRACEPARENT: traceparent} if traceparent else {})
         return _Caller(self._tracer, context)
 
 

@@ -9,7 +9,7 @@ from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import ResponseObject, Status
 from responses_app.protocol.validation import missing
 
-_FIELDS = (  # of a create that this takes, too; everything else means nothing here
+FIELDS = (  # of a create that this takes, too; everything else means nothing here
     "model",
     "previous_response_id",
     "instructions",
@@ -31,7 +31,7 @@ def parse_compact(data: Mapping[str, object]) -> CreateRequest:
     _, items = parse_input(data.get("input"))
     if not items or items[-1]["type"] != _TRIGGER["type"]:
         items.append(_TRIGGER)
-    fields = {name: data[name] for name in _FIELDS if name in data}
+    fields = {name: data[name] for name in FIELDS if name in data}
     return parse_create({**fields, "input": items, "store": False})
 
 

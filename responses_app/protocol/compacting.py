@@ -1,6 +1,6 @@
 """`Compacting`: the model sums up what came before; the summary, sealed, then stands for that.
 
-What the model writes meanwhile is no item of its own: clients see a compaction that begins with its first word.
+What the model writes meanwhile is not an item of its own: clients see a compaction that begins with its first word.
 """
 
 from collections.abc import Sequence

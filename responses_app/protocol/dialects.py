@@ -13,7 +13,7 @@ from functools import lru_cache
 from responses_app.protocol.errors import ApiError, invalid_request
 from responses_app.protocol.usage import as_read
 
-HEADER = "Respsite-Dialect"
+DIALECT_HEADER = "Respsite-Dialect"
 
 
 class Switch(StrEnum):
@@ -108,8 +108,9 @@ def requested_dialect(header: str | None, default: Dialect, *, usage_per_turn: b
 def unknown_dialect(name: str) -> ApiError:
     """A request asks for a dialect that this server does not have (400)."""
     return invalid_request(
-        f"Unknown value in the header '{HEADER}': {name[:80]!r}. Known are {KNOWN}; separate several by commas.",
-        param=HEADER,
+        f"Unknown value in the header '{DIALECT_HEADER}': {name[:80]!r}. Known are {KNOWN}; separate several by "
+        "commas.",
+        param=DIALECT_HEADER,
         code="invalid_value",
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from engine.formats.base import RenderedMessage
@@ -76,7 +76,7 @@ def _as_parts(value: object) -> object:
 
 
 Parts = Annotated[list[Part], Field(fail_fast=True)]  # else pydantic would describe each of 100,000 wrong parts
-Content = Annotated[Parts, BeforeValidator(_as_parts)]
+Content = Annotated[Parts, BeforeValidator(_as_parts, json_schema_input_type=str | Parts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class CompactionTrigger(ClientModel):
 class PassedThrough(SampledInput):
     """An item of another tool than a function: its JSON is kept, and `tool_items` reads it."""
 
-    type: str
+    type: Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(PASSED_THROUGH)})]
     id: str | None = None
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticKnownError
 
-from responses_app.protocol.errors import invalid_request
+from responses_app.protocol.errors import JsonObject, invalid_request
 
 MAX_KEY, MAX_VALUE = 64, 512  # characters
 
@@ -21,7 +21,13 @@ def _few(value: object) -> object:
     return value
 
 
-Metadata = Annotated[dict[str, str], BeforeValidator(_few)]
+_SCHEMA: JsonObject = {
+    "type": "object",
+    "maxProperties": MAX_PAIRS,
+    "propertyNames": {"maxLength": MAX_KEY},
+    "additionalProperties": {"type": "string", "maxLength": MAX_VALUE},
+}
+Metadata = Annotated[dict[str, str], BeforeValidator(_few), WithJsonSchema(_SCHEMA)]
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> None:

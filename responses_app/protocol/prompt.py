@@ -154,8 +154,13 @@ class _ItemRenderer:
         return name is not None and function_tool(name) == tool
 
     def _tool_of(self, call_id: str) -> Tool | None:
-        name = self._parent.call_name(call_id) if self._parent and call_id not in self._tools else None
-        return self._tools.get(call_id) or (function_tool(name) if name is not None else None)
+        if call_id in self._tools or self._parent is None:
+            return self._tools.get(call_id)
+        name = self._parent.call_name(call_id)
+        if name is not None:
+            return function_tool(name)
+        asked = (called_tool(item) for item in self._parent.all_tool_items())
+        return next((called[1] for called in asked if called is not None and called[0] == call_id), None)
 
     def _tool_item(self, read: ToolItem) -> RenderedMessage:
         match read:

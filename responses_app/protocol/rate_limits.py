@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
-from math import ceil, floor
+from math import ceil
 from typing import NamedTuple
 
 from responses_app.protocol.errors import ApiError, JsonObject
@@ -163,10 +163,12 @@ class Line(NamedTuple):
 
 def line_of(rate: Rate, left: float) -> Line:
     """Return what is told of a limit whose bucket is full in `left` milliseconds."""
-    window = rate.window
+    limit, window = rate.limit, rate.window
+    if not limit:
+        return Line(rate.quantity.line, 0, 0, window)
     # A hundredth of a token: what floating point loses on the way is not to look like a token.
-    remaining = floor(rate.limit * (1 - left / window) + 0.01) if rate.limit else 0
-    return Line(rate.quantity.line, rate.limit, max(0, min(remaining, rate.limit)), left if rate.limit else window)
+    remaining = int(limit * (1 - left / window) + 0.01) if left < window else 0
+    return Line(rate.quantity.line, limit, remaining, left)
 
 
 def tightest(lines: Sequence[Line]) -> list[Line]:

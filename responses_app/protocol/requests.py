@@ -77,6 +77,9 @@ class ConversationReference(ClientModel):
     id: str = Field(min_length=1, max_length=256)
 
 
+_EITHER = BeforeValidator(_as_reference, json_schema_input_type=str | ConversationReference)
+
+
 class ContextManagement(ClientModel):
     """When to compact: a prompt of more tokens than this begins with a summary of what came before."""
 
@@ -90,7 +93,7 @@ class Fields(ClientModel):
     model: str | None = Field(default=None, min_length=1, max_length=256)
     instructions: str | None = None
     previous_response_id: str | None = Field(default=None, min_length=1, max_length=256)
-    conversation: Annotated[ConversationReference, BeforeValidator(_as_reference)] | None = None
+    conversation: Annotated[ConversationReference, _EITHER] | None = None
     store: bool | None = None
     stream: bool | None = None
     background: bool | None = None

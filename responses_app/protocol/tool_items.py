@@ -206,7 +206,7 @@ def _mcp_request(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 def _mcp_answer(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
     tool = tool_of(_string(item, "approval_request_id")) or Tool("mcp", hosted=True)
     if item.get("approve") is True:
-        return [ToolOutput(tool, "[the user approved this call]")]
+        return []  # what comes of the call follows
     reason = _string(item, "reason")
     return [ToolOutput(tool, f"[the user did not approve this call{': ' if reason else ''}{reason}]")]
 

@@ -12,12 +12,14 @@ from responses_app.protocol.json_size import json_size
 from responses_app.protocol.prompt import text_of
 from responses_app.protocol.validation import validate
 
-HEADER = "Respsite-Tool-Mode"
+TOOL_MODE_HEADER = "Respsite-Tool-Mode"
 COMPLETE, WAIT = "complete", "wait"  # a response ends with calls of the client's tools, or waits for their outputs
 TOOL_MODE = "tool_mode"  # what says so in a request that is kept
 
 
-class _Body(ClientModel):
+class ToolOutput(ClientModel):
+    """The body of a request: what came of the call of this `call_id`."""
+
     tool_call_id: str = Field(min_length=1, max_length=256)
     output: Content
 
@@ -27,8 +29,8 @@ def requested_tool_mode(header: str | None, default: str) -> str:
     asked = (header or "").strip().lower() or default
     if asked not in (COMPLETE, WAIT):
         raise invalid_request(
-            f"Unknown value in the header '{HEADER}': {asked[:80]!r}. Known are: '{COMPLETE}' and '{WAIT}'.",
-            param=HEADER,
+            f"Unknown value in the header '{TOOL_MODE_HEADER}': {asked[:80]!r}. Known are: '{COMPLETE}' and '{WAIT}'.",
+            param=TOOL_MODE_HEADER,
             code="invalid_value",
         )
     return asked
@@ -39,7 +41,7 @@ def parse_tool_output(data: Mapping[str, object], *, max_bytes: int) -> OutputGi
     size = json_size({"output": data.get("output")})
     if size > max_bytes:
         raise output_too_large(size, max_bytes)
-    body = validate(_Body, data)
+    body = validate(ToolOutput, data)
     raw = data["output"]
     parts: list[JsonObject] = raw if isinstance(raw, list) else []
     # As OpenAI's types have the parts of an output: what a client read from somewhere is what the model is given.
@@ -83,6 +85,6 @@ def not_waiting(response_id: str) -> ApiError:
     """The response does not wait for outputs: it was not asked to, or is ending (409)."""
     message = (
         f"Response '{response_id[:80]}' does not wait for outputs of tools, or has them all. Continue it with "
-        f"'previous_response_id'; responses wait that are created with the header '{HEADER}: {WAIT}'."
+        f"'previous_response_id'; responses wait that are created with the header '{TOOL_MODE_HEADER}: {WAIT}'."
     )
     return ApiError(message, status=409, type="conflict_error", param="response_id")

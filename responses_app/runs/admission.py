@@ -6,6 +6,7 @@ a foreground one ends as if its client had left a moment later.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from responses_app.limits.rates import BaseRates
@@ -16,6 +17,8 @@ from responses_app.runs.naming import check_still_free, name_taken
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.run import ResponseRun
 from responses_app.stores.base import ClaimLost, NameTaken, ParentGone, StoreError
+
+logger = logging.getLogger("respsite.runs")
 
 
 class Admission:
@@ -99,7 +102,10 @@ class Admission:
                 await self._accept(run, left=end)
             if not run.plan.stored:
                 check_still_free(self._registry, run.plan)
-            run.begin()
+            try:
+                run.begin()
+            except Exception:  # it is accepted, so it is to end: its task begins it again, and ends it where that fails
+                logger.exception("response %s could not begin at once", run.response_id)
             self._registry.start(run)
 
     async def _accept(self, run: ResponseRun, *, left: Callable[[bool], None]) -> None:

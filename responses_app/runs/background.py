@@ -1,20 +1,28 @@
 """`BackgroundQueue`: how many background responses run at once, and how many may wait for that."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 
 from responses_app.protocol.errors import rate_limited
+from responses_app.runs.fair_turns import FairTurns
 
 
 class BackgroundQueue:
-    """First come, first served: at most `max_running` run, at most `max_queued` wait."""
+    """At most `max_running` run, at most `max_queued` wait. `now` is a clock, in seconds.
 
-    def __init__(self, *, max_running: int, max_queued: int) -> None:
-        self._running = asyncio.Semaphore(max_running)
+    Who runs next is decided as for the engine (`FairTurns`): projects have equal shares, and inside a project the tier
+    moves a response ahead or back by some time, so that none waits for ever.
+    """
+
+    def __init__(self, *, max_running: int, max_queued: int, now: Callable[[], float] | None = None) -> None:
+        self._turns = FairTurns(max_running=max_running, now=now)
         self._places = max_running + max_queued
         self._taken = 0  # by those that wait, run, or are about to
-        self.waiting = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a turn."""
+        return self._turns.waiting.total()
 
     @contextmanager
     def admission(self) -> Iterator[None]:
@@ -40,15 +48,6 @@ class BackgroundQueue:
         """Give the place back: the response has ended."""
         self._taken -= 1
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    def turn(self, project: str, tier: str, priority: int) -> AbstractAsyncContextManager[None]:
         """Wait for a turn, and have it until the block ends."""
-        self.waiting += 1
-        try:
-            await self._running.acquire()
-        finally:
-            self.waiting -= 1
-        try:
-            yield
-        finally:
-            self._running.release()
+        return self._turns.place(project, tier, priority).turn()

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,7 +26,10 @@ logger = logging.getLogger("respsite.runs")
 Found = TypeVar("Found")
 
 CANCEL_SECONDS = 5.0  # how long what was cancelled may take to end, here or on another worker
-LOOK_SECONDS = 0.1  # between looks at whether it did
+FIRST_LOOK_SECONDS = (
+    0.005  # until the first look at whether it did on another worker; each later one waits twice as long
+)
+MAX_LOOK_SECONDS = 0.1
 LONG_LOG = 4_000  # bytes: some 1,000 tokens, 5 ms of the loop
 HUGE_LOG = 64_000  # some 16,000 tokens, 6 MiB of events: they are made as they are read, not all before
 
@@ -212,11 +215,11 @@ class ResponsesById:
                 retry_after=5,
             )
         if await self._others.ask_to_cancel(response_id):
-            for _ in range(round(CANCEL_SECONDS / LOOK_SECONDS)):
+            for pause in _looks():
+                await asyncio.sleep(pause)
                 response = await self._stored(project, response_id)
                 if response["status"] not in RUNNING:
                     return response
-                await asyncio.sleep(LOOK_SECONDS)
         raise overloaded("The worker that runs this response did not answer. Try again.", retry_after=5)
 
     async def delete(self, project: str, response_id: str) -> None:
@@ -261,6 +264,15 @@ class ResponsesById:
         if response is None:
             raise response_not_found(response_id)
         return as_known(response)
+
+
+def _looks() -> Iterator[float]:
+    """Yield the seconds to wait before each look at a response that another worker was asked to cancel."""
+    pause, left = FIRST_LOOK_SECONDS, CANCEL_SECONDS
+    while left > 0:
+        yield pause
+        left -= pause
+        pause = min(2 * pause, MAX_LOOK_SECONDS)
 
 
 def _check_number(starting_after: int | None, last: int) -> None:

@@ -69,12 +69,28 @@ class Generating:
                 logger.warning("response %s: no summary: %s: %s", plan.response_id, type(error).__name__, error)
                 return self._tell(Sampled((), FinishReason.STOP))
 
+    async def prefill(self, plan: RunPlan) -> None:
+        """Leave the prompt in the engine's prefix cache, if it can. Where that fails, a warm-up is one all the same."""
+        if not self._engine.supports_prefill:
+            return
+        generation = plan.generation
+        sampling = replace(generation.sampling, max_output_tokens=1, top_logprobs=None)
+        try:
+            async with (
+                self._place.turn(),
+                aclosing(self._engine.generate(replace(generation, sampling=sampling))) as said,
+            ):
+                async for _ in said:
+                    pass
+        except EngineError as error:
+            logger.warning("response %s: not prefilled: %s: %s", plan.response_id, type(error).__name__, error)
+
     async def _go_on(self, plan: RunPlan, wanted: Generate) -> Command | None:
         """Generate a turn, as often as it is cut and can go on."""
-        continuing, meter = Continuing(), self._meter.turn()
+        continuing, meter = Continuing(self._engine), self._meter.turn()
         while True:
             try:
-                return await self._generate(plan, wanted, meter, cuts=continuing.cuts)
+                return await self._generate(plan, wanted, meter, continuing)
             except EngineError as error:
                 await continuing.wait(error)
                 if isinstance(error, GenerationCut):
@@ -86,8 +102,10 @@ class Generating:
             if (finish := unlogged_finish(plan, wanted)) is not None:
                 return self._tell(Sampled((), finish))
 
-    async def _generate(self, plan: RunPlan, wanted: Generate, meter: TurnMeter | None, *, cuts: int) -> Command | None:
-        request = request_for(plan, wanted, cuts=cuts)
+    async def _generate(
+        self, plan: RunPlan, wanted: Generate, meter: TurnMeter | None, continuing: Continuing
+    ) -> Command | None:
+        request = request_for(plan, wanted, cuts=continuing.cuts, avoid=continuing.avoid)
         if not wanted.has_begun:
             self._tell(TurnBegan(len(request.prompt_token_ids)))
         try:
@@ -125,10 +143,11 @@ def _span(plan: RunPlan, turn: int, request: GenerationRequest) -> Span:
     return plan.origin.span.child("turn", attributes, calls=True)
 
 
-def request_for(plan: RunPlan, wanted: Generate, *, cuts: int = 0) -> GenerationRequest:
+def request_for(plan: RunPlan, wanted: Generate, *, cuts: int = 0, avoid: str = "") -> GenerationRequest:
     """Return what generates a turn, behind what of it was sampled already.
 
-    `cuts`: how often it was cut here; what was asked then may still run somewhere, and so ids differ.
+    `cuts`: how often it was cut here; what was asked then may still run somewhere, and so ids differ. `avoid`: where it
+    was cut last.
     """
     generation = plan.generation
     return replace(
@@ -136,6 +155,7 @@ def request_for(plan: RunPlan, wanted: Generate, *, cuts: int = 0) -> Generation
         request_id=f"{plan.response_id}{f'.{cuts}' if cuts else ''}-{wanted.turn}",
         prompt_token_ids=_prompt(plan, wanted),
         sampling=replace(generation.sampling, max_output_tokens=wanted.budget),
+        avoid=avoid,
         grammar=None if wanted.aside else _grammar(plan, wanted),
     )
 
@@ -203,17 +223,3 @@ def unlogged_finish(plan: RunPlan, wanted: Generate) -> FinishReason | None:
     if wanted.sampled and wanted.sampled[-1] in plan.generation.sampling.stop_token_ids:
         return FinishReason.STOP
     return None
-
-
-async def prefill(engine: BaseEngine, plan: RunPlan, place: Place) -> None:
-    """Leave the prompt in the engine's prefix cache, if it can. A warm-up whose prefill fails is still a warm-up."""
-    if not engine.supports_prefill:
-        return
-    generation = plan.generation
-    one_token = replace(generation, sampling=replace(generation.sampling, max_output_tokens=1, top_logprobs=None))
-    try:
-        async with place.turn(), aclosing(engine.generate(one_token)) as chunks:
-            async for _ in chunks:
-                pass
-    except EngineError as error:
-        logger.warning("response %s: not prefilled: %s: %s", plan.response_id, type(error).__name__, error)

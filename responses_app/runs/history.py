@@ -143,8 +143,8 @@ class History:
 
         Raises `ApiError` for one that still runs.
         """
-        running = self._registry.get(response_id)
-        if running is not None and running.plan.origin.project == project:
+        running = self._registry.find(project, response_id)
+        if running is not None and not running.journal.closed:
             raise previous_response_in_progress(named)
         link = await self._store.chain(project, response_id)
         if link is None:

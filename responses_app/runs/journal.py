@@ -12,12 +12,15 @@ them before all are there.
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from responses_app.protocol.events import TERMINAL, Event, EventType
 from responses_app.protocol.wording import Call, Wording
+
+logger = logging.getLogger("respsite.runs")
 
 ENTRY_BYTES = 150  # of memory beside an entry's JSON: counted too, since deltas are short
 GATHERED_TURNS = 8  # of the loop, see `gather`
@@ -67,6 +70,16 @@ class EventJournal:
         """How many readers are attached."""
         return len(self._readers)
 
+    @property
+    def next_position(self) -> int:
+        """The place of the event that comes next: its number, unless one before it could not be written."""
+        return self._first + len(self._entries)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the terminal event is here: no stream that goes on elsewhere, or broke, has it."""
+        return self._ending is not None
+
     def extend(self, events: Sequence[Event]) -> None:
         """Add events that come at once, and wake the readers. After a terminal event nothing may follow."""
         before = self.appended_bytes
@@ -100,9 +113,12 @@ class EventJournal:
         # does not count. After the end nobody is dropped: nothing more will come, and what is there is bounded.
         oldest = self.appended_bytes - self._max_lag_bytes - self._largest_lot
         for reader in tuple(self._readers):  # a copy: who is dropped, or detaches when it is woken, leaves the list
-            if reader.taken_bytes < oldest and not self.closed:
-                self._drop(reader)
-            reader.wake()
+            try:
+                if reader.taken_bytes < oldest and not self.closed:
+                    self._drop(reader)
+                reader.wake()
+            except Exception:  # a transport's own bug: the run and its other readers go on
+                logger.exception("a reader cannot be told that there are events")
 
     @property
     def kept_bytes(self) -> int:
@@ -150,8 +166,7 @@ class EventJournal:
     def end(self) -> None:
         """Close without a terminal event: the run goes on elsewhere."""
         self.closed = True
-        for reader in tuple(self._readers):
-            reader.wake()
+        self._tell_readers()
 
     def _bytes_before(self, index: int) -> int:
         """Return how many bytes had been appended before an entry."""
@@ -227,8 +242,13 @@ class JournalReader:
 
     @property
     def ended(self) -> bool:
-        """Whether the terminal event has been taken."""
-        return self._journal.closed and self.position > self._journal.last_number
+        """Whether the terminal event has been taken, or all there is of a stream that is not whole."""
+        return self._journal.closed and self.position >= self._journal.next_position
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the terminal event is among its events."""
+        return self._journal.is_whole
 
     @property
     def lag_bytes(self) -> int:
@@ -238,12 +258,12 @@ class JournalReader:
     @property
     def behind(self) -> bool:
         """Whether there are events it has not taken."""
-        return self.position <= self._journal.last_number
+        return self.position < self._journal.next_position
 
     @property
     def has_little(self) -> bool:
         """Whether there are events it has not taken, and so few that more may come with them."""
-        return self.position <= self._journal.last_number and self.lag_bytes < GATHERED_BYTES
+        return self.position < self._journal.next_position and self.lag_bytes < GATHERED_BYTES
 
     @property
     def last_number(self) -> int:

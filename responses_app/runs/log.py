@@ -124,6 +124,11 @@ class RunLog:
                 raise ClaimLost(f"{self.response_id} is not {self.claim.worker}'s any more")
             self.has_kept(append)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether any of it is in the store, for whoever takes the response over."""
+        return self._kept > 0
+
     # What `LiveLogs` does with it.
 
     @property
@@ -285,13 +290,22 @@ class LiveLogs:
             if not self._failed:
                 logger.warning("the logs of %d running responses cannot be kept now: %s", len(logs), problem)
             self._failed = True
-            self._news.update({log.response_id: log for log in logs if not log.closed})
+            self._note_again(logs)
             return False
+        except Exception:
+            self._note_again(logs)
+            raise
         self._failed = False
         for log, append in zip(logs, appends, strict=True):
             if log.response_id in not_ours:
                 log.has_lost()
             elif not log.closed:  # one that ended meanwhile has published all
-                log.has_kept(append)
+                try:
+                    log.has_kept(append)
+                except Exception:  # its own end tells its readers, and the others wait for nothing
+                    logger.exception("response %s: what is kept of it cannot be told", log.response_id)
                 await asyncio.sleep(0)  # after an outage each has much to tell: beats and requests are not to wait
         return True
+
+    def _note_again(self, logs: Sequence[RunLog]) -> None:
+        self._news.update({log.response_id: log for log in logs if not log.closed})

@@ -4,8 +4,7 @@ import logging
 import time
 
 from responses_app.observing.context import FACTS
-from responses_app.observing.metrics import Outcome
-from responses_app.protocol.errors import JsonObject
+from responses_app.observing.metrics import ModelMeter, Outcome
 from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.persistence import Measured
 from responses_app.runs.plan import RunPlan
@@ -13,24 +12,38 @@ from responses_app.runs.plan import RunPlan
 logger = logging.getLogger("respsite.runs")
 
 
-class RunClock:
-    """Times one run; all times in seconds of a monotonic clock."""
+class RunMeasure:
+    """Measures one run, by a monotonic clock, and tells the log and the model's `meter` what came of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: RunPlan, machine: ResponseMachine, meter: ModelMeter) -> None:
+        self._plan = plan  # the one it begins with, which tells what it is
+        self._machine = machine
+        self._meter = meter
         self._started = time.monotonic()
-        self.first_token: float | None = None
+        self._first_token: float | None = None
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether the model has said anything."""
+        return self._first_token is not None
 
     def note_first_token(self) -> None:
         """The model has begun to speak."""
-        self.first_token = time.monotonic()
+        self._first_token = time.monotonic()
 
     def measured(self) -> Measured:
         """Return what is kept of it, in milliseconds."""
-        first = self.first_token
+        first = self._first_token
         return Measured(
             first_token_ms=None if first is None else round((first - self._started) * 1000),
             duration_ms=round((time.monotonic() - self._started) * 1000),
         )
+
+    def report(self, journal_bytes: int, remark: str) -> None:
+        """Count the response, which has ended, and write its line."""
+        measured = self.measured()
+        self._meter.ended(outcome(self._plan, self._machine, measured, journal_bytes))
+        report(self._plan, self._machine, measured, remark)
 
 
 def report(plan: RunPlan, machine: ResponseMachine, measured: Measured, remark: str) -> None:
@@ -66,10 +79,9 @@ def report(plan: RunPlan, machine: ResponseMachine, measured: Measured, remark: 
     )
 
 
-def outcome(
-    plan: RunPlan, machine: ResponseMachine, measured: Measured, error: JsonObject | None, journal_bytes: int
-) -> Outcome:
-    """Return what is counted of a response that has ended; `error` is why it failed."""
+def outcome(plan: RunPlan, machine: ResponseMachine, measured: Measured, journal_bytes: int) -> Outcome:
+    """Return what is counted of a response that has ended."""
+    error = machine.stream.snapshot()["error"]
     first = measured.first_token_ms
     kinds = (str(item["type"]) for item in machine.stream.output)
     return Outcome(

@@ -65,7 +65,8 @@ class GivenOutputs:
         Also one that is not stored, which other doors do not find by its id.
         """
         run = self._registry.find(project, response_id) or self._registry.named(project, response_id)
-        return run if run is not None and not (run.lost or run.given_back) else None
+        gone = run is None or run.lost or run.given_back or self._registry.is_forgotten(run)
+        return None if gone else run
 
     async def _stored(self, project: str, name: str) -> ResponseObject | None:
         """Return a response that is kept, by its own id or by what clients call it."""

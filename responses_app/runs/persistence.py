@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from responses_app.protocol.chain import ChainLink, new_link, with_states
 from responses_app.protocol.endings import Ending
@@ -16,6 +17,7 @@ from responses_app.protocol.tool_outputs import TOOL_MODE, WAIT
 from responses_app.runs.failures import failure
 from responses_app.runs.log import RunLog
 from responses_app.runs.plan import RunPlan
+from responses_app.runs.unsaved import UnsavedEnd
 from responses_app.stores.base import (
     AcceptedResponse,
     Claim,
@@ -67,10 +69,10 @@ class KeptEnd:
 class WhenAway:
     """What becomes of an end that cannot be kept, since the store is away: it is tried again for `patience` seconds.
 
-    Then `defer` takes it, to be kept when the store is back.
+    Then `defer` takes it, to be kept when the store is back; it returns None where there is no room for it.
     """
 
-    defer: Callable[[StoredResponse], None]
+    defer: Callable[[StoredResponse], UnsavedEnd | None]
     patience: float = 0.0
 
 
@@ -100,6 +102,7 @@ class RunPersistence:
         self.claim = claim
         self.log = log
         self.accepted = False
+        self.unsaved: UnsavedEnd | None = None  # its end, where that waits for the store
         self._is_queued = False  # in the store
         self._noting: asyncio.Task[None] | None = None
 
@@ -125,10 +128,20 @@ class RunPersistence:
         elif plan.stored_parent and not await self._store.knows(plan.origin.project, plan.stored_parent):
             raise ParentGone(plan.stored_parent)
 
-    async def begin(self) -> None:
-        """Note that a response in the background has begun to answer. Raises `StoreError`."""
-        if self._plan.stored and self._plan.background:
-            await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
+    async def begin(self, *, may_wait: Callable[[], bool]) -> None:
+        """Note that a response in the background has begun to answer; while the store is away, it waits with that.
+
+        Raises `ClaimLost`, also where the response has to be left to another worker: `may_wait` says that this one
+        stops. Raises `StoreError` where it cannot be noted.
+        """
+        plan = self._plan
+        if not (plan.stored and plan.background):
+            return
+        if not await self._done_in_time(self._note_begin, may_wait):
+            raise StoreError("that it has begun cannot be kept") if may_wait() else ClaimLost(plan.response_id)
+
+    async def _note_begin(self) -> None:
+        await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
 
     def note_start(self) -> None:
         """Note soon that a response which waited for the engine has it: who asks another worker reads that.
@@ -138,24 +151,47 @@ class RunPersistence:
         if self._is_queued and not self._plan.background:
             self._noting = asyncio.create_task(self._note_start(), name=f"start of {self._plan.response_id}")
 
+    def leave(self) -> None:
+        """The response runs here no more: nothing of it is noted any longer. `keep` has waited for what was asked."""
+        if self._noting is not None:
+            self._noting.cancel()
+
     async def _note_start(self) -> None:
         plan = self._plan
         try:
-            await self._store.begin(plan.origin.project, plan.response_id, self.claim)
+            await self._note_begin()
         except StoreError as problem:  # also one that was deleted, or is another worker's: its end tells what then
             logger.info("response %s: that it has the engine is not kept: %s", plan.response_id, problem)
         except Exception:  # whatever it is, it costs the response nothing: its end waits for this
             logger.exception("response %s: that it has the engine is not kept", plan.response_id)
 
+    @property
+    def response_id(self) -> str:
+        """The id of the response."""
+        return self._plan.response_id
+
+    @property
+    def goes_on_elsewhere(self) -> bool:
+        """Whether another worker that takes it over goes on with it, or lets it fail behind its log.
+
+        All others the store lets fail by itself, and no worker counts what they used.
+        """
+        return self._plan.background or (self.log is not None and self.log.is_kept)
+
     async def give_back(self, response: ResponseObject) -> None:
-        """Leave a background response to whichever worker looks first, with all that came to it: it goes on there."""
+        """Leave a background response to whichever worker looks first, with all that came to it: it goes on there.
+
+        Where the store does not take it now, they find it once this worker is dead to them. Raises nothing.
+        """
         assert self.log is not None, "background responses are stored"
         try:
             await self.log.flush()
             await self._store.give_back(self._as_accepted(response, again=True))
             logger.info("response %s goes to another worker: the server stops", response["id"])
         except StoreError as problem:
-            logger.error("response %s could not be given to another worker: %s", response["id"], problem)
+            logger.error("response %s could not be given to another worker now: %s", response["id"], problem)
+        except Exception:
+            logger.exception("response %s could not be given to another worker now: the store broke", response["id"])
 
     def _refuse(self, response: ResponseObject) -> None:
         """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run.
@@ -164,7 +200,7 @@ class RunPersistence:
         is away, and one may have MAX_BODY_BYTES.
         """
         end = self._stored(RunEnd(response=response, measured=NOT_MEASURED))
-        self._defer(replace(end, accepted=True, input_items=()))
+        self.unsaved = self._defer(replace(end, accepted=True, input_items=()))
 
     def replan(self, plan: RunPlan) -> None:
         """Keep what another plan makes of the same response: its chain begins anew."""
@@ -211,11 +247,11 @@ class RunPersistence:
 
     async def keep(
         self, machine: ResponseMachine, ending: Ending, measured: Measured, *, may_wait: Callable[[], bool]
-    ) -> KeptEnd:
+    ) -> KeptEnd | None:
         """Keep the end that a machine has decided; if it cannot be kept for long, as a failure later.
 
-        Raises `ClaimLost`, also where a background response has to be left to another worker: `may_wait` says that
-        this one stops.
+        None, and nothing is kept, where a background response is for another worker, since this one stops: then
+        `may_wait` is false. Raises `ClaimLost`.
         """
         ended = Ended(int(self.now()))
         link = self.link(machine, ending.status)
@@ -227,24 +263,34 @@ class RunPersistence:
             log=self._whole_log(ended),
         )
         try:
-            saved = await self._saved_in_time(end, may_wait)
+            saved = await self._done_in_time(partial(self._save, end), may_wait)
         finally:
             if self._noting is not None:  # it was asked for before, so it is over by now, or very soon
                 await self._noting
         if saved:
             return KeptEnd(ended, link)
         if self._plan.background and not may_wait():
-            raise ClaimLost(self._plan.response_id)
-        ended = Ended(ended.at, failure(None, self._plan.origin.request_id))
-        response = machine.outcome(ended.at, ended.error)
-        self.defer(RunEnd(response=response, measured=measured, log=self._whole_log(ended)))
+            return None
+        return self.fail(machine, measured)
+
+    def fail(self, machine: ResponseMachine, measured: Measured) -> KeptEnd:
+        """Keep later that a response has failed, whose end is decided and cannot be kept; return how it ends now."""
+        error = failure(None, self._plan.origin.request_id)
+        ended = Ended(int(self.now()), error)
+        try:
+            end = RunEnd(response=machine.outcome(ended.at, error), measured=measured, log=self._whole_log(ended))
+        except Exception:  # then no reader can be shown it either; what came so far is kept without its log
+            logger.exception("response %s: its end cannot be made", self._plan.response_id)
+            end = RunEnd(response=as_failed(machine.stream.kept(), error), measured=measured)
+        if self._plan.stored:
+            self.unsaved = self._defer(self._stored(end))
         return KeptEnd(ended, None)
 
     def _whole_log(self, last: Ended) -> bytes:
         return b"" if self.log is None else self.log.whole(last)
 
-    async def _saved_in_time(self, end: RunEnd, may_wait: Callable[[], bool]) -> bool:
-        """Keep the finished response, again while the store is away; return False if that failed. Raises `ClaimLost`.
+    async def _done_in_time(self, act: Callable[[], Awaitable[None]], may_wait: Callable[[], bool]) -> bool:
+        """Tell the store, again while it is away; return False if that failed. Raises `ClaimLost`.
 
         Trying again may keep what was kept already, its answer lost on the way: the store takes that for one.
         """
@@ -253,7 +299,7 @@ class RunPersistence:
         ends_at = clock() + (patience if self._patience and self._plan.stored else 0.0)
         while True:
             try:
-                await self._save(end)
+                await act()
                 return True
             except ClaimLost:
                 raise
@@ -265,11 +311,6 @@ class RunPersistence:
                 logger.exception("response %s: the store broke", self._plan.response_id)
                 return False
             await asyncio.sleep(AGAIN_SECONDS)
-
-    def defer(self, end: RunEnd) -> None:
-        """Keep later how the response ended, whose end could not be kept: nobody is to wait for it for ever."""
-        if self._plan.stored:
-            self._defer(self._stored(end))
 
     async def _save(self, end: RunEnd) -> None:
         if self._plan.stored:

@@ -1,15 +1,11 @@
 """`Pulse`: when the store heard from this worker, and what follows from that about the others."""
 
 import math
-import time
+
+from responses_app.stores.clock import own_clock
 
 GAP_PER_LEASE = 0.5  # leases; in a longer gap between two beats the database may have answered nobody
 NOBODY = -math.inf  # a time since which everybody was seen, so nobody is dead
-
-
-def _clock() -> float:
-    """Return seconds that count also while the process is stopped or the machine sleeps, where the system can tell."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Pulse:
@@ -28,7 +24,7 @@ class Pulse:
     @property
     def age(self) -> float:
         """Seconds since the last beat, by our own clock; infinite before the first."""
-        return math.inf if math.isinf(self._heard_at) else _clock() - self._heard_at
+        return math.inf if math.isinf(self._heard_at) else own_clock() - self._heard_at
 
     @property
     def dead_before(self) -> float:
@@ -53,4 +49,4 @@ class Pulse:
         self._last, self._heard_at = heard, asked
         return silent >= self._lease
 
-    clock = staticmethod(_clock)
+    clock = staticmethod(own_clock)

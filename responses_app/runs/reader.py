@@ -83,8 +83,13 @@ class ResponseReader:
 
     @property
     def ended(self) -> bool:
-        """Whether the terminal event has been taken."""
+        """Whether the terminal event has been taken, or all there is of a stream that is not whole."""
         return self._cursor.ended
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the terminal event is among its events, once it has ended: else it goes on elsewhere, or broke."""
+        return self._cursor.is_whole
 
     @property
     def behind(self) -> bool:

@@ -13,7 +13,8 @@ from collections import deque
 from contextlib import suppress
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.resources import as_failed
+from responses_app.protocol.rate_limits import Amount, Slot
+from responses_app.protocol.resources import ResponseObject, as_failed
 from responses_app.runs.failures import server_stopped
 from responses_app.runs.heartbeat import WorkerHeartbeat
 from responses_app.runs.service import ResponseService
@@ -94,7 +95,11 @@ class OrphanReclaimer:
         return True
 
     async def _fail(self, accepted: AcceptedResponse) -> None:
-        """Let a response fail that was taken over; where it is another worker's by now, that one decides."""
+        """Let a response fail that was taken over; where it is another worker's by now, that one decides.
+
+        What it used of its key's limits is counted here: the worker that let it in did not live to do so.
+        """
+        limited = await self._service.limited(accepted.key_id)
         try:
             failed = self._service.machines.failed(accepted, server_stopped())
         except Exception:  # damaged, or of a tool or a model that is gone: whatever it is, others wait behind it
@@ -114,3 +119,17 @@ class OrphanReclaimer:
         with suppress(ClaimLost):
             await self._store.save(stored)
             self._takeovers.count("failed")
+            reserved, used = _amounts(failed.response)
+            self._service.rates.adopt(limited, reserved, Slot.RESPONSE).settle(used)
+
+
+def _amounts(failed: ResponseObject) -> tuple[Amount, Amount]:
+    """Return what a response took of its limits when it was let in, as far as that is known, and what it used.
+
+    Its first prompt was reserved. Where the model said nothing, nobody knows how long it was, and it counts as it was.
+    """
+    usage = failed["usage"] or {}
+    details = usage.get("input_tokens_details")
+    first = details["input_tokens_per_turn"][0] if isinstance(details, dict) else 0
+    used = (int(str(usage.get(f"{side}_tokens", 0))) for side in ("input", "output"))
+    return Amount(1, first, failed["max_output_tokens"] or 1), Amount(1, *used)

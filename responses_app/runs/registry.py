@@ -8,7 +8,8 @@ outlives the registry.
 import asyncio
 import contextvars
 import logging
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,7 +24,7 @@ from responses_app.runs.journal import JournalReader
 from responses_app.runs.reader import EventSource, ResponseReader
 from responses_app.runs.resumable import ResumableLimits, ResumableStreams
 from responses_app.runs.run import ResponseRun
-from responses_app.runs.tracing import traced
+from responses_app.runs.tracing import execute_in_span
 
 logger = logging.getLogger("respsite.runs")
 
@@ -34,21 +35,24 @@ POLL_SECONDS = 0.02
 class RunLimits:
     """Bounds of one process's runs.
 
-    `reconnect_grace` (seconds): how long a stored stream goes on without a reader.
+    `reconnect_grace` (seconds): how long a stored stream goes on without a reader. `store_ttl` (seconds from its
+    creation, 0 for ever): how long a stored response is known, also while it runs.
     """
 
     max_runs: int = 2000
     max_background: int = 64
     max_queued: int = 1000
     reconnect_grace: float = 0.0
+    store_ttl: float = 0.0
     resumable: ResumableLimits = field(default_factory=ResumableLimits)
 
 
 class RunRegistry:
-    """The running responses, and the streams of those that can be picked up again."""
+    """The running responses, and the streams of those that can be picked up again. `now` is in Unix seconds."""
 
-    def __init__(self, limits: RunLimits) -> None:
+    def __init__(self, limits: RunLimits, *, now: Callable[[], float] = time.time) -> None:
         self._limits = limits
+        self._now = now
         self._runs: dict[str, tuple[ResponseRun, asyncio.Task[None]]] = {}
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._readers: set[JournalReader] = set()
@@ -71,7 +75,12 @@ class RunRegistry:
     def find(self, project: str, response_id: str) -> ResponseRun | None:
         """Return a response of a project that still runs, or whose stream is kept."""
         run = self.get(response_id) or self.resumable.get(response_id)
-        return run if run and run.plan.origin.project == project and not run.deleted else None
+        return run if run and run.plan.origin.project == project and not self.is_forgotten(run) else None
+
+    def is_forgotten(self, run: ResponseRun) -> bool:
+        """Whether clients do not find a response any more, though it may run: deleted, or stored and past its time."""
+        ttl = self._limits.store_ttl
+        return run.deleted or bool(ttl and run.plan.stored and int(run.plan.created_at) + ttl <= self._now())
 
     def named(self, project: str, name: str) -> ResponseRun | None:
         """Return a response of a project that still runs, by the public id under which clients know it."""
@@ -113,7 +122,7 @@ class RunRegistry:
         """Start a run, which has been admitted, in a task and a context of its own."""
         context = contextvars.Context()
         context.run(bind, **_about(run))
-        task = asyncio.create_task(traced(run), name=run.response_id, context=context)
+        task = asyncio.create_task(execute_in_span(run), name=run.response_id, context=context)
         self._runs[run.response_id] = run, task
         task.add_done_callback(lambda _: self._ended(run))
         if run.plan.resumable:
@@ -190,6 +199,7 @@ class RunRegistry:
             grace.cancel()
 
     def _ended(self, run: ResponseRun) -> None:
+        run.end_anyway()  # its task may have broken beside `execute`
         known = self._runs.get(run.response_id)
         if known is not None and known[0] is run:  # not a later one that goes on with the response here
             del self._runs[run.response_id]

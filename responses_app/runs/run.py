@@ -7,11 +7,13 @@ being done. Cancelling its task ends it with status `cancelled`, keeping what wa
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from engine.errors import EngineError
 from responses_app.limits.rates import FREE
+from responses_app.observing.traces import Span
 from responses_app.protocol.chain import ChainLink
-from responses_app.protocol.commands import Await, CallTool, Command, Generate, ListTools, Prefill, Seal
+from responses_app.protocol.commands import Await, CallTool, Command, ListTools, Seal
 from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.input_codec import decode
@@ -21,7 +23,6 @@ from responses_app.protocol.inputs import (
     Failed,
     Input,
     OutputGiven,
-    Prefilled,
     Sealed,
     Stopped,
     StopReason,
@@ -32,17 +33,16 @@ from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, 
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.tool_outputs import answered_already, call_not_found, not_waiting
 from responses_app.runs.background import BackgroundQueue
-from responses_app.runs.compaction import compacted, go_on
+from responses_app.runs.driving import CommandDriver
 from responses_app.runs.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
-from responses_app.runs.generating import Generating, prefill
-from responses_app.runs.interruption import Interruption
+from responses_app.runs.generating import Generating
 from responses_app.runs.journal import EventJournal
-from responses_app.runs.measuring import RunClock, outcome, report
+from responses_app.runs.measuring import RunMeasure
 from responses_app.runs.persistence import RunPersistence
-from responses_app.runs.plan import CompactionPlan, RunPlan
+from responses_app.runs.plan import RunPlan
+from responses_app.runs.run_ending import RunEnding
 from responses_app.runs.served import ServedModel
-from responses_app.runs.serving_tools import ToolRunner, listed_elsewhere
-from responses_app.runs.tool_calls import wait_for_outputs
+from responses_app.runs.serving_tools import listed_elsewhere
 from responses_app.stores.base import Claim, ClaimLost, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -64,10 +64,7 @@ class ResponseRun:
         persistence: RunPersistence,
         queue: BackgroundQueue,
     ) -> None:
-        self.plan = plan
         self.journal = journal
-        self.link: ChainLink | None = None
-        self.problem: ApiError | None = None
         self.ticket = FREE  # what it takes of its key's and its project's limits
         self.given_back = False  # to whichever worker looks first
         self._log = persistence.log  # None for one that is not stored
@@ -75,16 +72,25 @@ class ResponseRun:
         self.deleted = False  # a client has deleted the response while it ran
         self.lost = False  # another worker took it over: this one was taken for dead, and was not
         self.abandoned_reason = ""  # why the readers went away, for the log
-        self._interruption = Interruption()
-        self._engine = model.engine
-        self._meter = model.meter
         self._machine = machine
-        self._tools = ToolRunner(tell=self._tell, use=self._use)
         self._persistence = persistence
         self._queue = queue
         self.place = model.turns.place(plan.origin.project, plan.tier, plan.priority)
-        self._clock = RunClock()
-        self._generating = Generating(model, machine, tell=self._tell, begin=self._begin, place=self.place)
+        self._measure = RunMeasure(plan, machine, model.meter)
+        request_id = plan.origin.request_id
+        self._ending = RunEnding(machine, journal, persistence, self._measure, request_id=request_id, tell=self._tell)
+        generating = Generating(model, machine, tell=self._tell, begin=self._begin, place=self.place)
+        self._driver = CommandDriver(plan, machine, generating, persistence, tell=self._tell, finish=self._finish)
+
+    @property
+    def plan(self) -> RunPlan:
+        """What was decided before it started; a compaction makes another one of it."""
+        return self._driver.plan
+
+    def trace_below(self, span: Span) -> None:
+        """Trace its turns and tool calls below its own span."""
+        plan = self.plan
+        self._driver.plan = replace(plan, origin=replace(plan.origin, span=span))
 
     @property
     def response_id(self) -> str:
@@ -104,7 +110,17 @@ class ResponseRun:
     @property
     def has_spoken(self) -> bool:
         """Whether the model has said anything."""
-        return self._clock.first_token is not None
+        return self._measure.has_spoken
+
+    @property
+    def link(self) -> ChainLink | None:
+        """What continues it in a connection; None for what cannot be continued."""
+        return self._ending.link
+
+    @property
+    def problem(self) -> ApiError | None:
+        """Why it failed, as an error."""
+        return self._ending.problem
 
     def is_behind(self, number: int | None) -> bool:
         """Whether a client may have had an event elsewhere that readers here have not: only its log tells that.
@@ -136,8 +152,16 @@ class ResponseRun:
                 self._tell(Enqueued())
 
     async def execute(self) -> None:
-        """Run to the terminal event. Raises nothing; a cancellation becomes the status `cancelled`."""
-        self._interruption.attach()
+        """Run to the terminal event; a cancellation becomes the status `cancelled`. Raises nothing."""
+        self._driver.interruption.attach()
+        try:
+            await self._answer_or_fail()
+        except Exception:
+            logger.exception("response %s: its end broke", self.response_id)
+        finally:
+            self.end_anyway()
+
+    async def _answer_or_fail(self) -> None:
         try:
             await self._answer()
         except asyncio.CancelledError:
@@ -154,31 +178,43 @@ class ResponseRun:
             logger.exception("response %s broke", self.response_id)
             await self._fail(None)
 
+    def end_anyway(self) -> None:
+        """Tell readers an end if they have none yet, since something broke."""
+        if self.journal.closed:
+            return
+        if self.given_back or (self.lost and self.plan.background):  # it ends elsewhere
+            self.journal.end()
+        else:
+            self._ending.tell_anyway(remark=self.abandoned_reason)
+
     async def accept(self, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another worker has kept it already.
 
         Raises `StoreError`; `ParentGone` where what it continues is gone, `NameTaken`.
         """
         waits = self.plan.background or (self.place.would_wait and not self.plan.request.warm_up)
-        status = Status.QUEUED if waits else Status.IN_PROGRESS
-        status = self.status if self._machine.stream.has_begun else status
+        status = self.status if self._machine.stream.has_begun else (Status.QUEUED if waits else Status.IN_PROGRESS)
         await self._persistence.accept({**self._machine.stream.kept(), "status": status.value}, again=again)
 
     def settle(self) -> None:
         """It runs no more, or never will: count what it used, unless another worker goes on with it and will do so."""
+        self._persistence.leave()
         self.place.leave()
-        if self.given_back or (self.lost and self.plan.background):
+        if self.given_back or (self.lost and self._persistence.goes_on_elsewhere):
             self.ticket.hand_over()
             return
         turns = self._machine.turns
-        used = sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns)
-        self.ticket.settle(Amount(1, *used))
+        used = Amount(1, sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns))
+        if self._persistence.unsaved is not None:
+            self._persistence.unsaved.count(self.ticket, used, elsewhere=self._persistence.goes_on_elsewhere)
+        else:
+            self.ticket.settle(used)
 
     def give(self, given: Input) -> None:
         """Take what comes from outside; where something else is to be done now, what is being done ends."""
         command = self._tell(given)
         if command is not None:
-            self._interruption.put(command)
+            self._driver.interruption.put(command)
 
     def stop(self, reason: StopReason) -> bool:
         """End it before the model does; return whether its end was not decided yet."""
@@ -233,22 +269,22 @@ class ResponseRun:
             seal = self._machine.due
             self.journal.extend(self._machine.receive(given).events)
             if isinstance(given, Sealed) and isinstance(seal, Seal):
-                self._replan(go_on(self.plan, self._compaction, compacted(self._compaction, seal.summary)))
+                self._driver.go_on_from(seal.summary)
             elif isinstance(given, ToolsListed):
-                self._use(listed_elsewhere(self.plan, given))
+                self._driver.use(listed_elsewhere(self.plan, given))
         self._log.go_on_behind(log)
 
     async def _answer(self) -> None:
         if not self.plan.background:
             self.begin()
-            await self._drive(self._machine.due or await self._start_in_turn())
+            await self._driver.drive(self._machine.due or await self._start_in_turn())
             return
         if not self._machine.stream.has_begun:
             self._declare()
             self._tell(Enqueued())
-        async with self._queue.turn():
+        async with self._queue.turn(self.plan.origin.project, self.plan.tier, self.plan.priority):
             due = self._machine.due
-            await self._drive(self._resumed(due) if due is not None else await self._start_in_turn())
+            await self._driver.drive(self._resumed(due) if due is not None else await self._start_in_turn())
 
     async def _start_in_turn(self) -> Command | None:
         """Start once the engine has a turn for it, which is that of its first generation."""
@@ -262,7 +298,7 @@ class ResponseRun:
     def _resumed(self, due: Command) -> Command | None:
         """Return what is to be done first, behind the log of another worker."""
         logger.info("response %s goes on behind %d turns", self.response_id, len(self._machine.turns))
-        return self._tools.go_on(due) if isinstance(due, ListTools | CallTool) else due
+        return self._driver.tools.go_on(due) if isinstance(due, ListTools | CallTool) else due
 
     def _start(self) -> Command | None:
         self._persistence.note_start()
@@ -276,49 +312,23 @@ class ResponseRun:
         self.journal.extend(events) if self._log is None else self._log.take(given, events)
         return command
 
-    async def _drive(self, command: Command | None) -> None:
-        """Do what the machine wants, until it wants nothing any more."""
-        while command is not None:
-            try:
-                command = await self._do(command)
-            except asyncio.CancelledError:
-                command = self._interruption.take()
-                if command is None:
-                    raise
-
-    async def _do(self, command: Command) -> Command | None:
-        """Do one thing; return what is to be done next."""
-        match command:
-            case Generate():
-                return await self._generating.generate(self.plan, command)
-            case Prefill():
-                await prefill(self._engine, self.plan, self.place)
-                return self._tell(Prefilled())
-            case Seal(summary=summary):
-                return await self._seal(summary)
-            case ListTools() | CallTool():
-                return await self._tools.do(self.plan, command)
-            case Await():
-                now, seconds = self._persistence.now(), self.plan.tool_seconds
-                return self._tell(await wait_for_outputs(command, seconds, now=now, tell=self._tell))
-        await self._finish(command.ending)
-        return None
-
     async def _begin(self) -> None:
         """Before anything is said: note that it begins. Raises `ClaimLost` where another worker has it."""
         if not self.has_spoken:
-            self._clock.note_first_token()
-            await self._persistence.begin()
+            self._measure.note_first_token()
+            await self._persistence.begin(may_wait=self._may_wait)
+
+    def _may_wait(self) -> bool:
+        return not (self.stopping or self.lost)
 
     def _give_up(self) -> None:
         """Stop without a word to the store: another worker has decided what becomes of the response.
 
-        It has let fail what could not be run again, and readers are told that; else it runs the response itself, and
-        the stream here ends without an end.
+        It has let fail what cannot be run again, and readers are told that; else the stream here ends without an end.
         """
         self.lost = True
         logger.warning("response %s: another worker took it over, so it stops here", self.response_id)
-        self.problem = unanswered_by_stopped_server()
+        self._ending.problem = unanswered_by_stopped_server()
         if self.plan.background:
             self.journal.end()  # what was held back is not told: it is not kept
         else:
@@ -328,73 +338,46 @@ class ResponseRun:
             self._tell(Failed(error))
             self._tell(Ended(0, error))
 
-    async def _seal(self, summary: str) -> Command | None:
-        """Go on from a summary: with a plan whose chain begins anew. Raises `PromptTooLong`."""
-        compaction = self._compaction
-        now = compacted(compaction, summary)
-        plan = await asyncio.to_thread(go_on, self.plan, compaction, now)  # a summary may be long
-        sealed = Sealed(compaction.seal(now.as_bytes()), plan.generation.sampling.max_output_tokens)
-        command = self._tell(sealed)
-        self._replan(plan)
-        return command
-
-    @property
-    def _compaction(self) -> CompactionPlan:
-        assert self.plan.compaction is not None, "only a plan with a compaction asks for a seal"
-        return self.plan.compaction
-
-    def _use(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self._persistence.replan(plan)
-
-    def _replan(self, plan: RunPlan) -> None:
-        """Go on with a plan whose chain begins with the summary that was just sealed."""
-        self._use(plan)
-        self._machine.stream.note_sampled(plan.input_messages[0])
-
     async def _stop(self) -> None:
         """End as cancelled; where the server stops, as failed, or leave it to another worker in the background."""
         if self.lost:
             self._give_up()
         elif not self.stopping:
             await self._end(Stopped(StopReason.CANCELLED))
-        elif not self.plan.background:
-            self.problem = unanswered_by_stopped_server()
+        elif self.plan.background and not self.finishing:
+            await self._give_back()
+        else:
+            self._ending.problem = unanswered_by_stopped_server()
             await self._end(Stopped(StopReason.SERVER_STOPPED))
-        elif not self.finishing:
-            self.given_back = True
-            await self._persistence.give_back(self._machine.stream.kept())
-            self.journal.end()
+
+    async def _give_back(self) -> None:
+        """Leave it to another worker, since the server stops; the stream here ends without an end."""
+        self.given_back = True
+        await self._persistence.give_back(self._machine.stream.kept())
+        self.journal.end()
 
     async def _fail(self, error: EngineError | None) -> None:
-        """End as failed; None stands for an error of this server."""
+        """End as failed, unless it has ended; None stands for an error of this server."""
+        if self._ending.kept is not None:  # what breaks behind its end is not its own
+            return
         request_id = self.plan.origin.request_id
-        self.problem = unanswered(error, request_id)
+        self._ending.problem = unanswered(error, request_id)
         await self._end(Failed(failure(error, request_id)))
 
     async def _end(self, given: Input) -> None:
         """End by this input, or as it was decided before by one from outside."""
-        decided = self._interruption.forget()
-        await self._drive(self._tell(given) or decided)
+        decided = self._driver.interruption.forget()
+        await self._driver.drive(self._tell(given) or decided)
 
     async def _finish(self, ending: Ending) -> None:
         """Keep the end, and then say it: a stored response is committed before its terminal event goes out."""
         self.place.leave()  # nothing more is generated
-        measured = self._clock.measured()
         try:
-            kept = await self._persistence.keep(
-                self._machine, ending, measured, may_wait=lambda: not (self.stopping or self.lost)
-            )
+            is_kept = await self._ending.keep(ending, may_wait=self._may_wait)
         except ClaimLost:
             self._give_up()
             return
-        self.link = kept.link
-        failed = ending.status is Status.FAILED or kept.ended.error is not None
-        if failed and (self.problem is None or kept.ended.error is not None):  # of the machine's own, or of the store
-            self.problem = unanswered(None, self.plan.origin.request_id)
-        if self._log is not None:
-            self._log.end()
-        self._tell(kept.ended)
-        error = kept.ended.error or ending.error
-        self._meter.ended(outcome(self.plan, self._machine, measured, error, self.journal.appended_bytes))
-        report(self.plan, self._machine, measured, self.abandoned_reason)
+        if is_kept:
+            self._ending.tell(remark=self.abandoned_reason)
+        else:
+            await self._give_back()

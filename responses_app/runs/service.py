@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,12 +50,11 @@ from responses_app.runs.registry import RunRegistry
 from responses_app.runs.replay import as_begun
 from responses_app.runs.run import ResponseRun
 from responses_app.runs.served import ServedModel, ServedModels
+from responses_app.runs.unsaved import UnsavedEnds
 from responses_app.stores.api_keys import BaseKeyStore
-from responses_app.stores.base import AcceptedResponse, Claim, StoredResponse, StoreError, Stores
+from responses_app.stores.base import AcceptedResponse, Claim, StoreError, Stores
 
 logger = logging.getLogger("respsite.runs")
-
-MAX_UNSAVED = 10_000  # ends that wait for the store to come back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +62,8 @@ class ServiceLimits:
     """Bounds of the service.
 
     `worker` is the id of this process, `delta_seconds` STREAM_DELTA_MS, `tool_seconds` RESPONSES_TOOL_TIMEOUT.
-    `patience_seconds` is DATABASE_PATIENCE_SECONDS. `summaries` says who writes summaries of reasoning, where they are
-    asked for; None: nobody.
+    `patience_seconds` is DATABASE_PATIENCE_SECONDS, `max_unsaved_bytes` RESPONSES_MAX_UNSAVED_BYTES. `summaries` says
+    who writes summaries of reasoning, where they are asked for; None: nobody.
     """
 
     max_lag_bytes: int
@@ -76,6 +74,7 @@ class ServiceLimits:
     summaries: Summaries | None = Summaries.MODEL
     tool_seconds: float = 300.0
     patience_seconds: float = 0.0
+    max_unsaved_bytes: int = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -103,11 +102,12 @@ class ResponseService:
     traces: Traces = field(default_factory=lambda: Traces(enabled=False))
     keys: BaseKeyStore | None = None
     shelf: Shelf = field(default_factory=Shelf)
-    unsaved: deque[StoredResponse] = field(default_factory=deque, init=False)
+    unsaved: UnsavedEnds = field(init=False)
     naming: Naming = field(init=False)
     admission: Admission = field(init=False)
 
     def __post_init__(self) -> None:
+        self.unsaved = UnsavedEnds(self.stores.responses, max_bytes=self.limits.max_unsaved_bytes)
         self.naming = Naming(self.stores.responses, self.registry, new_id=self.new_id)
         self.admission = Admission(self.registry, self.rates)
 
@@ -163,13 +163,17 @@ class ResponseService:
         Raises `ApiError` where that cannot be: its model is gone, or what it continues. Raises `ClaimLost`, and
         `BrokenLog`.
         """
+        try:
+            limited = await self.limited(accepted.key_id)
+        except StoreError as error:
+            raise store_away() from error
         asked = accepted.request or {}
         waits = asked.get(TOOL_MODE) == WAIT
         origin = Origin(
             transport=accepted.transport,
             project=accepted.project,
             key_id=accepted.key_id,
-            limited=await self._limited(accepted.key_id),
+            limited=limited,
             awaits_tools=waits,
             span=self.traces.under(None),
         )
@@ -182,12 +186,9 @@ class ResponseService:
             await asyncio.to_thread(run.go_on_behind, accepted.log)
         await self.admission.admit_again(run)
 
-    async def _limited(self, key_id: str) -> Sequence[Limited]:
-        """Return those whose limits hold for what this key asked for, whether it still opens. Raises `ApiError`."""
-        try:
-            key = await self.keys.get(key_id) if self.keys is not None and key_id else None
-        except StoreError as error:
-            raise store_away() from error
+    async def limited(self, key_id: str) -> Sequence[Limited]:
+        """Return those whose limits hold for what this key asked for, whether it still opens. Raises `StoreError`."""
+        key = await self.keys.get(key_id) if self.keys is not None and key_id else None
         return key.limited if key is not None else ()
 
     async def _plan(
@@ -276,7 +277,7 @@ class ResponseService:
                 self.stores,
                 claim=claim,
                 now=self.now,
-                away=WhenAway(self._defer, self.limits.patience_seconds),
+                away=WhenAway(self.unsaved.add, self.limits.patience_seconds),
                 log=log,
             ),
             queue=self.registry.queue,
@@ -302,12 +303,6 @@ class ResponseService:
         if plan.shown is not None:
             response |= {"input_messages": plan.shown, "output_messages": []}
         return response
-
-    def _defer(self, stored: StoredResponse) -> None:
-        if len(self.unsaved) < MAX_UNSAVED:
-            self.unsaved.append(stored)
-        else:
-            logger.error("response %s: how it ended is lost: %d ends wait already", stored.response["id"], MAX_UNSAVED)
 
     def _model(self, name: str | None, origin: Origin) -> ServedModel:
         """Return the model a request asks for; without one the first that its key may use."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from engine.contents.sharing import SharedBudgetSpent, shared_budget
 from engine.errors import GrammarRefused, PromptTooLong
+from engine.formats.base import ToolNamespace
 from engine.grammar import CallRule, Content, TurnRules
 from responses_app.protocol.commands import CallTool, Command, ListTools
 from responses_app.protocol.errors import ApiError
@@ -47,19 +48,18 @@ class ToolRunner:
 
     async def _list(self, plan: RunPlan, server: str) -> Command | None:
         listed, offer = await list_tools(plan.tools.server(server))
-        if offer is not None:
-            offer = await asyncio.to_thread(_without_refused, plan, offer)
-            plan = await asyncio.to_thread(with_tools, plan, server, offer)
-            self._use(plan)
+        plan = await asyncio.to_thread(with_tools, plan, server, offer)
+        self._use(plan)
         next_command = self._tell(listed)
         if plan.request.tool_choice.demands and not plan.tools.is_pending and not _can_call(plan):
             return self._tell(Failed({"code": "server_error", "message": _nothing_to_call(listed)}))
         return next_command
 
 
-def with_tools(plan: RunPlan, server: str, offer: Offer) -> RunPlan:
-    """Return a plan whose model knows what a server has listed. Raises `PromptTooLong`."""
-    tools = plan.tools.with_offer(server, offer)
+def with_tools(plan: RunPlan, server: str, offer: Offer | None) -> RunPlan:
+    """Return a plan whose model knows what a server has listed; None: it has failed. Raises `PromptTooLong`."""
+    known = Offer(ToolNamespace(server), ()) if offer is None else _without_refused(plan, offer)
+    tools = plan.tools.with_offer(server, known)
     writer = replace(plan.writer, namespaces=tools.namespaces)
     plan = replace(plan, tools=tools, writer=writer)
     if plan.compaction is not None:  # the prompt that follows the summary is written then
@@ -75,11 +75,9 @@ def with_tools(plan: RunPlan, server: str, offer: Offer) -> RunPlan:
 
 def listed_elsewhere(plan: RunPlan, given: ToolsListed) -> RunPlan:
     """Return a plan behind what a server has told another worker. Raises `PromptTooLong`."""
-    if given.error is not None:
-        return plan
     entry = plan.tools.server(given.server)
-    offer = entry.tool.offer_listed(entry.use, given.tools)
-    return with_tools(plan, given.server, _without_refused(plan, offer))
+    offer = None if given.error is not None else entry.tool.offer_listed(entry.use, given.tools)
+    return with_tools(plan, given.server, offer)
 
 
 def _rules(plan: RunPlan) -> RulesOfTurns | None:

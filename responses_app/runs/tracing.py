@@ -1,7 +1,6 @@
 """A run as a span: what response it is, for whom, and what became of it. Its turns and tool calls are below it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from responses_app.observing.traces import NO_SPAN, Value
 from responses_app.protocol.resources import Status
@@ -9,14 +8,14 @@ from responses_app.runs.plan import RunPlan
 from responses_app.runs.run import ResponseRun
 
 
-async def traced(run: ResponseRun) -> None:
+async def execute_in_span(run: ResponseRun) -> None:
     """Run to the terminal event, as `execute` does."""
     plan = run.plan
     if plan.origin.span is NO_SPAN:
         await run.execute()
         return
     with plan.origin.span.child("response", _asked(plan)) as span:
-        run.plan = replace(plan, origin=replace(plan.origin, span=span))
+        run.trace_below(span)
         await run.execute()
         span.note(_became(run))
         if run.status is Status.FAILED:

@@ -10,7 +10,7 @@ from responses_app.runs.heartbeat import BEATS_PER_LEASE, WorkerHeartbeat
 from responses_app.runs.reclaimer import OrphanReclaimer
 from responses_app.runs.service import ResponseService
 from responses_app.runs.tasks import end_tasks
-from responses_app.stores.base import BaseResponseStore, ClaimLost, StoreError, WorkerState
+from responses_app.stores.base import BaseResponseStore, StoreError, WorkerState
 
 logger = logging.getLogger("respsite.runs")
 
@@ -62,7 +62,8 @@ class Upkeep:
     async def aclose(self) -> None:
         """Stop; what was taken over and does not run yet is for others, and ends that wait are tried once more."""
         await end_tasks(self._tasks)
-        await self._look_after(self._keep_deferred)
+        await self._look_after(self._service.unsaved.save)
+        self._service.unsaved.leave()
         await self._look_after(self._reclaimer.give_back)
 
     async def _keep_beating(self) -> None:
@@ -72,7 +73,7 @@ class Upkeep:
 
     async def _keep_looking(self) -> None:
         while True:
-            await self._look_after(self._keep_deferred)
+            await self._look_after(self._service.unsaved.save)
             if self._ready() and not self._service.registry.draining:
                 await self._look_after(self._reclaimer.reclaim)
                 await self._look_after(self._purge)
@@ -85,17 +86,6 @@ class Upkeep:
             logger.warning("the store cannot be looked after now: %s", problem)
         except Exception:
             logger.exception("looking after the store broke")
-
-    async def _keep_deferred(self) -> None:
-        """Keep the ends that could not be kept when they came."""
-        unsaved = self._service.unsaved
-        while unsaved:
-            stored = unsaved[0]
-            try:
-                await self._store.save(stored)
-            except ClaimLost:
-                logger.warning("response %s ended here and runs elsewhere", stored.response["id"])
-            unsaved.popleft()  # only now: a stop may come while it is saved
 
     async def _purge(self) -> None:
         if not self._purge_goes_on and time.monotonic() - self._purged_at < PURGE_SECONDS:

@@ -19,7 +19,7 @@ from twisted.web import http
 
 from responses_app.bodies import OTHER_BODY_BYTES, BodyRules, Head, Message, answer
 from responses_app.protocol.answer_headers import AnswerHeaders
-from responses_app.protocol.errors import ApiError
+from responses_app.protocol.errors import ApiError, invalid_request, server_error
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LINGER_SECONDS = 10.0  # a refused client may go on sending this long; it reads its answer in this time
@@ -232,6 +232,14 @@ class Request(WebRequest):
         for name, value in (*lines, (b"connection", b"close")):
             head += b"%b: %b\r\n" % (name, value)
         self.channel.refuse(head + b"\r\n" + body)
+
+    def basic_error(self, status: int, status_text: bytes, body: str) -> None:
+        """Answer what daphne refuses by itself, such as a control character in a header, and what breaks in it."""
+        error = invalid_request(f"The request cannot be read: {body}.") if status < 500 else server_error()
+        self._rules.refused(error)
+        status, lines, content = answer(error, self._headers(), self._standing)
+        self.handle_reply({"type": "http.response.start", "status": status, "headers": lines})
+        self.handle_reply({"type": "http.response.body", "body": content})
 
     def connectionLost(self, reason: Any) -> None:
         """The connection is gone."""

@@ -38,7 +38,7 @@ def no_ping() -> None:
 
 
 def _ping_through_uvicorn(protocol: Any) -> None:
-    """Send an empty ping. Its pong is none that uvicorn waits for, which takes it as unasked for and goes on."""
+    """Send an empty ping. uvicorn does not wait for its pong, takes it as unasked for and goes on."""
     open_and_read = protocol.writable.is_set() and not protocol.close_sent and not protocol.transport.is_closing()
     if protocol.handshake_complete and open_and_read:
         protocol.conn.send_ping(b"")

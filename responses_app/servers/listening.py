@@ -10,7 +10,7 @@ from typing import Any
 
 from responses_app.servers.shares import HOLD_SECONDS, Shares
 
-_listeners: "list[SharedListener]" = []  # of this process; one that leaves what comes to others is no reader
+_listeners: "list[SharedListener]" = []  # of this process; one that leaves what comes to others is not a reader
 
 
 class SharedListener:

@@ -9,6 +9,7 @@ the other one is busy. It costs no message and no lock: each process writes a nu
 import mmap
 import os
 import tempfile
+from typing import BinaryIO, cast
 
 HOLD_SECONDS = 0.003
 _BYTES = 4  # of a number; one that is aligned is read and written whole
@@ -25,7 +26,7 @@ class Shares:
     @classmethod
     def make(cls, places: int) -> "Shares":
         """Return a new table, in which nobody accepts anything."""
-        with tempfile.TemporaryFile() as file:
+        with _file() as file:
             file.truncate(places * _BYTES)
             return cls(os.dup(file.fileno()))
 
@@ -40,3 +41,10 @@ class Shares:
     def holds_more(self) -> bool:
         """Whether another process that accepts holds fewer connections than this one."""
         return self._numbers[self._own] > min(filter(None, self._numbers), default=0)
+
+
+def _file() -> BinaryIO:
+    """Return a file in memory, where the system has such: the first write to a mapped one on a full disk kills."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("respsite-shares"), "w+b")
+    return cast("BinaryIO", tempfile.TemporaryFile())

@@ -1,6 +1,7 @@
 """`Traced`: an ASGI application in which each request over HTTP is a span, below that of its caller.
 
-The caller says which by the header `traceparent`. What is done for the request finds its span in the scope.
+The caller says which by the header `traceparent`: who is let in, and nobody else, because a caller's trace may be one
+that is to be kept. What is done for the request finds its span in the scope.
 """
 
 import re
@@ -9,7 +10,9 @@ from django.urls import Resolver404, resolve
 
 from responses_app.bodies import Application, Message, Receive, SendMessage
 from responses_app.middleware import API_URLS
-from responses_app.observing.traces import HEADER, SPAN, Traces
+from responses_app.observing.traces import SPAN, TRACEPARENT, Traces
+from responses_app.protocol.errors import ApiError
+from responses_app.wiring import get_site
 
 API = "/v1/"
 METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"))
@@ -30,7 +33,9 @@ class Traced:
         if not path.startswith(API):
             await self._app(scope, receive, send)
             return
-        given = next((value.decode("latin1") for name, value in scope["headers"] if name == HEADER.encode()), None)
+        given = next((value.decode("latin1") for name, value in scope["headers"] if name == TRACEPARENT.encode()), None)
+        if given is not None and not await _is_let_in(scope):
+            given = None
         attributes = {"http.request.method": scope["method"], "url.path": path}
         with self._traces.under(given).child(name_of(scope["method"], path), attributes) as span:
 
@@ -42,6 +47,15 @@ class Traced:
                 await send(message)
 
             await self._app({**scope, SPAN: span}, receive, note_and_send)
+
+
+async def _is_let_in(scope: Message) -> bool:
+    """Whether who asks has a key that opens, or needs none."""
+    try:
+        await get_site().door.caller(scope)
+    except ApiError:  # the API says so
+        return False
+    return True
 
 
 def name_of(method: str, path: str) -> str:

@@ -26,6 +26,7 @@ from responses_app.protocol.errors import (
 )
 from responses_app.protocol.pages import list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.validation import missing
+from responses_app.server_tools import interpreter_of
 from responses_app.tools.sandbox.base import WORK_FOLDER, SandboxError
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, TooManyContainers
 from responses_app.views.queries import query_of
@@ -72,7 +73,7 @@ async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *na
 
 
 async def _containers() -> "Containers":
-    interpreter = get_site().interpreter
+    interpreter = interpreter_of(get_site().tools)
     if interpreter is None:
         raise invalid_request("This server has no code interpreter (SANDBOX=off).", code="unsupported_parameter")
     return (await interpreter.tool()).containers

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import json_response
+from responses_app.http import json_response, only_reads
 from responses_app.protocol.errors import JsonObject
 from responses_app.wiring import get_site
 
 
 async def health(request: HttpRequest) -> HttpResponse:
     """Say that the process answers."""
+    _only_asks(request)
     return json_response({"status": "ok"})
 
 
@@ -20,6 +21,7 @@ async def ready(request: HttpRequest) -> HttpResponse:
     The database is asked, with a time limit, and written to. Redis being away does not make a worker unready: limits
     then hold per process, and this says so. Nor does a model being away, as long as there is another one.
     """
+    _only_asks(request)
     site = get_site()
     database = await site.upkeep.check()
     troubles = await site.engines.troubles()
@@ -45,6 +47,12 @@ async def ready(request: HttpRequest) -> HttpResponse:
     body["streams_kept"] = len(site.registry.resumable)
     body["streams_kept_bytes"] = site.registry.resumable.kept_bytes
     return json_response(body, status=200 if is_ready else 503, headers={} if is_ready else {"retry-after": "2"})
+
+
+def _only_asks(request: HttpRequest) -> None:
+    """Refuse what changes something. A load balancer may ask with OPTIONS: HAProxy does, if it is told no method."""
+    if request.method != "OPTIONS":
+        only_reads(request)
 
 
 def _engines(models: Mapping[str, object], troubles: Mapping[str, str]) -> str:

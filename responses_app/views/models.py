@@ -5,7 +5,7 @@ Codex asks for `/v1/models?client_version=0.169.0`, and wants a catalogue of its
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import MethodNotAllowed, caller_of, json_response
+from responses_app.http import caller_of, json_response, only_reads
 from responses_app.protocol.codex import catalogue
 from responses_app.protocol.errors import JsonObject, model_not_found
 from responses_app.runs.served import ServedModel
@@ -15,7 +15,7 @@ from responses_app.wiring import get_site
 
 async def index(request: HttpRequest) -> HttpResponse:
     """List the models this server serves, under each of their names."""
-    _only_get(request)
+    only_reads(request)
     models = get_site().service.models.allowed(caller_of(request).models)
     named = [(name, model) for model in models for name in model.names]
     if any(query_of(request).get("client_version", ())):
@@ -25,17 +25,12 @@ async def index(request: HttpRequest) -> HttpResponse:
 
 async def detail(request: HttpRequest, model: str) -> HttpResponse:
     """Return one model."""
-    _only_get(request)
+    only_reads(request)
     models = get_site().service.models
     allowed, found = models.allowed(caller_of(request).models), models.named(model)
     if found is None or found not in allowed:
         raise model_not_found(model, [each.name for each in allowed])
     return json_response(_model(model, found))
-
-
-def _only_get(request: HttpRequest) -> None:
-    if request.method not in ("GET", "HEAD"):
-        raise MethodNotAllowed(str(request.method), ["GET"])
 
 
 def _model(name: str, model: ServedModel) -> JsonObject:

@@ -19,14 +19,13 @@ from responses_app.http import (
     span_of,
 )
 from responses_app.protocol.compact_requests import compacted_response, parse_compact
-from responses_app.protocol.dialects import HEADER, Dialect
+from responses_app.protocol.dialects import DIALECT_HEADER, Dialect
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource, with_included
 from responses_app.protocol.pages import Query, list_page, parse_include_query, parse_list_query, unknown_cursor
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.resources import Status
-from responses_app.protocol.tool_outputs import HEADER as TOOL_MODE_HEADER
-from responses_app.protocol.tool_outputs import parse_tool_output
+from responses_app.protocol.tool_outputs import TOOL_MODE_HEADER, parse_tool_output
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.servers.backpressure import CUT
@@ -128,7 +127,7 @@ async def compact(request: HttpRequest) -> HttpResponse:
 
 
 def _dialect(site: Site, request: HttpRequest) -> Dialect:
-    return site.dialect(request.headers.get(HEADER))
+    return site.dialect(request.headers.get(DIALECT_HEADER))
 
 
 def _answer(dialect: Dialect, response: Mapping[str, object]) -> HttpResponse:

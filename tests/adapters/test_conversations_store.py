@@ -150,7 +150,7 @@ class TestOnBoth(DatabaseCase):
         assert [len(str(entry.item["id"])) for entry in entries] == [len("msg_") + 32] * 3
         assert {entry.created_at for entry in entries} == {int(AT.timestamp())}
 
-    async def test_a_conversation_that_is_gone_is_no_error(
+    async def test_a_conversation_that_is_gone_is_not_an_error(
         self, conversations: DatabaseConversationStore, alias: str
     ) -> None:
         record = await created(conversations)
@@ -237,7 +237,7 @@ class TestOnBoth(DatabaseCase):
         assert (changed.version, changed.title) == (2, "x")
         assert losing.lost == 5
 
-    async def test_an_item_that_is_no_json_fails_alone(self, conversations: DatabaseConversationStore) -> None:
+    async def test_an_item_that_is_not_json_fails_alone(self, conversations: DatabaseConversationStore) -> None:
         record = await created(conversations)
         good = [conversations.append(PROJECT, record.id, [said(str(number))]) for number in range(5)]
         bad = conversations.append(PROJECT, record.id, [{**said("bad"), "key": object()}])

@@ -11,6 +11,7 @@ from types import NoneType
 
 import pytest
 from django.db import connections
+from django.db.models.expressions import RawSQL
 
 from responses_app.models import ChainPart, Response, SampledItem, json_text
 from responses_app.stores.base import NameTaken, StoreError
@@ -21,7 +22,7 @@ from tests.adapters.conftest import OpenDatabase, migrate
 from tests.adapters.stores import DatabaseCase, OnBothCase, queries, reads
 from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_claims import ClaimsContract
-from tests.contracts.store_life import LifeContract
+from tests.contracts.store_life import LifeContract, reclaimed
 from tests.contracts.store_logs import LogsContract
 from tests.contracts.store_names import NamesContract, called, leg_of
 from tests.contracts.store_parents import ParentContract
@@ -78,6 +79,22 @@ class TestOnBoth(OnBothCase):
         assert row.input_items == list(stored.input_items)
         assert (row.project, row.status, row.model) == (stored.project, "completed", "test")
         assert row.created_at.timestamp() == stored.response["created_at"]
+
+    @pytest.mark.parametrize("state", ["queued", "in_progress"])
+    @pytest.mark.parametrize("body", ["", "[]", '{"id": 1}', "[" * 9999], ids=["none", "array", "little", "deep"])
+    async def test_a_damaged_row_keeps_no_other_from_being_taken_over(
+        self, store: DatabaseResponseStore, alias: str, state: str, body: str
+    ) -> None:
+        whole = Turn()
+        damaged = Turn(whole.project)
+        await store.accept(damaged.begun(state))
+        await store.accept(whole.begun("queued"))
+        await asyncio.to_thread(damage, alias, damaged.response_id, body)
+        claimed, orphans = await reclaimed(store, "worker_heir", whole.project)
+        assert [accepted.response["id"] for accepted in claimed] == [whole.response_id]
+        assert orphans.failed >= 1
+        again, orphans = await reclaimed(store, "worker_heir", whole.project, whole.response_id)
+        assert (again, orphans.failed) == ([], 0)
 
     async def test_of_workers_that_give_the_same_public_id_at_once_one_does(
         self, store: DatabaseResponseStore, alias: str
@@ -154,7 +171,7 @@ class TestOnBoth(OnBothCase):
         assert await store.sampled_items(first.project, [item.id]) == {}
         assert await same_chain(store, second)
 
-    async def test_a_response_that_is_no_json_fails_alone(
+    async def test_a_response_that_is_not_json_fails_alone(
         self, store: DatabaseResponseStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         good = [Turn().saying(*exchange(number)) for number in range(20)]
@@ -350,6 +367,12 @@ def retrieve(alias: str, response_id: str) -> Response:
         return Response.objects.using(alias).get(pk=response_id)
     finally:
         connections[alias].close()
+
+
+def damage(alias: str, response_id: str, body: str) -> None:
+    damaged = Response.objects.using(alias).filter(pk=response_id)
+    assert damaged.update(body=RawSQL("%s", [body])) == 1
+    connections[alias].close()
 
 
 def forget_part(alias: str, part_id: str) -> None:

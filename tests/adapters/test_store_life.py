@@ -223,7 +223,7 @@ class TestConversations(OnBothCase):
         await store.save(self.appending(turn, conversation))
         assert not await asyncio.to_thread(rows, alias, ConversationItem, conversation_id=conversation)
 
-    async def test_a_conversation_that_is_gone_is_no_error(self, store: DatabaseResponseStore, project: str) -> None:
+    async def test_a_conversation_that_is_gone_does_no_harm(self, store: DatabaseResponseStore, project: str) -> None:
         turn = Turn(project)
         await store.accept(turn.begun())
         stored = self.appending(turn, "conv_gone")

@@ -218,7 +218,7 @@ def test_serves_several_loops(writer: Writer, ledger: Ledger) -> None:
     assert ledger.batches == [["a"], ["b"]]
 
 
-def test_a_loop_that_has_ended_is_no_harm(writer: Writer, ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loop_that_has_ended_does_no_harm(writer: Writer, ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     async def leave() -> None:
         await asyncio.wait([asyncio.create_task(writer.write("a"))], timeout=0.05)
 

@@ -32,7 +32,7 @@ def test_limits_are_changed_and_shown(admin: Client) -> None:
     assert (row.requests_per_minute, row.tokens_per_day) == (None, None)
 
 
-def test_its_name_stays_and_what_is_no_limit_is_refused(admin: Client) -> None:
+def test_its_name_stays_and_what_is_not_a_limit_is_refused(admin: Client) -> None:
     create_key("team-a")
     admin.post(page("team-a"), {"name": "other"})
     assert Project.objects.get().name == "team-a"

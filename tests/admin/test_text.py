@@ -123,7 +123,7 @@ def test_other_items_are_named_and_folded() -> None:
     ]
 
 
-def test_parts_that_are_no_text_are_named() -> None:
+def test_parts_that_are_not_text_are_named() -> None:
     content = [{"type": "input_image", "image_url": "data:"}, {"type": "refusal", "refusal": "No."}, "bare", None]
     (block,) = Transcript().read([{"role": "user", "content": content}])
     assert block.chips == ["input_image", "part", "part"]

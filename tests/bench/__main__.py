@@ -29,6 +29,7 @@ from tests.bench import (
     sealed,
     steering,
     work,
+    workers,
 )
 from tests.bench.report import Report, Result
 from tests.bench.servers import Bench, can_pin
@@ -56,6 +57,9 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "grammar": grammars.grammar,
     "limits": limits.limits,
     "metrics": metrics.metrics,
+    "workers": workers.workers,
+    "slot": workers.slot,
+    "cancel": workers.cancel,
     "replicas": replicas.replicas,
 }
 

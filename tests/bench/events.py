@@ -10,6 +10,7 @@ from statistics import median
 from tests.bench.client import WebSocket, create, post
 from tests.bench.report import Result
 from tests.bench.servers import BARE, LANES, ONE_PER_TURN, OURS, Bench, BenchServer
+from tests.server import Server
 
 CONNECTIONS = 100
 ROUNDS = 5
@@ -38,7 +39,7 @@ class Samples:
 Round = Callable[[], Awaitable[tuple[int, list[float]]]]  # → events, and the time to the first one of each reader
 
 
-async def measured_round(server: BenchServer, round_: Round, samples: Samples | None) -> None:
+async def measured_round(server: Server, round_: Round, samples: Samples | None) -> None:
     """Run a round; without `samples` it is the warm-up."""
     cpu, began = server.cpu_seconds(), time.perf_counter()
     events, firsts = await round_()
@@ -50,12 +51,13 @@ async def measured_round(server: BenchServer, round_: Round, samples: Samples | 
         samples.first.append(median(firsts) * 1000)
 
 
-async def interleaved(bench: Bench, pairs: Sequence[tuple[BenchServer, Round]], rounds: int = ROUNDS) -> list[Samples]:
-    """Run the rounds of all configurations in turn, after one warm-up of each."""
+async def interleaved(bench: Bench, pairs: Sequence[tuple[Server, Round]], rounds: int = ROUNDS) -> list[Samples]:
+    """Run the rounds of all configurations in turn, the first one first every other time, after a warm-up of each."""
     samples = [Samples() for _ in pairs]
     for number in range(rounds + 1):
         bench.report.step(f"round {number} of {rounds}" if number else "warm-up")
-        for (server, round_), kept in zip(pairs, samples, strict=True):
+        turn = list(zip(pairs, samples, strict=True))
+        for (server, round_), kept in turn if number % 2 else reversed(turn):
             await measured_round(server, round_, kept if number else None)
     return samples
 

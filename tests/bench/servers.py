@@ -31,7 +31,7 @@ def can_pin() -> bool:
 
 
 @contextmanager
-def _on_core(core: int) -> Iterator[None]:
+def on_core(core: int) -> Iterator[None]:
     """What is done, and what is started, inside stays on this core, where there is one to choose."""
     if not can_pin():
         yield
@@ -58,7 +58,7 @@ class BenchServer(Server):
 
     def start(self, *, wait: bool = True) -> Server:
         """Start on the server's core."""
-        with _on_core(SERVER_CORE):
+        with on_core(SERVER_CORE):
             return super().start(wait=wait)
 
     def _command(self) -> list[str]:
@@ -75,7 +75,7 @@ class Bench:
         self._stack = ExitStack()
 
     def __enter__(self) -> "Bench":
-        self._stack.enter_context(_on_core(CLIENT_CORE))
+        self._stack.enter_context(on_core(CLIENT_CORE))
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -18,6 +18,7 @@ TOKENS_PER_SECOND = 50.0  # the pace of an answer
 DATABASE = "respsite"
 SETTINGS: dict[str, object] = {
     "AUTH": "off",  # all of it is on loopback
+    "SECRET_KEY": "of a cluster on loopback, the same on all of its hosts; it guards nothing",
     "BEHIND_PROXY": "http",
     "WORKER_LEASE_SECONDS": 5,
     "MAX_WEBSOCKET_CONNECTIONS": 1000,
@@ -42,7 +43,10 @@ class Behind(Supervised):
 
 
 class Cluster:
-    """Start and stop all of it; each of its parts can be killed and started again by itself."""
+    """Start and stop all of it; each of its parts can be killed and started again by itself.
+
+    `server` is the first of `hosts` supervisors, each with its workers; nginx hands clients to all of them.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Cluster:
         *,
         port: int | None = None,
         engines: int = ENGINES,
+        hosts: int = 1,
         tokens_per_second: float = TOKENS_PER_SECOND,
         postgres: PostgresServer | None = None,
         **settings: object,
@@ -70,10 +75,11 @@ class Cluster:
             **SETTINGS,
             **{name.upper(): value for name, value in settings.items()},
         }
-        self.server = Behind(
-            folder / "server", port or low_port(), **{name.lower(): value for name, value in given.items()}
-        )
-        self.nginx = Nginx(folder, self.server.port, upstream=f"127.0.0.1:{self.server.own_port}")
+        port = port or low_port()
+        own = {name.lower(): value for name, value in given.items()}
+        self.hosts = [Behind(folder / f"server{number or ''}", port, **own) for number in range(hosts)]
+        self.server = self.hosts[0]
+        self.nginx = Nginx(folder, port, upstreams=[f"127.0.0.1:{host.own_port}" for host in self.hosts])
 
     def __enter__(self) -> "Cluster":
         return self.start()
@@ -91,7 +97,8 @@ class Cluster:
             with suppress(psycopg.errors.DuplicateDatabase):
                 self.postgres.create_database(name=DATABASE)
             self.nginx.start()
-            self.server.start()
+            for host in self.hosts:
+                host.start()
             for engine in self.engines:
                 engine.start()
         except BaseException:
@@ -102,7 +109,8 @@ class Cluster:
     def stop(self) -> None:
         """End everything, whatever has been killed already, the server first."""
         ends: list[Callable[[], object]] = [
-            *(self.server.stop, self.nginx.stop),
+            *(host.stop for host in self.hosts),
+            self.nginx.stop,
             *(engine.stop for engine in self.engines),
             *(self.redis.close, self.postgres.close),
         ]
@@ -117,7 +125,7 @@ class Cluster:
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes that each worker and each engine holds."""
-        pids = {f"worker {pid}": pid for pid in self.server.pids()}
+        pids = {f"worker {pid}": pid for host in self.hosts for pid in host.pids()}
         pids |= {engine.name: engine.process.pid for engine in self.engines if engine.process is not None}
         page = os.sysconf("SC_PAGE_SIZE")
         return {name: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page for name, pid in pids.items()}

@@ -18,7 +18,7 @@ import httpx
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 
 from tests.clients import Frame, Socket, text_of
-from tests.cluster.cluster import Cluster
+from tests.cluster.figures import Figures, keep
 from tests.protocol.laws import assert_laws
 from tests.server import Server
 from tests.transports.raw_streams import CUT, RawStream
@@ -52,14 +52,7 @@ class Tally:
     failed: list[str] = field(default_factory=list)
     gaps: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     acknowledged: set[str] = field(default_factory=set)  # ids that were told to be complete, or to go on by themselves
-
-    def __str__(self) -> str:
-        gaps = ", ".join(f"{kind} {gap:.1f} s" for kind, gap in self.gaps.items() if kind != "json")
-        again = ", ".join(f"{why} {times}" for why, times in sorted(self.retried.items())) or "none"
-        return (
-            f"completed {sum(self.completed.values())} ({dict(self.completed)}); retried: {again}; "
-            f"failed {len(self.failed)}; longest gap: {gaps}"
-        )
+    noted: list[str] = field(default_factory=list)  # what a fault measured beside this, for the figures
 
 
 class Load:
@@ -246,15 +239,21 @@ class Load:
 
 
 @asynccontextmanager
-async def under_load(cluster: Cluster, fault: str, *, clients: int = STREAMS) -> AsyncIterator[Tally]:
-    """Load a cluster; behind the fault it has to serve as before. Prints the figures."""
-    load = Load(cluster.server, clients=clients)
-    began = time.monotonic()
+async def under_load(server: Server, fault: str, *, clients: int = STREAMS) -> AsyncIterator[Tally]:
+    """Load a server; behind the fault it has to serve as before. Prints the figures, and keeps them for the table."""
+    load = Load(server, clients=clients)
+    tally, began, passed = load.tally, time.monotonic(), False
     try:
-        async with load.running() as tally:
+        async with load.running():
             yield tally
             await load.more(2)
+        assert tally.failed == [], tally.failed[:10]
+        assert {why.removesuffix(" of a background stream") for why in tally.retried} <= BROKEN
+        passed = True
     finally:
-        print(f"\n{fault}: {load.tally}; {time.monotonic() - began:.0f} s")
-    assert tally.failed == [], tally.failed[:10]
-    assert {why.removesuffix(" of a background stream") for why in tally.retried} <= BROKEN
+        seconds = time.monotonic() - began
+        figures = Figures(
+            fault, tally.completed, tally.retried, len(tally.failed), tally.gaps, seconds, passed, tally.noted
+        )
+        keep(figures)
+        print(f"\n{fault}: {figures}")

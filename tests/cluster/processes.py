@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
@@ -118,13 +119,13 @@ class EngineServer(Program):
 class Nginx(Program):
     """nginx with the file that the deployment page shows."""
 
-    def __init__(self, folder: Path, port: int, *, upstream: str) -> None:
+    def __init__(self, folder: Path, port: int, *, upstreams: Sequence[str]) -> None:
         super().__init__("nginx", folder, port)
         if NGINX is None:
             pytest.skip("nginx is not installed: make services")
         self._folder = folder / "nginx"
         self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / "respsite.conf").write_text(site(listen=f"127.0.0.1:{port}", upstream=upstream))
+        (self._folder / "respsite.conf").write_text(site(listen=f"127.0.0.1:{port}", upstreams=upstreams))
         user = "user root;" if os.geteuid() == 0 else ""  # another one may not enter a test's folder
         (self._folder / "nginx.conf").write_text(CONF.format(folder=self._folder, user=user))
 
@@ -133,12 +134,12 @@ class Nginx(Program):
         return [str(NGINX), "-p", str(self._folder), "-e", "stderr", "-c", str(self._folder / "nginx.conf")]
 
 
-def site(*, listen: str, upstream: str, names: str = "localhost 127.0.0.1", tls: str = "") -> str:
+def site(*, listen: str, upstreams: Sequence[str], names: str = "localhost 127.0.0.1", tls: str = "") -> str:
     """Fill the template in, as `envsubst` would."""
     values = {
         "RESPSITE_LISTEN": listen,
         "RESPSITE_NAMES": names,
         "RESPSITE_TLS": tls,
-        "RESPSITE_UPSTREAM": f"server {upstream};",
+        "RESPSITE_UPSTREAM": " ".join(f"server {upstream};" for upstream in upstreams),
     }
     return Template(TEMPLATE.read_text()).safe_substitute(values)

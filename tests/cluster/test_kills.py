@@ -20,14 +20,14 @@ CHANCE = random.Random(11)
 
 
 async def test_a_worker_is_killed(cluster: Cluster) -> None:
-    async with under_load(cluster, "kill -9 of a worker"):
+    async with under_load(cluster.server, "kill -9 of a worker"):
         ready = cluster.server.output.count(" serves\n")
         os.kill(CHANCE.choice(cluster.server.pids()), signal.SIGKILL)
         await asyncio.to_thread(cluster.server.wait_for_line, " serves\n", count=ready + 1, seconds=60)
 
 
 async def test_an_engine_is_killed(cluster: Cluster) -> None:
-    async with under_load(cluster, f"kill -9 of an engine, {AWAY_SECONDS:g} s away") as tally:
+    async with under_load(cluster.server, f"kill -9 of an engine, {AWAY_SECONDS:g} s away") as tally:
         engine = CHANCE.choice(cluster.engines)
         await asyncio.to_thread(engine.kill)
         await asyncio.sleep(AWAY_SECONDS)
@@ -36,7 +36,7 @@ async def test_an_engine_is_killed(cluster: Cluster) -> None:
 
 
 async def test_redis_is_killed(cluster: Cluster) -> None:
-    async with under_load(cluster, f"kill -9 of Redis, {AWAY_SECONDS:g} s away") as tally:
+    async with under_load(cluster.server, f"kill -9 of Redis, {AWAY_SECONDS:g} s away") as tally:
         cluster.redis.kill()
         await asyncio.sleep(AWAY_SECONDS)
         await asyncio.to_thread(cluster.redis.start)
@@ -44,21 +44,21 @@ async def test_redis_is_killed(cluster: Cluster) -> None:
 
 
 async def test_postgres_is_killed(cluster: Cluster) -> None:
-    async with under_load(cluster, f"kill -9 of PostgreSQL, {AWAY_SECONDS:g} s away"):
+    async with under_load(cluster.server, f"kill -9 of PostgreSQL, {AWAY_SECONDS:g} s away"):
         await asyncio.to_thread(cluster.postgres.kill)
         await asyncio.sleep(AWAY_SECONDS)
         await asyncio.to_thread(cluster.postgres.start)
 
 
 async def test_postgres_hangs(cluster: Cluster) -> None:
-    async with under_load(cluster, f"SIGSTOP of PostgreSQL for {AWAY_SECONDS:g} s"):
+    async with under_load(cluster.server, f"SIGSTOP of PostgreSQL for {AWAY_SECONDS:g} s"):
         with cluster.postgres.hanging():
             await asyncio.sleep(AWAY_SECONDS)
 
 
 async def test_the_supervisor_is_killed(cluster: Cluster) -> None:
     """As systemd does, it is started again at once."""
-    async with under_load(cluster, "kill -9 of the supervisor"):
+    async with under_load(cluster.server, "kill -9 of the supervisor"):
         workers, process = cluster.server.pids(), cluster.server.process
         assert process is not None
         process.kill()
@@ -73,7 +73,7 @@ def _start_again(cluster: Cluster) -> None:
 
 
 async def test_a_worker_stands_still(cluster: Cluster) -> None:
-    async with under_load(cluster, f"SIGSTOP of a worker for {STOPPED_SECONDS:g} s"):
+    async with under_load(cluster.server, f"SIGSTOP of a worker for {STOPPED_SECONDS:g} s"):
         worker = CHANCE.choice(cluster.server.pids())
         os.kill(worker, signal.SIGSTOP)
         try:
@@ -83,7 +83,7 @@ async def test_a_worker_stands_still(cluster: Cluster) -> None:
 
 
 async def test_a_rolling_restart(cluster: Cluster) -> None:
-    async with under_load(cluster, "rolling restart"):
+    async with under_load(cluster.server, "rolling restart") as tally:
         before, began = cluster.server.pids(), time.monotonic()
         told = cluster.server.output.count("all workers are replaced")
         cluster.server.hup()
@@ -93,4 +93,6 @@ async def test_a_rolling_restart(cluster: Cluster) -> None:
         replaced = time.monotonic() - began
         await asyncio.to_thread(cluster.server.wait_for, lambda: all(map(is_gone, before)), 90)
         gone = time.monotonic() - began
-        print(f"\nall workers were replaced after {replaced:.0f} s, and the old ones gone after {gone:.0f} s")
+        tally.noted.append(
+            f"all workers were replaced after {replaced:.0f} s, and the old ones gone after {gone:.0f} s"
+        )

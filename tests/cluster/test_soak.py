@@ -21,7 +21,7 @@ async def test_memory_stays_flat(tmp_path: Path) -> None:
     """Compared are the medians of the third and of the last fifth: what grows in the first two is filled up there."""
     samples: list[dict[str, int]] = []
     with Cluster(tmp_path, tokens_per_second=PACE, responses_session_ttl=KEPT_SECONDS) as cluster:
-        async with under_load(cluster, f"{MINUTES:g} minutes of {CLIENTS} clients", clients=CLIENTS) as tally:
+        async with under_load(cluster.server, f"{MINUTES:g} minutes of {CLIENTS} clients", clients=CLIENTS) as tally:
             ends_at = time.monotonic() + MINUTES * 60
             while time.monotonic() < ends_at:
                 samples.append(cluster.sizes())

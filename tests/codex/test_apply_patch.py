@@ -14,6 +14,8 @@ from tests.server import Server
 from tests.transports.scripts import Entry, as_history, journal
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 MODEL = "gpt-oss-20b"
 PATCH = """\
 *** Begin Patch

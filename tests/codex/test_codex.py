@@ -18,6 +18,8 @@ from tests.test_readme import ADDRESS, blocks
 from tests.transports.scripts import Entry, as_history, generations
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 MODEL = "gpt-oss-20b"
 BEGIN = "<|channel|>final<|message|>"
 COMMAND = "echo written by the shell | tee note.txt"

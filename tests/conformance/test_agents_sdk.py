@@ -27,6 +27,8 @@ from tests.server import Server
 from tests.transports.scripts import Entry, as_history, journal
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 MODEL = "test-model"
 QUESTION, THANKS = "What is the [weather] in Paris?", "[Thanks], and good night."
 CALL = "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"

@@ -15,7 +15,7 @@ from responses_app.protocol.errors import JsonObject
 from tests.conformance.frames import TERMINAL, assert_whole_response, validate_frame
 from tests.server import Server
 
-pytestmark = pytest.mark.any_server
+pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 
 THREAD = str(uuid.UUID(int=0x01A1_FAB4_0000_7000_8000_0000_0000_0001))
 HEADERS = {

@@ -155,7 +155,7 @@ def test_a_method_that_is_not_taken(http: httpx.Client, method: str, path: str, 
     assert answer.headers["allow"] == allowed
 
 
-def test_a_body_that_is_no_json(http: httpx.Client, conversation: str) -> None:
+def test_a_body_that_is_not_json(http: httpx.Client, conversation: str) -> None:
     for path in ("/conversations", f"/conversations/{conversation}", f"/conversations/{conversation}/items"):
         for body in ("{", "[1]", "", "null"):
             answer = http.post(path, content=body, headers=JSON)

@@ -13,6 +13,8 @@ from engine.formats.harmony.encoding import decode_tokens
 from tests.conformance.sdk import PATIENCE
 from tests.server import Server
 
+pytestmark = pytest.mark.any_database
+
 THINKS = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So.<|return|>"
 SCRIPT = [
     {"when": "[think]", "say": THINKS},

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from tests.conformance.sdk import MODEL
 from tests.python_clients.trip import ASKED, Trip
 
-pytestmark = pytest.mark.any_server
+pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 
 UNTRACED = RunConfig(tracing_disabled=True)  # traces would go to OpenAI
 MODELS = {"http": OpenAIResponsesModel, "websocket": OpenAIResponsesWSModel}

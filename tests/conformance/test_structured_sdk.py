@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from tests.conformance.sdk import MODEL
 from tests.python_clients.trip import REPEAT, WISHED, Trip
 
-pytestmark = pytest.mark.any_server
+pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 
 
 class Mood(Enum):

@@ -114,7 +114,7 @@ class EngineContract:
         assert len(joined(chunks)) == limit
         assert chunks[-1].finish_reason is FinishReason.LENGTH
 
-    async def test_a_budget_that_ends_with_the_stop_token_is_no_cut(self, engine: BaseEngine) -> None:
+    async def test_a_budget_that_ends_with_the_stop_token_is_not_a_cut(self, engine: BaseEngine) -> None:
         whole = joined(await collect(engine, ask(self.short_prompt())))
         exact = await collect(engine, ask(self.short_prompt(), max_output_tokens=len(whole)))
         assert_whole(exact)

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from responses_app.conf import from_environ, secret_files, table
+from responses_app.conf import Settings, from_environ, secret_files, table
+from responses_app.management.supervisor.engine import ENGINE_STOP_SECONDS
+from responses_app.management.supervisor.supervisor import pace
 from tests import pip
 from tests.cluster.processes import CONF, NGINX, site
 from tests.server import ROOT
@@ -23,8 +25,9 @@ COMPOSE = DEPLOY / "compose.yaml"
 SECONDS = 60.0
 SETTINGS = {*(row.name for row in table()), *secret_files()}
 THEIRS = {"RESPSITE_LISTEN", "RESPSITE_NAMES", "RESPSITE_TLS", "RESPSITE_UPSTREAM"}  # of the template for nginx
-THEIRS |= {"CLUSTER_STREAMS", "SOAK_MINUTES", "NAME_FILE", "DATABASE_URL"}
-GRACE = 30 + 15  # SHUTDOWN_GRACE_SECONDS, and what is killed then
+THEIRS |= {"CLUSTER_STREAMS", "CLUSTER_TIMES", "SOAK_MINUTES", "NAME_FILE", "DATABASE_URL"}
+GRACE = pace(grace_seconds=Settings().shutdown_grace_seconds, start_seconds=0, silence_seconds=0).leave_seconds
+SPARE = 10.0  # seconds that a stop is given beyond all that it may take
 
 
 def run(*command: str | Path) -> "subprocess.CompletedProcess[str]":
@@ -95,7 +98,7 @@ def test_nginx_takes_the_file_with_tls(tmp_path: Path) -> None:
     made = run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", *subject)
     assert made.returncode == 0, made.stderr
     tls = f"ssl_certificate {certificate}; ssl_certificate_key {key};"
-    filled_in = site(listen="127.0.0.1:8443 ssl", upstream="127.0.0.1:8000", names="models.example.com", tls=tls)
+    filled_in = site(listen="127.0.0.1:8443 ssl", upstreams=["127.0.0.1:8000"], names="models.example.com", tls=tls)
     assert "${" not in filled_in.partition("map $http_upgrade")[2]
     (tmp_path / "respsite.conf").write_text(filled_in)
     (tmp_path / "nginx.conf").write_text(CONF.format(folder=tmp_path, user=""))
@@ -108,7 +111,8 @@ def test_systemd_takes_the_units(name: str) -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read(DEPLOY / "systemd" / name)
-    assert int(unit["Service"]["TimeoutStopSec"]) > (GRACE if name == "respsite.service" else 0)
+    needed = GRACE + ENGINE_STOP_SECONDS + SPARE if name == "respsite.service" else 0
+    assert int(unit["Service"]["TimeoutStopSec"]) > needed
     if (analyze := shutil.which("systemd-analyze")) is None:
         pytest.skip("systemd is not installed")
     done = run(analyze, "verify", DEPLOY / "systemd" / name)

@@ -105,7 +105,7 @@ async def test_a_prompt_that_is_too_long_is_refused_in_the_stream_as_vllm_does(s
 
 
 @pytest.mark.parametrize("body", [{}, [], {"token_ids": "x"}, {"sampling_params": {"max_tokens": None}}])
-async def test_what_is_no_request_is_a_400(served: Served, body: object) -> None:
+async def test_what_is_not_a_request_is_a_400(served: Served, body: object) -> None:
     async with aiohttp.ClientSession() as http, http.post(f"{served.url}/inference/v1/generate", json=body) as answer:
         assert answer.status == 400
 

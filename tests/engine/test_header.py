@@ -80,7 +80,7 @@ def test_a_header_that_was_cut_after_any_token_holds_no_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["Hello", "I", "<|channel|>final Hello", "a b c", "final json code to= assistant"])
-def test_text_is_no_beginning_of_a_header(text: str) -> None:
+def test_text_is_not_the_beginning_of_a_header(text: str) -> None:
     assert not is_cut_off(text)
 
 

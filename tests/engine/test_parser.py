@@ -60,7 +60,7 @@ def test_reads_well_formed_messages_as_the_library_does(transcript: Transcript) 
     assert not any(event.repaired or event.truncated for event in completed)
 
 
-def test_final_with_a_constrain_is_no_recipient_as_it_is_for_the_library() -> None:
+def test_final_with_a_constrain_is_not_a_recipient_as_it_is_for_the_library() -> None:
     said = encode_harmony("<|channel|>final <|constrain|>json<|message|>{}<|return|>")
     library = StreamableParser(harmony_encoding(), Role.ASSISTANT)
     for token in said:
@@ -123,7 +123,7 @@ def test_repairs_and_says_so(said: str, messages: list[Read]) -> None:
     assert any(event.repaired for event in completed)
 
 
-def test_no_start_between_messages_is_no_repair() -> None:
+def test_no_start_between_messages_is_not_a_repair() -> None:
     """The tokens are fit to be fed back: `sampled_message` puts the `<|start|>` where it is missing."""
     found, completed = read(
         "<|channel|>analysis<|message|>hm<|end|><|channel|>final<|message|>a<|end|>assistant<|channel|>final<|message|>b"
@@ -139,7 +139,7 @@ def test_counts_repairs() -> None:
 
 
 @pytest.mark.parametrize("cut", ["", "<|channel|>", "<|channel|>fin", "<|channel|>commentary to=", " to=functions.f"])
-def test_a_header_that_was_cut_off_is_no_message(cut: str) -> None:
+def test_a_header_that_was_cut_off_is_not_a_message(cut: str) -> None:
     assert read(cut) == ([], [])
     assert read(f"<|channel|>final<|message|>a<|end|><|start|>assistant{cut}")[0] == [("final", None, "a")]
 
@@ -197,7 +197,7 @@ def test_characters_that_lie_over_several_tokens_come_whole() -> None:
     assert not any("\ufffd" in event.text for event in deltas if isinstance(event, Text))
 
 
-def test_bytes_that_are_no_utf8_are_replaced_where_they_stand_and_not_carried_over() -> None:
+def test_bytes_that_are_not_utf8_are_replaced_where_they_stand_and_not_carried_over() -> None:
     half = encode_text("﷽")[:1]
     with pytest.raises(UnicodeDecodeError):
         token_bytes(half[0]).decode()

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from engine.backends import server_lists
-from engine.backends.server_lists import ServerList, as_server, as_source
+from engine.backends.server_lists import ServerList, as_source
+from engine.backends.server_urls import as_server
 from engine.errors import EngineUnavailable
 
 

@@ -72,7 +72,7 @@ def test_only_processes_of_its_own_user_can_ask_for_a_place(folder: Path) -> Non
     assert stat.S_IMODE(mode) == 0o600
 
 
-def test_a_file_that_is_no_socket_is_not_taken_for_an_old_one(folder: Path) -> None:
+def test_a_file_that_is_not_a_socket_is_not_taken_for_an_old_one(folder: Path) -> None:
     path = folder / "notes"
     path.write_text("kept")
     with pytest.raises(EngineConfigurationError, match="No socket can be made"):

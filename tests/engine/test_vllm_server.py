@@ -274,7 +274,7 @@ class TestStart:
         [b"", b"hello\r\n", b"HTTP/1.1 404 No\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"],
         ids=["nothing", "no HTTP", "404", "no list of models"],
     )
-    async def test_something_that_is_no_vllm(self, answer: bytes) -> None:
+    async def test_something_that_is_not_a_vllm(self, answer: bytes) -> None:
         async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readline()
             writer.write(answer)

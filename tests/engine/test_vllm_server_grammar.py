@@ -1,9 +1,19 @@
 """Grammars over vLLM's wire: found out at the start, sent, and what a server says against one."""
 
+from dataclasses import replace
+
 import pytest
 
+from engine.backends.circuit import MAX_FAILURES
 from engine.backends.vllm_server import VllmServerEngine
-from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, GenerationCut, GrammarBroken, GrammarRefused
+from engine.errors import (
+    EngineOverloaded,
+    EngineUnavailable,
+    GenerationCut,
+    GenerationFailed,
+    GrammarCut,
+    GrammarRefused,
+)
 from engine.formats.harmony.format import HarmonyFormat
 from engine.grammar import CallRule, TurnGrammar, TurnRules
 from engine.types import GenerationRequest
@@ -115,20 +125,63 @@ async def test_a_grammar_that_was_taken_is_not_asked_about_again() -> None:
             await engine.aclose()
 
 
-@pytest.mark.parametrize(("held", "problem"), [(True, GrammarBroken), (False, GenerationCut)])
-async def test_a_token_that_the_grammar_rejects_is_told_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, held: bool, problem: type[EngineError]
-) -> None:
-    async def rejected(stream: _Stream) -> None:
+@pytest.fixture
+def rejected(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a fault: what vLLM says of a token that a grammar rejects, and of a fault of its own."""
+
+    async def rejects(stream: _Stream) -> None:
         await stream.say(fake_vllm.error("Internal server error", 500, kind="InternalServerError"))
 
-    monkeypatch.setitem(fake_vllm.FAULTS, "rejected", rejected)  # type: ignore[arg-type]
-    async with FakeVllm(SCRIPT, fault="rejected", fault_after=2) as vllm:
+    monkeypatch.setitem(fake_vllm.FAULTS, "rejected", rejects)  # type: ignore[arg-type]
+    return "rejected"
+
+
+@pytest.mark.parametrize(("held", "problem"), [(True, GrammarCut), (False, GenerationCut)])
+async def test_a_token_that_the_grammar_rejects_is_told_with_what_to_do(
+    rejected: str, held: bool, problem: type[GenerationCut]
+) -> None:
+    async with FakeVllm(SCRIPT, fault=rejected, fault_after=2) as vllm:
         engine = await started(vllm)
         try:
             asked = GenerationRequest(request_id="1", prompt_token_ids=[1], grammar=grammar() if held else None)
             with pytest.raises(problem) as failed:
                 await collect(engine, asked)
+            assert type(failed.value) is problem
             assert ("grammar rejected tokens" in str(failed.value)) == held
+        finally:
+            await engine.aclose()
+
+
+async def test_one_that_is_rejected_at_once_is_counted_against_no_server(rejected: str) -> None:
+    async with FakeVllm(SCRIPT) as one, FakeVllm(SCRIPT) as another:
+        engine = await started(one, another)
+        try:
+            for each in (one, another):
+                each.switches.fault = rejected
+            for _ in range(2 * MAX_FAILURES):
+                with pytest.raises(GenerationFailed, match="grammar rejected tokens"):
+                    await collect(engine, GenerationRequest(request_id="1", prompt_token_ids=[1], grammar=grammar()))
+            assert engine.replicas()["serving"] == 2
+        finally:
+            await engine.aclose()
+
+
+async def test_what_broke_under_a_grammar_goes_on_at_another_server(rejected: str) -> None:
+    async with FakeVllm(SCRIPT) as one, FakeVllm(SCRIPT) as another:
+        engine = await started(one, another)
+        try:
+            asked = GenerationRequest(request_id="1", prompt_token_ids=[1], affinity="a chain", grammar=grammar())
+            await collect(engine, asked)
+            home, other = (one, another) if one.generations else (another, one)
+            home.switches.fault, home.switches.fault_after = rejected, 2
+            with pytest.raises(GrammarCut) as cut:
+                await collect(engine, asked)
+            assert cut.value.at == home.url
+            await collect(engine, replace(asked, avoid=cut.value.at))
+            assert len(other.generations) == 1
+            assert engine.replicas()["serving"] == 2, "it may be the grammar's fault"
+            await other.kill()
+            with pytest.raises(GrammarCut):
+                await collect(engine, replace(asked, avoid=cut.value.at))
         finally:
             await engine.aclose()

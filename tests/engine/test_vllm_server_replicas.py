@@ -4,9 +4,11 @@ import asyncio
 import logging
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from engine.backends import vllm_pool
 from engine.errors import EngineOverloaded, EngineUnavailable, GenerationCut, GenerationFailed, PromptTooLong
 from engine.formats.harmony.encoding import STOP_TOKENS
 from engine.types import GenerationRequest, SamplingOptions
@@ -138,6 +140,42 @@ class TestSeveralServers:
             with pytest.raises(PromptTooLong):
                 await collect(engine, ask([0] * 2000))
             assert_whole(await collect(engine, ask(prompt("short"))))
+        await engine.aclose()
+
+    @pytest.mark.parametrize("slow", [{"answers": False}, {"fault": "silence"}])
+    async def test_a_start_waits_for_no_slow_one(
+        self, open_fake: OpenFake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: Any
+    ) -> None:
+        monkeypatch.setattr(vllm_pool, "OTHERS_SECONDS", 0.05)
+        fake, late = await open_fake(), await open_fake(**slow)
+        engine = over(late, fake, connect_seconds=60.0, health_seconds=0.1)
+        async with asyncio.timeout(30):
+            info = await engine.start()
+        assert info.detail.endswith("1 of 2 servers answer")
+        assert f"the vLLM server at {late.url} takes longer than others" in caplog.text
+        assert_whole(await collect(engine, ask(prompt("short"))))
+        late.switches.answers, late.switches.fault = True, None
+        await late.kill()  # what it was asked is still without an answer
+        await late.start()
+        await eventually(lambda: engine.replicas()["serving"] == 2)
+        await engine.aclose()
+
+    async def test_a_start_waits_for_the_first_one_however_long_it_takes(
+        self, open_fake: OpenFake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(vllm_pool, "OTHERS_SECONDS", 0.0)
+        away, slow = FakeVllm(*SCRIPT), await open_fake(answers=False)
+        engine = over(away, slow)
+        starting = asyncio.create_task(engine.start())
+        await eventually(lambda: slow.waiting == 1)
+        slow.switches.refusal = 503, {}
+        await slow.kill()
+        slow.switches.answers = True
+        with pytest.raises(EngineUnavailable, match="out of reach"):
+            await starting
+        slow.switches.refusal = None
+        await slow.start()
+        assert (await engine.start()).detail.endswith("1 of 2 servers answer")
         await engine.aclose()
 
 

@@ -121,7 +121,7 @@ def test_more_tokens_than_were_asked_for_are_refused() -> None:
         list(stream.feed(chunk))
 
 
-def test_an_unlikely_token_is_no_alternative() -> None:
+def test_an_unlikely_token_is_not_an_alternative() -> None:
     """vLLM puts the sampled token first, whatever its rank, and cuts the list to as many as were asked for."""
     entry = {
         "token_id": 9,

@@ -266,7 +266,7 @@ def test_easy_messages_are_kept_in_their_full_form() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"input": None}, {"input": []}])
-def test_no_input_is_no_error(fields: dict[str, object]) -> None:
+def test_no_input_is_not_an_error(fields: dict[str, object]) -> None:
     assert parse_create(fields).input == []
 
 

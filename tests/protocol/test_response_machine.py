@@ -230,7 +230,7 @@ class TestCodec:
         assert len(encode([Sampled([201_087])])) == 4
 
     @given(st.binary(max_size=40))
-    def test_what_is_no_log_says_so(self, data: bytes) -> None:
+    def test_what_is_not_a_log_says_so(self, data: bytes) -> None:
         try:
             list(decode(data))
         except BrokenLog:

@@ -224,7 +224,7 @@ class TestCompaction:
         assert [item["type"] for item in driver.items] == ["compaction"]
         assert driver.items[0]["encrypted_content"] == "sealed"
 
-    def test_then_the_answer_follows_and_is_no_summary(self) -> None:
+    def test_then_the_answer_follows_and_is_not_a_summary(self) -> None:
         driver, _ = told(Started(Mode.COMPACT_AND_ANSWER), *turn(ANSWER))
         command = driver.tell(Sealed("sealed"))
         assert isinstance(command, Generate)

@@ -30,7 +30,7 @@ FOR_A_WHILE = [
 
 class TestFrames:
     @pytest.mark.parametrize("frame", [[], "text", 1, None, True])
-    def test_a_frame_that_is_no_object(self, frame: object) -> None:
+    def test_a_frame_that_is_not_an_object(self, frame: object) -> None:
         assert codes(session().receive(frame, 2)) == [(400, "invalid_json", None)]
 
     @pytest.mark.parametrize("kind", [None, "response.inject", 7, {}, "", "x" * 500])
@@ -65,7 +65,7 @@ class TestFrames:
             assert json.loads(reply_frame(commands[0].frame, 0))
 
     @pytest.mark.parametrize("lane", ["", "x" * 257, "a b", "ä", "a/b", 7, None, ["a"], "a\n", True])
-    def test_a_lane_that_is_no_name(self, lane: object) -> None:
+    def test_a_lane_that_is_not_a_name(self, lane: object) -> None:
         commands = session().receive({"type": "response.create", "stream_id": lane}, 2)
         assert codes(commands) == [(400, "invalid_stream_id", None)]
         assert frames(commands)[0]["error"]["param"] == "stream_id"  # type: ignore[index]
@@ -237,7 +237,7 @@ class TestParents:
         assert begun.previous_response_id == "resp_9"
 
     @pytest.mark.parametrize("value", [None, 7, ["resp_1"]])
-    def test_a_parent_that_is_no_id_is_left_to_validation(self, value: object) -> None:
+    def test_a_parent_that_is_not_an_id_is_left_to_validation(self, value: object) -> None:
         [begun] = started(session().receive(*create(previous_response_id=value)))
         assert begun.previous_response_id is None
 

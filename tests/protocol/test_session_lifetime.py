@@ -24,7 +24,7 @@ class TestLifetime:
         assert connection.deadline() == 1050
         assert connection.tick(1049.9) == []
 
-    def test_the_warning_comes_once_and_is_no_error(self) -> None:
+    def test_the_warning_comes_once_and_is_not_an_error(self) -> None:
         connection = session()
         [frame] = frames(connection.tick(1050.0))
         assert frame == {

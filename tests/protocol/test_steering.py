@@ -265,7 +265,7 @@ class TestCancel:
         frame = {"type": "response.cancel", "response_id": "resp_1"}
         assert connection.receive(frame, 10) == [Stop("a", StopReason.CANCELLED)]
 
-    def test_one_that_has_just_ended_is_no_error(self) -> None:
+    def test_one_that_has_just_ended_is_not_an_error(self) -> None:
         connection = session()
         end(connection, begun(connection), status=Status.COMPLETED)
         assert connection.receive({"type": "response.cancel", "response_id": "resp_1"}, 10) == []

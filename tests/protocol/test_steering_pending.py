@@ -63,7 +63,7 @@ class TestPending:
         assert len(following.fields["input"]) == 2  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("given", ["as a string", None])
-    def test_input_that_is_no_list(self, given: object) -> None:
+    def test_input_that_is_not_a_list(self, given: object) -> None:
         connection = session()
         first = begun(connection)
         steer(connection)

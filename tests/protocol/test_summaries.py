@@ -82,7 +82,7 @@ def test_the_model_sums_up_in_a_turn_of_its_own_and_goes_on_behind_its_thought()
     assert kinds[begin + 1 : begin + 7] == [*SUMMARY_EVENTS[:2], *SUMMARY_EVENTS[1:], "output_item.done"]
 
 
-def test_its_tokens_are_counted_and_what_it_read_is_no_tools_output() -> None:
+def test_its_tokens_are_counted_and_what_it_read_is_not_a_tools_output() -> None:
     driver = thinking()
     end(driver, "Short.<|return|>", ANSWER)
     turns = driver.machine.turns

@@ -182,7 +182,6 @@ def test_an_approved_call_stands_there_once() -> None:
     made = {"type": "mcp_call", "approval_request_id": "mcpr_1", **fields, "error": {"type": "http_error", "code": 500}}
     assert read(asked, answer, made) == [
         call("s.f", "{}"),
-        output("s.f", "[the user approved this call]"),
         output("s.f", 'Error: {"type":"http_error","code":500}'),
     ]
 

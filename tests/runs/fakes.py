@@ -231,6 +231,7 @@ class Site:
     delta_seconds: float = 0.0
     tool_seconds: float = 300.0
     patience_seconds: float = 0.0
+    max_unsaved_bytes: int = 1_000_000
     store_responses: bool = True
     tiers: ServiceTiers = field(default_factory=ServiceTiers)
     model_format: ModelFormat = field(default_factory=HarmonyFormat)
@@ -274,6 +275,7 @@ class Site:
                 delta_seconds=self.delta_seconds,
                 tool_seconds=self.tool_seconds,
                 patience_seconds=self.patience_seconds,
+                max_unsaved_bytes=self.max_unsaved_bytes,
             ),
             live=self.live,
             rates=self.rates,

@@ -8,6 +8,8 @@ from engine.formats.harmony.encoding import encode_harmony
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.resources import Status
+from responses_app.protocol.tiers import PRIORITIES
+from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.registry import RunLimits
 from responses_app.stores.base import AcceptedResponse, StoreError
 from tests.oracle import validate_event
@@ -74,6 +76,39 @@ async def test_at_most_so_many_run_and_so_many_wait() -> None:
     await eventually(lambda: second.run.status is Status.IN_PROGRESS)
     await site.begin(input="foreground")  # has no queue to wait in
     await site.registry.aclose()
+
+
+async def test_projects_have_equal_shares_and_the_tier_counts_inside_one() -> None:
+    gate = asyncio.Event()
+    site = Site(FakeEngine([[gate, ANSWER], ANSWER]), run_limits=RunLimits(max_background=1))
+    asked = {"first": ("a", "default"), "flex": ("a", "flex"), "plain": ("a", "default"), "soon": ("a", "priority")}
+    asked |= {"other": ("b", "default"), "its flex": ("b", "flex")}
+    for name, (project, tier) in asked.items():
+        await site.begin(project=project, input="hi", service_tier=tier, background=True, metadata={"name": name})
+        await asyncio.wait_for(site.engine.waits.wait(), 5)
+    await eventually(lambda: site.registry.queue.waiting == 5)
+    gate.set()
+    await eventually(lambda: len(site.registry) == 0)
+    ended = [each.response["metadata"]["name"] for each in site.store.saved]  # type: ignore[index]
+    assert ended == ["first", "other", "soon", "plain", "its flex", "flex"]
+
+
+async def test_flex_waits_a_minute_behind_the_others_and_no_longer() -> None:
+    time = [0.0]
+    queue, order = BackgroundQueue(max_running=1, max_queued=9, now=lambda: time[0]), list[str]()
+
+    async def run(name: str, tier: str) -> None:
+        async with queue.turn("a", tier, PRIORITIES[tier]):
+            order.append(name)
+
+    async with queue.turn("a", "default", 0):
+        tasks = [asyncio.create_task(run("flex", "flex"))]
+        await eventually(lambda: queue.waiting == 1)
+        for time[0], name in ((59.0, "before"), (61.0, "late")):
+            tasks.append(asyncio.create_task(run(name, "default")))
+            await eventually(lambda: queue.waiting == len(tasks))
+    await asyncio.gather(*tasks)
+    assert order == ["before", "flex", "late"]
 
 
 class SlowStore(FakeStore):

@@ -231,7 +231,7 @@ class TestRules:
         assert ([rule.name for rule in rules.calls], rules.must_call) == (["f"], True)
         assert isinstance(rules.calls[0].content, JsonSchema)
 
-    async def test_nothing_to_hold_to_is_no_grammar(self) -> None:
+    async def test_nothing_to_hold_to_is_not_a_grammar(self) -> None:
         site = site_with(ANSWER, ANSWER, grammar=True)
         await site.ask(input="hi")
         await site.ask(input="hi", generate=False, tools=TOOLS, tool_choice="required")

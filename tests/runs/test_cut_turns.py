@@ -12,6 +12,7 @@ from engine.errors import (
     EngineUnavailable,
     GenerationCut,
     GenerationFailed,
+    GrammarCut,
     PromptTooLong,
 )
 from engine.formats.harmony.encoding import encode_harmony
@@ -21,6 +22,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import StopReason
 from responses_app.runs import continuing
 from responses_app.runs.continuing import MAX_CUTS
+from responses_app.runs.failures import BROKEN
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import Site
 from tests.runs.test_takeover import ANSWER, CASES, TokenEngine, unsealed
@@ -39,6 +41,7 @@ class CutEngine(TokenEngine):
         self.refusals: list[EngineError] = []  # of the next requests
         self.supports_logprobs = True
         self.sampled = 0
+        self.away = 0  # how often it says so, once it has sampled something, when it is asked how it is
         self.when_cut: Callable[[], object] = lambda: None
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
@@ -55,6 +58,11 @@ class CutEngine(TokenEngine):
                 if request.sampling.top_logprobs is not None:
                     chunk.logprobs = [TokenLogprob(token, -0.1) for token in chunk.token_ids]
                 yield chunk
+
+    async def health(self) -> None:
+        if self.sampled and self.away:
+            self.away -= 1
+            raise EngineUnavailable("all away")
 
 
 async def events_of(engine: TokenEngine, **fields: object) -> list[JsonObject]:
@@ -121,6 +129,36 @@ async def test_those_that_are_left_may_be_full_for_a_moment(
     engine.refusals = [refusal] * 5
     assert await events_of(engine) == await events_of(CutEngine([ANSWER]))
     assert len(engine.requests) == 7
+
+
+async def test_nothing_is_planned_while_no_replica_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(continuing, "RETRY_SECONDS", 0.01)
+    engine = CutEngine([ANSWER], [5])
+    engine.away = 20
+    assert await events_of(engine) == await events_of(CutEngine([ANSWER]))
+    assert (len(engine.requests), engine.away) == (2, 0)
+
+
+async def test_nor_is_it_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(continuing, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(continuing, "GO_ON_SECONDS", 0.1)
+    engine = CutEngine([ANSWER], [5])
+    engine.away = 10**6
+    response = (await events_of(engine))[-1]["response"]
+    assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
+    assert len(engine.requests) == 1
+
+
+async def test_what_breaks_under_a_grammar_is_tried_once_more_elsewhere() -> None:
+    cut = GrammarCut("Internal server error", at="http://replica-1")
+    engine = CutEngine([ANSWER], [5], error=cut)
+    assert await events_of(engine) == await events_of(CutEngine([ANSWER]))
+    assert [request.avoid for request in engine.requests] == ["", "http://replica-1"]
+    for again in (cut, GenerationFailed("before its first token")):
+        engine = CutEngine([ANSWER], [5, 9] if again is cut else [5], error=cut)
+        engine.refusals = [] if again is cut else [again]
+        error = (await events_of(engine))[-1]["response"]["error"]
+        assert (error["message"], len(engine.requests)) == (BROKEN, 2)
 
 
 async def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def test_readers_are_woken_on_news() -> None:
     assert woken == ["a", "b"]
 
 
-def test_detaching_twice_is_no_error() -> None:
+def test_detaching_twice_is_not_an_error() -> None:
     made = journal()
     reader = attach(made)
     made.detach(reader)

@@ -58,7 +58,7 @@ class TestLag:
             assert not quick.too_slow
 
     @pytest.mark.parametrize("starting_after", [None, -1, 1])
-    def test_what_lay_there_when_a_reader_came_is_no_lag(self, starting_after: int | None) -> None:
+    def test_what_lay_there_when_a_reader_came_is_not_a_lag(self, starting_after: int | None) -> None:
         made = journal(5, max_lag_bytes=2 * SIZE, kept=True)
         reader = attach(made, starting_after)
         assert reader.lag_bytes == 0

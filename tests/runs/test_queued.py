@@ -122,6 +122,27 @@ async def test_one_that_need_not_wait_any_more_once_it_is_kept_is_not_left_as_qu
     await second.to_the_end()
 
 
+async def test_one_that_another_worker_took_over_leaves_nothing_that_notes_its_start() -> None:
+    site, held = full()
+    _, second = await waiting(site)
+    began, gone = asyncio.Event(), asyncio.Event()
+
+    async def hangs(*_: object) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gone.set()
+
+    site.store.begin = hangs  # type: ignore[method-assign]
+    site.engine.turns[1] = [asyncio.Event()]
+    held.set()
+    await asyncio.wait_for(began.wait(), 5)
+    site.registry.lose(second.reader.response_id)
+    await eventually(lambda: len(site.registry) == 0)
+    await asyncio.wait_for(gone.wait(), 5)
+
+
 @pytest.mark.parametrize("problem", [StoreError("away"), RuntimeError("a bug of the store")])
 async def test_a_store_that_is_away_meanwhile_does_not_keep_it_from_answering(problem: Exception) -> None:
     site, held = full()

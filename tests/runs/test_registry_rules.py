@@ -170,7 +170,9 @@ class TestClosing:
         assert "1 responses are running; they have 0.05 s to end" in caplog.text
         assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing waits any more"
 
-    async def test_no_grace_is_no_promise_and_an_idle_server_needs_none(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_no_grace_promises_nothing_and_an_idle_server_needs_none(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         caplog.set_level("INFO", logger="respsite")
         await close(Site(), grace=60)
         site = hanging()

@@ -315,7 +315,7 @@ class TestOneCall:
         response = await site.ask(input="hi", tools=[TOOL_F], parallel_tool_calls=False)
         assert response["usage"]["input_tokens_details"]["cached_tokens"] == 3
 
-    async def test_what_is_no_call_ends_nothing(self) -> None:
+    async def test_what_is_not_a_call_ends_nothing(self) -> None:
         site = Site(FakeEngine([f"{THOUGHT}<|channel|>commentary<|message|>Well.<|end|><|start|>assistant{ANSWER}"]))
         response = await site.ask(input="hi", parallel_tool_calls=False)
         assert [item["type"] for item in response["output"]] == ["reasoning", "message", "message"]

@@ -244,9 +244,13 @@ async def test_an_item_that_cannot_be_shown_has_failed(shown: JsonObject) -> Non
 
 async def test_a_report_gives_it_more_time() -> None:
     class Slow(Shell):
+        idle_seconds = 1.0
+
         async def call(self, call: ToolCall) -> ToolResult:
-            for _ in range(4):
-                await asyncio.sleep(self.idle_seconds / 2)
+            clock = asyncio.get_running_loop().time
+            began = clock()
+            while clock() < began + 1.5 * self.idle_seconds:
+                await asyncio.sleep(0.01)
                 call.report({})
             return ToolResult("2")
 

@@ -341,15 +341,3 @@ async def test_a_link_can_be_made_by_hand_and_continued() -> None:
     await Reading(site, reader).to_the_end()
     assert site.engine.prompts[0][-len(user("one")) - len(user("two")) - 2 : -2] == [*user("one"), *user("two")]
     assert "2026-01-01" in decode_tokens(site.engine.prompts[0])
-
-
-async def test_ends_that_wait_for_the_store_are_bounded_and_the_log_tells_of_others(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(service, "MAX_UNSAVED", 1)
-    site = Site()
-    site.store.failure = RuntimeError("broken")
-    for _ in range(2):
-        assert (await site.ask(input="hi"))["status"] == "failed"
-    assert len(site.service.unsaved) == 1
-    assert caplog.text.count("how it ended is lost") == 1

@@ -237,7 +237,7 @@ async def test_what_was_told_and_not_kept_is_not_asked_for_too_early_where_it_wa
     accepted, events = await undisturbed([ANSWER], {})
     limits = RunLimits(max_runs=10, max_background=1)
     site = Site(TokenEngine([ANSWER]), await left_at(accepted, b""), limits)
-    async with site.registry.queue.turn():
+    async with site.registry.queue.turn("default", "default", 0):
         first = await taken_over(site, str(accepted.response["id"]))
         await first.until("response.queued")
         second = await site.follow(str(accepted.response["id"]), starting_after=2)  # it had heard that it starts

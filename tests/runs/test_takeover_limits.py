@@ -1,7 +1,8 @@
-"""A response that goes on at another worker is counted once against the limits of its key."""
+"""A response that goes on, or ends, at another worker is counted once against the limits of its key."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,8 +13,9 @@ from responses_app.protocol.rate_limits import Limits, limited_by
 from responses_app.protocol.requests import parse_create
 from responses_app.runs.plan import Origin
 from responses_app.stores.api_keys import BaseKeyStore
-from responses_app.stores.base import StoreError
+from responses_app.stores.base import AcceptedResponse, StoreError
 from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site
+from tests.runs.upkeep import kept, looked_after, statuses
 from tests.waiting import eventually
 
 LIMIT = 100_000
@@ -128,3 +130,62 @@ async def test_while_its_key_cannot_be_read_it_waits() -> None:
     await second.service.run_again(claimed)
     reading = await second.follow(str(claimed.response["id"]))
     await assert_counted_once(reading, rates)
+
+
+async def test_one_that_can_only_fail_is_counted_where_it_fails() -> None:
+    """Its worker was killed: nobody else gives back what was reserved for its answer."""
+    store, rates = FakeStore(), MemoryRates()
+    killed = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
+    reading = await ask(killed)
+    await reading.until("response.output_text.delta")
+    left_behind = store._responses["default", reading.reader.response_id]
+    assert isinstance(left_behind.of, AcceptedResponse)
+    left_behind.of = replace(left_behind.of, request=None)  # as of a stream that another worker followed
+    second = worker("b", [[ANSWER]], store, rates)
+    async with looked_after(second, worker="b"):
+        await eventually(lambda: statuses(store) == ["failed"])
+        usage = kept(store)[0]["usage"]
+        assert isinstance(usage, dict)
+        await eventually(lambda: running(rates) <= 1)
+        used = LIMIT - usage["total_tokens"]
+        assert 0 <= (await left(rates))["tokens"] - used <= 1
+    killed.registry.lose(reading.reader.response_id)
+    await eventually(lambda: len(killed.registry) == 0)
+    assert 0 <= (await left(rates))["tokens"] - used <= 1, "and no second time"
+
+
+async def deferred(store: FakeStore, rates: MemoryRates) -> tuple[Site, Reading]:
+    """Return a site with a response that has ended, and whose end waits for the store."""
+    gate = asyncio.Event()
+    first = worker("a", [[HALF, gate, ANSWER]], store, rates)
+    reading = await ask(first)
+    await reading.until("response.output_text.delta")
+    store.failure = StoreError("away")
+    gate.set()
+    assert (await reading.to_the_end())[-1]["type"] == "response.failed"
+    await eventually(lambda: running(rates) == 0)
+    assert (await left(rates))["tokens"] < LIMIT - 500, "what it may say stays reserved"
+    store.failure = None
+    return first, reading
+
+
+async def test_an_end_that_waits_for_the_store_is_counted_once_it_is_kept() -> None:
+    store, rates = FakeStore(), MemoryRates()
+    first, reading = await deferred(store, rates)
+    await first.service.unsaved.save()
+    await assert_counted_once(reading, rates)
+
+
+async def test_an_end_that_another_worker_took_over_is_counted_there() -> None:
+    store, rates = FakeStore(), MemoryRates()
+    first, _ = await deferred(store, rates)
+    again = await go_on(worker("b", [[ANSWER]], store, rates))
+    await first.service.unsaved.save()
+    await assert_counted_once(again, rates)
+
+
+async def test_an_end_that_its_worker_cannot_keep_any_more_is_counted_by_the_next() -> None:
+    store, rates = FakeStore(), MemoryRates()
+    first, _ = await deferred(store, rates)
+    first.service.unsaved.leave()
+    await assert_counted_once(await go_on(worker("b", [[ANSWER]], store, rates)), rates)

@@ -61,7 +61,7 @@ class Supervised(Server):
         """Start; wait until all workers serve."""
         before = self.output.count(" serves\n")
         super().start(wait=wait)
-        self.wait_for(lambda: self.output.count(" serves\n") - before >= self.workers)
+        self.wait_for(lambda: self.output.count(" serves\n") - before >= self.workers, self.start_seconds)
         return self
 
     def wait_for(self, is_so: Callable[[], bool], seconds: float = START_SECONDS) -> None:

@@ -77,7 +77,7 @@ async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     manage.write_text(MANAGE)
     monkeypatch.setattr("sys.argv", [str(manage)])
     monkeypatch.setattr(restarts, "RESTART_SECONDS", (0.05,))
-    monkeypatch.setattr(engine, "STOP_SECONDS", 1.0)
+    monkeypatch.setattr(engine, "ENGINE_STOP_SECONDS", 1.0)
     kept = Kept(tmp_path)
     yield kept
     await kept.keeper.stop()

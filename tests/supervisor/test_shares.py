@@ -1,7 +1,12 @@
 """`Shares`: numbers that several processes see."""
 
+import errno
+import os
 import subprocess
 import sys
+import tempfile
+
+import pytest
 
 from responses_app.servers.shares import Shares
 from tests.server import ROOT
@@ -52,3 +57,14 @@ def test_another_process_sees_them() -> None:
         [sys.executable, "-c", OTHER, str(table.descriptor)], pass_fds=[table.descriptor], cwd=ROOT, check=True
     )
     assert own.holds_more()
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a file in memory is Linux's")
+def test_a_full_disk_is_nothing_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    table = Shares.make(4)
+    table.say(1)
+    assert not table.holds_more()

@@ -48,7 +48,7 @@ def test_a_wrong_key_opens_nothing_and_is_not_echoed(closed: ClosedServer, key: 
 
 
 def test_who_asks_whether_it_lives_needs_none(closed: ClosedServer) -> None:
-    for path in ("/health", "/ready"):
+    for path in ("/health", "/ready", "/openapi.json"):
         assert httpx.get(closed.url + path, verify=False).status_code == 200
     assert httpx.get(f"{closed.url}/v1/nothing", verify=False).status_code == 404
 

@@ -1,14 +1,16 @@
-"""`Connection` alone, with a `send` that waits for ever: how far all its lanes together may fall behind."""
+"""`Connection` alone: how far all its lanes together may fall behind, and a stream that breaks at its very end."""
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from responses_app.conf import from_environ
 from responses_app.connection import Connection
+from responses_app.protocol.events import TERMINAL, Event
+from responses_app.runs.journal import EventJournal
 from responses_app.wiring import Site, build_site
 from tests.waiting import eventually
 
@@ -49,4 +51,33 @@ async def test_lanes_that_are_slow_together_end_the_connection(site: Site, caplo
     await eventually(lambda: len(site.registry) == 0)
     assert "was dropped: it reads too slowly (STREAM_MAX_LAG_BYTES)" in caplog.text
     assert "a reader fell more than" not in caplog.text
+    await connection.aclose("the test is over")
+
+
+async def test_a_stream_that_breaks_at_its_end_is_an_error_and_its_lane_goes_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, frames = EventJournal.extend, []
+
+    def broken(journal: EventJournal, events: Sequence[Event]) -> None:
+        if any(event.type in TERMINAL for event in events):
+            monkeypatch.undo()
+            raise RuntimeError("bug: /secret")
+        whole(journal, events)
+
+    async def send(text: str) -> None:
+        frames.append(json.loads(text))
+
+    async def close(code: int, reason: str) -> None:
+        raise AssertionError(f"closed with {code}: {reason}")
+
+    connection = Connection(site, send=send, close=close)
+    monkeypatch.setattr(EventJournal, "extend", broken)
+    for _ in range(2):
+        await connection.receive_text(json.dumps({"type": "response.create", "stream_id": "one", "input": "hi"}))
+    await eventually(lambda: frames[-1:] and frames[-1]["type"] == "response.completed")
+    (error,) = (frame for frame in frames if frame["type"] == "error")
+    assert (error["status"], error["stream_id"], error["error"]["type"]) == (500, "one", "server_error")
+    assert "secret" not in str(frames)
+    assert [frame["type"] for frame in frames].count("response.created") == 2
     await connection.aclose("the test is over")

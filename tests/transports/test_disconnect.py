@@ -102,7 +102,7 @@ async def _in_flight(server: Server) -> bool:
     return bool((await ready(server))["responses_in_flight"])
 
 
-async def test_a_websocket_that_never_says_anything_is_no_burden(server: Server, socket: Socket) -> None:
+async def test_a_websocket_that_never_says_anything_is_not_a_burden(server: Server, socket: Socket) -> None:
     with raw_connection(server.port) as silent, raw_connection(server.port) as cut:
         silent.sendall(RAW_UPGRADE)
         cut.sendall(RAW_UPGRADE + raw_frame({"type": "response.create"})[:-3])  # half a frame

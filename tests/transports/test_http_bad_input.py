@@ -3,6 +3,7 @@
 import json
 import socket as sockets
 from collections.abc import AsyncIterator
+from http.client import HTTPResponse
 from typing import Any
 
 import httpx
@@ -263,3 +264,20 @@ async def test_a_stream_is_what_the_body_is(http: httpx.AsyncClient) -> None:
     assert set(body) == set(streamed)
     assert body["output"][0]["content"] == streamed["output"][0]["content"]
     assert body["usage"] == streamed["usage"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        ("daphne", b"GET /v1/models HTTP/1.1\r\nAuthorization: Bearer \x85"),
+        ("daphne", b"GET /v1/responses HTTP/1.1\r\nX-A: \x85\r\nUpgrade: websocket\r\nConnection: Upgrade"),
+    ],
+    indirect=["kind"],
+)
+def test_what_daphne_refuses_by_itself_is_told_like_everything_else(server: Server, lines: bytes) -> None:
+    with sockets.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.sendall(lines + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = HTTPResponse(raw)
+        answer.begin()
+        told = httpx.Response(answer.status, headers=answer.getheaders(), content=answer.read())
+    assert read_error_answer(told, status=400, code=None) == "The request cannot be read: Invalid header value."

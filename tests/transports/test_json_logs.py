@@ -56,6 +56,6 @@ async def test_lines_have_ids_and_no_content(tmp_path: Path, kind: str) -> None:
         assert posted["key_id"] == asked["key_id"]
         assert key not in server.output
         assert SECRET not in server.output
-    banner = FIRST_KEY.partition("{")[0].strip()  # the first key is for a person to see: it is no log line
+    banner = FIRST_KEY.partition("{")[0].strip()  # the first key is for a person to see: it is not a log line
     rest = [line for line in server.output.splitlines() if line.strip() and not line.startswith(("{", banner))]
     assert len(rest) <= 1, rest

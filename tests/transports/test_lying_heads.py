@@ -48,7 +48,7 @@ def ask(server: Server, head: str, body: bytes = b"") -> bytes:
     "lengths",
     [("Content-Length: 0", "Transfer-Encoding: chunked"), ("Transfer-Encoding: chunked", "Content-Length: 0")],
 )
-def test_a_declared_length_is_no_way_past_the_limit_of_a_body_in_chunks(
+def test_a_declared_length_is_not_a_way_past_the_limit_of_a_body_in_chunks(
     server: Server, lengths: tuple[str, str]
 ) -> None:
     """uvicorn takes chunks where a length is declared too: of nothing, so that nothing is counted."""
@@ -87,7 +87,7 @@ def test_a_body_in_many_small_chunks(server: Server) -> None:
         f"GET /v1/responses HTTP/1.1\r\n{UPGRADE}",
     ],
 )
-def test_what_is_no_handshake_is_refused_and_not_kept_open(server: Server, head: str) -> None:
+def test_what_is_not_a_handshake_is_refused_and_not_kept_open(server: Server, head: str) -> None:
     said = ask(server, head)
     assert said[9:10] == b"4", said
 

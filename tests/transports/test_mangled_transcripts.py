@@ -14,6 +14,8 @@ from tests.protocol.laws import assert_laws, is_subsequence, text_of
 from tests.server import Server
 from tests.transports.scripts import HELLO
 
+pytestmark = pytest.mark.any_database
+
 TRANSCRIPTS = list(mangled_transcripts(150, seed=11))
 ASKED_AGAIN = "does not exist"  # of a tool: the model is asked once more, and answers
 

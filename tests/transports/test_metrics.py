@@ -130,7 +130,7 @@ def test_other_methods_are_refused(counting: Server) -> None:
     assert httpx.post(f"{counting.url}/metrics", verify=False).status_code == 405
 
 
-def test_ids_keys_and_projects_are_no_labels(tmp_path: Path) -> None:
+def test_ids_keys_and_projects_are_not_labels(tmp_path: Path) -> None:
     with ClosedServer(tmp_path, auth="on", metrics="public") as server:
         key = server.new_key("--project", "a-project", "--name", "a-name")
         made = httpx.post(f"{server.base_url}/responses", json={"input": "Hello"}, headers=bearer(key), verify=False)

@@ -88,7 +88,7 @@ async def test_what_was_not_stored_is_a_404(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("unknown", ["a%2Fb", "resp_1/cancel/now", "resp_1/input_items/msg_1", "%2F"])
-async def test_an_id_with_a_slash_is_no_path_of_ours(http: httpx.AsyncClient, unknown: str) -> None:
+async def test_an_id_with_a_slash_is_not_a_path_of_ours(http: httpx.AsyncClient, unknown: str) -> None:
     for method in ("GET", "DELETE"):
         read_error_answer(await http.request(method, f"/responses/{unknown}"), status=404, code="not_found")
 
@@ -129,7 +129,7 @@ async def test_a_wrong_query_is_named(http: httpx.AsyncClient, streamed: list[Fr
     read_error_answer(answer, status=400, code="invalid_value", param=param)
 
 
-async def test_the_event_to_come_is_no_event_yet(http: httpx.AsyncClient, streamed: list[Frame]) -> None:
+async def test_the_event_to_come_is_not_an_event_yet(http: httpx.AsyncClient, streamed: list[Frame]) -> None:
     path = f"/responses/{streamed[0]['response']['id']}?stream=true&starting_after="
     last = streamed[-1]["sequence_number"]
     assert await events_of(http, "GET", f"{path}{last - 1}") == streamed[-1:]
@@ -235,7 +235,7 @@ async def test_a_body_of_a_cancel_or_delete_is_not_read(http: httpx.AsyncClient,
     assert answer.json() == {"id": running, "object": "response", "deleted": True}
 
 
-async def test_bytes_in_a_path_that_are_no_characters(server: Server) -> None:
+async def test_bytes_in_a_path_that_are_not_characters(server: Server) -> None:
     with sockets.create_connection(("127.0.0.1", server.port)) as raw:
         raw.settimeout(10)
         raw.sendall(b"GET /v1/responses/resp_\xff\xfe HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

@@ -94,7 +94,7 @@ async def test_an_end_of_text_ends_the_message(socket: Socket) -> None:
     assert again["status"] == "completed"
 
 
-async def test_the_name_of_an_unknown_channel_is_no_text(socket: Socket) -> None:
+async def test_the_name_of_an_unknown_channel_is_not_text(socket: Socket) -> None:
     assert text_of(await socket.ask("[weird]")) == "text here"
 
 

@@ -18,6 +18,8 @@ from tests.clients import Socket
 from tests.server import Server
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 OURS = "0af7651916cd43dd8448eb211c80319c"  # a trace, and two spans of clients
 POSTED, OPENED = "b7ad6b7169203331", "00f067aa0ba902b7"
 SECRET = "the hidden word is xylophone"
@@ -88,13 +90,19 @@ async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
             headers={"traceparent": f"00-{OURS}-{POSTED}-01"},
         )
         response_id = answer.json()["id"]
+        outside = await asyncio.to_thread(
+            httpx.get,
+            f"{server.base_url}/models",
+            headers={"traceparent": f"00-{OURS}-{POSTED}-01", "via": "1.1 a-proxy"},
+        )
+        assert outside.status_code == 401, "who comes from elsewhere needs a key"
         async with await Socket.open(
             server.ws_url, additional_headers={"traceparent": f"00-{OURS}-{OPENED}-01"}
         ) as socket:
             second = await socket.ask(SECRET)
         missing = await asyncio.to_thread(httpx.get, f"{server.base_url}/responses/{response_id}x")
         assert missing.status_code == 404
-        await eventually(lambda: len(collector.spans()) >= 6, timeout=20)
+        await eventually(lambda: len(collector.spans()) >= 7, timeout=20)
         await asyncio.to_thread(server.stop)
     assert collector.services() == {"respsite"}
     assert not any(b"xylophone" in body for body in collector.bodies), "contents stay here"
@@ -106,6 +114,7 @@ async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
     assert {name: len(found) for name, found in by_name.items()} == {
         "POST /v1/responses": 1,
         "GET /v1/responses/{id}": 1,
+        "GET /v1/models": 1,
         "response": 2,
         "turn": 2,
     }
@@ -115,6 +124,8 @@ async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
     (read,) = by_name["GET /v1/responses/{id}"]
     assert read.trace_id.hex() != OURS
     assert told(read)["http.response.status_code"] == 404
+    (refused,) = by_name["GET /v1/models"]
+    assert refused.trace_id.hex() != OURS, "who has no key says nothing about what is kept"
     responses = {told(span)["gen_ai.response.id"]: span for span in by_name["response"]}
     assert responses[response_id].parent_span_id == posted.span_id
     assert responses[second["id"]].parent_span_id.hex() == OPENED

@@ -9,6 +9,8 @@ from tests.server import Server
 from tests.transports.conftest import Connect
 from tests.transports.scripts import WEATHER, as_history, gate, generations, release
 
+pytestmark = pytest.mark.any_database
+
 GONE = {"status": 400, "code": "previous_response_not_found", "param": "previous_response_id"}
 
 

@@ -45,7 +45,7 @@ class Completion:
 def write_script(path: Path, entries: Sequence[Mapping[str, object]]) -> None:
     """Write a script; a process that uses the file reads it again at its next request.
 
-    Raises `EngineConfigurationError` for an entry that is none.
+    Raises `EngineConfigurationError` for what is not an entry.
     """
     _read(entries)
     draft = path.with_suffix(".draft")
@@ -89,7 +89,7 @@ class Completions:
 
 
 def _read(script: Sequence[object]) -> list[tuple[str | None, Completion]]:
-    """Return each entry's `when` and completion; raises `EngineConfigurationError` for an entry that is none."""
+    """Return each entry's `when` and completion; raises `EngineConfigurationError` for what is not an entry."""
     behind: list[Behind] = []
     bare: list[object] = []
     for entry in script:

@@ -106,7 +106,7 @@ class TestSampling:
 def assert_logprobs(chunks: list[TokenChunk], top: int) -> None:
     """Assert that every token has its own logprob and the likeliest ones, in order.
 
-    A vLLM server counts a sampled token that is none of the likeliest ones as one of them, so that one may be missing.
+    A vLLM server counts a sampled token that is not among the likeliest ones as one of them, so one may be missing.
     """
     for chunk in chunks:
         assert chunk.logprobs is not None

@@ -167,7 +167,7 @@ async def test_a_grammar_is_checked_once_and_a_bad_one_is_refused(vllm: EngineUn
             await vllm.engine.check_grammar(replace(grammar, structural_tag=bad))
 
 
-async def test_special_tokens_are_no_text(vllm: EngineUnderTest) -> None:
+async def test_special_tokens_are_not_text(vllm: EngineUnderTest) -> None:
     """Within a JSON string `<|end|>` would be seven harmless characters, and the token an end."""
     content = JsonSchema(json.dumps({"type": "string", "pattern": r"^<\|(end|start|return|message)\|>$"}))
     for said in await turns(vllm, [(TurnRules(answer=content), ANSWER)] * 10):

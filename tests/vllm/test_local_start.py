@@ -160,7 +160,7 @@ class TestClosingWhileItStarts:
         self, engine: VllmEngine, starting: "asyncio.Task[EngineInfo]", before: set[int]
     ) -> None:
         """Assert that closing takes no longer than it may, and leaves no process."""
-        async with asyncio.timeout(vllm_core.STOP_SECONDS):
+        async with asyncio.timeout(vllm_core.CORE_STOP_SECONDS):
             await engine.aclose()
         async with asyncio.timeout(60):  # an import of vLLM cannot be interrupted
             with pytest.raises(EngineUnavailable):

@@ -15,7 +15,7 @@ from engine.backends.vllm_core_host import CoreHost
 from engine.errors import EngineConfigurationError, EngineError
 from responses_app.conf import Settings
 from responses_app.engines import make_engine
-from responses_app.management.supervisor.engine import REFUSED, STOP_SECONDS
+from responses_app.management.supervisor.engine import ENGINE_STOP_SECONDS, REFUSED
 from responses_app.management.supervisor.processes import READY
 from responses_app.model_settings import ModelSettings
 
@@ -83,5 +83,5 @@ def _end_with(lifeline: int) -> None:
     """Runs on a thread: ends this process and its engine core with the supervisor."""
     os.read(lifeline, 1)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(STOP_SECONDS)
+    time.sleep(ENGINE_STOP_SECONDS)
     os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -17,7 +17,7 @@ from responses_app.management.supervisor.processes import READY, ChildProcess
 logger = logging.getLogger("respsite.supervisor")
 
 REFUSED = os.EX_CONFIG  # the exit status of one that its settings keep from starting
-STOP_SECONDS = 15.0  # an engine core takes 4 to 5 s to stop, and is killed after 8
+ENGINE_STOP_SECONDS = 15.0  # an engine core takes 4 to 5 s to stop, and is killed after 8
 
 
 class EngineKeeper:
@@ -53,7 +53,7 @@ class EngineKeeper:
             self._keeping.cancel()
         else:
             self._child.send(signal.SIGTERM)
-        await asyncio.wait([self._keeping], timeout=STOP_SECONDS)
+        await asyncio.wait([self._keeping], timeout=ENGINE_STOP_SECONDS)
         if self._child is not None:
             _kill_group(self._child.pid)
             await asyncio.wait([self._keeping])

@@ -25,7 +25,7 @@ class Inherited(NamedTuple):
 
 
 class ChildProcess:
-    """A process of its own group. Its lines are handed on behind `[name]`; `hears` is called with each byte it says."""
+    """A process of its own session. Its lines are handed on behind `[name]`; `hears` gets each byte it says."""
 
     def __init__(self, name: str, *, hears: Callable[[bytes], None]) -> None:
         self._name = name
@@ -58,7 +58,9 @@ class ChildProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                process_group=0,  # Ctrl-C in a terminal is for the supervisor, who passes it on
+                # Ctrl-C in a terminal is for the supervisor, who passes it on. And where Linux shares the CPU between
+                # sessions (autogroup), one that starts does not get a part of what the busy ones have together.
+                start_new_session=True,
             )
             os.close(writing)
             writing = -1

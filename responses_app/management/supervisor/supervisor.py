@@ -22,6 +22,7 @@ logger = logging.getLogger("respsite.supervisor")
 
 LOOK_SECONDS = 1.0  # between two looks at how much memory the workers hold, and at the clock
 LATE_SECONDS = 5.0  # a look that comes later than this: this process, and perhaps the machine, stood still
+CLOSE_SECONDS = 15.0  # that a worker may take behind its grace: for last words, the database, an engine of its own
 MIB = 1024 * 1024
 
 
@@ -252,5 +253,5 @@ def _how(status: int) -> str:
 
 def pace(*, grace_seconds: float, start_seconds: float, silence_seconds: float) -> Pace:
     """Return the pace of a fleet whose workers give what runs so long to end."""
-    leave_seconds = grace_seconds + 15.0
+    leave_seconds = grace_seconds + CLOSE_SECONDS
     return Pace(start_seconds=start_seconds, leave_seconds=leave_seconds, silence_seconds=silence_seconds)

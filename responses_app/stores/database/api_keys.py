@@ -2,7 +2,6 @@
 
 import math
 import os
-import random
 import time
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from django.db import IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app import models
+from responses_app.new_ids import id_factory
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, ApiKey, digest_of, new_secret, prefix_of
 from responses_app.protocol.rate_limits import Limits, limited_by
@@ -21,7 +21,7 @@ from responses_app.stores.database.response_sql import in_parts
 
 FIRST = f"{ids.API_KEY}first"  # the id of the key that a server makes for itself: there is one at most
 
-_new_id = ids.IdFactory(lambda: time.time_ns() // 1_000_000, random.SystemRandom().getrandbits)
+_new_id = id_factory(time.time)
 
 
 class DatabaseKeyStore(BaseKeyStore):

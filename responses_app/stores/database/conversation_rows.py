@@ -57,8 +57,8 @@ def insert_items(
 ) -> list[ConversationItem]:
     """Put items behind all others, and return their rows; the caller saves the conversation's `next_position`.
 
-    An id that the conversation has already, or that is none, is replaced by one made of `seed`, which no other append
-    has: executed again, this makes the same ids.
+    An id that the conversation has already, or that is not an id, is replaced by one made of `seed`, which no other
+    append has: executed again, this makes the same ids.
     """
     conversation_id = conversation.pk
     taken = _taken(using, conversation_id, (str(item.get("id") or "") for item in items))

@@ -3,19 +3,22 @@
 All times are the store's: PostgreSQL's own clock, and on SQLite that of the one host there is. So no worker's clock has
 to be right, and a time that was read before a wait is compared as it was read: what passes while a database hangs makes
 nobody look dead.
+
+A row that is damaged fails alone, as nobody can go on with it: else it would stand before all others for ever.
 """
 
 import json
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.utils import CursorWrapper
 
 from responses_app.models import json_text
 from responses_app.protocol.errors import SERVER_STOPPED
-from responses_app.protocol.resources import ResponseObject, as_failed
+from responses_app.protocol.resources import ResponseObject, Status, as_failed
 from responses_app.stores.base import AcceptedResponse, Claim, Orphans, WorkerState
+from responses_app.stores.database.failures import in_one_line
 from responses_app.stores.database.response_sql import (
     CLAIM_RESPONSE,
     FAIL_RESPONSE,
@@ -29,11 +32,13 @@ from responses_app.stores.database.response_sql import (
     in_parts,
     placeholders,
 )
-from responses_app.stores.database.rows import time_value, worker_row
+from responses_app.stores.database.rows import database_time, time_value, worker_row
 
+logger = logging.getLogger("respsite.stores")
+
+UNREADABLE = (ValueError, TypeError, LookupError, RecursionError)  # what reading a row that was damaged may raise
 REMEMBERED_SECONDS = 3600.0  # how long the row of a dead worker stays, for people to look at
 
-_CLOCK = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
 _FROM_THE_FUTURE = (
     f"UPDATE {WORKERS} SET seen_at = %s WHERE id IN (SELECT id FROM {WORKERS} WHERE seen_at > %s {{lock}})"
 )
@@ -58,19 +63,11 @@ _EPOCHS = f"SELECT id, epoch FROM {RESPONSES} WHERE id IN ({{ids}})"
 def beat(connection: BaseDatabaseWrapper, worker: WorkerState, *, now: float | None) -> float:
     """Note that a worker lives, and when; see `BaseResponseStore.beat`. `now` stands for the store's clock."""
     with connection.cursor() as cursor:
-        now = _time(cursor) if now is None else now
+        now = database_time(cursor) if now is None else now
         KEEP_WORKER.run(cursor, [worker_row(connection, worker, seen_at=now)])
         at = time_value(connection, now)
         cursor.execute(_FROM_THE_FUTURE.format(lock=for_update(connection, "FOR UPDATE SKIP LOCKED")), [at, at])
     return now
-
-
-def _time(cursor: CursorWrapper) -> float:
-    """Return the time of the database's clock, where it has one, in Unix seconds."""
-    if cursor.db.vendor != "postgresql":
-        return time.time()
-    cursor.execute(_CLOCK)
-    return float(cursor.fetchone()[0])
 
 
 def reclaim(
@@ -89,15 +86,19 @@ def reclaim(
     runnable, lost = _left(connection, worker_id, dead_before)
     with connection.cursor() as cursor:
         CLAIM_RESPONSE.run(cursor, [{"id": response_id, "worker": worker_id} for response_id in runnable])
-        FAIL_RESPONSE.run(cursor, [_failed(response_id, body) for response_id, body in lost])
+        FAIL_RESPONSE.run(cursor, [_failed(response_id, body) for response_id, body in lost.items()])
         forgotten = max(0.0, dead_before - REMEMBERED_SECONDS)
         cursor.execute(
             f"DELETE FROM {WORKERS} WHERE seen_at <= %s AND id <> %s", [time_value(connection, forgotten), worker_id]
         )
         cursor.execute(_OWN, [worker_id])
         mine = [row[0] for row in cursor.fetchall() if row[0] not in known]
-    claimed = _claimed(connection, worker_id, list(dict.fromkeys([*mine, *runnable])))
-    return Orphans(claimed=tuple(claimed), failed=len(lost) + (before.failed if before and not lost else 0))
+    claimed, damaged = _claimed(connection, worker_id, list(dict.fromkeys([*mine, *runnable])))
+    if damaged:
+        with connection.cursor() as cursor:
+            FAIL_RESPONSE.run(cursor, [_failed(response_id, body) for response_id, body in damaged.items()])
+    failed = len(lost) + len(damaged)
+    return Orphans(claimed=tuple(claimed), failed=failed or (before.failed if before else 0))
 
 
 def has_orphans(connection: BaseDatabaseWrapper, worker_id: str, *, dead_before: float) -> bool:
@@ -119,23 +120,38 @@ def lost(connection: BaseDatabaseWrapper, claims: Mapping[str, Claim]) -> Collec
 
 def _left(
     connection: BaseDatabaseWrapper, worker_id: str, dead_before: float
-) -> tuple[Sequence[str], Sequence[tuple[str, ResponseObject]]]:
-    """Return the responses nobody runs: the ids of those to be claimed, the others with their bodies."""
+) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Return the responses nobody runs: the ids of those to be claimed, the others with their bodies as JSON."""
     sql = _LEFT.format(lock=for_update(connection, "FOR UPDATE SKIP LOCKED"))
     with connection.cursor() as cursor:
         cursor.execute(sql, [worker_id, time_value(connection, max(0.0, dead_before))])
         rows = sorted(cursor.fetchall())
-    claimable = [row[0] for row in rows if row[2]]
-    return claimable, [(row[0], json.loads(row[1])) for row in rows if not row[2]]
+    return [row[0] for row in rows if row[2]], {row[0]: row[1] for row in rows if not row[2]}
 
 
-def _failed(response_id: str, body: ResponseObject) -> Row:
-    failed = as_failed(body, SERVER_STOPPED)
-    return {"id": response_id, "status": failed["status"], "body": json_text(failed)}
+def _failed(response_id: str, body: str) -> Row:
+    """Return the row of a response that fails; a body that cannot be read stays as it is."""
+    try:
+        body = json_text(as_failed(_object(body), SERVER_STOPPED))
+    except UNREADABLE as problem:
+        logger.error("the body of response %s is damaged, and stays so: %s", response_id, in_one_line(problem))
+    return {"id": response_id, "status": Status.FAILED.value, "body": body}
 
 
-def _claimed(connection: BaseDatabaseWrapper, worker_id: str, ids: Sequence[str]) -> Iterable[AcceptedResponse]:
-    """Yield those of these responses that are this worker's now."""
+def _object(body: str) -> ResponseObject:
+    """Return a response object of its JSON. Raises one of `UNREADABLE`, also where it lacks what others go by."""
+    response: ResponseObject = json.loads(body)
+    for name in ("id", "model", "output"):
+        response[name]  # type: ignore[literal-required]
+    return response
+
+
+def _claimed(
+    connection: BaseDatabaseWrapper, worker_id: str, ids: Sequence[str]
+) -> tuple[list[AcceptedResponse], Mapping[str, str]]:
+    """Return those of these responses that are this worker's now, and the bodies of those whose rows are damaged."""
+    claimed: list[AcceptedResponse] = []
+    damaged: dict[str, str] = {}
     with connection.cursor() as cursor:
         for some in in_parts(ids):
             cursor.execute(_CLAIMED.format(ids=placeholders(some)), [*some, worker_id])
@@ -144,15 +160,26 @@ def _claimed(connection: BaseDatabaseWrapper, worker_id: str, ids: Sequence[str]
             logs: dict[str, bytearray] = {}
             for response_id, data in cursor.fetchall():
                 logs.setdefault(response_id, bytearray()).extend(data)
-            for response_id, project, body, status, input_items, transport, key_id, request, epoch in rows:
-                yield AcceptedResponse(
-                    project=project,
-                    response={**json.loads(body), "status": status},
-                    claim=Claim(worker_id, epoch),
-                    input_items=tuple(json.loads(input_items)),
-                    transport=transport,
-                    key_id=key_id,
-                    request=None if request is None else json.loads(request),
-                    again=True,
-                    log=bytes(logs.get(response_id, b"")),
-                )
+            for row in rows:
+                try:
+                    claimed.append(_accepted(worker_id, row, bytes(logs.get(row[0], b""))))
+                except UNREADABLE as problem:
+                    logger.error("response %s cannot be taken over: %s", row[0], in_one_line(problem))
+                    damaged[row[0]] = row[2]
+    return claimed, damaged
+
+
+def _accepted(worker_id: str, row: tuple[Any, ...], log: bytes) -> AcceptedResponse:
+    """Return a response that was claimed, of its row and log. Raises one of `UNREADABLE`."""
+    _, project, body, status, input_items, transport, key_id, request, epoch = row
+    return AcceptedResponse(
+        project=project,
+        response={**_object(body), "status": status},
+        claim=Claim(worker_id, epoch),
+        input_items=tuple(json.loads(input_items)),
+        transport=transport,
+        key_id=key_id,
+        request=None if request is None else json.loads(request),
+        again=True,
+        log=log,
+    )

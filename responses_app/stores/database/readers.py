@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import local
@@ -12,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import StoreError
 from responses_app.stores.database.deadline import within
-from responses_app.stores.database.failures import store_error, too_slow
+from responses_app.stores.database.failures import PASSING, store_error, too_slow
 
 Found = TypeVar("Found")
 
@@ -22,6 +23,8 @@ THREADS = 4  # and so connections; more would not read faster, since they share 
 class DatabaseReaders:
     """Runs queries off the event loop; at most `THREADS` at once, the others wait their turn.
 
+    A query whose connection turns out to be broken is done once more, on a new one: so it may be called twice. To ask
+    before each query whether its connection still works would cost another round trip to the database.
     `timeout` bounds, in seconds, how long a query and its turn may take.
     """
 
@@ -53,10 +56,18 @@ class DatabaseReaders:
         await asyncio.to_thread(self._close)
 
     def _query(self, query: Callable[[BaseDatabaseWrapper], Found]) -> Found:
+        ends_at = time.monotonic() + self._timeout
         try:
             connection = self._own_connection()
-            with within(connection, self._timeout):
-                connection.close_if_unusable_or_obsolete()
+            with within(connection, self._timeout, ends_at=ends_at):
+                try:
+                    return query(connection)
+                except PASSING:
+                    connection.close_if_unusable_or_obsolete()
+                    if connection.connection is not None or time.monotonic() >= ends_at:
+                        raise
+            # The connection broke while it was idle: the database was started again, say.
+            with within(connection, self._timeout, ends_at=ends_at):
                 return query(connection)
         except Error as error:
             raise store_error(error) from error

@@ -4,7 +4,6 @@ What goes is looked for first, beside everything else, and then removed in small
 server writes. Running responses never go, nor does a project's newest. Conversations are not touched.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.stores.base import Purged, StoreLimits
 from responses_app.stores.database.removal import remove_ended
 from responses_app.stores.database.response_sql import RESPONSES, RUNNING
-from responses_app.stores.database.rows import time_value
+from responses_app.stores.database.rows import database_time, time_value
 
 MAX_RESPONSES = 1000  # that one purge removes
 BATCH = 100  # responses a transaction; bounds how long a server's writes wait for one
@@ -52,11 +51,15 @@ def purge(
 ) -> Purged:
     """Remove what is past its time or beyond the limits, of all projects; not on an event loop.
 
-    `now` is in Unix seconds. `report` gets what was removed so far, after each transaction. A dry run only looks.
+    `now` is in Unix seconds, by default the database's time. `report` gets what was removed so far, after each
+    transaction. A dry run only looks.
     Raises Django's database errors.
     """
     connection = connections[using]
-    plan = plan_purge(connection, limits, now=time.time() if now is None else now, max_responses=max_responses)
+    if now is None:
+        with connection.cursor() as cursor:
+            now = database_time(cursor)
+    plan = plan_purge(connection, limits, now=now, max_responses=max_responses)
     if dry_run:
         return Purged(responses=len(plan.response_ids), bytes=plan.bytes, more=plan.more)
     purged = Purged(more=plan.more)

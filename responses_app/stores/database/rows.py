@@ -2,12 +2,14 @@
 
 import json
 import sys
+import time
 from array import array
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.models import json_text
@@ -39,6 +41,14 @@ def unpack(*blobs: bytes) -> "array[int]":
 def time_value(connection: BaseDatabaseWrapper, seconds: float) -> object:
     """Return a time in Unix seconds as the database's driver takes it."""
     return connection.ops.adapt_datetimefield_value(datetime.fromtimestamp(seconds, UTC))
+
+
+def database_time(cursor: CursorWrapper) -> float:
+    """Return the time of the database's clock, in Unix seconds; SQLite's is this machine's."""
+    if cursor.db.vendor != "postgresql":
+        return time.time()
+    cursor.execute("SELECT EXTRACT(EPOCH FROM clock_timestamp())")
+    return float(cursor.fetchone()[0])
 
 
 def accepted_row(connection: BaseDatabaseWrapper, accepted: AcceptedResponse) -> Row:

@@ -6,7 +6,6 @@ here runs on the event loop, or on asgiref's one thread for everything, which a 
 
 import logging
 import math
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
@@ -37,6 +36,7 @@ from responses_app.stores.base import (
     StoreLimits,
     WorkerState,
 )
+from responses_app.stores.clock import StoreClock, own_clock
 from responses_app.stores.database import lookups
 from responses_app.stores.database.chain_sql import load_chain
 from responses_app.stores.database.conversation_rows import can_be_known
@@ -58,8 +58,9 @@ class DatabaseResponseStore(BaseResponseStore):
 
     A part whose ancestors were never stored (a connection may continue what it alone remembers) is stored with them,
     else it could not be continued; they cannot be retrieved or continued themselves.
-    `now` stands for all clocks, in Unix seconds; without it workers go by the database's own. `timeout` bounds, in
-    seconds, whatever waits for the database; `max_pending` the writes that wait.
+    `now` stands for all clocks, in Unix seconds; without it workers go by the database's own, and so does `clock`,
+    which tells how old a response is, from the first beat on. `timeout` bounds, in seconds, whatever waits for the
+    database; `max_pending` the writes that wait.
     """
 
     def __init__(
@@ -68,13 +69,15 @@ class DatabaseResponseStore(BaseResponseStore):
         using: str = "default",
         limits: StoreLimits = StoreLimits(),  # noqa: B008 - it is frozen
         now: Callable[[], float] | None = None,
+        clock: StoreClock | None = None,
         timeout: float = math.inf,
         max_pending: int = 10_000,
     ) -> None:
         self._using = using
         self._limits = limits
         self._given_clock = now
-        self._now = now or time.time
+        self._clock = clock or StoreClock()
+        self._now = now or self._clock
         self._writer: CoalescingWriter[Write] = CoalescingWriter(
             self._commit, using=using, max_pending=max_pending, timeout=timeout
         )
@@ -173,8 +176,10 @@ class DatabaseResponseStore(BaseResponseStore):
         return await self._readers.run(lambda db: lookups.items(db, project, wanted, since=since))
 
     async def beat(self, worker: WorkerState) -> float:
-        given = self._given_clock
-        return await self._do(lambda db, _: beat(db, worker, now=given() if given else None))
+        given, asked = self._given_clock, own_clock()
+        heard = await self._do(lambda db, _: beat(db, worker, now=given() if given else None))
+        self._clock.heard(heard, asked=asked, answered=own_clock())
+        return heard
 
     async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
         return await self._do(lambda db, before: reclaim(db, worker_id, before, dead_before=dead_before, known=known))

@@ -87,9 +87,9 @@ class Connection:
         except asyncio.CancelledError:
             self.problem = ConnectionError("it was closed")
             raise
-        except (Exception, BaseExceptionGroup) as error:  # whatever it is, callers are told
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - whatever it is, callers are told
             self.problem = cause_of(error)
-            logger.info("an MCP connection ended: %s", type(self.problem).__name__, exc_info=self.problem)
+            logger.info("an MCP connection ended: %s: %s", type(self.problem).__name__, self.problem)
         finally:
             if not self._client.done():
                 self._client.set_exception(self._as_exception())

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -75,18 +76,16 @@ def _cpu_seconds(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
+def _with_vllm(model: Path, options: dict[str, object]) -> dict[str, Any]:
+    """Return the settings of a server of ours that has vLLM itself."""
+    return {"engine": "vllm", "engine_options": json.dumps(options), "model": model, "model_name": SERVED_MODEL}
+
+
 class InProcess(Server):
     """Daphne with ENGINE=vllm."""
 
     def __init__(self, folder: Path, model: Path, options: dict[str, object]) -> None:
-        super().__init__(
-            folder,
-            start_seconds=START_SECONDS,
-            engine="vllm",
-            engine_options=json.dumps(options),
-            model=model,
-            model_name=SERVED_MODEL,
-        )
+        super().__init__(folder, start_seconds=START_SECONDS, **_with_vllm(model, options))
         self.environ["PYTHONWARNINGS"] = NO_WARNING_IS_AN_ERROR
 
     def _command(self) -> list[str]:
@@ -97,14 +96,7 @@ class OnOneCore(Supervised):
     """Workers that share an engine core."""
 
     def __init__(self, folder: Path, model: Path, options: dict[str, object]) -> None:
-        super().__init__(
-            folder,
-            workers=WORKERS,
-            engine="vllm",
-            engine_options=json.dumps(options),
-            model=model,
-            model_name=SERVED_MODEL,
-        )
+        super().__init__(folder, workers=WORKERS, **_with_vllm(model, options))
         self.start_seconds = START_SECONDS
         self.environ["PYTHONWARNINGS"] = NO_WARNING_IS_AN_ERROR
 

@@ -1,0 +1,93 @@
+"""Which adapters a server uses: its stores, its door, and what counts limits. Settings → objects that do I/O."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings as django_settings
+
+from responses_app.auth.door import Door
+from responses_app.auth.keyring import KeyRing
+from responses_app.conf import Settings
+from responses_app.limits.base import BaseConnectionLimit
+from responses_app.limits.memory import MemoryConnectionLimit
+from responses_app.limits.memory_rates import MemoryRates
+from responses_app.limits.rates import BaseRates
+from responses_app.stores.base import StoreLimits, Stores
+from responses_app.stores.clock import StoreClock
+from responses_app.stores.memory import MemoryResponseStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """Of one process. Limits are shared through the Redis that CHANNEL_LAYERS names, where there is one."""
+
+    stores: Stores
+    door: Door
+    connection_limit: BaseConnectionLimit
+    rates: BaseRates
+
+
+def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
+    """Build them; nothing is started."""
+    return Adapters(
+        stores=_stores(settings, clock),
+        door=_door(settings, clock),
+        connection_limit=_connection_limit(settings.max_websocket_connections),
+        rates=_rates(),
+    )
+
+
+def _stores(settings: Settings, clock: StoreClock) -> Stores:
+    """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
+    from responses_app.stores.database.conversations import DatabaseConversationStore  # after Django's apps are ready
+    from responses_app.stores.database.store import DatabaseResponseStore
+
+    timeout = settings.database_timeout_seconds
+    conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries, timeout=timeout)
+    if not settings.responses_store:
+        return Stores(MemoryResponseStore(max_entries=0), conversations)
+    limits = StoreLimits(
+        ttl=settings.responses_store_ttl,
+        max_entries=settings.responses_store_max_entries,
+        max_bytes=settings.responses_store_max_bytes,
+    )
+    return Stores(DatabaseResponseStore(limits=limits, clock=clock, timeout=timeout), conversations)
+
+
+def _door(settings: Settings, clock: StoreClock) -> Door:
+    from responses_app.stores.database.api_keys import DatabaseKeyStore
+
+    keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=clock)
+    serves_others = not settings.serves_loopback or settings.behind_proxy != "no"
+    return Door(settings.auth, keys, is_exposed=serves_others)
+
+
+def _connection_limit(limit: int) -> BaseConnectionLimit:
+    hosts = _redis_hosts()
+    if not hosts:
+        return MemoryConnectionLimit(limit)
+    from responses_app.limits.redis import RedisConnectionLimit
+
+    return RedisConnectionLimit(limit, connect=lambda: _redis(hosts[0]))
+
+
+def _rates() -> BaseRates:
+    hosts = _redis_hosts()
+    if not hosts:
+        return MemoryRates()
+    from responses_app.limits.redis_rates import RedisRates
+
+    return RedisRates(lambda: _redis(hosts[0]))
+
+
+def _redis_hosts() -> Sequence[dict[str, Any]]:
+    hosts: Sequence[dict[str, Any]] = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts") or ()
+    return hosts
+
+
+def _redis(host: dict[str, Any]) -> Any:
+    from redis.asyncio import Redis
+
+    options = {name: value for name, value in host.items() if name != "address"}
+    return Redis.from_url(host["address"], **options)

@@ -1,0 +1,341 @@
+"""What the API answers with, as types: they describe, and nothing is checked against them while it serves.
+
+Requests have types in `responses_app.protocol`, by which they are validated. Objects may have more fields than stand
+here: what clients sent is given back as it came.
+"""
+
+from typing import Literal, get_type_hints
+
+from pydantic import BaseModel, Field, create_model
+
+from responses_app.openapi.container_answers import CONTAINERS
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.resources import ResponseObject, Status
+
+ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+class Error(BaseModel):
+    """What went wrong, where, and what to do. `code` is OpenAI's, where it has one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every error."""
+
+    error: Error
+
+
+class OutputText(BaseModel):
+    """Text that the model wrote."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[JsonObject]
+    logprobs: list[JsonObject]
+
+
+class OutputMessage(BaseModel):
+    """What the model says: its answer, or a word before it calls a tool."""
+
+    id: str
+    type: Literal["message"]
+    status: ItemStatus
+    role: Literal["assistant"]
+    phase: Literal["commentary", "final_answer"]
+    content: list[OutputText]
+
+
+class ReasoningText(BaseModel):
+    """Text of what the model thinks, or of a summary of it."""
+
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+class ReasoningItem(BaseModel):
+    """What the model thinks. `encrypted_content` is the same, sealed, where `include` asks for it."""
+
+    id: str
+    type: Literal["reasoning"]
+    status: ItemStatus
+    summary: list[ReasoningText]
+    content: list[ReasoningText] = []
+    encrypted_content: str = ""
+
+
+class FunctionCallItem(BaseModel):
+    """A call of a function; `arguments` are JSON, as text."""
+
+    id: str
+    type: Literal["function_call"]
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+    namespace: str = ""
+
+
+class CustomCallItem(BaseModel):
+    """A call of a custom tool."""
+
+    id: str
+    type: Literal["custom_tool_call"]
+    status: ItemStatus
+    call_id: str
+    name: str
+    input: str
+    namespace: str = ""
+
+
+class ClientCallItem(BaseModel):
+    """A call of a shell, a patch or a search for tools; each has fields of its own."""
+
+    id: str
+    type: Literal["local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"]
+    status: ItemStatus
+    call_id: str
+
+
+class CompactionItem(BaseModel):
+    """A sealed summary of what came before."""
+
+    id: str
+    type: Literal["compaction"]
+    encrypted_content: str
+
+
+class ServerCallItem(BaseModel):
+    """A call of a tool that the server ran: of an MCP server, the code interpreter or the web; with its own fields."""
+
+    id: str
+    type: Literal["mcp_call", "code_interpreter_call", "web_search_call"]
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+class McpListItem(BaseModel):
+    """The tools of an MCP server, or with `error` why they could not be listed."""
+
+    id: str
+    type: Literal["mcp_list_tools"]
+    server_label: str
+    tools: list[JsonObject]
+    error: str = ""
+
+
+class McpApprovalItem(BaseModel):
+    """A call of an MCP server's tool that the user is to approve, or not."""
+
+    id: str
+    type: Literal["mcp_approval_request"]
+    server_label: str
+    name: str
+    arguments: str
+
+
+OutputItem = (
+    OutputMessage
+    | ReasoningItem
+    | FunctionCallItem
+    | CustomCallItem
+    | ClientCallItem
+    | CompactionItem
+    | ServerCallItem
+    | McpListItem
+    | McpApprovalItem
+)
+
+
+class Item(BaseModel):
+    """An item as it is kept: of whatever type, with the fields that it came with."""
+
+    type: str
+    id: str
+
+
+class InputDetails(BaseModel):
+    """What the input tokens were."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputDetails(BaseModel):
+    """What the output tokens were."""
+
+    reasoning_tokens: int
+    tool_output_tokens: int
+
+
+class Usage(BaseModel):
+    """Tokens of all turns of a response."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class ResponseError(BaseModel):
+    """Why a response failed."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(BaseModel):
+    """Why a response is incomplete."""
+
+    reason: str
+
+
+_NARROWER = {  # than the fields of `ResponseObject`, which say what the server itself must know of them
+    "status": Literal[tuple(status.value for status in Status)],
+    "error": ResponseError | None,
+    "incomplete_details": IncompleteDetails | None,
+    "output": list[OutputItem],
+    "usage": Usage | None,
+    "prompt": JsonObject | None,
+}
+_NEVER_SHOWN = ("public_id",)
+
+
+def _response() -> type[BaseModel]:
+    """Return the type of `ResponseObject`, which pydantic reads as it stands from Python 3.12 on only."""
+    hints = get_type_hints(ResponseObject) | _NARROWER
+    shown = {name: hint for name, hint in hints.items() if name not in _NEVER_SHOWN}
+    lacking: dict[str, object] = {
+        name: Field(default_factory=list) for name in shown if name not in ResponseObject.__required_keys__
+    }
+    fields = {name: (hint, lacking.get(name, ...)) for name, hint in shown.items()}
+    return create_model("Response", __doc__="A response, and what its request asked for.", **fields)  # type: ignore[call-overload, no-any-return]
+
+
+Response = _response()
+
+
+class DeletedResponse(BaseModel):
+    """A response is gone."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputTokens(BaseModel):
+    """How long the prompt would be."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class CompactedResponse(BaseModel):
+    """What a conversation becomes: the user's messages, and a `compaction`."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[Item]
+    usage: Usage
+
+
+class ResponseGoesOn(BaseModel):
+    """The output of a tool was taken."""
+
+    id: str
+    status: Literal["in_progress"]
+
+
+class ItemList(BaseModel):
+    """A part of a list of items. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[Item]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class Conversation(BaseModel):
+    """A conversation; `title` and `status` are this server's own fields."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+    title: str | None
+    status: str | None
+
+
+class DeletedConversation(BaseModel):
+    """A conversation is gone."""
+
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
+
+
+class Model(BaseModel):
+    """A model that is served. `max_model_len` is in tokens; `root` is the model that an alias stands for."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int = 0
+    root: str = ""
+
+
+class ModelList(BaseModel):
+    """The models that are served."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class ModelCatalogue(BaseModel):
+    """The same as the Codex CLI reads it, which asks with `client_version`."""
+
+    models: list[JsonObject]
+
+
+class Health(BaseModel):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Readiness(BaseModel):
+    """Whether requests can be served; each part says "ok", or what is the matter."""
+
+    status: Literal["ready", "not ready"]
+    server: str
+    database: str
+    engine: str
+    redis: str
+    connections: int
+    responses_in_flight: int
+    background_queued: int
+    engine_queued: int
+    streams_kept: int
+    streams_kept_bytes: int
+
+
+class OpenApi(BaseModel):
+    """This document."""
+
+    openapi: str
+    info: JsonObject
+    paths: JsonObject
+
+
+DESCRIBED: tuple[type[BaseModel], ...] = (
+    *(ErrorAnswer, Response, DeletedResponse, InputTokens, CompactedResponse, ResponseGoesOn, ItemList, Item),
+    *CONTAINERS,
+    *(Conversation, DeletedConversation, Model, ModelList, ModelCatalogue, Health, Readiness, OpenApi),
+)

@@ -1,0 +1,149 @@
+"""The document: the paths of the URL table, what is done at each, and the schemas of what goes in and out."""
+
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from importlib.metadata import version
+
+from responses_app.openapi.operations import OPERATIONS, PARAMETERS, REQUIRED, Operation
+from responses_app.openapi.schemas import ref, schemas
+from responses_app.protocol.errors import JsonObject
+
+BEARER = "bearerAuth"
+_DESCRIPTION = (
+    "OpenAI's Responses API for open models. Each path below /v1 works without it, too. A WebSocket at /v1/responses "
+    "takes the same requests as frames; OpenAPI has no words for it."
+)
+_ALWAYS = (400, 500)  # the host may be unknown here, and anything may break
+_WITH_KEY = (401, 403, 503)  # and the keys, or what is stored, may be away
+_WITH_BODY = (408, 413, 415)
+_WHEN_TO_RETURN = (429, 503)
+_SAYS = {
+    400: "The request cannot be served as it is.",
+    401: "There is no key, or not one that opens.",
+    403: "The key is not made for this, or the web page may not use this server.",
+    404: "What is named does not exist here, or not any more.",
+    408: "The body did not come in time.",
+    409: "What is there already stands against it.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    429: "Too much at once.",
+    500: "Something broke here. Its operator finds it by the `x-request-id`.",
+    503: "What is needed is away, full, or loading.",
+}
+_HEADERS: JsonObject = {
+    "x-request-id": {
+        "description": "The request's id: the client's own, if it sent one of up to 128 printable characters.",
+        "schema": {"type": "string"},
+    },
+    "openai-processing-ms": {
+        "description": "Milliseconds until the answer began.",
+        "schema": {"type": "integer"},
+    },
+    "retry-after": {"description": "Seconds after which to try again.", "schema": {"type": "integer", "minimum": 1}},
+}
+_EVERY_ANSWER = ("x-request-id", "openai-processing-ms")
+_REQUEST_ID: JsonObject = {
+    "name": "x-request-id",
+    "in": "header",
+    "description": "The client's own id of the request.",
+    "schema": {"type": "string"},
+}
+
+
+def path_of(regex: str) -> str:
+    """Return the path of the URL table's regular expression as OpenAPI writes it, with its parameters in braces."""
+    path = regex.removeprefix("^").removesuffix("$").removesuffix("/?").replace("(?:v1/)?", "v1/").replace("\\.", ".")
+    return "/" + re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", path)
+
+
+def document(regexes: Iterable[str], *, engine_fields: bool, auth: str) -> JsonObject:
+    """Return the document for the regular expressions of a URL table.
+
+    `engine_fields`: a create takes the fields that are the engine's. `auth` is who needs a key, as AUTH says it.
+    Raises `KeyError` for a path of which `OPERATIONS` does not say what is done there.
+    """
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "respsite", "version": version("respsite"), "description": _DESCRIPTION},
+        "servers": [{"url": "/"}],
+        "security": _security(auth),
+        "paths": {path: _path(path) for path in map(path_of, regexes)},
+        "components": {
+            "schemas": schemas(engine_fields=engine_fields),
+            "responses": {_name(status): _error(status) for status in _SAYS},
+            "headers": _HEADERS,
+            "securitySchemes": {BEARER: {"type": "http", "scheme": "bearer", "description": "An API key."}},
+        },
+    }
+
+
+def _security(auth: str) -> list[JsonObject]:
+    needed: JsonObject = {BEARER: []}
+    return {"on": [needed], "off": []}.get(auth, [needed, {}])
+
+
+def _path(path: str) -> JsonObject:
+    parameters: list[JsonObject] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in re.findall(r"{(\w+)}", path)
+    ]
+    operations: JsonObject = {method.lower(): _operation(each) for method, each in OPERATIONS[path].items()}
+    return {"parameters": [*parameters, _REQUEST_ID], **operations}
+
+
+def _operation(operation: Operation) -> JsonObject:
+    described: JsonObject = {
+        "operationId": operation.id,
+        "summary": f"{operation.summary}.",
+        "tags": [operation.tag],
+        "parameters": [_parameter(name) for name in operation.takes],
+        "responses": _responses(operation),
+    }
+    if operation.body is not None:
+        described["requestBody"] = {
+            "required": True,
+            "content": {operation.body_type: {"schema": ref(operation.body)}},
+        }
+    if operation.is_open:
+        described["security"] = []
+    return described
+
+
+def _parameter(name: str) -> JsonObject:
+    where, description, schema = PARAMETERS[name]
+    return {"name": name, "in": where, "required": name in REQUIRED, "description": description, "schema": schema}
+
+
+def _responses(operation: Operation) -> JsonObject:
+    """Return what an operation can answer, by status."""
+    body = _WITH_BODY if operation.body is not None else ()
+    statuses = {*_ALWAYS, *operation.errors, *body, *(() if operation.is_open else _WITH_KEY)}
+    answers: JsonObject = {
+        kind: {"schema": ref(schema) if schema else {"type": "string"}} for kind, schema in operation.answers.items()
+    }
+    done: JsonObject = {"description": "It is done.", "headers": _headers(*_EVERY_ANSWER), "content": answers}
+    errors: JsonObject = {str(status): {"$ref": f"#/components/responses/{_name(status)}"} for status in statuses}
+    return dict(sorted({"200": done, **errors, **_own(operation, answers)}.items()))
+
+
+def _own(operation: Operation, answers: JsonObject) -> JsonObject:
+    """Return the errors of an operation that are no errors in their form: a server that is not ready says so."""
+    if operation.id != "getReadiness":
+        return {}
+    headers = _headers(*_EVERY_ANSWER, "retry-after")
+    return {"503": {"description": "Requests cannot be served now.", "headers": headers, "content": answers}}
+
+
+def _name(status: int) -> str:
+    return HTTPStatus(status).phrase.replace(" ", "")
+
+
+def _error(status: int) -> JsonObject:
+    headers = _headers(*_EVERY_ANSWER, *(("retry-after",) if status in _WHEN_TO_RETURN else ()))
+    content: JsonObject = {"application/json": {"schema": ref("ErrorAnswer")}}
+    return {"description": _SAYS[status], "headers": headers, "content": content}
+
+
+def _headers(*names: str) -> JsonObject:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}

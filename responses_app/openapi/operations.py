@@ -1,0 +1,265 @@
+"""What the API does, by path and method: names, parameters, bodies and answers. A test compares it with what it does.
+
+The ids of operations are OpenAI's, where it has them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from responses_app.openapi.schemas import INCLUDE
+from responses_app.protocol.dialects import DIALECT_HEADER, PRESETS, Switch
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.pages import DEFAULT_LIMIT, MAX_LIMIT
+from responses_app.protocol.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT
+
+JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
+METRICS = "application/openmetrics-text"
+FORM, BYTES = "multipart/form-data", "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of a path.
+
+    `answers` are the schemas of a 200 by their media types, `body` is that of a request's JSON, or of the form that is
+    its `body_type`. `takes` names entries of `PARAMETERS`, `errors` are statuses beside those that all operations have.
+    `is_open`: nobody needs a key.
+    """
+
+    id: str
+    summary: str
+    tag: str
+    answers: Mapping[str, str]
+    body: str | None = None
+    body_type: str = JSON
+    takes: tuple[str, ...] = ()
+    errors: tuple[int, ...] = ()
+    is_open: bool = False
+
+
+def _text(**more: object) -> JsonObject:
+    return {"type": "string", **more}
+
+
+_DIALECTS = "|".join((*PRESETS, *Switch))
+_MAX_NUMBER = 999_999_999  # that `starting_after` takes
+
+# By name: where a parameter stands, what it is, and what its value may be.
+PARAMETERS: Mapping[str, tuple[str, str, JsonObject]] = {
+    "limit": (
+        "query",
+        "How many items, at most.",
+        {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
+    ),
+    "order": ("query", "The newest first, or the oldest.", _text(enum=["asc", "desc"], default="desc")),
+    "after": ("query", "The id of the item behind which the list is to begin.", _text()),
+    "include": ("query", "What is to be given beside; `include[]` is the same.", INCLUDE),
+    "stream": ("query", "Whether the response's stream is to be given, from its first event.", {"type": "boolean"}),
+    "starting_after": (
+        "query",
+        "The sequence number behind which the stream is to begin.",
+        {"type": "integer", "minimum": 0, "maximum": _MAX_NUMBER},
+    ),
+    "item_id": ("query", "The item that is to go.", _text(minLength=1)),
+    "client_version": ("query", "The version of the Codex CLI: it is given a catalogue of its own.", _text()),
+    DIALECT_HEADER: (
+        "header",
+        f"How events are to be worded: {', '.join(PRESETS)}, or switches of these; several are separated by commas.",
+        _text(pattern=f"^({_DIALECTS})(,({_DIALECTS}))*$"),
+    ),
+    TOOL_MODE_HEADER: (
+        "header",
+        "Whether a response ends with calls of its client's tools, or waits for their outputs.",
+        _text(enum=[COMPLETE, WAIT]),
+    ),
+}
+REQUIRED = ("item_id",)
+
+_PAGED = ("limit", "order", "after")
+_LIST = ("limit", "order", "after", "include")
+_STREAMED = {JSON: "Response", EVENTS: "ServerSentEvent"}
+
+
+def _of_responses(id: str, summary: str, answers: Mapping[str, str], **more: object) -> Operation:
+    return Operation(id=id, summary=summary, tag="Responses", answers=answers, **more)  # type: ignore[arg-type]
+
+
+def _of_conversations(id: str, summary: str, answer: str, **more: object) -> Operation:
+    return Operation(id=id, summary=summary, tag="Conversations", answers={JSON: answer}, **more)  # type: ignore[arg-type]
+
+
+def _of_containers(id: str, summary: str, answer: str, **more: object) -> Operation:
+    return Operation(id=id, summary=summary, tag="Containers", answers={JSON: answer}, **more)  # type: ignore[arg-type]
+
+
+def _of_server(id: str, summary: str, answers: Mapping[str, str], **more: object) -> Operation:
+    return Operation(id=id, summary=summary, tag="Server", answers=answers, **more)  # type: ignore[arg-type]
+
+
+_RUNS = (404, 409, 429)  # what a request that is to be generated for can be answered, too
+_IS_THERE = (404,)
+
+OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
+    "/v1/responses": {
+        "POST": _of_responses(
+            "createResponse",
+            "Create a response: at once, as a stream, or in the background",
+            _STREAMED,
+            body="CreateResponse",
+            takes=(DIALECT_HEADER, TOOL_MODE_HEADER),
+            errors=_RUNS,
+        ),
+    },
+    "/v1/responses/input_tokens": {
+        "POST": _of_responses(
+            "getInputTokenCounts",
+            "Count the tokens of the prompt that a request would have",
+            {JSON: "InputTokens"},
+            body="CreateResponse",
+            errors=_RUNS,
+        ),
+    },
+    "/v1/responses/compact": {
+        "POST": _of_responses(
+            "compactResponse",
+            "Sum a conversation up",
+            {JSON: "CompactedResponse"},
+            body="CompactResponse",
+            takes=(DIALECT_HEADER,),
+            errors=_RUNS,
+        ),
+    },
+    "/v1/responses/{response_id}": {
+        "GET": _of_responses(
+            "getResponse",
+            "Return a response, or pick up its stream",
+            _STREAMED,
+            takes=("include", "stream", "starting_after", DIALECT_HEADER),
+            errors=_IS_THERE,
+        ),
+        "DELETE": _of_responses("deleteResponse", "Delete a response", {JSON: "DeletedResponse"}, errors=_IS_THERE),
+    },
+    "/v1/responses/{response_id}/cancel": {
+        "POST": _of_responses(
+            "cancelResponse",
+            "Cancel a background response",
+            {JSON: "Response"},
+            takes=(DIALECT_HEADER,),
+            errors=_IS_THERE,
+        ),
+    },
+    "/v1/responses/{response_id}/input_items": {
+        "GET": _of_responses(
+            "listInputItems", "List what a response was asked", {JSON: "ItemList"}, takes=_LIST, errors=_IS_THERE
+        ),
+    },
+    "/v1/responses/{response_id}/tool_outputs": {
+        "POST": _of_responses(
+            "submitToolOutput",
+            "Give a response that waits what came of a call",
+            {JSON: "ResponseGoesOn"},
+            body="ToolOutput",
+            errors=(404, 409),
+        ),
+    },
+    "/v1/conversations": {
+        "POST": _of_conversations(
+            "createConversation", "Create a conversation", "Conversation", body="NewConversation", errors=(429,)
+        ),
+    },
+    "/v1/conversations/{conversation_id}": {
+        "GET": _of_conversations("getConversation", "Return a conversation", "Conversation", errors=_IS_THERE),
+        "POST": _of_conversations(
+            "updateConversation",
+            "Change a conversation",
+            "Conversation",
+            body="ConversationChanges",
+            errors=_IS_THERE,
+        ),
+        "DELETE": _of_conversations(
+            "deleteConversation", "Delete a conversation", "DeletedConversation", errors=_IS_THERE
+        ),
+    },
+    "/v1/conversations/{conversation_id}/items": {
+        "GET": _of_conversations(
+            "listConversationItems", "List a conversation's items", "ItemList", takes=_LIST, errors=_IS_THERE
+        ),
+        "POST": _of_conversations(
+            "createConversationItems",
+            "Add items to a conversation",
+            "ItemList",
+            body="NewItems",
+            takes=("include",),
+            errors=_IS_THERE,
+        ),
+        "DELETE": _of_conversations(
+            "deleteNamedConversationItem",
+            "Delete the item that the query names",
+            "Conversation",
+            takes=("item_id",),
+            errors=_IS_THERE,
+        ),
+    },
+    "/v1/conversations/{conversation_id}/items/{item_id}": {
+        "GET": _of_conversations(
+            "getConversationItem", "Return an item of a conversation", "Item", takes=("include",), errors=_IS_THERE
+        ),
+        "DELETE": _of_conversations(
+            "deleteConversationItem", "Delete an item of a conversation", "Conversation", errors=_IS_THERE
+        ),
+    },
+    "/v1/containers": {
+        "GET": _of_containers("ListContainers", "List the containers", "ContainerList", takes=_PAGED),
+        "POST": _of_containers("CreateContainer", "Create a container", "Container", body="NewContainer"),
+    },
+    "/v1/containers/{container_id}": {
+        "GET": _of_containers("RetrieveContainer", "Return a container", "Container", errors=_IS_THERE),
+        "DELETE": _of_containers("DeleteContainer", "End a container", "DeletedContainer", errors=_IS_THERE),
+    },
+    "/v1/containers/{container_id}/files": {
+        "GET": _of_containers(
+            "ListContainerFiles", "List a container's files", "ContainerFileList", takes=_PAGED, errors=(404, 429)
+        ),
+        "POST": _of_containers(
+            "CreateContainerFile",
+            "Upload a file to a container",
+            "ContainerFile",
+            body="Upload",
+            body_type=FORM,
+            errors=(404, 429),
+        ),
+    },
+    "/v1/containers/{container_id}/files/{file_id}": {
+        "GET": _of_containers("RetrieveContainerFile", "Return a file", "ContainerFile", errors=(404, 429)),
+        "DELETE": _of_containers("DeleteContainerFile", "Remove a file", "DeletedContainer", errors=(404, 429)),
+    },
+    "/v1/containers/{container_id}/files/{file_id}/content": {
+        "GET": Operation(
+            id="RetrieveContainerFileContent",
+            summary="Return what is in a file",
+            tag="Containers",
+            answers={BYTES: ""},
+            errors=(404, 429),
+        ),
+    },
+    "/v1/models": {
+        "GET": _of_server("listModels", "List the models", {JSON: "Models"}, takes=("client_version",)),
+    },
+    "/v1/models/{model}": {
+        "GET": _of_server("retrieveModel", "Return a model", {JSON: "Model"}, errors=_IS_THERE),
+    },
+    "/v1/openapi.json": {
+        "GET": _of_server("getOpenApi", "Return this document", {JSON: "OpenApi"}, is_open=True),
+    },
+    "/health": {
+        "GET": _of_server("getHealth", "Say that the process answers", {JSON: "Health"}, is_open=True),
+    },
+    "/ready": {
+        "GET": _of_server("getReadiness", "Say whether requests can be served", {JSON: "Readiness"}, is_open=True),
+    },
+    "/metrics": {
+        "GET": _of_server(
+            "getMetrics", "Return the server's numbers for Prometheus", {TEXT: "", METRICS: ""}, errors=_IS_THERE
+        ),
+    },
+}

@@ -1,0 +1,184 @@
+"""The document's schemas: of what requests may be, by the types that validate them, and of what is answered.
+
+What the protocol reads without a type (a request's input, its tools, the format of its answer) is put in here.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+
+from responses_app.openapi.answers import DESCRIBED
+from responses_app.protocol.compact_requests import FIELDS as COMPACT_FIELDS
+from responses_app.protocol.containers import NewContainer
+from responses_app.protocol.conversations import MAX_ITEMS, ConversationFields
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.events import EventType
+from responses_app.protocol.items import ParsedItem
+from responses_app.protocol.requests import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
+from responses_app.protocol.server_tools import ITEMS as RUN_BY_SERVER
+from responses_app.protocol.server_tools import McpServer
+from responses_app.protocol.text_format import TextFormat
+from responses_app.protocol.tool_outputs import ToolOutput
+from responses_app.protocol.tools import EXECUTED_BY_CLIENTS, Custom, Function, Namespace
+
+_TEMPLATE = "#/components/schemas/{model}"
+INCLUDE: JsonObject = {"type": "array", "items": {"type": "string", "enum": sorted(KNOWN_INCLUDES)}}
+
+
+_UPLOAD: JsonObject = {
+    "type": "object",
+    "description": "A form with a file.",
+    "properties": {"file": {"type": "string", "contentMediaType": "application/octet-stream"}},
+    "required": ["file"],
+}
+
+
+class _Generator(GenerateJsonSchema):
+    """pydantic's, without a title on each field that only repeats its name."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def ref(name: str) -> JsonObject:
+    """Return a reference to a schema."""
+    return {"$ref": _TEMPLATE.format(model=name)}
+
+
+def schemas(*, engine_fields: bool) -> JsonObject:
+    """Return all schemas by their names; `engine_fields`: a create takes the fields that are the engine's."""
+    types: tuple[type[BaseModel], ...] = (
+        *(Fields, ConversationFields, NewContainer, ToolOutput, Function, Custom, Namespace, McpServer),
+        *DESCRIBED,
+    )
+    found = _defined((each.__name__, each) for each in types)
+    found |= _defined([("InputItem", ParsedItem), ("TextFormat", TextFormat)])
+    found |= _TOOLS | _STREAM
+    found["Upload"] = _UPLOAD
+    found["Models"] = {"anyOf": [ref("ModelList"), ref("ModelCatalogue")]}
+    fields = found.pop("Fields")
+    if not engine_fields:
+        fields["properties"] = {name: each for name, each in fields["properties"].items() if name not in ENGINE_FIELDS}
+    found["TextOptions"]["properties"]["format"] = _or_null(ref("TextFormat"))
+    found["CreateResponse"] = _create(fields)
+    found["CompactResponse"] = _compact(fields)
+    conversation = found.pop("ConversationFields")
+    found["NewConversation"] = _with_items(conversation)
+    found["ConversationChanges"] = _with_one_of_them(conversation)
+    found["NewItems"] = {"type": "object", "properties": {"items": _ITEMS}, "required": ["items"]}
+    return dict(sorted(found.items()))
+
+
+def _defined(types: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the schemas of these types and of those within them."""
+    found: dict[str, Any] = {}
+    for name, each in types:
+        schema = TypeAdapter(each).json_schema(ref_template=_TEMPLATE, schema_generator=_Generator)
+        found |= schema.pop("$defs", {})
+        schema.pop("title", None)
+        found[name] = schema
+    return found
+
+
+def _or_null(schema: JsonObject) -> JsonObject:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _create(fields: dict[str, Any]) -> JsonObject:
+    own = {
+        "input": _or_null(ref("Input")),
+        "tools": _or_null({"type": "array", "items": ref("Tool")}),
+        "tool_choice": _or_null(ref("ToolChoice")),
+        "include": _or_null(INCLUDE),
+    }
+    description = "What a response is to be made of. Fields that are not known are ignored."
+    return {**fields, "description": description, "properties": {**fields["properties"], **own}}
+
+
+def _compact(fields: dict[str, Any]) -> JsonObject:
+    taken = {name: fields["properties"][name] for name in COMPACT_FIELDS}
+    return {
+        "type": "object",
+        "description": "What is to be summed up: the input, behind the response that it continues.",
+        "properties": {**taken, "input": _or_null(ref("Input"))},
+        "required": ["model"],
+    }
+
+
+_ITEMS: JsonObject = {"type": "array", "items": ref("InputItem"), "maxItems": MAX_ITEMS}
+
+
+def _with_items(conversation: dict[str, Any]) -> JsonObject:
+    description = "A conversation that is to be, with its first items."
+    properties = {**conversation["properties"], "items": _or_null(_ITEMS)}
+    return {**conversation, "description": description, "properties": properties}
+
+
+def _with_one_of_them(conversation: dict[str, Any]) -> JsonObject:
+    description = "What is to change of a conversation."
+    needed: list[JsonObject] = [{"required": [name]} for name in conversation["properties"]]
+    return {**conversation, "description": description, "anyOf": needed}
+
+
+def _typed(kind: str, schema: str) -> JsonObject:
+    """Return a tool of this type, whose further fields the schema has."""
+    return {"allOf": [_type_is(kind), ref(schema)]}
+
+
+def _nested(kind: str, schema: str) -> JsonObject:
+    """Return a tool of this type as Chat Completions has it: its fields are in an object of the type's name."""
+    inner: JsonObject = {"type": "object", "properties": {kind: ref(schema)}, "required": [kind]}
+    return {"allOf": [_type_is(kind), inner]}
+
+
+def _type_is(*kinds: str) -> JsonObject:
+    kind: JsonObject = {"type": "string", "enum": list(kinds)}
+    return {"type": "object", "properties": {"type": kind}, "required": ["type"]}
+
+
+_BY_TYPE = [kind for kind in (*EXECUTED_BY_CLIENTS, *RUN_BY_SERVER) if kind not in ("custom", "namespace", "mcp")]
+_TOOLS: dict[str, Any] = {
+    "Input": {"anyOf": [{"type": "string"}, {"type": "array", "items": ref("InputItem")}]},
+    "Tool": {
+        "description": "A tool that the client runs, in the form of the Responses API or that of Chat Completions, or "
+        "one that the server runs, where that is set up.",
+        "anyOf": [
+            *(_typed("function", "Function"), _typed("custom", "Custom"), _typed("namespace", "Namespace")),
+            _typed("mcp", "McpServer"),
+            *(_nested("function", "Function"), _nested("custom", "Custom"), _type_is(*_BY_TYPE)),
+        ],
+    },
+    "ToolChoice": {
+        "description": "Which tools the model may call, and whether it must; an object names one, or several.",
+        "anyOf": [
+            {"type": "string", "enum": ["none", "auto", "required"]},
+            _type_is("function", "custom", "allowed_tools", "mcp", *_BY_TYPE),
+        ],
+    },
+}
+_STREAM: dict[str, Any] = {
+    "ServerSentEvent": {
+        "type": "object",
+        "description": "An event of a stream. The last one has no name, and `[DONE]` in the place of its data.",
+        "properties": {
+            "event": {"type": "string"},
+            "data": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": ref("ResponseStreamEvent"),
+            },
+        },
+        "required": ["data"],
+    },
+    "ResponseStreamEvent": {
+        "type": "object",
+        "description": "The data of an event. A dialect may have other types beside and in the place of these.",
+        "properties": {
+            "type": {"type": "string", "pattern": "^response\\.", "examples": [str(each) for each in EventType]},
+            "sequence_number": {"type": "integer"},
+        },
+        "required": ["type", "sequence_number"],
+    },
+}

@@ -1,0 +1,122 @@
+"""`UnsavedEnds`: how responses ended that the store could not keep, until it can.
+
+Their clients have been told. What each of them used of its key's limits is counted by whoever ends it in the store:
+here, once it is kept, or by the worker that has taken it over meanwhile.
+"""
+
+import json
+import logging
+from collections import deque
+from collections.abc import Iterator
+
+from responses_app.limits.rates import FREE, Ticket
+from responses_app.protocol.rate_limits import NOTHING, Amount
+from responses_app.stores.base import BaseResponseStore, ClaimLost, StoredResponse, StoreError
+
+logger = logging.getLogger("respsite.runs")
+
+MAX_ENDS = 10_000  # a short end takes 2 KiB
+
+
+class UnsavedEnd:
+    """One that waits; `size` is in bytes."""
+
+    __slots__ = ("_elsewhere", "_is_kept", "_ticket", "_used", "size", "stored")
+
+    def __init__(self, stored: StoredResponse) -> None:
+        self.stored = stored
+        tokens = sum(len(item.message.tokens) for item in stored.sampled)
+        self.size = _json_bytes(stored.response) + _json_bytes(stored.input_items) + len(stored.log) + 4 * tokens
+        self._ticket = FREE
+        self._used = NOTHING
+        self._elsewhere = False
+        self._is_kept: bool | None = None  # None while it waits
+
+    def count(self, ticket: Ticket, used: Amount, *, elsewhere: bool) -> None:
+        """Count what its response used, now or once it is known who does; its slots are free at once.
+
+        `elsewhere`: a worker that takes the response over counts it.
+        """
+        ticket.release()
+        self._ticket, self._used, self._elsewhere = ticket, used, elsewhere
+        self._settle()
+
+    def over(self, *, kept: bool) -> None:
+        """It waits no more: it is `kept`, or left to another worker."""
+        self._is_kept = kept
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._is_kept is None:
+            return
+        if self._is_kept or not self._elsewhere:
+            self._ticket.settle(self._used)
+        else:
+            self._ticket.hand_over()
+
+
+class UnsavedEnds:
+    """All of this process, at most `MAX_ENDS` and `max_bytes`."""
+
+    def __init__(self, store: BaseResponseStore, *, max_bytes: int) -> None:
+        self._store = store
+        self._max_bytes = max_bytes
+        self._ends: deque[UnsavedEnd] = deque()
+        self.size = 0  # bytes
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __iter__(self) -> Iterator[StoredResponse]:
+        return (end.stored for end in self._ends)
+
+    def add(self, stored: StoredResponse) -> UnsavedEnd | None:
+        """Keep an end later; None where there is no room for it: nobody will know how the response ended."""
+        end = UnsavedEnd(stored)
+        if len(self._ends) >= MAX_ENDS or self.size + end.size > self._max_bytes:
+            logger.error(
+                "response %s: how it ended is lost: %d ends of %d bytes wait for the store already "
+                "(RESPONSES_MAX_UNSAVED_BYTES)",
+                stored.response["id"],
+                len(self._ends),
+                self.size,
+            )
+            return None
+        self._ends.append(end)
+        self.size += end.size
+        return end
+
+    async def save(self) -> None:
+        """Keep all of them, if the store takes them now. Raises `StoreError`, or what else the store raised.
+
+        One that it does not take, for a reason of that end's own, holds up no other.
+        """
+        refused: Exception | None = None
+        for _ in range(len(self._ends)):
+            end = self._ends[0]
+            try:
+                await self._store.save(end.stored)
+                kept = True
+            except ClaimLost:
+                logger.warning("response %s ended here and runs elsewhere", end.stored.response["id"])
+                kept = False
+            except Exception as problem:
+                if isinstance(problem, StoreError) and problem.passing:
+                    raise
+                refused = problem
+                self._ends.rotate(-1)
+                continue
+            self._ends.popleft()  # only now: a stop may come while it is saved
+            self.size -= end.size
+            end.over(kept=kept)
+        if refused is not None:
+            raise refused
+
+    def leave(self) -> None:
+        """This worker stops: others find what still waits, once this one is dead to them."""
+        for end in self._ends:
+            end.over(kept=False)
+
+
+def _json_bytes(value: object) -> int:
+    return len(json.dumps(value))

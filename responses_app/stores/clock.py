@@ -1,0 +1,38 @@
+"""`StoreClock`: one time for all workers, whatever the clocks of their machines say.
+
+What a worker dates, another one judges: how old a response is, and whether a key has expired. With two machines' clocks
+ten minutes apart and RESPONSES_STORE_TTL=300, a response of the one would be too old for the other before it has ended.
+So all of them go by the store's clock, which they hear with every beat (see `WorkerHeartbeat`), and by their own, which
+is never set, between two beats.
+
+What is kept is the difference of the two clocks. An answer that was asked for at 100 and came at 102 of our own clock,
+and says 1000, bounds it: 1000 was at the earliest at 100, so the difference is 900 at the most, and 898 at the least. A
+difference within these bounds stays; another one moves to the nearer of them. So a database that hangs before it
+answers does not make the clock wrong.
+"""
+
+import time
+
+
+def own_clock() -> float:
+    """Return seconds that count also while the process is stopped or the machine sleeps, where the system can tell.
+
+    Nobody sets this clock; what it says means nothing to another machine.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class StoreClock:
+    """Called, it returns the store's time in Unix seconds; this machine's until the store was first heard."""
+
+    def __init__(self) -> None:
+        self._difference: float | None = None
+
+    def __call__(self) -> float:
+        return time.time() if self._difference is None else own_clock() + self._difference
+
+    def heard(self, at: float, *, asked: float, answered: float) -> None:
+        """Note a time of the store that was asked for and answered then, by `own_clock`."""
+        least, most = at - answered, at - asked
+        before = (least + most) / 2 if self._difference is None else self._difference
+        self._difference = min(max(before, least), most)

@@ -1,0 +1,49 @@
+"""The demo engine calls the tools of MCP servers that a developer message declares beside the client's functions."""
+
+from engine.backends.demo_functions import read_functions, read_server_tools
+from engine.backends.demo_replies import DemoAnswer, DemoCall, reply_to
+from engine.backends.transcript import Transcript
+from engine.formats.base import FunctionTool, ToolNamespace
+from engine.formats.harmony.declarations import developer_text
+from engine.formats.harmony.format import HarmonyFormat
+
+HARMONY = HarmonyFormat()
+CITY = '{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}'
+WEATHER = ToolNamespace("weather", "Of the world.", (FunctionTool("now", "", CITY), FunctionTool("say", "", "")))
+ADD = FunctionTool("add", "", "")
+
+
+def reply(text: str, *functions: FunctionTool, outputs: tuple[tuple[str, str], ...] = ()) -> DemoAnswer | DemoCall:
+    prompt = HARMONY.frame(
+        instructions=None, functions=functions, effort="low", date="2026-01-01", namespaces=(WEATHER,)
+    )
+    prompt.extend(HARMONY.user(text).tokens)
+    for name, output in outputs:
+        prompt.extend(HARMONY.call(name, "{}", hosted=True).tokens)
+        prompt.extend(HARMONY.output(name, output, hosted=True).tokens)
+    prompt.extend(HARMONY.generation_start())
+    return reply_to(Transcript(prompt))
+
+
+def test_it_reads_each_namespace_apart() -> None:
+    for functions in ((), (ADD,)):
+        text = developer_text("Be brief.", functions, (WEATHER,))
+        assert [name for name, _ in read_server_tools(text)] == ["weather.now", "weather.say"]
+        assert [name for name, _ in read_functions(text)] == [each.name for each in functions]
+    assert read_server_tools(developer_text(None, (ADD,))) == ()
+
+
+def test_it_calls_what_the_user_names() -> None:
+    for text in ('call weather.now for "Rome"', 'call now for "Rome"'):
+        call = reply(text, ADD)
+        assert isinstance(call, DemoCall)
+        assert (call.name, call.arguments, call.hosted) == ("weather.now", '{"city":"Rome"}', True)
+    call = reply("call add", ADD)
+    assert isinstance(call, DemoCall)
+    assert (call.name, call.hosted) == ("add", False)
+
+
+def test_it_says_what_came_of_it() -> None:
+    answer = reply("call weather.now", outputs=(("weather.now", "18 °C"),))
+    assert isinstance(answer, DemoAnswer)
+    assert "called weather.now and it returned: 18 °C." in answer.text
