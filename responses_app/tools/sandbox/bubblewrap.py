@@ -42,11 +42,12 @@ class Bubblewrap(BaseSandbox):
             *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
             *(_as_user() if uid is None else _as_root()),
             *("--die-with-parent", "--new-session", "--hostname", "sandbox", "--seccomp", str(reading)),
-            *_system(interpreter),
+            *_system(),
             *("--proc", "/proc", "--dev", "/dev"),
             *_in_memory("/dev/shm", limits.disk // 4),
             *_in_memory(SCRATCH, limits.disk // 2),
             *_in_memory(WORK_FOLDER, limits.disk),
+            *(each for path in interpreter.folders for each in _in_place(path, path)),  # also where it lies in /tmp
             *_in_place(_INSIDE, str(INSIDE)),
             *("--remount-ro", "/dev", "--remount-ro", "/"),  # both are memory that nothing bounds
             *("--chdir", "/", "--"),
@@ -66,17 +67,16 @@ def _as_user() -> Iterator[str]:
     yield from ("--unshare-user", "--uid", "1000", "--gid", "1000")
 
 
-def _system(interpreter: Interpreter) -> Iterator[str]:
+def _system() -> Iterator[str]:
     yield from ("--ro-bind", "/usr", "/usr")
     for folder in map(Path, _FOLDERS):
         if folder.is_symlink():
             yield from ("--symlink", str(folder.readlink()), str(folder))
         elif folder.is_dir():
             yield from ("--ro-bind", str(folder), str(folder))
+    yield from ("--dir", "/etc")
     for name in _OF_ETC:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
-    for path in interpreter.folders:
-        yield from _in_place(path, path)
 
 
 def _in_place(folder: str, source: str) -> Iterator[str]:

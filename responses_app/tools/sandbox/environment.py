@@ -37,7 +37,7 @@ def environment(limits: Limits) -> Mapping[str, str]:
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": SCRATCH,
         "LANG": "C.UTF-8",
-        "MPLBACKEND": "agg",
+        "MPLBACKEND": "module://respsite_kernel.figures",
         "MPLCONFIGDIR": f"{SCRATCH}/.matplotlib",
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,

@@ -28,9 +28,9 @@ async def has_bubblewrap() -> Choice:
 
 
 @asynccontextmanager
-async def session_of(limits: Limits = SMALL) -> AsyncIterator[SandboxSession]:
+async def session_of(limits: Limits = SMALL, *, python: Interpreter | None = None) -> AsyncIterator[SandboxSession]:
     """Start a container and end it."""
-    session = await SandboxSession.start(Bubblewrap(), plain_python(), limits)
+    session = await SandboxSession.start(Bubblewrap(), python or plain_python(), limits)
     try:
         yield session
     finally:
