@@ -76,6 +76,7 @@ def test_every_setting_that_is_named_exists() -> None:
     named = set(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", README)) - {
         "BENCH_JSON",
         "CLUSTER_TIMES",
+        "FUZZ_SECONDS",
         "RESPSITE_API_KEY",
         "SOAK_MINUTES",
     }
@@ -95,6 +96,15 @@ def test_every_path_that_is_named_exists() -> None:
     assert len(paths) > 20
     anywhere = [ROOT, ROOT / "responses_app", ROOT / "engine"]
     assert [path for path in paths if not any((folder / path).exists() for folder in anywhere)] == []
+
+
+@pytest.mark.parametrize("folder", ["protocol", "runs"])
+def test_the_map_names_every_module_of_the_largest_floors(folder: str) -> None:
+    rows = README.partition(f"| in `responses_app/{folder}/` | files |")[2].partition("\n\n")[0]
+    modules = {path.stem for path in (ROOT / "responses_app" / folder).glob("*.py")} - {"__init__"}
+    named = set(re.findall(r"`(\w+)`", rows))
+    assert modules <= named
+    assert named - modules <= {"encrypted_content"}
 
 
 def test_the_servers_are_started_as_these_tests_start_them(tmp_path: Path) -> None:
