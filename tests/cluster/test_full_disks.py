@@ -4,39 +4,26 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.conftest import PACE
-from tests.cluster.load import under_load
+from tests.cluster.load import Tally, under_load
 from tests.cluster.small_disk import full, small_disk
 from tests.postgres_server import DURABLE, PostgresServer
-from tests.server import Server
 from tests.supervisor.served import Supervised
+from tests.waiting import eventually
 
 FULL_SECONDS = 10.0
+REFUSED_SECONDS = 60.0
 PATIENCE_SECONDS = 60  # a slow machine fills its disk slowly: what ends meanwhile is to be kept, not to fail
 SMALL_WAL = ("max_wal_size=64MB", "min_wal_size=32MB", "shared_buffers=16MB")  # PostgreSQL starts with 40 MB beside it
 
 
-async def is_refused(server: Server) -> bool:
-    """Whether a create that is to be stored says that it cannot be, as clients understand it."""
-    async with httpx.AsyncClient(base_url=server.base_url, timeout=60, verify=False) as http:
-        answer = await http.post("/responses", json={"input": "Hello"})
-    if answer.status_code == 200:
-        return False
-    assert answer.status_code == 503, answer.text
-    assert "retry-after" in answer.headers
-    assert answer.json()["error"]["code"] == "server_is_overloaded"
-    return True
-
-
-async def until_refused(server: Server) -> None:
-    """Ask until that is so; what the database has still room for goes through."""
-    async with asyncio.timeout(60):
-        while not await is_refused(server):
-            pass
+async def until_refused(tally: Tally) -> None:
+    """Wait until clients are refused, with a 503 and `retry-after`; what there is still room for goes through."""
+    before = tally.retried["503"]
+    await eventually(lambda: tally.retried["503"] > before, timeout=REFUSED_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +48,10 @@ def on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
 
 @pytest.mark.usefixtures("time_in_a_row")
 async def test_the_disk_of_sqlite_and_of_the_log_is_full(on_sqlite: Supervised) -> None:
-    async with under_load(on_sqlite, f"the disk of SQLite and of the log is full for {FULL_SECONDS:g} s"):
+    async with under_load(on_sqlite, f"the disk of SQLite and of the log is full for {FULL_SECONDS:g} s") as tally:
         workers = on_sqlite.pids()
         with full(on_sqlite.log.parent.parent):
-            await until_refused(on_sqlite)
+            await until_refused(tally)
             await asyncio.sleep(FULL_SECONDS)
             assert on_sqlite.pids() == workers, on_sqlite.output[-3000:]
         assert on_sqlite.is_running
@@ -93,7 +80,7 @@ async def test_the_disk_of_postgres_is_full(on_postgres: tuple[Cluster, Path]) -
     async with under_load(cluster.server, f"PostgreSQL's disk is full for {FULL_SECONDS:g} s") as tally:
         workers = cluster.server.pids()
         with full(disk):
-            await until_refused(cluster.server)
+            await until_refused(tally)
             await asyncio.sleep(FULL_SECONDS)
         if not cluster.postgres.is_running:
             tally.noted.append("PostgreSQL had ended, and was started again")
