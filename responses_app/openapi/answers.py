@@ -272,7 +272,11 @@ class Health(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether requests can be served; each part says "ok", or what is the matter."""
+    """Whether requests can be served; each part says "ok", or what is the matter.
+
+    `models` says it of each, where there are several. `engine_replicas` counts the servers of a pool by their state,
+    where there are several models of each.
+    """
 
     status: Literal["ready", "not ready"]
     server: str
@@ -285,6 +289,8 @@ class Readiness(BaseModel):
     engine_queued: int
     streams_kept: int
     streams_kept_bytes: int
+    models: dict[str, str] = {}
+    engine_replicas: dict[str, int] | dict[str, dict[str, int]] = {}
 
 
 class OpenApi(BaseModel):

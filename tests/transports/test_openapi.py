@@ -14,6 +14,7 @@ from referencing.jsonschema import DRAFT202012
 
 from responses_app.openapi.document import document, path_of
 from responses_app.openapi.operations import OPERATIONS
+from responses_app.protocol.rate_limits import Line, as_headers
 from responses_app.protocol.requests import ENGINE_FIELDS
 from responses_app.protocol.tools import WEB_SEARCH, server_tool_missing
 from responses_app.urls import urlpatterns
@@ -85,6 +86,15 @@ def test_each_operation_has_an_id_of_its_own_and_answers() -> None:
     operations = [each for of_path in OPERATIONS.values() for each in of_path.values()]
     assert len({each.id for each in operations}) == len(operations)
     assert all(each.answers for each in operations)
+
+
+def test_answers_have_the_headers_of_limits_where_a_key_may_have_limits() -> None:
+    told = set(as_headers([Line(name, 60, 59, 1000.0) for name in ("requests", "tokens")]))
+    assert len(told) == 6
+    paths = made()["paths"]
+    assert told < set(paths["/v1/responses"]["post"]["responses"]["200"]["headers"])
+    assert told.isdisjoint(paths["/health"]["get"]["responses"]["200"]["headers"])
+    assert told < set(made()["components"]["responses"]["TooManyRequests"]["headers"])
 
 
 def test_who_needs_a_key() -> None:
