@@ -167,17 +167,22 @@ _NEVER_SHOWN = ("public_id",)
 
 
 def _response() -> type[BaseModel]:
-    """Return the type of `ResponseObject`, which pydantic reads as it stands from Python 3.12 on only."""
+    """Return the type of `ResponseObject`, which pydantic reads as it stands from Python 3.12 on only.
+
+    Its name is that of the Open Responses specification. Generated clients have a `Response` of their own: an answer
+    over HTTP.
+    """
     hints = get_type_hints(ResponseObject) | _NARROWER
     shown = {name: hint for name, hint in hints.items() if name not in _NEVER_SHOWN}
     lacking: dict[str, object] = {
         name: Field(default_factory=list) for name in shown if name not in ResponseObject.__required_keys__
     }
     fields = {name: (hint, lacking.get(name, ...)) for name, hint in shown.items()}
-    return create_model("Response", __doc__="A response, and what its request asked for.", **fields)  # type: ignore[call-overload, no-any-return]
+    doc = "A response, and what its request asked for."
+    return create_model("ResponseResource", __doc__=doc, **fields)  # type: ignore[call-overload, no-any-return]
 
 
-Response = _response()
+ResponseResource = _response()
 
 
 class DeletedResponse(BaseModel):
@@ -302,6 +307,6 @@ class OpenApi(BaseModel):
 
 
 DESCRIBED: tuple[type[BaseModel], ...] = (
-    *(ErrorAnswer, Response, DeletedResponse, InputTokens, CompactedResponse, ResponseGoesOn, ItemList, Item),
+    *(ErrorAnswer, ResponseResource, DeletedResponse, InputTokens, CompactedResponse, ResponseGoesOn, ItemList, Item),
     *(Conversation, DeletedConversation, Model, ModelList, ModelCatalogue, Health, Readiness, OpenApi),
 )

@@ -73,7 +73,7 @@ PARAMETERS: Mapping[str, tuple[str, str, JsonObject]] = {
 REQUIRED = ("item_id",)
 
 _LIST = ("limit", "order", "after", "include")
-_STREAMED = {JSON: "Response", EVENTS: "ServerSentEvent"}
+_STREAMED = {JSON: "ResponseResource", EVENTS: "ServerSentEvent"}
 
 
 def _of_responses(id: str, summary: str, answers: Mapping[str, str], **more: object) -> Operation:
@@ -135,7 +135,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         "POST": _of_responses(
             "cancelResponse",
             "Cancel a background response",
-            {JSON: "Response"},
+            {JSON: "ResponseResource"},
             takes=(DIALECT_HEADER,),
             errors=_IS_THERE,
         ),
