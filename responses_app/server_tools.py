@@ -3,10 +3,22 @@
 What a tool needs is imported with it: a server without tools starts as fast as ever.
 """
 
-from collections.abc import Iterator
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
 from responses_app.conf import Settings
+from responses_app.new_ids import id_factory
 from responses_app.tools.base import BaseTool
+from responses_app.tools.lazy import LazyTool
+
+if TYPE_CHECKING:
+    from responses_app.tools.code_interpreter import CodeInterpreter
+
+STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
 
 
 def server_tools(settings: Settings) -> tuple[BaseTool, ...]:
@@ -18,8 +30,45 @@ def _tools(settings: Settings) -> Iterator[BaseTool]:
     mcp = _mcp(settings) if settings.mcp_server_urls or settings.mcp_servers else None
     if mcp is not None:
         yield mcp
+    if settings.sandbox != "off":
+        yield interpreter(settings)
     if settings.search_url or settings.search_mcp:
         yield _browser(settings, mcp)
+
+
+def interpreter_of(tools: Iterable[BaseTool]) -> "LazyTool[CodeInterpreter] | None":
+    """Return the code interpreter, whose containers have an API of their own; None where there is none."""
+    return next((tool for tool in tools if isinstance(tool, LazyTool)), None)
+
+
+def interpreter(settings: Settings) -> "LazyTool[CodeInterpreter]":
+    """Return the code interpreter; what it needs is imported when it is first asked for."""
+    seconds = settings.sandbox_call_seconds + STARTING_SECONDS
+    return LazyTool(("code_interpreter",), lambda: _interpreter(settings), setting="SANDBOX", seconds=seconds)
+
+
+def _interpreter(settings: Settings) -> "CodeInterpreter":
+    from responses_app.tools.code_interpreter import CodeInterpreter
+    from responses_app.tools.sandbox.base import Limits
+    from responses_app.tools.sandbox.choosing import choose
+    from responses_app.tools.sandbox.containers import Policy
+
+    return CodeInterpreter(
+        choose=partial(choose, settings.sandbox, settings.sandbox_python or _plain_python()),
+        limits=Limits(
+            memory=settings.sandbox_memory_bytes,
+            disk=settings.sandbox_disk_bytes,
+            processes=settings.sandbox_max_processes,
+            call_seconds=settings.sandbox_call_seconds,
+        ),
+        policy=Policy(most=settings.sandbox_max_containers, idle=settings.sandbox_idle_seconds),
+        new_id=id_factory(time.time),
+    )
+
+
+def _plain_python() -> str:
+    """Return the Python that this one's virtual environment was made of: nothing of the server is installed there."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
 def _mcp(settings: Settings) -> BaseTool:

@@ -2,7 +2,7 @@
 
 from django.urls import re_path
 
-from responses_app.views import conversations, health, metrics, models, openapi, responses
+from responses_app.views import containers, conversations, health, metrics, models, openapi, responses
 
 urlpatterns = [
     re_path(r"^(?:v1/)?responses/?$", responses.create),
@@ -16,6 +16,11 @@ urlpatterns = [
     re_path(r"^(?:v1/)?conversations/(?P<conversation_id>[^/]+)/?$", conversations.detail),
     re_path(r"^(?:v1/)?conversations/(?P<conversation_id>[^/]+)/items/?$", conversations.items),
     re_path(r"^(?:v1/)?conversations/(?P<conversation_id>[^/]+)/items/(?P<item_id>.+?)/?$", conversations.item),
+    re_path(r"^(?:v1/)?containers/?$", containers.index),
+    re_path(r"^(?:v1/)?containers/(?P<container_id>[^/]+)/?$", containers.detail),
+    re_path(r"^(?:v1/)?containers/(?P<container_id>[^/]+)/files/?$", containers.files),
+    re_path(r"^(?:v1/)?containers/(?P<container_id>[^/]+)/files/(?P<file_id>[^/]+)/?$", containers.file),
+    re_path(r"^(?:v1/)?containers/(?P<container_id>[^/]+)/files/(?P<file_id>[^/]+)/content/?$", containers.content),
     re_path(r"^(?:v1/)?models/?$", models.index),
     re_path(r"^(?:v1/)?models/(?P<model>.+)$", models.detail),
     re_path(r"^(?:v1/)?openapi\.json$", openapi.openapi),

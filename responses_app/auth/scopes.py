@@ -1,7 +1,12 @@
 """What a request's key must be made for, by its method and path."""
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-_RESOURCES = {"responses": "api.responses", "conversations": "api.conversations", "models": "api.model"}
+_RESOURCES = {
+    "responses": "api.responses",
+    "conversations": "api.conversations",
+    "containers": "api.containers",
+    "models": "api.model",
+}
 # Who asks whether the server lives, or what it takes, needs no key; who may read the metrics is for their view to say.
 _FOR_EVERYBODY = ("health", "ready", "metrics", "openapi.json")
 

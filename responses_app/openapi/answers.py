@@ -8,6 +8,7 @@ from typing import Literal, get_type_hints
 
 from pydantic import BaseModel, Field, create_model
 
+from responses_app.openapi.container_answers import CONTAINERS
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.resources import ResponseObject, Status
 
@@ -335,5 +336,6 @@ class OpenApi(BaseModel):
 
 DESCRIBED: tuple[type[BaseModel], ...] = (
     *(ErrorAnswer, Response, DeletedResponse, InputTokens, CompactedResponse, ResponseGoesOn, ItemList, Item),
+    *CONTAINERS,
     *(Conversation, DeletedConversation, Model, ModelList, ModelCatalogue, Health, Readiness, OpenApi),
 )

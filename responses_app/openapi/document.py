@@ -103,7 +103,7 @@ def _operation(operation: Operation) -> JsonObject:
     if operation.body is not None:
         described["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": ref(operation.body)}},
+            "content": {operation.body_type: {"schema": ref(operation.body)}},
         }
     if operation.is_open:
         described["security"] = []

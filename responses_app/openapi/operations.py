@@ -14,14 +14,16 @@ from responses_app.protocol.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT
 
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 METRICS = "application/openmetrics-text"
+FORM, BYTES = "multipart/form-data", "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One method of a path.
 
-    `answers` are the schemas of a 200 by their media types, `body` is that of a request's JSON, `takes` names entries
-    of `PARAMETERS`, `errors` are statuses beside those that all operations have. `is_open`: nobody needs a key.
+    `answers` are the schemas of a 200 by their media types, `body` is that of a request's JSON, or of the form that is
+    its `body_type`. `takes` names entries of `PARAMETERS`, `errors` are statuses beside those that all operations have.
+    `is_open`: nobody needs a key.
     """
 
     id: str
@@ -29,6 +31,7 @@ class Operation:
     tag: str
     answers: Mapping[str, str]
     body: str | None = None
+    body_type: str = JSON
     takes: tuple[str, ...] = ()
     errors: tuple[int, ...] = ()
     is_open: bool = False
@@ -72,6 +75,7 @@ PARAMETERS: Mapping[str, tuple[str, str, JsonObject]] = {
 }
 REQUIRED = ("item_id",)
 
+_PAGED = ("limit", "order", "after")
 _LIST = ("limit", "order", "after", "include")
 _STREAMED = {JSON: "Response", EVENTS: "ServerSentEvent"}
 
@@ -82,6 +86,10 @@ def _of_responses(id: str, summary: str, answers: Mapping[str, str], **more: obj
 
 def _of_conversations(id: str, summary: str, answer: str, **more: object) -> Operation:
     return Operation(id=id, summary=summary, tag="Conversations", answers={JSON: answer}, **more)  # type: ignore[arg-type]
+
+
+def _of_containers(id: str, summary: str, answer: str, **more: object) -> Operation:
+    return Operation(id=id, summary=summary, tag="Containers", answers={JSON: answer}, **more)  # type: ignore[arg-type]
 
 
 def _of_server(id: str, summary: str, answers: Mapping[str, str], **more: object) -> Operation:
@@ -198,6 +206,40 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         ),
         "DELETE": _of_conversations(
             "deleteConversationItem", "Delete an item of a conversation", "Conversation", errors=_IS_THERE
+        ),
+    },
+    "/v1/containers": {
+        "GET": _of_containers("ListContainers", "List the containers", "ContainerList", takes=_PAGED),
+        "POST": _of_containers("CreateContainer", "Create a container", "Container", body="NewContainer"),
+    },
+    "/v1/containers/{container_id}": {
+        "GET": _of_containers("RetrieveContainer", "Return a container", "Container", errors=_IS_THERE),
+        "DELETE": _of_containers("DeleteContainer", "End a container", "DeletedContainer", errors=_IS_THERE),
+    },
+    "/v1/containers/{container_id}/files": {
+        "GET": _of_containers(
+            "ListContainerFiles", "List a container's files", "ContainerFileList", takes=_PAGED, errors=(404, 429)
+        ),
+        "POST": _of_containers(
+            "CreateContainerFile",
+            "Upload a file to a container",
+            "ContainerFile",
+            body="Upload",
+            body_type=FORM,
+            errors=(404, 429),
+        ),
+    },
+    "/v1/containers/{container_id}/files/{file_id}": {
+        "GET": _of_containers("RetrieveContainerFile", "Return a file", "ContainerFile", errors=(404, 429)),
+        "DELETE": _of_containers("DeleteContainerFile", "Remove a file", "DeletedContainer", errors=(404, 429)),
+    },
+    "/v1/containers/{container_id}/files/{file_id}/content": {
+        "GET": Operation(
+            id="RetrieveContainerFileContent",
+            summary="Return what is in a file",
+            tag="Containers",
+            answers={BYTES: ""},
+            errors=(404, 429),
         ),
     },
     "/v1/models": {

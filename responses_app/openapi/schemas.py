@@ -11,6 +11,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from responses_app.openapi.answers import DESCRIBED
 from responses_app.protocol.compact_requests import FIELDS as COMPACT_FIELDS
+from responses_app.protocol.containers import NewContainer
 from responses_app.protocol.conversations import MAX_ITEMS, ConversationFields
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
@@ -24,6 +25,14 @@ from responses_app.protocol.tools import EXECUTED_BY_CLIENTS, Custom, Function, 
 
 _TEMPLATE = "#/components/schemas/{model}"
 INCLUDE: JsonObject = {"type": "array", "items": {"type": "string", "enum": sorted(KNOWN_INCLUDES)}}
+
+
+_UPLOAD: JsonObject = {
+    "type": "object",
+    "description": "A form with a file.",
+    "properties": {"file": {"type": "string", "contentMediaType": "application/octet-stream"}},
+    "required": ["file"],
+}
 
 
 class _Generator(GenerateJsonSchema):
@@ -41,12 +50,13 @@ def ref(name: str) -> JsonObject:
 def schemas(*, engine_fields: bool) -> JsonObject:
     """Return all schemas by their names; `engine_fields`: a create takes the fields that are the engine's."""
     types: tuple[type[BaseModel], ...] = (
-        *(Fields, ConversationFields, ToolOutput, Function, Custom, Namespace, McpServer),
+        *(Fields, ConversationFields, NewContainer, ToolOutput, Function, Custom, Namespace, McpServer),
         *DESCRIBED,
     )
     found = _defined((each.__name__, each) for each in types)
     found |= _defined([("InputItem", ParsedItem), ("TextFormat", TextFormat)])
     found |= _TOOLS | _STREAM
+    found["Upload"] = _UPLOAD
     found["Models"] = {"anyOf": [ref("ModelList"), ref("ModelCatalogue")]}
     fields = found.pop("Fields")
     if not engine_fields:

@@ -30,6 +30,8 @@ SCOPES = (
     "api.responses.write",
     "api.conversations.read",
     "api.conversations.write",
+    "api.containers.read",
+    "api.containers.write",
     READS_METRICS,
 )
 

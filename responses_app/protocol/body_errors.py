@@ -3,6 +3,7 @@
 from responses_app.protocol.errors import ApiError
 
 JSON_TYPE = "application/json"
+FORM_TYPE = "multipart/form-data"  # of files
 
 
 def body_too_large(limit: int) -> ApiError:

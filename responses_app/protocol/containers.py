@@ -1,15 +1,18 @@
-"""Containers of the code interpreter, as requests name them and as clients see them."""
+"""Containers of the code interpreter: as requests name them, and the Containers API's bodies and objects."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, rate_limited, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.validation import validate
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 MAX_FILES = 50  # that a container begins with
+MAX_MINUTES = 24 * 60
+NO_FILES_API = "This server keeps no files of its own: upload them to a container, with POST /v1/containers/{id}/files."
 
 
 class NetworkPolicy(ClientModel):
@@ -33,6 +36,88 @@ class _CodeInterpreter(ClientModel):
     container: str | _Auto = _Auto(type="auto")
 
 
+class ExpiresAfter(ClientModel):
+    """How long a container may do nothing."""
+
+    anchor: Literal["last_active_at"]
+    minutes: int = Field(ge=1, le=MAX_MINUTES)
+
+
+class NewContainer(ClientModel):
+    """The body of a create."""
+
+    name: str = Field(min_length=1, max_length=256)
+    expires_after: ExpiresAfter | None = None
+    file_ids: list[str] | None = Field(default=None, max_length=MAX_FILES)
+    memory_limit: MemoryLimit | None = None
+    network_policy: NetworkPolicy | None = None
+    skills: Annotated[list[object], Field(max_length=0)] | None = None
+
+    @property
+    def idle_seconds(self) -> float | None:
+        """How long it may do nothing, in seconds; None: as long as any."""
+        return None if self.expires_after is None else self.expires_after.minutes * 60.0
+
+
+def parse_container(data: Mapping[str, object]) -> NewContainer:
+    """Read the body of a create. Raises `ApiError` that names the field and says what it takes."""
+    if data.get("skills"):
+        raise unsupported_parameter("skills", "Containers of this server have none.")
+    container = validate(NewContainer, data)
+    check_network(container.network_policy, "")
+    if container.file_ids:
+        raise unsupported_parameter("file_ids", NO_FILES_API)
+    return container
+
+
+def container_object(
+    id: str, *, name: str, created_at: int, last_active_at: int, idle_seconds: float, memory_limit: str
+) -> JsonObject:
+    """Return a container as clients read it. Times are Unix seconds."""
+    return {
+        "id": id,
+        "object": "container",
+        "created_at": created_at,
+        "status": "running",
+        "expires_after": {"anchor": "last_active_at", "minutes": max(1, round(idle_seconds / 60))},
+        "last_active_at": last_active_at,
+        "memory_limit": memory_limit,
+        "name": name,
+        "network_policy": {"type": "disabled"},
+    }
+
+
+def container_file_object(
+    id: str, *, container_id: str, created_at: int, path: str, size: int, source: str
+) -> JsonObject:
+    """Return a file of a container as clients read it; `path` is the whole one, `size` in bytes."""
+    return {
+        "id": id,
+        "object": "container.file",
+        "bytes": size,
+        "container_id": container_id,
+        "created_at": created_at,
+        "path": path,
+        "source": source,
+    }
+
+
+def deleted_object(id: str, kind: str) -> JsonObject:
+    """Return what is left of a container or a file."""
+    return {"id": id, "object": f"{kind}.deleted", "deleted": True}
+
+
+def container_file_not_found(container_id: str, file_id: str) -> ApiError:
+    """The container has no such file, or not any more (404)."""
+    message = f"File with id '{file_id[:80]}' not found in container '{container_id[:80]}'."
+    return ApiError(message, status=404, type="not_found_error", param="file_id")
+
+
+def too_many_containers(message: str) -> ApiError:
+    """All containers are at work (429)."""
+    return rate_limited(f"{message[:1].upper()}{message[1:]}.", retry_after=5)
+
+
 def echoed_interpreter(tool: JsonObject, at: str) -> JsonObject:
     """Validate the code interpreter as a tool of a request; return it as it is echoed. Raises `ApiError`."""
     interpreter = validate(_CodeInterpreter, tool, at=at)
@@ -45,11 +130,13 @@ def echoed_interpreter(tool: JsonObject, at: str) -> JsonObject:
                 code="invalid_value",
             )
         return {"type": "code_interpreter", "container": container}
-    check_network(container.network_policy, f"{at}.container")
+    check_network(container.network_policy, f"{at}.container.")
+    if container.file_ids:
+        raise unsupported_parameter(f"{at}.container.file_ids", NO_FILES_API)
     return {"type": "code_interpreter", "container": container.model_dump(exclude_none=True)}
 
 
 def check_network(policy: NetworkPolicy | None, at: str) -> None:
     """Raise `ApiError` where a container is to reach something."""
     if policy is not None and policy.type != "disabled":
-        raise unsupported_parameter(f"{at}.network_policy", "Containers of this server have no network.")
+        raise unsupported_parameter(f"{at}network_policy", "Containers of this server have no network.")

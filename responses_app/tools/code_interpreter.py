@@ -4,7 +4,6 @@ The container is the one that a request names; with `{"type": "auto"}` it is the
 none any more. Which sandbox this machine has is tried when the tool is first asked for.
 """
 
-import asyncio
 import base64
 import logging
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,11 +19,11 @@ from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import (
     Container,
-    ContainerNotFound,
     Containers,
     Policy,
     Run,
 )
+from responses_app.tools.sandbox.records import ContainerNotFound
 from responses_app.tools.sandbox.session import Ended, Execution, Image
 
 logger = logging.getLogger("respsite.tools")
@@ -32,7 +31,6 @@ logger = logging.getLogger("respsite.tools")
 OUTPUTS = "code_interpreter_call.outputs"  # what `include` calls them
 ITEM = "code_interpreter_call"
 MAX_SHOWN_IMAGES = 2 * MIB  # bytes of an item's images, before they are written as base64
-STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
 # As the models were trained to read it, but for the time and the network.
 _ABOUT = (
     "Use this tool to execute Python code in your chain of thought. The code will not be shown to the user. This tool "
@@ -67,36 +65,19 @@ class CodeInterpreter(BaseTool):
         policy: Policy,
         new_id: Callable[[str], str],
     ) -> None:
-        self._choose = choose
         self._limits = limits
-        self._policy = policy
-        self._new_id = new_id
-        self._trying = asyncio.Lock()
-        self._choice: Choice | None = None
-        self._containers: Containers | None = None
-        self.max_seconds = self.idle_seconds = limits.call_seconds + STARTING_SECONDS
+        self.containers = Containers(choose, limits, policy, new_id=new_id)
 
     def problem(self) -> str | None:
-        return self._choice.problem or None if self._choice is not None else None
-
-    async def containers(self) -> Containers:
-        """Return the containers. Raises `SandboxError` where this machine has no sandbox."""
-        async with self._trying:
-            if self._choice is None:
-                self._choice = await self._choose()
-            if self._containers is None:
-                self._containers = Containers(self._choice, self._limits, self._policy, new_id=self._new_id)
-        if self._choice.problem:
-            raise SandboxError(self._choice.problem)
-        return self._containers
+        choice = self.containers.choice
+        return choice.problem or None if choice is not None else None
 
     async def aclose(self) -> None:
-        containers, self._containers = self._containers, None
-        if containers is not None:
-            await containers.aclose()
+        await self.containers.aclose()
 
     async def offer(self, use: ToolUse) -> Offer:
         try:
+            await self.containers.sandbox()
             container = await self._container(use)
         except SandboxError as problem:
             raise unsupported_parameter("tools", f"The code interpreter cannot be used here. {problem}") from None
@@ -108,7 +89,7 @@ class CodeInterpreter(BaseTool):
     async def call(self, call: ToolCall) -> ToolResult:
         try:
             container = await self._container(call.use)
-            run = await (await self.containers()).run(container.project, container.id, code_of(call.arguments))
+            run = await self.containers.run(container.project, container.id, code_of(call.arguments))
         except ContainerNotFound:
             raise ToolFailed("the container has expired.", shown=_failed()) from None
         except SandboxError as problem:
@@ -126,8 +107,7 @@ class CodeInterpreter(BaseTool):
 
     async def _container(self, use: ToolUse) -> Container:
         """Return the container of a request: the same one for its offer and for its calls."""
-        containers = await self.containers()
-        wanted = use.declared.get("container")
+        containers, wanted = self.containers, use.declared.get("container")
         if isinstance(wanted, str):
             return await containers.find(use.project, wanted)
         named = [item["container_id"] for item in reversed(use.items) if isinstance(item.get("container_id"), str)]

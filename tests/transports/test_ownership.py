@@ -44,6 +44,7 @@ class Theirs:
     conversation_id: str
     item_id: str
     conversation_item_id: str
+    container_id: str
     reasoning: Frame
     compaction: Frame
 
@@ -53,6 +54,8 @@ class Theirs:
             "response_id": self.response_id,
             "conversation_id": self.conversation_id,
             "item_id": self.conversation_item_id,
+            "container_id": self.container_id,
+            "file_id": f"cfile_{'1' * 32}",  # of that container, which is not found before it
         }[parameter]
 
 
@@ -94,9 +97,16 @@ def _made(client: httpx.Client) -> Theirs:
         conversation_id=conversation["id"],
         item_id=response["output"][-1]["id"],
         conversation_item_id=listed["data"][0]["id"],
+        container_id=_container(client),
         reasoning=reasoning,
         compaction=next(item for item in compacted["output"] if item["type"] == "compaction"),
     )
+
+
+def _container(client: httpx.Client) -> str:
+    """Return the id of a container; where this machine has no sandbox there can be none."""
+    made = client.post("/v1/containers", json={"name": "c"})
+    return str(made.json()["id"]) if made.status_code == 200 else f"cntr_{'1' * 32}"
 
 
 def _post(client: httpx.Client, path: str, body: Mapping[str, object]) -> Frame:

@@ -71,8 +71,8 @@ class BaseSandbox(ABC):
         """Return what is to be installed or allowed before it can be tried at all, None for nothing."""
 
     @abstractmethod
-    def launch(self, interpreter: Interpreter, limits: Limits, *, slot: int) -> Launch:
-        """Return how a warden is started; `slot` is a small number that no other living container has.
+    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
+        """Return how a warden is started; `uid` is the user that it becomes, None for the server's own.
 
         Descriptors in `pass_fds` are the caller's to close.
         """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from responses_app.tools.sandbox import seccomp
 from responses_app.tools.sandbox.base import INSIDE, WORK_FOLDER, BaseSandbox, Launch, Limits
-from responses_app.tools.sandbox.environment import SCRATCH, environment, user_of, warden_command, warden_settings
+from responses_app.tools.sandbox.environment import SCRATCH, environment, warden_command, warden_settings
 from responses_app.tools.sandbox.interpreter import Interpreter
 
 _FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")  # links into `/usr` on most systems
@@ -33,8 +33,7 @@ class Bubblewrap(BaseSandbox):
             return "it is used on x86_64 and aarch64 only"
         return None
 
-    def launch(self, interpreter: Interpreter, limits: Limits, *, slot: int) -> Launch:
-        uid = user_of(slot)
+    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
         reading, writing = os.pipe()
         with open(writing, "wb") as pipe:
             pipe.write(seccomp.program())  # some 1.5 KB: a pipe holds 64
@@ -43,11 +42,12 @@ class Bubblewrap(BaseSandbox):
             *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
             *(_as_user() if uid is None else _as_root()),
             *("--die-with-parent", "--new-session", "--hostname", "sandbox", "--seccomp", str(reading)),
-            *_system(interpreter),
+            *_system(),
             *("--proc", "/proc", "--dev", "/dev"),
             *_in_memory("/dev/shm", limits.disk // 4),
             *_in_memory(SCRATCH, limits.disk // 2),
             *_in_memory(WORK_FOLDER, limits.disk),
+            *(each for path in interpreter.folders for each in _in_place(path, path)),  # also where it lies in /tmp
             *_in_place(_INSIDE, str(INSIDE)),
             *("--remount-ro", "/dev", "--remount-ro", "/"),  # both are memory that nothing bounds
             *("--chdir", "/", "--"),
@@ -67,17 +67,16 @@ def _as_user() -> Iterator[str]:
     yield from ("--unshare-user", "--uid", "1000", "--gid", "1000")
 
 
-def _system(interpreter: Interpreter) -> Iterator[str]:
+def _system() -> Iterator[str]:
     yield from ("--ro-bind", "/usr", "/usr")
     for folder in map(Path, _FOLDERS):
         if folder.is_symlink():
             yield from ("--symlink", str(folder.readlink()), str(folder))
         elif folder.is_dir():
             yield from ("--ro-bind", str(folder), str(folder))
+    yield from ("--dir", "/etc")
     for name in _OF_ETC:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
-    for path in interpreter.folders:
-        yield from _in_place(path, path)
 
 
 def _in_place(folder: str, source: str) -> Iterator[str]:

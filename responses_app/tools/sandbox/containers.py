@@ -13,12 +13,14 @@ import contextlib
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
-from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
+from responses_app.tools.sandbox.base import MIB, BaseSandbox, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
+from responses_app.tools.sandbox.interpreter import Interpreter
+from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, TooManyContainers
 from responses_app.tools.sandbox.session import Execution, SandboxGone, SandboxSession, StoredFile
 
 logger = logging.getLogger("respsite.sandbox")
@@ -28,17 +30,6 @@ MAX_NAME = 256
 MAX_KNOWN = 10_000  # containers, nearly all of which nothing was ever done in
 SWEEP_SECONDS = 15.0  # how long after its time a container may still hold its memory
 MEMORY = {"1g": 1024 * MIB, "4g": 4096 * MIB, "16g": 16384 * MIB, "64g": 65536 * MIB}  # as OpenAI's API has them
-
-
-class ContainerNotFound(Exception):
-    """There is no such container, or no such file in it; or it is another project's, or has expired."""
-
-
-class TooManyContainers(SandboxError):
-    """As many containers work as there may be; asking again later helps."""
-
-    def __init__(self) -> None:
-        super().__init__("all containers that this server may have are at work; try again later")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +42,6 @@ class Policy:
     most: int = 32
     idle: float = 1200.0
     life: float = 86400.0
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerFile:
-    """A file of a container, under the id by which clients know it. `source`: `user` or `assistant`."""
-
-    id: str
-    path: str
-    size: int
-    created_at: int
-    source: str
 
 
 @dataclass(slots=True)
@@ -93,18 +73,23 @@ class Run:
 
 
 class Containers:
-    """All containers of this process. `choice` says which sandbox they have, once that is known."""
+    """All containers of this process. `choose` tries which sandbox they can have: once, when the first one is wanted.
+
+    `choice` is what came of that; None before.
+    """
 
     def __init__(
         self,
-        choice: Choice,
+        choose: Callable[[], Awaitable[Choice]],
         limits: Limits,
         policy: Policy,
         *,
         new_id: Callable[[str], str],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._choice = choice
+        self.choice: Choice | None = None
+        self._choose = choose
+        self._choosing = asyncio.Lock()
         self._limits = limits
         self._policy = policy
         self._new_id = new_id
@@ -112,7 +97,16 @@ class Containers:
         self._sweeper: asyncio.Task[None] | None = None
         self._containers: dict[str, Container] = {}
         self._of_responses: dict[str, str] = {}
-        self._slots: dict[int, str] = {}  # of those that are started
+        self._started: set[str] = set()
+
+    async def sandbox(self) -> tuple[BaseSandbox, Interpreter]:
+        """Return what containers are started with. Raises `SandboxError` where this machine has no sandbox."""
+        async with self._choosing:
+            if self.choice is None:
+                self.choice = await self._choose()
+        if self.choice.sandbox is None or self.choice.interpreter is None:
+            raise SandboxError(self.choice.problem)
+        return self.choice.sandbox, self.choice.interpreter
 
     async def create(
         self, project: str, *, name: str = "auto", idle: float | None = None, memory: str | None = None
@@ -254,26 +248,24 @@ class Containers:
     async def _session(self, container: Container) -> SandboxSession:
         if container.session is not None and container.session.is_alive:
             return container.session
-        if self._choice.sandbox is None or self._choice.interpreter is None:
-            raise SandboxError(self._choice.problem)
+        sandbox, interpreter = await self.sandbox()
         if container.session is not None:
             logger.warning("container %s ended by itself, and is started again", container.id)
             container.was_lost = True
             container.files.clear()
-            self._free_slot(container)
+            self._started.discard(container.id)
         limits = replace(self._limits, memory=min(MEMORY[container.memory], self._limits.memory))
-        if len(self._slots) >= self._policy.most:
+        if len(self._started) >= self._policy.most:
             await self._make_room(container)
-        slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
-        self._slots[slot] = container.id
+        self._started.add(container.id)
         try:
-            session = await SandboxSession.start(self._choice.sandbox, self._choice.interpreter, limits, slot=slot)
+            session = await SandboxSession.start(sandbox, interpreter, limits)
         except BaseException:
-            del self._slots[slot]
+            self._started.discard(container.id)
             raise
         if container.id not in self._containers:  # it was deleted meanwhile
             await session.close()
-            del self._slots[slot]
+            self._started.discard(container.id)
             raise SandboxGone("the container has ended")
         container.session = session
         return session
@@ -305,10 +297,6 @@ class Containers:
         of_project = Counter(each.project for each in started)
         await self._end(max(idle, key=lambda each: (of_project[each.project], -each.last_active)))
 
-    def _free_slot(self, container: Container) -> None:
-        for slot in [slot for slot, id in self._slots.items() if id == container.id]:
-            del self._slots[slot]
-
     async def _end(self, container: Container) -> None:
         self._containers.pop(container.id, None)
         for key in container.chain:
@@ -318,7 +306,7 @@ class Containers:
             try:
                 await session.close()
             finally:
-                self._free_slot(container)  # not before: its user is another's then
+                self._started.discard(container.id)
 
     def _forget_key(self, key: str, id: str) -> None:
         if self._of_responses.get(key) == id:

@@ -1,22 +1,13 @@
-"""What every sandbox gives the warden: its command, its environment, its user."""
+"""What every sandbox gives the warden: its command, its settings, its environment."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 
 from responses_app.tools.sandbox.base import Limits
 from responses_app.tools.sandbox.interpreter import Interpreter
 
 SCRATCH = "/tmp"  # inside
-# systemd leaves these ids to services that have a user of their own while they run, and no file belongs to one for
-# good (https://systemd.io/UIDS-GIDS, "Dynamic Service Users"); a container's map of ids has them, too.
-_FIRST_USER, _USERS = 61184, 4336
 _MAIN = "import sys; sys.path.insert(0, {folder!r}); from respsite_kernel.warden import main; main()"
-
-
-def user_of(slot: int) -> int | None:
-    """Return the user that a container has on the host; None where the server is not root, and it has the server's."""
-    return _FIRST_USER + slot % _USERS if os.geteuid() == 0 else None
 
 
 def warden_command(interpreter: Interpreter, inside: str, settings: str) -> Sequence[str]:
@@ -46,7 +37,7 @@ def environment(limits: Limits) -> Mapping[str, str]:
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": SCRATCH,
         "LANG": "C.UTF-8",
-        "MPLBACKEND": "agg",
+        "MPLBACKEND": "module://respsite_kernel.figures",
         "MPLCONFIGDIR": f"{SCRATCH}/.matplotlib",
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from responses_app.tools.sandbox.base import KIB, MIB, BaseSandbox, Limits
@@ -23,7 +23,7 @@ from responses_app.tools.sandbox.session import Ended, Execution, SandboxSession
 
 logger = logging.getLogger("respsite.sandbox")
 
-LIMITS = Limits(memory=256 * MIB, disk=16 * MIB, processes=24, call_seconds=20.0, output=16 * KIB)
+LIMITS = Limits(memory=96 * MIB, disk=8 * MIB, processes=16, call_seconds=20.0, output=16 * KIB)
 _STAYED_IN = "stayed in"  # what code prints that found no way
 _CANARY_SECONDS = "300"
 
@@ -228,16 +228,17 @@ ESCAPES = (
     Escape("take all memory with many processes", _memory_of_many, _was_ended),
     Escape("print for ever", _output, _was_cut),
 )
+_SECRET_FILE = "secret.txt"
 _OTHER_CONTAINER = "read the files of another container"
 
 
 async def escapes(sandbox: BaseSandbox, interpreter: Interpreter) -> list[str]:
     """Try to get out of a sandbox; return what was possible. Raises `SandboxError` where it does not even start."""
     with _host() as host:
-        async with _session(sandbox, interpreter, slot=0) as session:
+        async with _session(sandbox, interpreter) as session:
             possible = [each.name for each in ESCAPES if not await _failed(each, session, host)]
-            await session.put("secret.txt", host.secret.encode())
-            async with _session(sandbox, interpreter, slot=1) as other:
+            await session.put(_SECRET_FILE, host.secret.encode())
+            async with _session(sandbox, interpreter) as other:
                 if not _stayed_in(await other.run(_search_folders(host)), host):
                     possible.append(_OTHER_CONTAINER)
     return possible
@@ -258,18 +259,18 @@ import os
 found = []
 for top in ("/mnt", "/tmp", "/proc/1/root/mnt", "/var/tmp"):
     for folder, _, names in os.walk(top):
-        for name in names:
-            try:
-                found += [name] if {host.secret!r} in open(os.path.join(folder, name)).read() else []
-            except (OSError, ValueError):
-                pass
+        try:
+            if {_SECRET_FILE!r} in names and {host.secret!r} in open(os.path.join(folder, {_SECRET_FILE!r})).read():
+                found.append(folder)
+        except OSError:
+            pass
 print(found or {_STAYED_IN!r})
 """
 
 
 @contextlib.asynccontextmanager
-async def _session(sandbox: BaseSandbox, interpreter: Interpreter, *, slot: int) -> AsyncIterator[SandboxSession]:
-    session = await SandboxSession.start(sandbox, interpreter, replace(LIMITS), slot=slot)
+async def _session(sandbox: BaseSandbox, interpreter: Interpreter) -> AsyncIterator[SandboxSession]:
+    session = await SandboxSession.start(sandbox, interpreter, LIMITS)
     try:
         yield session
     finally:

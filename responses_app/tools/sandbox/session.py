@@ -17,13 +17,15 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from responses_app.tools.sandbox import processes
-from responses_app.tools.sandbox.base import MIB, BaseSandbox, Launch, Limits, SandboxError
+from responses_app.tools.sandbox.base import MIB, BaseSandbox, Limits, SandboxError
 from responses_app.tools.sandbox.inside.respsite_kernel import frames
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.output import Output
+from responses_app.tools.sandbox.users import UserClaim, claim_user
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -88,10 +90,13 @@ class Execution:
 class SandboxSession:
     """One container. `start` makes it; `is_alive` until it has been closed or has broken."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", limits: Limits, launch: Launch, output: int) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", limits: Limits, output: int, *, user: UserClaim, folder: Path | None
+    ) -> None:
         self._process = process
         self._limits = limits
-        self._folder = launch.folder
+        self._folder = folder
+        self._user = user
         self._pipe = output
         self._lock = asyncio.Lock()
         self._output = Output(0)
@@ -101,13 +106,12 @@ class SandboxSession:
         self.is_alive = True
 
     @classmethod
-    async def start(
-        cls, sandbox: BaseSandbox, interpreter: Interpreter, limits: Limits, *, slot: int
-    ) -> "SandboxSession":
+    async def start(cls, sandbox: BaseSandbox, interpreter: Interpreter, limits: Limits) -> "SandboxSession":
         """Start a container. Raises `SandboxError` where it does not start."""
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
-        launch = sandbox.launch(interpreter, limits, slot=slot)
+        user = claim_user()
+        launch = sandbox.launch(interpreter, limits, uid=user.uid)
         try:
             # Not asyncio's: it would need a thread a container, and the end of the channel says that it has ended.
             process = subprocess.Popen(  # noqa: ASYNC220  # 2 ms
@@ -123,13 +127,14 @@ class SandboxSession:
         except OSError as problem:
             ours.close()
             os.close(reading)
+            user.close()
             raise SandboxError(_NO_START, detail=f"{launch.argv[0]}: {problem.strerror}") from None
         finally:
             theirs.close()
             os.close(writing)
             for descriptor in launch.pass_fds:
                 os.close(descriptor)
-        session = cls(process, limits, launch, reading)
+        session = cls(process, limits, reading, user=user, folder=launch.folder)
         await session._begin(ours)
         return session
 
@@ -209,6 +214,7 @@ class SandboxSession:
         self._process.kill()
         self._writer.close()
         await asyncio.to_thread(self._process.wait)
+        self._user.close()
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 

@@ -9,6 +9,7 @@ import pytest
 
 from responses_app.tools.sandbox.base import KIB, MIB, Limits
 from responses_app.tools.sandbox.bubblewrap import Bubblewrap
+from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
 from responses_app.tools.sandbox.session import SandboxSession
 
@@ -21,10 +22,15 @@ def plain_python() -> Interpreter:
     return find_interpreter(getattr(sys, "_base_executable", sys.executable))
 
 
+async def has_bubblewrap() -> Choice:
+    """Say what the self-test would: it has tests of its own."""
+    return Choice(Bubblewrap(), plain_python())
+
+
 @asynccontextmanager
-async def session_of(limits: Limits = SMALL, *, slot: int = 0) -> AsyncIterator[SandboxSession]:
+async def session_of(limits: Limits = SMALL, *, python: Interpreter | None = None) -> AsyncIterator[SandboxSession]:
     """Start a container and end it."""
-    session = await SandboxSession.start(Bubblewrap(), plain_python(), limits, slot=slot)
+    session = await SandboxSession.start(Bubblewrap(), python or plain_python(), limits)
     try:
         yield session
     finally:

@@ -10,13 +10,12 @@ import pytest_asyncio
 
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.tools.code_interpreter import CodeInterpreter, code_of
-from responses_app.tools.sandbox.bubblewrap import Bubblewrap
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import Policy
 from tests.protocol.laws import assert_laws, counting_ids
 from tests.runs.fakes import FakeEngine, Site
 from tests.runs.test_server_tools import prompt_of
-from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, plain_python
+from tests.tools.sandbox.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
 from tests.waiting import eventually
 
 pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
@@ -30,11 +29,6 @@ OUTPUTS = ["code_interpreter_call.outputs"]
 def calling(code: str) -> str:
     """Return how the model calls the tool."""
     return f"<|channel|>analysis to=python code<|message|>{code}<|call|>"
-
-
-async def has_bubblewrap() -> Choice:
-    """Say what the self-test would: it has a test of its own."""
-    return Choice(Bubblewrap(), plain_python())
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -102,7 +96,7 @@ async def test_a_client_that_keeps_its_own_history_keeps_its_container(tool: Cod
 
 
 async def test_a_container_can_be_named_and_only_by_its_project(tool: CodeInterpreter) -> None:
-    containers = await tool.containers()
+    containers = tool.containers
     mine = await containers.create("default")
     named = [{"type": "code_interpreter", "container": mine.id}]
     (item,) = calls_of(await site_of(tool, calling("z = 2"), ANSWER).ask(input="hi", tools=named))
@@ -156,7 +150,7 @@ async def test_code_that_does_not_end_fails_and_the_response_goes_on() -> None:
 async def test_a_cancelled_response_stops_its_code(tool: CodeInterpreter) -> None:
     site = site_of(tool, calling("while True: pass"), ANSWER)
     reading = await site.begin(input="hi", tools=AUTO)
-    containers = await tool.containers()
+    containers = tool.containers
     before = len(containers.memory_of())
     await eventually(lambda: len(containers.memory_of()) > before)
     site.registry.cancel(reading.run, reason="a test")
@@ -171,7 +165,7 @@ async def test_a_cancelled_response_stops_its_code(tool: CodeInterpreter) -> Non
 async def test_a_lost_container_is_told_of(tool: CodeInterpreter) -> None:
     site = site_of(tool, calling("v = 1"), ANSWER, calling("v"), ANSWER)
     first = await site.ask(input="hi", tools=AUTO)
-    containers = await tool.containers()
+    containers = tool.containers
     await containers.delete("default", str(calls_of(first)[0]["container_id"]))
     await site.ask(input="on", tools=AUTO, previous_response_id=first["id"])
     assert "its variables and files are lost" in prompt_of(site, -1)

@@ -8,10 +8,10 @@ import pytest
 import pytest_asyncio
 
 from responses_app.tools.sandbox.base import SandboxError
-from responses_app.tools.sandbox.bubblewrap import Bubblewrap
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.containers import ContainerNotFound, Containers, Policy, TooManyContainers
-from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, plain_python
+from responses_app.tools.sandbox.containers import Containers, Policy
+from responses_app.tools.sandbox.records import ContainerNotFound, TooManyContainers
+from tests.tools.sandbox.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -31,8 +31,7 @@ def make(clock: Clock, **policy: float) -> Containers:
     """Return containers of bubblewrap."""
     numbers = count(1)
     limits = Policy(**{"most": 4, "idle": 1200.0, "life": 86400.0, **policy})  # type: ignore[arg-type]
-    choice = Choice(Bubblewrap(), plain_python())
-    return Containers(choice, SMALL, limits, new_id=lambda prefix: f"{prefix}{next(numbers)}", clock=clock)
+    return Containers(has_bubblewrap, SMALL, limits, new_id=lambda prefix: f"{prefix}{next(numbers)}", clock=clock)
 
 
 @pytest.fixture
@@ -150,9 +149,10 @@ async def test_one_that_works_does_not_expire_and_is_not_in_the_way(clock: Clock
 
 
 async def test_without_a_sandbox_its_problem_is_said(clock: Clock) -> None:
-    containers = Containers(
-        Choice(None, None, "No sandbox."), SMALL, Policy(), new_id=lambda prefix: prefix, clock=clock
-    )
+    async def nothing() -> Choice:
+        return Choice(None, None, "No sandbox.")
+
+    containers = Containers(nothing, SMALL, Policy(), new_id=lambda prefix: prefix, clock=clock)
     one = await containers.create("p")
     with pytest.raises(SandboxError, match="No sandbox"):
         await containers.run("p", one.id, "1")

@@ -13,7 +13,7 @@ from responses_app.tools.sandbox import escapes as attempts
 from responses_app.tools.sandbox.base import INSIDE, BaseSandbox, Launch, Limits
 from responses_app.tools.sandbox.bubblewrap import Bubblewrap
 from responses_app.tools.sandbox.choosing import choose
-from responses_app.tools.sandbox.environment import environment, user_of, warden_command, warden_settings
+from responses_app.tools.sandbox.environment import environment, warden_command, warden_settings
 from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
 from tests.tools.sandbox.sandboxes import needs_bubblewrap, plain_python
 
@@ -95,11 +95,10 @@ class NoSandbox(BaseSandbox):
     def missing(self) -> str | None:
         return None
 
-    def launch(self, interpreter: Interpreter, limits: Limits, *, slot: int) -> Launch:
+    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
         folder = Path(tempfile.mkdtemp(prefix="respsite-no-sandbox-"))
         folder.chmod(0o777)
-        user = user_of(4000 + slot)  # of no container that another test has
-        settings = warden_settings(limits, folder=str(folder), uid=user, has_own_processes=True)
+        settings = warden_settings(limits, folder=str(folder), uid=uid, has_own_processes=True)
         return Launch(warden_command(interpreter, str(INSIDE), settings), environment(limits), folder=folder)
 
 

@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.base import SandboxError
+from responses_app.tools.sandbox.base import MIB, SandboxError
+from responses_app.tools.sandbox.interpreter import find_interpreter
 from responses_app.tools.sandbox.session import Ended, SandboxGone, SandboxSession, StoredFile
 from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, session_of
 from tests.waiting import eventually
 
+SCIENCE = Path(__file__).resolve().parents[3] / ".venv-sandbox/bin/python"
 pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
 
 
@@ -61,6 +65,16 @@ async def test_what_models_know_from_notebooks(container: SandboxSession) -> Non
     done = await container.run("class Picture:\n    def _repr_png_(self): return b'png!'\nPicture()")
     assert [(image.media_type, image.content) for image in done.images] == [("image/png", b"png!")]
     assert done.output == ""
+
+
+@pytest.mark.skipif(not SCIENCE.exists(), reason="there is no .venv-sandbox: make install-sandbox makes it")
+async def test_figures_are_images_each_once() -> None:
+    async with session_of(replace(SMALL, memory=512 * MIB), python=find_interpreter(str(SCIENCE))) as container:
+        plots = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nplt.plot([2, 1])"
+        for code, images in ((plots, 2), ("fig, ax = plt.subplots(); fig", 1), ("plt.bar([1], [2]); plt.close()", 0)):
+            done = await container.run(code)
+            assert [image.media_type for image in done.images] == ["image/png"] * images
+            assert all(image.content.startswith(b"\x89PNG") for image in done.images)
 
 
 async def test_it_sees_nothing_of_the_environment_of_the_server(container: SandboxSession) -> None:

@@ -1,12 +1,11 @@
 """What a cell shows: text goes to its output, pictures to the host.
 
-Figures of matplotlib are shown when the code says so (`plt.show()`), and at the end of the cell. It is told to draw for
-no screen, by the environment (MPLBACKEND).
+Figures of matplotlib are shown when the code says so (`plt.show()`), and at the end of the cell. Matplotlib draws for
+no screen: the environment (MPLBACKEND) names `figures` as what it shows figures with.
 """
 
 import io
 import sys
-import warnings
 from typing import Any
 
 MAX_IMAGES = 16
@@ -30,23 +29,19 @@ class Display:
         images, self._images = self._images, []
         return images
 
-    def show_figures(self, *_: Any, **__: Any) -> None:
+    def show_figures(self) -> None:
         """Take all open figures and close them, as a notebook does behind a cell."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is None or not hasattr(pyplot, "get_fignums"):
             return
-        pyplot.show = self.show_figures  # type: ignore[attr-defined]
         for number in pyplot.get_fignums():
             self._draw(pyplot.figure(number))
-        pyplot.close("all")
 
     def _draw(self, value: Any) -> bool:
         """Whether a value has a picture, which is kept."""
         figure = sys.modules.get("matplotlib.figure")
         if figure is not None and isinstance(value, figure.Figure):
-            drawn = io.BytesIO()
-            value.savefig(drawn, format="png", bbox_inches="tight")
-            self._add("image/png", drawn.getvalue())
+            self._add("image/png", _drawn(value))
             return True
         for kind, name in _KINDS:
             draw = None if isinstance(value, type) else getattr(value, name, None)
@@ -64,5 +59,15 @@ class Display:
         self._images.append((kind, content))
 
 
-# `plt.show()` of the first cell with a figure comes before `show_figures` could put itself there.
-warnings.filterwarnings("ignore", message=".*non-interactive.*", category=UserWarning)
+def _drawn(figure: Any) -> bytes:
+    """Return a figure as PNG, and close it: it is not to be shown at the end of the cell again."""
+    drawn = io.BytesIO()
+    try:
+        figure.savefig(drawn, format="png", bbox_inches="tight")
+    finally:
+        if pyplot := sys.modules.get("matplotlib.pyplot"):
+            pyplot.close(figure)
+    return drawn.getvalue()
+
+
+DISPLAY = Display()  # of the one kernel of a process

@@ -19,7 +19,7 @@ import types
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from respsite_kernel.display import Display
+from respsite_kernel.display import DISPLAY
 from respsite_kernel.frames import packed, read_frame
 
 _CO_COROUTINE = 0x80  # `inspect.CO_COROUTINE`: importing that would take longer than all of this
@@ -32,7 +32,7 @@ class Kernel:
     """Runs cells in one namespace."""
 
     def __init__(self, folder: str) -> None:
-        self._display = Display()
+        self._display = DISPLAY
         self._cells = 0
         self._loop: Any = None
         self._out = (_stream(1), _stream(2))

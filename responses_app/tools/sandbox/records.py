@@ -1,0 +1,27 @@
+"""What is said of containers and their files, and why it cannot be; light, as the API's views know it."""
+
+from dataclasses import dataclass
+
+from responses_app.tools.sandbox.base import SandboxError
+
+
+class ContainerNotFound(Exception):
+    """There is no such container, or no such file in it; or it is another project's, or has expired."""
+
+
+class TooManyContainers(SandboxError):
+    """As many containers work as there may be; asking again later helps."""
+
+    def __init__(self) -> None:
+        super().__init__("all containers that this server may have are at work; try again later")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFile:
+    """A file of a container, under the id by which clients know it. `source`: `user` or `assistant`."""
+
+    id: str
+    path: str
+    size: int
+    created_at: int
+    source: str

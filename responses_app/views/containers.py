@@ -1,0 +1,193 @@
+"""The Containers API: `/v1/containers`, their files, and what is in them."""
+
+import mimetypes
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from django.http import HttpRequest, HttpResponse
+
+from responses_app.http import MethodNotAllowed, json_response, project_of, read_json
+from responses_app.protocol.containers import (
+    NO_FILES_API,
+    container_file_not_found,
+    container_file_object,
+    container_object,
+    deleted_object,
+    parse_container,
+    too_many_containers,
+)
+from responses_app.protocol.errors import (
+    ApiError,
+    JsonObject,
+    container_not_found,
+    invalid_request,
+    unsupported_parameter,
+)
+from responses_app.protocol.pages import list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.validation import missing
+from responses_app.server_tools import interpreter_of
+from responses_app.tools.sandbox.base import WORK_FOLDER, SandboxError
+from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, TooManyContainers
+from responses_app.views.queries import query_of
+from responses_app.views.uploads import is_form, read_upload
+from responses_app.wiring import get_site
+
+if TYPE_CHECKING:
+    from responses_app.tools.sandbox.containers import Container, Containers
+
+Handler = Callable[..., Awaitable[HttpResponse]]
+
+
+async def index(request: HttpRequest) -> HttpResponse:
+    """List (GET) or create (POST) containers."""
+    return await _dispatched(request, {"GET": _list, "POST": _create})
+
+
+async def detail(request: HttpRequest, container_id: str) -> HttpResponse:
+    """Return (GET) or end (DELETE) a container."""
+    return await _dispatched(request, {"GET": _get, "DELETE": _delete}, container_id)
+
+
+async def files(request: HttpRequest, container_id: str) -> HttpResponse:
+    """List (GET) or upload (POST) files of a container."""
+    return await _dispatched(request, {"GET": _list_files, "POST": _upload}, container_id)
+
+
+async def file(request: HttpRequest, container_id: str, file_id: str) -> HttpResponse:
+    """Return (GET) what is known of a file, or remove it (DELETE)."""
+    return await _dispatched(request, {"GET": _get_file, "DELETE": _remove_file}, container_id, file_id)
+
+
+async def content(request: HttpRequest, container_id: str, file_id: str) -> HttpResponse:
+    """Return what is in a file (GET)."""
+    return await _dispatched(request, {"GET": _content}, container_id, file_id)
+
+
+async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponse:
+    method = "GET" if request.method == "HEAD" else str(request.method)
+    if method not in handlers:
+        raise MethodNotAllowed(method, list(handlers))
+    with _errors(*named):
+        return await handlers[method](request, await _containers(), *named)
+
+
+async def _containers() -> "Containers":
+    interpreter = interpreter_of(get_site().tools)
+    if interpreter is None:
+        raise invalid_request("This server has no code interpreter (SANDBOX=off).", code="unsupported_parameter")
+    return (await interpreter.tool()).containers
+
+
+@contextmanager
+def _errors(container_id: str = "", file_id: str = "") -> Iterator[None]:
+    try:
+        yield
+    except ContainerNotFound as unknown:
+        if str(unknown) == file_id:
+            raise container_file_not_found(container_id, file_id) from None
+        raise container_not_found(container_id) from None
+    except TooManyContainers as problem:
+        raise too_many_containers(str(problem)) from None
+    except SandboxError as problem:
+        raise invalid_request(f"The container cannot do that: {problem}.") from None
+
+
+async def _create(request: HttpRequest, containers: "Containers") -> HttpResponse:
+    wanted = await read_json(request, parse_container, get_site().reader)
+    await containers.sandbox()
+    container = await containers.create(
+        project_of(request), name=wanted.name, idle=wanted.idle_seconds, memory=wanted.memory_limit
+    )
+    return json_response(_object(container))
+
+
+async def _list(request: HttpRequest, containers: "Containers") -> HttpResponse:
+    found = await containers.all_of(project_of(request))
+    return json_response(_page(request, [_object(each) for each in found]))
+
+
+async def _get(request: HttpRequest, containers: "Containers", container_id: str) -> HttpResponse:
+    return json_response(_object(await containers.find(project_of(request), container_id)))
+
+
+async def _delete(request: HttpRequest, containers: "Containers", container_id: str) -> HttpResponse:
+    await containers.delete(project_of(request), container_id)
+    return json_response(deleted_object(container_id, "container"))
+
+
+async def _list_files(request: HttpRequest, containers: "Containers", container_id: str) -> HttpResponse:
+    found = await containers.files_of(project_of(request), container_id)
+    return json_response(_page(request, [_file(container_id, each) for each in found]))
+
+
+async def _upload(request: HttpRequest, containers: "Containers", container_id: str) -> HttpResponse:
+    await containers.find(project_of(request), container_id)  # before its body is read
+    if not is_form(request):
+        raise await _no_file(request)
+    upload = await read_upload(request)
+    put = await containers.put_file(project_of(request), container_id, upload.name, upload.content)
+    return json_response(_file(container_id, put))
+
+
+async def _no_file(request: HttpRequest) -> ApiError:
+    """Return why a body that is no form is refused."""
+    data = await read_json(request, dict, get_site().reader)
+    return unsupported_parameter("file_id", NO_FILES_API) if "file_id" in data else missing("file")
+
+
+async def _get_file(request: HttpRequest, containers: "Containers", container_id: str, file_id: str) -> HttpResponse:
+    return json_response(_file(container_id, await containers.file(project_of(request), container_id, file_id)))
+
+
+async def _remove_file(request: HttpRequest, containers: "Containers", container_id: str, file_id: str) -> HttpResponse:
+    await containers.remove_file(project_of(request), container_id, file_id)
+    return json_response(deleted_object(file_id, "container.file"))
+
+
+async def _content(request: HttpRequest, containers: "Containers", container_id: str, file_id: str) -> HttpResponse:
+    about = await containers.file(project_of(request), container_id, file_id)
+    body = await containers.content(project_of(request), container_id, file_id)
+    headers = {
+        "content-length": str(len(body)),
+        "content-disposition": "attachment",  # never shown by a browser: a model or a user wrote it
+        "x-content-type-options": "nosniff",
+    }
+    return HttpResponse(body, content_type=mimetypes.guess_type(about.path)[0] or _BYTES, headers=headers)
+
+
+_BYTES = "application/octet-stream"
+
+
+def _page(request: HttpRequest, objects: Sequence[JsonObject]) -> JsonObject:
+    """Return the part of a list that is asked for; `objects` are all, the oldest first."""
+    wanted = parse_list_query(query_of(request))
+    ordered = list(reversed(objects)) if wanted.descending else list(objects)
+    if wanted.after is not None:
+        places = [place for place, each in enumerate(ordered) if each["id"] == wanted.after]
+        if not places:
+            raise unknown_cursor(wanted.after)
+        ordered = ordered[places[0] + 1 :]
+    return list_page(ordered[: wanted.limit], has_more=len(ordered) > wanted.limit)
+
+
+def _object(container: "Container") -> JsonObject:
+    return container_object(
+        container.id,
+        name=container.name,
+        created_at=container.created_at,
+        last_active_at=int(container.last_active),
+        idle_seconds=container.idle,
+        memory_limit=container.memory,
+    )
+
+
+def _file(container_id: str, file: ContainerFile) -> JsonObject:
+    return container_file_object(
+        file.id,
+        container_id=container_id,
+        created_at=file.created_at,
+        path=f"{WORK_FOLDER}/{file.path}",
+        size=file.size,
+        source=file.source,
+    )

@@ -1,0 +1,128 @@
+"""The code interpreter through the SDK, as an agent's client uses it: the demo engine runs what it is told to."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.conformance.sdk import PATIENCE, Chat
+from tests.server import Server
+from tests.tools.sandbox.sandboxes import needs_bubblewrap
+
+pytestmark = [needs_bubblewrap, pytest.mark.any_database]
+
+TOOL: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
+ASKED: Any = {"model": "demo", "tools": [TOOL], "include": ["code_interpreter_call.outputs"]}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Return a server of this module's own: its containers end with it."""
+    with Server(tmp_path_factory.mktemp("interpreter"), sandbox_memory_bytes=256 * 1024 * 1024) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[OpenAI]:
+    """Return an unmodified SDK."""
+    with OpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
+        yield client
+
+
+def call_of(response: Any) -> Any:
+    """Return the only call of the interpreter in a response."""
+    (call,) = [item for item in response.output if item.type == "code_interpreter_call"]
+    return call
+
+
+def test_a_chain_keeps_its_variables(client: OpenAI) -> None:
+    first = client.responses.create(input="python: x = 6\nprint('kept')", **ASKED)
+    second = client.responses.create(input="python: x * 7", previous_response_id=first.id, **ASKED)
+    assert first.output_text == "The demo engine called python and it returned: kept."
+    assert second.output_text == "The demo engine called python and it returned: 42."
+    assert call_of(second).outputs[0].logs == "42\n"
+    assert call_of(second).container_id == call_of(first).container_id
+
+
+def test_a_stream_has_the_events_of_openai(client: OpenAI) -> None:
+    with client.responses.stream(input="python: 2**100", **ASKED) as stream:
+        kinds = [event.type for event in stream if "code_interpreter" in event.type]
+        final = stream.get_final_response()
+    prefix = "response.code_interpreter_call"
+    deltas = [kind for kind in kinds if kind == f"{prefix}_code.delta"]
+    rest = [f"{prefix}_code.done", f"{prefix}.interpreting", f"{prefix}.completed"]
+    assert kinds == [f"{prefix}.in_progress", *deltas, *rest]
+    assert (call_of(final).code, call_of(final).outputs[0].logs) == ("2**100", f"{2**100}\n")
+
+
+def test_over_the_websocket_and_in_the_background(client: OpenAI) -> None:
+    with client.responses.connect() as connection:
+        done = Chat(connection).ask(input="python: y = 1", **ASKED)
+    assert call_of(done).status == "completed"
+    response = client.responses.create(input="python: y", previous_response_id=done.id, background=True, **ASKED)
+    while response.status in ("queued", "in_progress"):
+        response = client.responses.retrieve(response.id, include=ASKED["include"])
+    assert call_of(response).outputs[0].logs == "1\n"
+
+
+def test_a_client_that_leaves_stops_its_code(server: Server, client: OpenAI) -> None:
+    stream = client.responses.create(input="python: while True: pass", stream=True, **ASKED)
+    for event in stream:
+        if event.type == "response.code_interpreter_call.interpreting":
+            break
+    stream.close()
+    again = client.responses.create(input="python: 1 + 1", **ASKED)
+    assert call_of(again).outputs[0].logs == "2\n"
+
+
+def test_containers_and_their_files(client: OpenAI) -> None:
+    made = client.containers.create(name="mine", expires_after={"anchor": "last_active_at", "minutes": 5})
+    assert (made.name, made.status, made.memory_limit) == ("mine", "running", "1g")
+    assert made.expires_after is not None
+    assert made.expires_after.minutes == 5
+    up = client.containers.files.create(made.id, file=("data.csv", b"a\n1\n2\n"))
+    assert (up.path, up.bytes, up.source) == ("/mnt/data/data.csv", 6, "user")
+    code = "python: rows = open('data.csv').read().split()[1:]\nopen('sum.txt', 'w').write(str(sum(map(int, rows))));"
+    named = {**ASKED, "tools": [{"type": "code_interpreter", "container": made.id}]}
+    assert call_of(client.responses.create(input=code, **named)).container_id == made.id
+    files = {file.path: file for file in client.containers.files.list(made.id)}
+    assert {path: file.source for path, file in files.items()} == {
+        "/mnt/data/data.csv": "user",
+        "/mnt/data/sum.txt": "assistant",
+    }
+    produced = files["/mnt/data/sum.txt"]
+    assert client.containers.files.retrieve(produced.id, container_id=made.id).path == produced.path
+    assert client.containers.files.content.retrieve(produced.id, container_id=made.id).read() == b"3"
+    client.containers.files.delete(up.id, container_id=made.id)
+    with pytest.raises(openai.NotFoundError, match="not found in container"):
+        client.containers.files.retrieve(up.id, container_id=made.id)
+    assert made.id in [each.id for each in client.containers.list()]
+    assert client.containers.retrieve(made.id).id == made.id
+    client.containers.delete(made.id)
+    with pytest.raises(openai.NotFoundError, match="Container with id"):
+        client.containers.retrieve(made.id)
+
+
+def test_what_containers_do_not_take(server: Server, client: OpenAI) -> None:
+    for wrong in (
+        {"file_ids": ["file-1"]},
+        {"network_policy": {"type": "allowlist", "allowed_domains": ["a.example"]}},
+    ):
+        with pytest.raises(openai.BadRequestError, match="Unsupported parameter"):
+            client.containers.create(name="x", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(openai.BadRequestError, match="minutes"):
+        client.containers.create(name="x", expires_after={"anchor": "last_active_at", "minutes": 0})
+    made = client.containers.create(name="x")
+    files = f"{server.base_url}/containers/{made.id}/files"
+    assert httpx.post(files, files={"other": b"x"}).json()["error"]["param"] == "file"
+    assert httpx.post(files, json={"file_id": "file-1"}).json()["error"]["param"] == "file_id"
+    broken = httpx.post(files, content=b"--x", headers={"content-type": "multipart/form-data; boundary=y"})
+    assert broken.status_code == 400
+    large = httpx.post(files, content=b"", headers={"content-type": "multipart/form-data; boundary=y"})
+    assert large.status_code == 400
+    assert httpx.put(files).status_code == 405
+    put = client.containers.files.create(made.id, file=("../../escape.txt", b"x"))
+    assert put.path == "/mnt/data/escape.txt"
