@@ -21,6 +21,7 @@ from responses_app.tools.browser.searching import (
     SearchFailed,
     SearchResult,
     is_within,
+    normal_domain,
     results_page,
     within,
 )
@@ -245,7 +246,7 @@ def wishes_of(tool: JsonObject) -> BrowsingWishes:
     filters = tool.get("filters")
     domains = filters.get("allowed_domains") if isinstance(filters, dict) else None
     tokens, results = _SIZES.get(size, _SIZES["medium"])
-    return BrowsingWishes(domains=tuple(map(str.lower, domains or ())), view_tokens=tokens, results=results)
+    return BrowsingWishes(domains=tuple(map(normal_domain, domains or ())), view_tokens=tokens, results=results)
 
 
 _SIZES = {"low": (512, 5), "medium": (1024, 10), "high": (2048, MAX_RESULTS)}  # tokens of a view, results of a search
