@@ -67,7 +67,7 @@ WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
     "SERVER_TOOL_SECONDS": (["0"], "a number of seconds of at least 1"),
     "SERVER_TOOL_MAX_OUTPUT_BYTES": (["1"], "a whole number of at least 1024"),
 }
-TOGETHER_OF_TOOLS = {
+TOOLS_TOGETHER = {
     "two searches": ({"SEARCH_URL": "http://h", "SEARCH_MCP": "a"}, ["SEARCH_URL", "SEARCH_MCP"]),
     "a search by a server that is not there": ({"SEARCH_MCP": "a.b"}, ["SEARCH_MCP=a.b", "MCP_SERVERS"]),
 }

@@ -109,8 +109,7 @@ class ToolContract:
         returned = await case.call(case.good[0], arguments)
         orjson.dumps([returned.text, returned.shown, returned.state])
         assert returned.text != "Error: the tool broke."
-        for word in ("Traceback", "site-packages", "responses_app"):
-            assert word not in returned.text
+        assert "responses_app" not in returned.text
 
     async def test_calls_at_once_are_apart(self, case: ToolCase) -> None:
         every = await asyncio.gather(*(case.call(*case.good) for _ in range(4)))

@@ -131,6 +131,17 @@ async def test_more_are_approved_than_may_be_made() -> None:
     assert "(max_tool_calls)" in prompt_of(site, 1)
 
 
+async def test_what_is_approved_and_not_there_any_more_fails_with_its_type() -> None:
+    site = Site(FakeEngine([CALL, ANSWER]), tools=[Servers(asks=True)])
+    tools = servers("wiki")
+    first = await site.ask(input="hi", tools=tools)
+    asked = {**first["output"][-1], "name": "gone"}  # type: ignore[misc,index]
+    approval = {"type": "mcp_approval_response", "approval_request_id": asked["id"], "approve": True}
+    response = await site.ask(input=[asked, approval], tools=tools)
+    (made,) = [item for item in response["output"] if item["type"] == "mcp_call"]  # type: ignore[attr-defined]
+    assert (made["name"], made["status"], made["error"]["type"]) == ("gone", "failed", "mcp_tool_execution_error")
+
+
 async def test_a_request_for_approval_that_was_cut_is_kept_as_a_thought() -> None:
     half = CALL.removesuffix('"a"}<|call|>')
     site = Site(FakeEngine([[half, FinishReason.LENGTH]]), tools=[Servers(asks=True)])
