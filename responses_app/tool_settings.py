@@ -41,7 +41,10 @@ class ToolSettings:
         default_text="the one that the server's was made of",
     )  # fmt: skip
     sandbox_memory_bytes: int = setting(
-        1024 * MIB, whole(64 * MIB), "memory of all processes of a container", default_text="1024 MiB"
+        1024 * MIB,
+        whole(64 * MIB),
+        "memory of all processes of a container, at most: it has 1 GiB unless it asks for more",
+        default_text="1024 MiB",
     )
     sandbox_disk_bytes: int = setting(
         256 * MIB, whole(MIB), "files of a container, which lie in memory", default_text="256 MiB"

@@ -13,6 +13,7 @@ from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import DeltaTemplate, EventType
 from responses_app.protocol.logprobs import event_logprobs, item_logprobs
+from responses_app.protocol.produced_files import ProducedFiles
 
 ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
 PendingEvents = list[tuple[EventType, JsonObject]]  # event type and its fields beside item_id and output_index
@@ -88,6 +89,8 @@ class MessageBuilder(ItemBuilder):
         super().__init__(new_id)
         self._phase = phase
         self._logprobs: list[TextLogprob] = []
+        self.files: ProducedFiles | None = None  # that it may cite
+        self._annotations: list[JsonObject] = []
 
     def opened(self) -> PendingEvents:
         return [(EventType.PART_ADDED, {"content_index": 0, "part": _output_text("")})]
@@ -102,6 +105,7 @@ class MessageBuilder(ItemBuilder):
     def closed(self) -> PendingEvents:
         done = {"content_index": 0, "text": self.text, "logprobs": event_logprobs(self._logprobs)}
         return [
+            *self._file_citations(),
             (EventType.TEXT_DONE, done),
             (EventType.PART_DONE, {"content_index": 0, "part": self._part()}),
         ]
@@ -117,8 +121,20 @@ class MessageBuilder(ItemBuilder):
             "content": content,
         }
 
+    def annotated(self, annotation: JsonObject) -> tuple[EventType, JsonObject]:
+        """Add an annotation, and return how it is said."""
+        self._annotations.append(annotation)
+        place = {"content_index": 0, "annotation_index": len(self._annotations) - 1}
+        return EventType.ANNOTATION_ADDED, {**place, "annotation": annotation}
+
+    def _file_citations(self) -> PendingEvents:
+        if self.files is None:
+            return []
+        return [self.annotated(each) for each in self.files.cite(self.text, is_last=self._phase == "final_answer")]
+
     def _part(self) -> JsonObject:
         part = _output_text(self.text)
+        part["annotations"] = list(self._annotations)
         if self._logprobs:
             part["logprobs"] = item_logprobs(self._logprobs)
         return part

@@ -7,13 +7,17 @@ from engine.formats.base import ItemKind, TextLogprob
 from responses_app.protocol.builders import MessageBuilder, PendingEvents
 from responses_app.protocol.citations import CitationReader, SourceOf, annotation
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.events import EventType
+from responses_app.protocol.produced_files import ProducedFiles
 
 
-def message_builder(new_id: Callable[[str], str], kind: ItemKind, source_of: SourceOf | None) -> MessageBuilder:
-    """Return what writes a message; without `source_of` nothing was shown that it could cite."""
+def message_builder(
+    new_id: Callable[[str], str], kind: ItemKind, source_of: SourceOf | None, files: ProducedFiles | None
+) -> MessageBuilder:
+    """Return what writes a message; it may cite the pages of `source_of`, and `files`, where there are any."""
     phase: Literal["commentary", "final_answer"] = "commentary" if kind is ItemKind.PREAMBLE else "final_answer"
-    return MessageBuilder(new_id, phase) if source_of is None else CitedMessageBuilder(new_id, phase, source_of)
+    made = MessageBuilder(new_id, phase) if source_of is None else CitedMessageBuilder(new_id, phase, source_of)
+    made.files = files
+    return made
 
 
 class CitedMessageBuilder(MessageBuilder):
@@ -27,15 +31,14 @@ class CitedMessageBuilder(MessageBuilder):
         super().__init__(new_id, phase)
         self._reader = CitationReader(source_of)
         self._length = 0  # of the text that was told
-        self._annotations: list[JsonObject] = []
-        self._said_annotations = 0
+        self._unsaid: list[JsonObject] = []  # annotations
         self._unsaid_logprobs: list[TextLogprob] = []
 
     def told(self, text: str) -> str:
         told = []
         for piece in self._reader.read(text):
             if piece.source is not None:
-                self._annotations.append(annotation(self._length, piece))
+                self._unsaid.append(annotation(self._length, piece))
             self._length += len(piece.text)
             told.append(piece.text)
         return "".join(told)
@@ -49,18 +52,8 @@ class CitedMessageBuilder(MessageBuilder):
         return super().grow(text, logprobs)
 
     def noted(self) -> PendingEvents:
-        new = range(self._said_annotations, len(self._annotations))
-        self._said_annotations = len(self._annotations)
-        return [
-            (
-                EventType.ANNOTATION_ADDED,
-                {"content_index": 0, "annotation_index": index, "annotation": self._annotations[index]},
-            )
-            for index in new
-        ]
+        unsaid, self._unsaid = self._unsaid, []
+        return [self.annotated(each) for each in unsaid]
 
     def rest(self) -> str:
         return self._reader.rest()
-
-    def _part(self) -> JsonObject:
-        return {**super()._part(), "annotations": list(self._annotations)}

@@ -20,6 +20,7 @@ from responses_app.protocol.hosted_items import ListToolsBuilder, McpCallBuilder
 from responses_app.protocol.inputs import Offered, ToolReturned, ToolsListed
 from responses_app.protocol.offers import ApprovedCall, OfferedTool
 from responses_app.protocol.page_stack import PAGES, PageStack
+from responses_app.protocol.produced_files import FILES, ProducedFiles
 from responses_app.protocol.stream import LocalProtocolError, ResponseStream
 
 NO_MORE_CALLS = "Error: this response may call no more tools of the server (max_tool_calls). Answer with what you have."
@@ -46,6 +47,8 @@ class ServerCalls:
         self._approved.extend(given.approved)
         self.states.update(given.states)
         self._know_pages()
+        if FILES in self.states:
+            self._files().know(self.states[FILES])
 
     def next(self) -> Step | None:
         """Return what is to be done before the model goes on, and what is said of it; None for nothing."""
@@ -83,6 +86,8 @@ class ServerCalls:
             item = self._offered(call.name).item
             self.states[item] = self.news[item] = given.state
             self._know_pages()
+            if item == FILES:
+                self._files().learn(given.state)
         events = self._stream.end_call(given.shown, failed=given.failed)
         self._tell(call.name, given.text)
         return events
@@ -124,6 +129,11 @@ class ServerCalls:
         shown = self.states.get(PAGES)
         if shown is not None:
             self._stream.source_of = PageStack.from_json(shown).source
+
+    def _files(self) -> ProducedFiles:
+        """Return the files that messages may cite, of code of this chain."""
+        self._stream.files = self._stream.files or ProducedFiles()
+        return self._stream.files
 
     def _tell(self, name: str, text: str) -> None:
         self._stream.interject(self._format.output(name, text, hosted=True))

@@ -31,6 +31,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Delta, DeltaTemplate, Event, EventType
 from responses_app.protocol.hosted_items import ApprovalRequestBuilder
 from responses_app.protocol.items import SampledItem, fingerprint
+from responses_app.protocol.produced_files import ProducedFiles
 from responses_app.protocol.reasoning import ReasoningBuilder, SilentReasoningBuilder
 from responses_app.protocol.resources import NEXT, ResponseObject, Status, as_known, known_id
 from responses_app.protocol.sealed_items import ItemSeals
@@ -64,7 +65,8 @@ class ResponseStream:
         self.sampled: list[SampledItem] = []  # the output items with their messages
         self.called = Called(new_id, tools, hosted)
         self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
-        self.source_of: SourceOf | None = None  # what messages may cite
+        self.source_of: SourceOf | None = None  # pages that messages may cite
+        self.files: ProducedFiles | None = None  # and files
         self._response = response
         self._new_id = new_id
         self._offered_seals = seals
@@ -298,7 +300,7 @@ class ResponseStream:
                 return self.called.builder(event)
             case ItemKind.REASONING:
                 return ReasoningBuilder(self._new_id, summarised=self._summarised)
-        return message_builder(self._new_id, event.kind, self.source_of)
+        return message_builder(self._new_id, event.kind, self.source_of, self.files)
 
     def _open_item(self, event: ItemStarted) -> list[Event]:
         if self._open is not None:

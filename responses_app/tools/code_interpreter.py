@@ -6,7 +6,7 @@ none any more. Which sandbox this machine has is tried when the tool is first as
 
 import base64
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import ClassVar
 
 import orjson
@@ -14,6 +14,7 @@ import orjson
 from engine.formats.base import ToolNamespace
 from responses_app.protocol.errors import JsonObject, container_not_found, unsupported_parameter
 from responses_app.protocol.offers import Offer, OfferedTool
+from responses_app.protocol.produced_files import state_of
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
@@ -23,7 +24,7 @@ from responses_app.tools.sandbox.containers import (
     Policy,
     Run,
 )
-from responses_app.tools.sandbox.records import ContainerNotFound
+from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound
 from responses_app.tools.sandbox.session import Ended, Execution, Image
 
 logger = logging.getLogger("respsite.tools")
@@ -103,7 +104,19 @@ class CodeInterpreter(BaseTool):
             shown["outputs"] = outputs_of(run.execution)
         text = "\n".join([*notes, told(run)])
         failed = run.execution.ended in (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT)
-        return ToolResult(text, shown, failed, {"container_id": container.id})
+        written = [(file.path, file.id) for file in (*run.files, *await self._kept(container, run.execution.images))]
+        return ToolResult(text, shown, failed, state_of(container.id, call.state, written))
+
+    async def _kept(self, container: Container, images: Sequence[Image]) -> Sequence[ContainerFile]:
+        """Keep what was shown as files, by which clients get it without `include`; none where there is no room."""
+        try:
+            return [
+                await self.containers.put_image(container.project, container.id, each.media_type, each.content)
+                for each in images
+            ]
+        except (ContainerNotFound, SandboxError) as problem:
+            logger.info("container %s does not keep its images: %s", container.id, problem)
+            return ()
 
     async def _container(self, use: ToolUse) -> Container:
         """Return the container of a request: the same one for its offer and for its calls."""

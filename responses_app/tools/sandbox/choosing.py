@@ -1,5 +1,6 @@
 """Which sandbox this machine has: each is tried, in the order of their strength, and the first that holds is used."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class Choice:
 async def choose(wanted: str, python: str) -> Choice:
     """Return the sandbox of this name, or the first that holds for `auto`; `python` is the Python that runs in it."""
     try:
-        interpreter = find_interpreter(python)
+        interpreter = await asyncio.to_thread(find_interpreter, python)
     except InterpreterError as problem:
         logger.warning("SANDBOX_PYTHON: %s", problem)
         return Choice(None, None, "The setting SANDBOX_PYTHON names no Python that can be used.")

@@ -181,6 +181,17 @@ class Containers:
             await session.put(path, content)
             return self._note_file(container, StoredFile(path, len(content)), "user")
 
+    async def put_image(self, project: str, id: str, media_type: str, content: bytes) -> ContainerFile:
+        """Keep an image that code has shown, as a file named after its id. Raises as `put_file` does."""
+        container = await self.find(project, id)
+        file_id = self._new_id(CONTAINER_FILE)
+        path = f"{file_id}.{media_type.rpartition('/')[2]}"
+        async with self._at_work(container) as session:
+            await session.put(path, content)
+        file = ContainerFile(file_id, path, len(content), int(self._clock()), "assistant")
+        container.files[path] = file
+        return file
+
     async def files_of(self, project: str, id: str) -> list[ContainerFile]:
         """Return the files of a container, oldest first. Raises `ContainerNotFound`, `SandboxError`."""
         container = await self.find(project, id)

@@ -287,6 +287,8 @@ class SandboxSession:
 
     def _hear(self) -> None:
         """Read what was printed, as much as is there, but some and no more at once: others want to work as well."""
+        if not self.is_alive:  # the number of the closed pipe may be another file's by now
+            return
         for _ in range(16):
             try:
                 content = os.read(self._pipe, _READ)

@@ -196,3 +196,26 @@ async def test_without_a_sandbox_a_request_is_refused_and_told_why() -> None:
 )
 async def test_code_may_be_wrapped(arguments: str, code: str) -> None:
     assert code_of(arguments) == code
+
+
+async def test_what_code_writes_is_cited(tool: CodeInterpreter) -> None:
+    code = "class Picture:\n    def _repr_png_(self): return b'png!'\nopen('a.txt', 'w').write('hello')\nPicture()"
+    said = "<|channel|>final<|message|>It is in [a.txt](sandbox:/mnt/data/a.txt).<|return|>"
+    site = site_of(tool, calling(code), said, "<|channel|>final<|message|>Once more: /mnt/data/a.txt<|return|>")
+    reading = await site.begin(input="hi", tools=AUTO, transport="sse")
+    events = await reading.to_the_end()
+    assert_laws(events)
+    added = [event["annotation"] for event in events if event["type"] == "response.output_text.annotation.added"]
+    response: JsonObject = events[-1]["response"]  # type: ignore[assignment]
+    message = response["output"][-1]["content"][0]  # type: ignore[index]
+    assert message["annotations"] == added
+    text, image = added
+    assert (text["filename"], text["container_id"]) == ("a.txt", calls_of(response)[0]["container_id"])  # type: ignore[index]
+    assert message["text"][text["start_index"] : text["end_index"]] == "sandbox:/mnt/data/a.txt"  # type: ignore[index]
+    content = await tool.containers.content("default", str(text["container_id"]), str(text["file_id"]))  # type: ignore[index]
+    assert content == b"hello"
+    shown = await tool.containers.content("default", str(image["container_id"]), str(image["file_id"]))  # type: ignore[index]
+    assert shown == b"png!"
+    later = await site.ask(input="again", tools=AUTO, previous_response_id=response["id"])
+    (again,) = later["output"][-1]["content"][0]["annotations"]  # type: ignore[index]
+    assert again["file_id"] == text["file_id"]  # type: ignore[index]
