@@ -57,7 +57,7 @@ class Head:
             method=method,
             path=path.removeprefix(root_path.rstrip("/")),
             content_type=given.get(b"content-type", "").partition(";")[0].strip().lower(),
-            length=int(length[:MAX_DIGITS]) if length.isdecimal() else None,
+            length=int("0" + length.lstrip("0")[:MAX_DIGITS]) if length.isdecimal() else None,
         )
 
 

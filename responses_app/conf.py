@@ -391,5 +391,5 @@ def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
     warns_late = settings.websocket_warning_seconds > settings.websocket_lifetime_seconds
     if warns_late and given.get("websocket_warning_seconds"):
         raise ConfigurationError("WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS.")
-    if problem := problem_of(settings.served, given):
+    if problem := problem_of(settings.served, given) or settings.problem_of_tools:
         raise ConfigurationError(problem)

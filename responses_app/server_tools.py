@@ -27,12 +27,13 @@ def server_tools(settings: Settings) -> tuple[BaseTool, ...]:
 
 
 def _tools(settings: Settings) -> Iterator[BaseTool]:
-    if settings.mcp_server_urls or settings.mcp_servers:
-        yield _mcp(settings)
+    mcp = _mcp(settings) if settings.mcp_server_urls or settings.mcp_servers else None
+    if mcp is not None:
+        yield mcp
     if settings.sandbox != "off":
         yield interpreter(settings)
-    if settings.search_url:
-        yield _browser(settings)
+    if settings.search_url or settings.search_mcp:
+        yield _browser(settings, mcp)
 
 
 def interpreter_of(tools: Iterable[BaseTool]) -> "LazyTool[CodeInterpreter] | None":
@@ -85,14 +86,21 @@ def _mcp(settings: Settings) -> BaseTool:
     )
 
 
-def _browser(settings: Settings) -> BaseTool:
+def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
     from responses_app.tools.browser.backends.json_search import json_search
+    from responses_app.tools.browser.backends.mcp_search import McpSearch
     from responses_app.tools.browser.browsing import Browser
     from responses_app.tools.browser.page_cache import PageCache
     from responses_app.tools.browser.page_reader import PageReader
+    from responses_app.tools.browser.searching import BaseSearch
     from responses_app.tools.browser.tool import BrowserTool
     from responses_app.tools.fetching import Fetcher
     from responses_app.tools.network import Network
 
+    if settings.search_mcp:
+        assert mcp is not None, "the settings say which server it is"
+        search: BaseSearch = McpSearch(mcp, settings.search_mcp)
+    else:
+        search = json_search(settings.search_url)
     fetcher = Fetcher(Network("SEARCH_ALLOWED_HOSTS", settings.search_allowed_hosts))
-    return BrowserTool(Browser(json_search(settings.search_url), fetcher, PageReader(), PageCache()))
+    return BrowserTool(Browser(search, fetcher, PageReader(), PageCache()))

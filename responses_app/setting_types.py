@@ -132,6 +132,13 @@ def search_url(value: str) -> str:
     return url
 
 
+def mcp_tool(value: str) -> str:
+    """The label of an MCP server, or a tool of it."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}(?:\.[^\s.]\S{0,127})?", value.strip()):
+        raise ValueError("the label of an MCP server, or label.tool, like brave.brave_web_search")
+    return value.strip()
+
+
 def secrets(value: str) -> tuple[str, ...]:
     """Secrets that are long enough."""
     secrets = tuple(secret.strip() for secret in value.split(",") if secret.strip())

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from responses_app.setting_types import choice, flag, hosts, search_url, seconds, setting, text, whole
+from responses_app.setting_types import choice, flag, hosts, mcp_tool, search_url, seconds, setting, text, whole
 from responses_app.tools.mcp.servers import ServerAccess, parse_servers
 from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts
 
@@ -62,7 +62,21 @@ class ToolSettings:
         "", search_url, "a SearXNG that `web_search` asks, or `ddgs+http://…` for the server of ddgs (see Web search)",
         default_text="unset: no web search",
     )  # fmt: skip
+    search_mcp: str = setting(
+        "", mcp_tool, "a server of MCP_SERVERS that `web_search` asks, or one tool of it: `brave.brave_web_search`",
+        default_text="unset",
+    )  # fmt: skip
     search_allowed_hosts: AllowedHosts = setting(
         NOTHING_ALLOWED, hosts, "private hosts whose pages may be opened: `wiki.internal,10.1.0.0/16`",
         default_text="unset: none",
     )  # fmt: skip
+
+    @property
+    def problem_of_tools(self) -> str | None:
+        """What does not fit together, in one sentence; None for nothing."""
+        label = self.search_mcp.partition(".")[0]
+        if self.search_url and self.search_mcp:
+            return "SEARCH_URL and SEARCH_MCP are both set: one of them is enough."
+        if label and label not in self.mcp_servers:
+            return f"SEARCH_MCP={self.search_mcp} names no server of MCP_SERVERS."
+        return None

@@ -259,7 +259,7 @@ def get_site() -> Site:
 
 def _runs(base: _Base) -> _Runs:
     settings, stores, relay = base.settings, base.adapters.stores, base.relay
-    registry = RunRegistry(_run_limits(settings))
+    registry = RunRegistry(_run_limits(settings), now=base.clock)
     forgetting = Forgetting(registry, others=relay)
     machines = _machines(base)
     followers = Followers(

@@ -27,6 +27,8 @@ EXTENSIONS = frozenset(  # what this server adds to OpenAI's objects on purpose
         "response.presence_penalty",
         "response.frequency_penalty",
         "response.usage.output_tokens_details.tool_output_tokens",
+        "item.error",  # of a web_search_call that failed: OpenAI's has its status only
+        "response.output.error",
         "item.status",  # of a custom tool's call: OpenAI sends it, and its types of input lists have it
         "response.output.status",
         "conversation.title",

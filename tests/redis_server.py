@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-START_SECONDS = 10.0
+START_SECONDS = 30.0
 
 
 class RedisServer:

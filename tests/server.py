@@ -24,7 +24,7 @@ import httpx
 from tests.databases import ON_POSTGRES, database_settings
 
 ROOT = Path(__file__).resolve().parent.parent
-START_SECONDS = 30.0  # bound of every wait for a process here
+START_SECONDS = 90.0  # bound of every wait for a process here
 KINDS = ("daphne",) if ON_POSTGRES else ("daphne", "uvicorn")  # either is as good to try a database with
 
 

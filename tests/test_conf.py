@@ -16,7 +16,7 @@ from responses_app.protocol.dialects import parse_dialect
 from responses_app.protocol.tiers import QueueBounds
 from responses_app.wiring import FORMATS
 from tests.server import ROOT, clean_environ
-from tests.tool_settings import RIGHT_OF_TOOLS, WRONG_OF_TOOLS
+from tests.tool_settings import RIGHT_OF_TOOLS, TOOLS_TOGETHER, WRONG_OF_TOOLS
 
 RIGHT: dict[str, tuple[str, Any]] = {
     "HOST": ("127.0.0.2", "127.0.0.2"),
@@ -200,6 +200,7 @@ TOGETHER = {  # environment → what its sentence has to name
     "vllm without a model": ({"ENGINE": "vllm"}, ["ENGINE=vllm", "MODEL"]),
     "vllm-server without its URL": ({"ENGINE": "vllm-server", "MODEL": "m"}, ["ENGINE_URL", "MODEL"]),
     "vllm-server without a model": ({"ENGINE": "vllm-server", "ENGINE_URL": "http://h"}, ["ENGINE_URL", "MODEL"]),
+    **TOOLS_TOGETHER,
     "another database": ({"DATABASE_URL": "mysql://u:hidden@h/n"}, ["DATABASE_URL", "sqlite:///", "postgres://"]),
     "another Redis": ({"REDIS_URL": "http://:hidden@h"}, ["REDIS_URL", "redis://"]),
 }
@@ -259,6 +260,10 @@ def test_settings_that_do_not_fit_together(environ: dict[str, str], named: list[
     assert_is_one_sentence(sentence)
     assert [name for name in named if name not in sentence] == []
     assert "hidden" not in sentence, "no passwords in messages"
+
+
+def test_a_search_by_a_configured_server() -> None:
+    assert read(SEARCH_MCP=" a.b ", MCP_SERVERS='{"a": "https://a.example"}').search_mcp == "a.b"
 
 
 def test_a_shorter_life_alone_needs_no_warning_time() -> None:

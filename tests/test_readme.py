@@ -98,6 +98,15 @@ def test_every_path_that_is_named_exists() -> None:
     assert [path for path in paths if not any((folder / path).exists() for folder in anywhere)] == []
 
 
+@pytest.mark.parametrize("folder", ["protocol", "runs"])
+def test_the_map_names_every_module_of_the_largest_floors(folder: str) -> None:
+    rows = README.partition(f"| in `responses_app/{folder}/` | files |")[2].partition("\n\n")[0]
+    modules = {path.stem for path in (ROOT / "responses_app" / folder).glob("*.py")} - {"__init__"}
+    named = set(re.findall(r"`(\w+)`", rows))
+    assert modules <= named
+    assert named - modules <= {"encrypted_content"}
+
+
 def test_the_servers_are_started_as_these_tests_start_them(tmp_path: Path) -> None:
     programs = {Path(shlex.split(line)[0]).name for line in commands() if not line.startswith("export ")}
     assert programs == {"make", "curl", "python", "daphne", "uvicorn", "copilot"}

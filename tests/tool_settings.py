@@ -8,6 +8,7 @@ from responses_app.tools.network import AllowedHosts
 MIB = 1024 * 1024
 RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "SEARCH_URL": (" ddgs+http://127.0.0.1:8000/ ", "ddgs+http://127.0.0.1:8000"),
+    "SEARCH_MCP": (" ", ""),
     "SEARCH_ALLOWED_HOSTS": ("Wiki.internal, 10.1.0.0/16", AllowedHosts.parse("wiki.internal,10.1.0.0/16")),
     "SANDBOX": ("Bubblewrap", "bubblewrap"),
     "SANDBOX_PYTHON": ("/opt/science/bin/python", "/opt/science/bin/python"),
@@ -39,6 +40,7 @@ WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
     "SANDBOX_MAX_CONTAINERS": (["0"], "a whole number of at least 1"),
     "SANDBOX_IDLE_SECONDS": (["0"], "a number of seconds of at least 1"),
     "SEARCH_URL": (["searxng:8080", "ftp://a", "http://", "ddgs+http://a b", "http://a:x"], "the URL of a SearXNG"),
+    "SEARCH_MCP": (["a b", "a.", ".b", "a..b"], "the label of an MCP server"),
     "SEARCH_ALLOWED_HOSTS": (["http://a", "10.0.0.1/8", "a b"], "host names, .endings of names, addresses"),
     "MCP_SERVERS": (
         [
@@ -64,4 +66,8 @@ WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
     "MCP_SSE": (["old"], "on or off"),
     "SERVER_TOOL_SECONDS": (["0"], "a number of seconds of at least 1"),
     "SERVER_TOOL_MAX_OUTPUT_BYTES": (["1"], "a whole number of at least 1024"),
+}
+TOOLS_TOGETHER = {
+    "two searches": ({"SEARCH_URL": "http://h", "SEARCH_MCP": "a"}, ["SEARCH_URL", "SEARCH_MCP"]),
+    "a search by a server that is not there": ({"SEARCH_MCP": "a.b"}, ["SEARCH_MCP=a.b", "MCP_SERVERS"]),
 }

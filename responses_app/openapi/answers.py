@@ -206,17 +206,22 @@ _NEVER_SHOWN = ("public_id",)
 
 
 def _response() -> type[BaseModel]:
-    """Return the type of `ResponseObject`, which pydantic reads as it stands from Python 3.12 on only."""
+    """Return the type of `ResponseObject`, which pydantic reads as it stands from Python 3.12 on only.
+
+    Its name is that of the Open Responses specification. Generated clients have a `Response` of their own: an answer
+    over HTTP.
+    """
     hints = get_type_hints(ResponseObject) | _NARROWER
     shown = {name: hint for name, hint in hints.items() if name not in _NEVER_SHOWN}
     lacking: dict[str, object] = {
         name: Field(default_factory=list) for name in shown if name not in ResponseObject.__required_keys__
     }
     fields = {name: (hint, lacking.get(name, ...)) for name, hint in shown.items()}
-    return create_model("Response", __doc__="A response, and what its request asked for.", **fields)  # type: ignore[call-overload, no-any-return]
+    doc = "A response, and what its request asked for."
+    return create_model("ResponseResource", __doc__=doc, **fields)  # type: ignore[call-overload, no-any-return]
 
 
-Response = _response()
+ResponseResource = _response()
 
 
 class DeletedResponse(BaseModel):
@@ -311,7 +316,11 @@ class Health(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether requests can be served; each part says "ok", or what is the matter."""
+    """Whether requests can be served; each part says "ok", or what is the matter.
+
+    `models` says it of each, where there are several. `engine_replicas` counts the servers of a pool by their state,
+    where there are several models of each.
+    """
 
     status: Literal["ready", "not ready"]
     server: str
@@ -324,6 +333,8 @@ class Readiness(BaseModel):
     engine_queued: int
     streams_kept: int
     streams_kept_bytes: int
+    models: dict[str, str] = {}
+    engine_replicas: dict[str, int] | dict[str, dict[str, int]] = {}
 
 
 class OpenApi(BaseModel):
@@ -335,7 +346,7 @@ class OpenApi(BaseModel):
 
 
 DESCRIBED: tuple[type[BaseModel], ...] = (
-    *(ErrorAnswer, Response, DeletedResponse, InputTokens, CompactedResponse, ResponseGoesOn, ItemList, Item),
+    *(ErrorAnswer, ResponseResource, DeletedResponse, InputTokens, CompactedResponse, ResponseGoesOn, ItemList, Item),
     *CONTAINERS,
     *(Conversation, DeletedConversation, Model, ModelList, ModelCatalogue, Health, Readiness, OpenApi),
 )

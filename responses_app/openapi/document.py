@@ -41,7 +41,17 @@ _HEADERS: JsonObject = {
         "schema": {"type": "integer"},
     },
     "retry-after": {"description": "Seconds after which to try again.", "schema": {"type": "integer", "minimum": 1}},
+    **{
+        f"x-ratelimit-{what}-{name}": {"description": f"{said} Only where a limit is set.", "schema": {"type": kind}}
+        for name in ("requests", "tokens")
+        for what, said, kind in (
+            ("limit", f"The limit of {name} of which the least is left.", "integer"),
+            ("remaining", f"How many {name} are left of it.", "integer"),
+            ("reset", "How long until all of it is there again, like `1s` or `6m0s`.", "string"),
+        )
+    },
 }
+_OF_LIMITS = tuple(name for name in _HEADERS if name.startswith("x-ratelimit-"))
 _EVERY_ANSWER = ("x-request-id", "openai-processing-ms")
 _REQUEST_ID: JsonObject = {
     "name": "x-request-id",
@@ -122,7 +132,8 @@ def _responses(operation: Operation) -> JsonObject:
     answers: JsonObject = {
         kind: {"schema": ref(schema) if schema else {"type": "string"}} for kind, schema in operation.answers.items()
     }
-    done: JsonObject = {"description": "It is done.", "headers": _headers(*_EVERY_ANSWER), "content": answers}
+    headers = _headers(*_EVERY_ANSWER, *(() if operation.is_open else _OF_LIMITS))
+    done: JsonObject = {"description": "It is done.", "headers": headers, "content": answers}
     errors: JsonObject = {str(status): {"$ref": f"#/components/responses/{_name(status)}"} for status in statuses}
     return dict(sorted({"200": done, **errors, **_own(operation, answers)}.items()))
 
@@ -140,7 +151,7 @@ def _name(status: int) -> str:
 
 
 def _error(status: int) -> JsonObject:
-    headers = _headers(*_EVERY_ANSWER, *(("retry-after",) if status in _WHEN_TO_RETURN else ()))
+    headers = _headers(*_EVERY_ANSWER, *_OF_LIMITS, *(("retry-after",) if status in _WHEN_TO_RETURN else ()))
     content: JsonObject = {"application/json": {"schema": ref("ErrorAnswer")}}
     return {"description": _SAYS[status], "headers": headers, "content": content}
 

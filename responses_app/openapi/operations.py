@@ -77,7 +77,7 @@ REQUIRED = ("item_id",)
 
 _PAGED = ("limit", "order", "after")
 _LIST = ("limit", "order", "after", "include")
-_STREAMED = {JSON: "Response", EVENTS: "ServerSentEvent"}
+_STREAMED = {JSON: "ResponseResource", EVENTS: "ServerSentEvent"}
 
 
 def _of_responses(id: str, summary: str, answers: Mapping[str, str], **more: object) -> Operation:
@@ -143,7 +143,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         "POST": _of_responses(
             "cancelResponse",
             "Cancel a background response",
-            {JSON: "Response"},
+            {JSON: "ResponseResource"},
             takes=(DIALECT_HEADER,),
             errors=_IS_THERE,
         ),

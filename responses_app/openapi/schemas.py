@@ -55,7 +55,8 @@ def schemas(*, engine_fields: bool) -> JsonObject:
     )
     found = _defined((each.__name__, each) for each in types)
     found |= _defined([("InputItem", ParsedItem), ("TextFormat", TextFormat)])
-    found |= _TOOLS | _STREAM
+    found |= _tools(found) | _CREATE | _STREAM
+    del found["Namespace"], found["McpServer"]  # only tools are such
     found["Upload"] = _UPLOAD
     found["Models"] = {"anyOf": [ref("ModelList"), ref("ModelCatalogue")]}
     fields = found.pop("Fields")
@@ -122,15 +123,37 @@ def _with_one_of_them(conversation: dict[str, Any]) -> JsonObject:
     return {**conversation, "description": description, "anyOf": needed}
 
 
-def _typed(kind: str, schema: str) -> JsonObject:
+def _tools(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the schemas of tools, by their names, made of those of what tools hold.
+
+    Each is an object with a name of its own: generators of clients (openapi-python-client 0.29) make no types of
+    `allOf` within a union, and leave out every operation that takes one.
+    """
+    tools = {
+        **{f"{name}Tool": _typed(name.lower(), found[name]) for name in ("Function", "Custom", "Namespace")},
+        **{f"Nested{name}Tool": _nested(name.lower(), name) for name in ("Function", "Custom")},
+        "McpTool": _typed("mcp", found["McpServer"]),
+        "OtherTool": _type_is(*_BY_TYPE),
+    }
+    description = (
+        "A tool that the client runs, in the form of the Responses API or that of Chat Completions, or one that the "
+        "server runs, where that is set up."
+    )
+    return {**tools, "Tool": {"description": description, "anyOf": [ref(name) for name in tools]}}
+
+
+def _typed(kind: str, schema: dict[str, Any]) -> JsonObject:
     """Return a tool of this type, whose further fields the schema has."""
-    return {"allOf": [_type_is(kind), ref(schema)]}
+    of_type: dict[str, Any] = _type_is(kind)
+    properties = of_type["properties"] | schema["properties"]
+    return {**schema, "properties": properties, "required": of_type["required"] + schema["required"]}
 
 
 def _nested(kind: str, schema: str) -> JsonObject:
     """Return a tool of this type as Chat Completions has it: its fields are in an object of the type's name."""
-    inner: JsonObject = {"type": "object", "properties": {kind: ref(schema)}, "required": [kind]}
-    return {"allOf": [_type_is(kind), inner]}
+    of_type: dict[str, Any] = _type_is(kind)
+    properties = of_type["properties"] | {kind: ref(schema)}
+    return {**of_type, "properties": properties, "required": [*of_type["required"], kind]}
 
 
 def _type_is(*kinds: str) -> JsonObject:
@@ -139,17 +162,8 @@ def _type_is(*kinds: str) -> JsonObject:
 
 
 _BY_TYPE = [kind for kind in (*EXECUTED_BY_CLIENTS, *RUN_BY_SERVER) if kind not in ("custom", "namespace", "mcp")]
-_TOOLS: dict[str, Any] = {
+_CREATE: dict[str, Any] = {
     "Input": {"anyOf": [{"type": "string"}, {"type": "array", "items": ref("InputItem")}]},
-    "Tool": {
-        "description": "A tool that the client runs, in the form of the Responses API or that of Chat Completions, or "
-        "one that the server runs, where that is set up.",
-        "anyOf": [
-            *(_typed("function", "Function"), _typed("custom", "Custom"), _typed("namespace", "Namespace")),
-            _typed("mcp", "McpServer"),
-            *(_nested("function", "Function"), _nested("custom", "Custom"), _type_is(*_BY_TYPE)),
-        ],
-    },
     "ToolChoice": {
         "description": "Which tools the model may call, and whether it must; an object names one, or several.",
         "anyOf": [

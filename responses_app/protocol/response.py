@@ -301,7 +301,8 @@ class ResponseMachine:
             case ToolProgressed(fields=fields):
                 return Step(self._stream.progress_call(fields))
             case ToolsListed():
-                return self._prepare().behind(self.server.listed(given))
+                events = self.server.listed(given)
+                return self._prepare().behind(events)
         events = self.server.returned(given)
         if self._budget.left == 0:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens").behind(events)

@@ -66,7 +66,7 @@ class ServerCalls:
     def due(self) -> CallTool | None:
         """Return the call of the turn that has just ended, if it has made one."""
         call = self._stream.hosted_call
-        return self._command(call) if call is not None else None
+        return self._command(call, self._offered(call.name)) if call is not None else None
 
     def listed(self, given: ToolsListed) -> list[Event]:
         """Take the tools of the server that was asked last."""
@@ -108,10 +108,9 @@ class ServerCalls:
         events = self._stream.open_call(item, call.name, call.arguments)
         hosted = self._stream.hosted_call
         assert hosted is not None, "it was just opened"
-        return Step(events, self._command(hosted))
+        return Step(events, self._command(hosted, offered))
 
-    def _command(self, call: HostedCall) -> CallTool:
-        offered = self._offered(call.name)
+    def _command(self, call: HostedCall, offered: OfferedTool) -> CallTool:
         state = self.states.get(offered.item)
         return CallTool(
             call.name,

@@ -14,6 +14,7 @@ from responses_app.protocol.containers import echoed_interpreter
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.validation import validate
+from responses_app.protocol.web_searches import echoed_search
 
 WEB_SEARCH = "web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11".split()
 ITEMS: Mapping[str, str] = {  # the type of a tool, and that of the item which a call becomes
@@ -26,8 +27,6 @@ ITEMS: Mapping[str, str] = {  # the type of a tool, and that of the item which a
 _SETTINGS: Mapping[str, str] = {  # what sets a tool up
     "mcp": "MCP_SERVERS",
     "code_interpreter": "SANDBOX",
-    "file_search": "MCP_SERVERS",
-    "image_generation": "IMAGE_SERVICE_URL",
     **dict.fromkeys(WEB_SEARCH, "SEARCH_URL or SEARCH_MCP"),
 }
 LABEL = r"^[A-Za-z0-9_-]{1,64}$"
@@ -73,19 +72,19 @@ class McpServer(ClientModel):
 
 def server_tool_missing(kind: str) -> str | None:
     """Return why a tool that a server runs cannot be had, where nothing is set up; None for every other kind."""
-    setting = _SETTINGS.get(kind)
-    if setting is None:
+    if kind not in ITEMS:
         return None
-    return (
-        f"A server has to run the tool '{kind}', and none is set up here: that is the setting {setting}. Declare a "
-        "function and run it in the client."
-    )
+    setting = _SETTINGS.get(kind)
+    missing = "this version does not have it yet" if setting is None else f"none is set up here (see {setting})"
+    return f"A server has to run the tool '{kind}', and {missing}. Declare a function and run it in the client."
 
 
 def parse_server_tool(tool: JsonObject, at: str) -> JsonObject:
     """Validate a tool that a server runs; return it in the form in which it is echoed. Raises `ApiError`."""
     if tool["type"] == "code_interpreter":
         return echoed_interpreter(tool, at)
+    if tool["type"] in WEB_SEARCH:
+        return echoed_search(tool, at)
     return _echoed_server(tool, at) if tool["type"] == "mcp" else tool
 
 

@@ -39,10 +39,10 @@ class Shelf:
             return replace(NO_TOOLS, states=states)
         _refuse_unserved(approved, served)
         chain_id = parent.root_id if parent else response_id
-        entries = []
+        entries: list[Entry] = []
         for index, declared in enumerate(request.tools_json):
             tool = self._available(declared, index, request)
-            if tool is None:
+            if tool is None or _is_there(tool, declared, entries):
                 continue
             use = ToolUse(
                 declared=declared,
@@ -68,6 +68,11 @@ class Shelf:
         if kind in WEB_SEARCH and not _demands_search(request):
             return None
         raise unsupported_parameter("tool_choice" if kind in WEB_SEARCH else f"tools[{index}].type", problem)
+
+
+def _is_there(tool: BaseTool, declared: JsonObject, entries: Sequence[Entry]) -> bool:
+    """Whether a tool was declared before: the model knows each by one name, but for MCP servers."""
+    return declared["type"] != "mcp" and any(entry.tool is tool for entry in entries)
 
 
 def _demands_search(request: CreateRequest) -> bool:

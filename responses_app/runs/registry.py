@@ -8,7 +8,6 @@ outlives the registry.
 import asyncio
 import contextvars
 import logging
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,9 +47,12 @@ class RunLimits:
 
 
 class RunRegistry:
-    """The running responses, and the streams of those that can be picked up again. `now` is in Unix seconds."""
+    """The running responses, and the streams of those that can be picked up again.
 
-    def __init__(self, limits: RunLimits, *, now: Callable[[], float] = time.time) -> None:
+    `now` is the clock by which responses are dated, in Unix seconds.
+    """
+
+    def __init__(self, limits: RunLimits, *, now: Callable[[], float]) -> None:
         self._limits = limits
         self._now = now
         self._runs: dict[str, tuple[ResponseRun, asyncio.Task[None]]] = {}

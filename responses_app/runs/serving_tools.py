@@ -15,7 +15,7 @@ from responses_app.protocol.offers import Offer
 from responses_app.protocol.turn_rules import RulesOfTurns, rules_of_turns
 from responses_app.runs.compaction import bounded
 from responses_app.runs.plan import RunPlan
-from responses_app.runs.tool_calls import CUT_CALL, call_tool, list_tools
+from responses_app.runs.tool_calls import call_tool, cut_call, list_tools
 
 
 class ToolRunner:
@@ -43,7 +43,7 @@ class ToolRunner:
     def go_on(self, wanted: ListTools | CallTool) -> Command | None:
         """Return what is to be done of what another worker had under way: a call is not made twice unless it may be."""
         if isinstance(wanted, CallTool) and not wanted.repeatable:
-            return self._tell(CUT_CALL)
+            return self._tell(cut_call(wanted))
         return wanted
 
     async def _list(self, plan: RunPlan, server: str) -> Command | None:

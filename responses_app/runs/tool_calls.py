@@ -27,13 +27,15 @@ _GONE = "Error: this tool is not there (any more)."
 _TOO_LARGE = "Error: what the tool gave back is larger than this server takes."
 
 
-def execution_error(text: str) -> JsonObject:
-    """Return the typed `error` of an item whose tool could not do what it was asked for."""
-    return {"error": {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}}
+def cut_call(wanted: CallTool) -> ToolReturned:
+    """Return what came of a call that was under way when its worker died, where the tool is not `repeatable`."""
+    return ToolReturned(_CUT, failed=True, shown=_error(wanted, _CUT))
 
 
-# What the model reads of a call that was under way when its worker died, where the tool is not `repeatable`.
-CUT_CALL = ToolReturned(_CUT, failed=True, shown=execution_error(_CUT))
+def _error(wanted: CallTool, text: str) -> JsonObject:
+    """Return the typed `error` of a call's item: only the calls of MCP servers have one."""
+    content = [{"type": "text", "text": text}]
+    return {"error": {"type": "mcp_tool_execution_error", "content": content}} if wanted.tool else {}
 
 
 async def call_tool(
@@ -57,7 +59,7 @@ async def call_tool(
 
 async def _result(entry: Entry | None, wanted: CallTool, tell: Callable[[Input], object]) -> ToolResult:
     if entry is None:
-        return _failed(_GONE)
+        return _failed(wanted, _GONE)
     tool, response_id = entry.tool, entry.use.response_id
     now = asyncio.get_running_loop().time
     ends_at = now() + tool.max_seconds
@@ -81,14 +83,14 @@ async def _result(entry: Entry | None, wanted: CallTool, tell: Callable[[Input],
     except TimeoutError:
         if not time_left.expired():  # the tool's own, which it should have caught
             logger.exception("response %s: the tool %s broke", response_id, wanted.name)
-            return _failed(_BROKE)
-        return _failed(f"Error: the tool did not answer within {min(tool.max_seconds, tool.idle_seconds):g} s.")
+            return _failed(wanted, _BROKE)
+        return _failed(wanted, f"Error: the tool did not answer within {min(tool.max_seconds, tool.idle_seconds):g} s.")
     except ToolFailed as problem:
         text = f"Error: {problem}"
-        return ToolResult(text, problem.shown or execution_error(text), failed=True)
+        return ToolResult(text, problem.shown or _error(wanted, text), failed=True)
     except Exception:
         logger.exception("response %s: the tool %s broke", response_id, wanted.name)
-        return _failed(_BROKE)
+        return _failed(wanted, _BROKE)
 
 
 async def list_tools(entry: Entry) -> tuple[ToolsListed, Offer | None]:
@@ -109,8 +111,8 @@ async def list_tools(entry: Entry) -> tuple[ToolsListed, Offer | None]:
     return ToolsListed(entry.server, error=f"The tools of '{entry.server}' could not be listed: {problem}"), None
 
 
-def _failed(text: str) -> ToolResult:
-    return ToolResult(text, execution_error(text), failed=True)
+def _failed(wanted: CallTool, text: str) -> ToolResult:
+    return ToolResult(text, _error(wanted, text), failed=True)
 
 
 def _returned(result: ToolResult, wanted: CallTool, max_output_bytes: int) -> ToolReturned:
@@ -120,10 +122,10 @@ def _returned(result: ToolResult, wanted: CallTool, max_output_bytes: int) -> To
         state = 0 if result.state is None else len(orjson.dumps(result.state))
     except (orjson.JSONEncodeError, TypeError):
         logger.exception("the tool %s gave back what is no JSON", wanted.name)
-        return _returned(_failed(_BROKE), wanted, max_output_bytes)
+        return _returned(_failed(wanted, _BROKE), wanted, max_output_bytes)
     if shown > MAX_SHOWN_BYTES:
         logger.warning("the tool %s gave back %d bytes for its item: too many", wanted.name, shown)
-        return _returned(_failed(_TOO_LARGE), wanted, max_output_bytes)
+        return _returned(_failed(wanted, _TOO_LARGE), wanted, max_output_bytes)
     if state > MAX_STATE_BYTES:
         logger.warning("the tool %s wants to keep %d bytes: too many", wanted.name, state)
     kept = result.state if state <= MAX_STATE_BYTES else None

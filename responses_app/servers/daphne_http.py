@@ -149,6 +149,10 @@ class Request(WebRequest):
             return
         if not isinstance(self.channel, Channel):
             return  # HTTP/2: `Bodies` looks at it later
+        if not all(map(bytes.isascii, self.requestHeaders.getRawHeaders(b"Sec-WebSocket-Protocol", ()))):
+            # daphne would break at it, and tell the client how
+            self.refuse(invalid_request("The header 'Sec-WebSocket-Protocol' takes ASCII only."))
+            return
         method, path = self.channel.target
         self._head = Head.of(method, unquote(path.decode("latin1")), self.server.root_path, self._headers())
         self._limit = self._rules.limit(self._head)

@@ -1,6 +1,5 @@
 """The Conversations API: `/v1/conversations` and what lies below it."""
 
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -77,7 +76,7 @@ async def _create(request: HttpRequest) -> HttpResponse:
     wanted = await read_json(request, parse_conversation, site.reader)
     record = ConversationRecord(
         id=site.new_id(ids.CONVERSATION),
-        created_at=int(time.time()),
+        created_at=int(site.service.now()),
         metadata=wanted.metadata,
         title=wanted.title,
         status=wanted.status,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.bench import (
     admin,
+    browsing,
     chains,
     events,
     grammars,
@@ -55,6 +56,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "steer": steering.steer,
     "admin": admin.admin,
     "grammar": grammars.grammar,
+    "browser": browsing.browsing,
     "limits": limits.limits,
     "metrics": metrics.metrics,
     "workers": workers.workers,

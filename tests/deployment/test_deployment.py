@@ -62,6 +62,8 @@ def test_the_manifests_fit_each_other() -> None:
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
     for name, path in settings.items():
         assert not name.endswith("_FILE") or str(Path(path).parent) in mounted
+    *workers, one_more = [settings_read.worker_max_memory_bytes] * (settings_read.workers + 1)
+    assert 0 < sum(workers) + one_more < int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 2**30
     assert pod["spec"]["terminationGracePeriodSeconds"] > GRACE + container["lifecycle"]["preStop"]["sleep"]["seconds"]
 
 
@@ -120,6 +122,15 @@ def test_systemd_takes_the_units(name: str) -> None:
     assert [line for line in told if "is not executable: No such file" not in line] == []
 
 
+def test_the_unit_of_vllm_has_the_flags_that_the_readme_explains() -> None:
+    wanted, started = (
+        shlex.split(re.findall(r"vllm serve ((?:.*\\\n)*.*)", text)[0].replace("\\\n", ""))
+        for text in ((ROOT / "README.md").read_text(), (DEPLOY / "systemd" / "vllm.service").read_text())
+    )
+    assert len(wanted) > 10
+    assert set(wanted) <= set(started)
+
+
 def test_the_settings_of_the_unit_are_settings() -> None:
     lines = (DEPLOY / "systemd" / "respsite.env").read_text().splitlines()
     environ = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
@@ -128,14 +139,15 @@ def test_the_settings_of_the_unit_are_settings() -> None:
     assert warnings == []
 
 
-PAGES = ["deployment.md", "threat-model.md"]
+PAGES = ["deployment.md", "threat-model.md", "large-stores.md"]
+THEIRS |= {"LARGE_STORE_RESPONSES", "LARGE_STORE_URL"}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_path_that_a_page_names_exists(page: str) -> None:
     text = (DOCS / page).read_text()
     paths = re.findall(r"`((?:deploy|docs|engine|respsite|responses_app|tests)/[\w./-]*)`", text)
-    assert len(paths) > 5
+    assert paths
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
@@ -148,13 +160,19 @@ def test_every_setting_and_target_that_a_page_names_exists(page: str) -> None:
     assert set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE)) <= targets
 
 
-@pytest.mark.parametrize("page", PAGES)
+def anchors(text: str) -> set[str]:
+    """Return what links can name in a page: its headings, as GitHub writes them."""
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.M)}
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}" for page in PAGES)])
 def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
-    text = (DOCS / page).read_text()
-    anchors = {
-        re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.M)
-    }
-    assert set(re.findall(r"\]\(#([^)]*)\)", text)) <= anchors
+    text = (ROOT / page).read_text()
+    links = re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", text)
+    for path, heading in links:
+        file = (ROOT / page).parent / path if path else ROOT / page
+        assert file.exists(), path
+        assert not heading or heading in anchors(file.read_text()), heading
 
 
 def test_metrics_that_are_named_exist() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -247,7 +248,7 @@ class Site:
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
     def __post_init__(self) -> None:
-        self.registry = RunRegistry(self.run_limits)
+        self.registry = RunRegistry(self.run_limits, now=time.time)
         self.forgetting = Forgetting(self.registry, others=self.others)
         self.live = LiveLogs(
             self.store,

@@ -9,6 +9,8 @@ from openai_harmony import ToolNamespaceConfig
 
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.input_codec import decode, encode
+from responses_app.protocol.inputs import Sampled, TurnBegan
 from responses_app.tools.browser.backends.json_search import json_search
 from responses_app.tools.browser.browsing import Browser
 from responses_app.tools.browser.page_cache import PageCache
@@ -18,6 +20,7 @@ from responses_app.tools.fetching import Fetcher
 from responses_app.tools.network import AllowedHosts, Network
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import FakeEngine, Site
+from tests.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
 from tests.tools.search_servers import searxng
 from tests.tools.web_server import WebServer, answer
 
@@ -182,6 +185,12 @@ async def test_a_request_that_forbids_to_go_out_has_no_search(web: WebServer, to
     assert refused.value.param == "tool_choice"
 
 
+async def test_it_is_there_once_however_often_it_is_declared(tool: BrowserTool) -> None:
+    site = site_of(tool, "<|channel|>final<|message|>ok<|return|>")
+    await site.ask(input="x", tools=[*SEARCH, {"type": "web_search_preview"}])
+    assert prompt_of(site, 0).count("namespace browser {") == 1
+
+
 async def test_the_model_knows_about_where_the_user_is(tool: BrowserTool) -> None:
     place = {"type": "approximate", "city": "Bern\n", "country": "CH", "region": None}
     site = site_of(tool, "<|channel|>final<|message|>ok<|return|>")
@@ -199,3 +208,16 @@ async def test_its_stream_is_made_again_of_the_log_without_the_web(web: WebServe
     asked = len(web.asked)
     assert await (await site.follow(reading.reader.response_id)).to_the_end() == events
     assert len(web.asked) == asked
+
+
+async def test_cut_anywhere_another_worker_goes_on_with_the_same_stream(web: WebServer, tool: BrowserTool) -> None:
+    turns: list[str] = [*LOOK_UP, CITED]
+    accepted, events = await undisturbed(turns, {"tools": SEARCH}, tools=[tool])
+    assert "annotation.added" in str(events)
+    inputs = list(decode(accepted.log))
+    ends = [place for place, each in enumerate(inputs) if not isinstance(each, Sampled)]
+    answer_begins = max(place for place, each in enumerate(inputs) if isinstance(each, TurnBegan))
+    for count in sorted({*ends, *range(answer_begins, len(inputs), 9)}):  # in front of tools, and inside citations
+        site = Site(TokenEngine(turns), await left_at(accepted, encode(inputs[:count])), worker="heir", tools=[tool])
+        reading = await taken_over(site, str(accepted.response["id"]))
+        assert await reading.to_the_end() == events, f"cut behind {count} of {len(inputs)} inputs"

@@ -14,6 +14,7 @@ from responses_app.tools.fetching import Fetched, FetchFailed
 from tests.waiting import eventually
 
 URL = "https://here.example/folder/page?q=1"
+SLOW = f"<a {' '.join(f'a{number}=x' for number in range(200_000))}>x</a>"  # takes minutes
 ARTICLE = "Turtles carry a shell and live for a very long time. " * 10
 
 
@@ -107,20 +108,36 @@ async def test_a_reader_reads_one_page_after_the_other(reader: PageReader) -> No
     assert (await reader.read(Fetched(URL, 200, "text/plain", None, b"cut", True))).truncated
 
 
-async def test_a_page_that_takes_for_ever_is_given_up_and_the_next_one_is_read(reader: PageReader) -> None:
+async def test_a_page_that_takes_for_ever_is_given_up_and_others_are_read_meanwhile(reader: PageReader) -> None:
     await reader.read(html("<p>warm"))
-    reader._seconds = 0.3
+    reader._seconds = 1.0
+    slow = asyncio.create_task(reader.read(html(SLOW)))
+    await asyncio.sleep(0)
+    assert (await reader.read(html("<p>next"))).lines == ["next"]  # by a second process
+    assert not slow.done()
     with pytest.raises(FetchFailed, match="could not be read in time"):
-        await reader.read(html("<div>" * 60_000))
-    reader._seconds = 10
-    assert (await reader.read(html("<p>next"))).lines == ["next"]
+        await slow
+    assert len(reader.pids) == 1
+
+
+async def test_a_call_that_is_cancelled_ends_its_process(reader: PageReader) -> None:
+    await reader.read(html("<p>warm"))
+    (pid,) = reader.pids
+    reading = asyncio.create_task(reader.read(html(SLOW)))
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert pid not in reader.pids
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 async def test_a_reader_whose_process_is_killed_begins_another(reader: PageReader) -> None:
     await reader.read(html("<p>first"))
-    assert reader._process is not None
-    os.kill(reader._process.pid, signal.SIGSEGV)
-    await eventually(lambda: reader._process is not None and reader._process.returncode is not None)
+    (pid,) = reader.pids
+    os.kill(pid, signal.SIGSEGV)
+    await eventually(lambda: not reader._idle[0].is_running)
     assert (await reader.read(html("<p>second"))).lines == ["second"]
 
 
@@ -129,7 +146,6 @@ async def test_the_process_gets_nothing_of_the_servers_environment(
 ) -> None:
     monkeypatch.setenv("SECRET_KEY", "secret-of-the-server")
     await reader.read(html("<p>x"))
-    assert reader._process is not None
-    environ = await asyncio.to_thread(Path(f"/proc/{reader._process.pid}/environ").read_bytes)
+    environ = await asyncio.to_thread(Path(f"/proc/{reader.pids[0]}/environ").read_bytes)
     assert b"LANG" in environ
     assert b"secret-of-the-server" not in environ

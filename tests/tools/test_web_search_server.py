@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from openai import AsyncOpenAI, BadRequestError, OpenAI
+from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 
 from tests.server import Server
@@ -149,11 +149,3 @@ def test_a_cursor_holds_over_a_restart(web: WebServer, folder: Path) -> None:
         assert (cited.title, cited.url) == ("On turtles", web.url("/turtles"))
     assert kinds == ["search", "open_page", "find_in_page"]
     assert response.output[0].action.url == web.url("/turtles")
-
-
-def test_what_is_not_set_up_is_left_out_and_told_where_it_is_demanded(daphne_server: Server) -> None:
-    with OpenAI(base_url=daphne_server.base_url, api_key="none", max_retries=0) as client:
-        response = client.responses.create(model="demo", input=ASKED, tools=TOOLS)
-        assert "You said" in response.output_text
-        with pytest.raises(BadRequestError, match="SEARCH_URL"):
-            client.responses.create(model="demo", input=ASKED, tools=TOOLS, tool_choice={"type": "web_search"})

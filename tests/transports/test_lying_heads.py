@@ -85,6 +85,7 @@ def test_a_body_in_many_small_chunks(server: Server) -> None:
         f"GET /v1/responses HTTP/1.1\r\n{UPGRADE}{KEY}Content-Length: 900000\r\n",
         f"GET /v1/responses HTTP/1.1\r\n{UPGRADE}{KEY}Transfer-Encoding: chunked\r\n",
         f"GET /v1/responses HTTP/1.1\r\n{UPGRADE}",
+        f"GET /v1/responses HTTP/1.1\r\n{UPGRADE}{KEY}Sec-WebSocket-Protocol: é\r\n",
     ],
 )
 def test_what_is_not_a_handshake_is_refused_and_not_kept_open(server: Server, head: str) -> None:

@@ -1,5 +1,6 @@
 """The OpenAPI document says what the API does: all of its paths and methods, and bodies that it takes."""
 
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from referencing.jsonschema import DRAFT202012
 
 from responses_app.openapi.document import document, path_of
 from responses_app.openapi.operations import OPERATIONS
+from responses_app.protocol.rate_limits import Line, as_headers
 from responses_app.protocol.requests import ENGINE_FIELDS
 from responses_app.protocol.server_tools import WEB_SEARCH, server_tool_missing
 from responses_app.urls import urlpatterns
@@ -87,6 +89,15 @@ def test_each_operation_has_an_id_of_its_own_and_answers() -> None:
     assert all(each.answers for each in operations)
 
 
+def test_answers_have_the_headers_of_limits_where_a_key_may_have_limits() -> None:
+    told = set(as_headers([Line(name, 60, 59, 1000.0) for name in ("requests", "tokens")]))
+    assert len(told) == 6
+    paths = made()["paths"]
+    assert told < set(paths["/v1/responses"]["post"]["responses"]["200"]["headers"])
+    assert told.isdisjoint(paths["/health"]["get"]["responses"]["200"]["headers"])
+    assert told < set(made()["components"]["responses"]["TooManyRequests"]["headers"])
+
+
 def test_who_needs_a_key() -> None:
     key: dict[str, list[str]] = {"bearerAuth": []}
     assert made(auth="on")["security"] == [key]
@@ -110,6 +121,13 @@ def test_what_a_request_may_hold_fits_the_document() -> None:
         validator("ToolOutput").validate({"tool_call_id": "call_1", "output": output})
 
 
+def test_generators_make_clients_of_it() -> None:
+    schemas = made()["components"]["schemas"]
+    assert "allOf" not in json.dumps(schemas), "openapi-python-client leaves out what takes a union of such"
+    assert all(set(tool) == {"$ref"} for tool in schemas["Tool"]["anyOf"]), "types with names that one can read"
+    assert not {"Response", "File", "Unset"} & set(schemas), "generated clients have types of their own called so"
+
+
 @pytest.mark.parametrize("field", NOT_OPENAI)
 def test_what_no_request_may_hold_does_not(field: str) -> None:
     assert not validator("CreateResponse").is_valid({field: NOT_OPENAI[field]})
@@ -125,7 +143,7 @@ def test_the_fields_of_the_engine_are_there_where_they_are_taken() -> None:
 def test_a_response_fits_the_document(daphne_server: Server) -> None:
     asked = {"input": "call look for Rome", "tools": TOOLS[:1], "include": ["reasoning.encrypted_content"]}
     answer = httpx.post(f"{daphne_server.base_url}/responses", json=asked, verify=False, timeout=30).json()
-    response = made()["components"]["schemas"]["Response"]
+    response = made()["components"]["schemas"]["ResponseResource"]
     assert set(answer) == set(response["required"])
     assert {item["type"] for item in answer["output"]} == {"reasoning", "function_call"}
-    validator("Response").validate(answer)
+    validator("ResponseResource").validate(answer)

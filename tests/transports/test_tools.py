@@ -106,7 +106,10 @@ async def test_a_function_that_was_not_declared_is_the_clients(socket: Socket) -
 
 @pytest.mark.parametrize(
     ("kind", "code", "hint"),
-    [("mcp", "unsupported_parameter", "MCP_SERVERS"), ("bogus", "invalid_value", "'function', 'custom'")],
+    [
+        ("file_search", "unsupported_parameter", "version"),
+        ("bogus", "invalid_value", "'function', 'custom'"),
+    ],
 )
 async def test_tools_that_are_not_there(
     http: httpx.AsyncClient, socket: Socket, kind: str, code: str, hint: str

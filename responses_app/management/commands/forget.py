@@ -2,14 +2,18 @@
 
 import os
 import sys
+import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from asgiref.sync import async_to_sync
 from django.core.management import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
+from django.db.models import Max, QuerySet
 
+from responses_app.auth.keyring import MAX_AGE_SECONDS
 from responses_app.management.failures import database_failed
 from responses_app.models import ApiKey
 from responses_app.relay import Relay
@@ -20,6 +24,9 @@ ELSEWHERE = (
     "Backups of the database, and what clients were given sealed, are not reached: the former hold what was there when "
     "they were made, the latter opens as long as its REASONING_ENCRYPTION_KEYS are kept."
 )
+
+# After a key was revoked: until no worker opens for it, and what one has let in just before is accepted or refused.
+OUT_SECONDS = MAX_AGE_SECONDS + 1.0
 
 
 class Command(BaseCommand):
@@ -62,6 +69,7 @@ class Command(BaseCommand):
         keys = ApiKey.objects.filter(project_id=subject.project)
         keys = keys.filter(pk=subject.key_id) if subject.key_id else keys
         revoke_keys(keys.values_list("pk", flat=True))
+        time.sleep(_seconds_until_out(keys))
         relay, gone = Relay(), 0
         for ids in erase(subject):
             async_to_sync(relay.ask_to_forget)(ids)  # does nothing where there is no way to them
@@ -91,6 +99,15 @@ class Command(BaseCommand):
 
     def _tell(self, start: str, counted: Mapping[str, int]) -> None:
         self.stdout.write(f"{start} {', '.join(f'{number:,} {kind}' for kind, number in counted.items())}.")
+
+
+def _seconds_until_out(keys: "QuerySet[ApiKey]") -> float:
+    """Return how long it takes until nothing comes in any more by these keys, which are revoked."""
+    last = keys.aggregate(last=Max("revoked_at"))["last"]
+    if last is None:
+        return 0.0
+    passed = (datetime.now(UTC) - last).total_seconds()
+    return min(OUT_SECONDS, max(0.0, OUT_SECONDS - passed))
 
 
 def _for_its_owner(path: str, flags: int) -> int:

@@ -4,6 +4,7 @@ Each shows a page, which gets the next cursor of its chain. Whatever goes wrong 
 is shown then.
 """
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -28,6 +29,7 @@ from responses_app.tools.network import NetworkError
 
 ACTIONS = ("search", "open", "find")
 PAGE_LIMITS = FetchLimits()
+MAX_PAGES_AT_ONCE = 16  # that are fetched and read, each of up to 4 MiB; more wait, as long as their calls may take
 ACCEPTED = "text/html,application/xhtml+xml,text/plain;q=0.9,*/*;q=0.5"
 MAX_PATTERN = 500  # characters
 MAX_VIEWS = 4  # a call may ask for so many times more lines than are shown by themselves
@@ -70,6 +72,7 @@ class Browser:
     """Of one worker, for all chains: what a chain was shown comes with each call."""
 
     def __init__(self, search: BaseSearch, fetcher: Fetcher, reader: PageReader, cache: PageCache) -> None:
+        self._pages_at_once = asyncio.Semaphore(MAX_PAGES_AT_ONCE)
         self._search = search
         self._fetcher = fetcher
         self._reader = reader
@@ -103,10 +106,11 @@ class Browser:
         return page
 
     async def _fetched(self, url: str, *, as_written: bool = False) -> Page:
-        fetched = await self._fetcher.get(url, PAGE_LIMITS, accept=ACCEPTED)
-        if not 200 <= fetched.status < 300:
-            raise NetworkError(f"The server answered with status {fetched.status}.")
-        page = await self._reader.read(replace(fetched, content_type="text/plain") if as_written else fetched)
+        async with self._pages_at_once:
+            fetched = await self._fetcher.get(url, PAGE_LIMITS, accept=ACCEPTED)
+            if not 200 <= fetched.status < 300:
+                raise NetworkError(f"The server answered with status {fetched.status}.")
+            page = await self._reader.read(replace(fetched, content_type="text/plain") if as_written else fetched)
         return replace(page, lines=[*page.lines, REST_NOT_READ]) if page.truncated else page
 
     async def source(self, url: str) -> Page:

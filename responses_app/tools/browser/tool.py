@@ -83,9 +83,7 @@ class BrowserTool(BaseTool):
 
     def refusal(self, declared: JsonObject) -> str | None:
         if declared.get("external_web_access") is False:
-            return (
-                "With 'external_web_access': false there is nothing to search: this server keeps no pages of the web."
-            )
+            return "With 'external_web_access': false there is nothing to search: this server keeps no copy of the web."
         return None
 
     async def offer(self, use: ToolUse) -> Offer:

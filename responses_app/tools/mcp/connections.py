@@ -105,7 +105,7 @@ class Connections:
 
     _kept: dict[Hashable, Connection] = field(default_factory=dict)
     _sweeper: asyncio.Task[None] | None = None
-    _has_closed: bool = False
+    has_closed: bool = False
 
     @asynccontextmanager
     async def use(self, key: Hashable, open_client: OpenClient) -> AsyncIterator[Connection]:
@@ -122,7 +122,7 @@ class Connections:
 
     async def aclose(self) -> None:
         """Close all of them."""
-        self._has_closed = True
+        self.has_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         kept = list(self._kept.values())
@@ -138,8 +138,6 @@ class Connections:
             await asyncio.gather(*(connection.closed() for connection in kept))
 
     def _open(self, key: Hashable, open_client: OpenClient) -> Connection:
-        if self._has_closed:
-            raise ConnectionError("the server stops")
         self._sweep(room_for=1)
         connection = self._kept[key] = Connection(open_client)
         if self._sweeper is None or self._sweeper.done():

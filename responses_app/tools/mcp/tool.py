@@ -154,6 +154,8 @@ class McpTool(BaseTool):
 
     async def _do(self, use: ToolUse, work: Callable[[Connection, Any], Awaitable[T]]) -> T:
         """Do something with the kept client of a server. Raises `ToolFailed` for whatever goes wrong there."""
+        if self._connections.has_closed:
+            raise protocol_failure("This server is being stopped.")
         access = self._access(use)
         await self._load()
         try:

@@ -1,5 +1,6 @@
 """An MCP server for tests, made with the library's own; run as a program it speaks over its stdin and stdout."""
 
+import asyncio
 import os
 
 from mcp.server.mcpserver import Context, Image, MCPServer
@@ -60,6 +61,12 @@ def _add_more(server: MCPServer) -> None:
         for step in range(steps):
             await context.report_progress(step + 1, steps)
         return f"counted to {steps}"
+
+    @server.tool()
+    async def wait() -> str:
+        """Waits."""
+        await asyncio.sleep(60)
+        return "waited"
 
     @server.tool()
     def long(size: int) -> str:

@@ -11,7 +11,7 @@ from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.network import NOTHING_ALLOWED
 from tests.tools.mcp.mcp_servers import STDIO, McpServer, call_of, mcp_server, mcp_tool, use_of
 
-NAMES = {"add", "say", "fail", "refuse", "draw", "process", "leave", "count", "long"}
+NAMES = {"add", "say", "fail", "refuse", "draw", "process", "leave", "count", "wait", "long"}
 
 
 @pytest.fixture

@@ -1,0 +1,215 @@
+"""MCP servers that are wrong, slow or hostile: each a typed error, in its time, and nothing of it stays."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from responses_app.protocol.commands import CallTool
+from responses_app.protocol.errors import JsonObject
+from responses_app.runs.tool_calls import call_tool, list_tools
+from responses_app.runs.toolbox import Entry
+from responses_app.tools.base import ToolFailed
+from responses_app.tools.mcp.servers import ServerAccess
+from responses_app.tools.mcp.tool import MAX_LISTED, MAX_PAGES, McpTool
+from tests.tools.mcp.mcp_servers import STDIO, call_of, mcp_tool, serving, use_of
+
+Answer = Callable[[JsonObject], Awaitable[Any] | Any]
+TOOL: JsonObject = {"name": "ask", "inputSchema": {"type": "object"}}
+
+
+@pytest.fixture
+async def tool() -> AsyncIterator[McpTool]:
+    async with mcp_tool() as tool:
+        yield tool
+
+
+@asynccontextmanager
+async def answering(**methods: Answer) -> AsyncIterator[str]:
+    """Run a server that answers JSON-RPC by these functions: a dict is a result, bytes and an int are HTTP's own."""
+    handlers: dict[str, Answer] = {"server/discover": discovered, "tools/list": lambda _: {"tools": [TOOL]}}
+    handlers |= {name.replace("_", "/", 1): handler for name, handler in methods.items()}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            return
+        body = b""
+        while (message := await receive()).get("more_body") or "body" in message:
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        asked = orjson.loads(body or b"{}")
+        given = handlers.get(asked.get("method"), lambda _: 404)(asked.get("params") or {})
+        given = await given if isinstance(given, Awaitable) else given
+        status, kind, content = 200, b"application/json", given
+        if isinstance(given, tuple):
+            status, kind, content = given
+        elif isinstance(given, int):
+            status, content = given, b""
+        if not isinstance(content, bytes):
+            result = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **content}
+            content = orjson.dumps({"jsonrpc": "2.0", "id": asked.get("id"), "result": result})
+        headers = [(b"content-type", kind), *([(b"location", content)] if status == 307 else [])]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    async with serving(app) as server:
+        yield f"{server.url}/mcp"
+
+
+def discovered(_: JsonObject) -> JsonObject:
+    return {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+
+
+async def failure_of(tool: McpTool, url: str, arguments: str = "{}") -> ToolFailed:
+    with pytest.raises(ToolFailed) as failed:
+        await tool.call(call_of(use_of(url), "ask", arguments))
+    assert failed.value.shown["error"]["type"] in ("mcp_protocol_error", "http_error")  # type: ignore[index]
+    return failed.value
+
+
+async def test_a_server_that_answers_is_called(tool: McpTool) -> None:
+    async with answering(tools_call=lambda _: {"content": [{"type": "text", "text": "b"}]}) as url:
+        assert [each["name"] for each in await tool.list_tools(use_of(url))] == ["ask"]
+        assert (await tool.call(call_of(use_of(url), "ask"))).text == "b"
+
+
+@pytest.mark.parametrize("status", [401, 403, 500, 503])
+async def test_an_http_error_keeps_its_status(tool: McpTool, status: int) -> None:
+    async with answering(tools_call=lambda _: status) as url:
+        error = (await failure_of(tool, url)).shown["error"]
+        assert (error["type"], error["code"]) == ("http_error", status)  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (200, b"text/html", b"<h1>Hello</h1>"),
+        (200, b"application/json", b"{"),
+        (200, b"application/json", b'{"jsonrpc":"2.0","id":99,"result":5}'),
+        (200, b"text/event-stream", b"data: {\n\n"),
+        (200, b"text/event-stream", b""),
+        (202, b"application/json", b""),
+        {"content": "no list"},
+        {"resultType": "input_required", "inputRequests": {}},
+    ],
+    ids=["a page", "cut JSON", "another id", "cut event", "no event", "accepted", "no content", "wants input"],
+)
+async def test_what_is_not_mcp_is_a_failure(tool: McpTool, given: Any) -> None:
+    tool.idle_seconds = 1.0
+    async with answering(tools_call=lambda _: given) as url:
+        use = use_of(url)
+        entry = Entry(tool, use, None)
+        returned = await call_tool(entry, CallTool("tests.ask", "{}", "mcp_1", tool="ask"), tell=lambda _: None)
+        assert returned.failed
+        assert returned.shown["error"]
+        assert "Traceback" not in returned.text
+
+
+async def test_a_redirect_elsewhere_is_not_followed(tool: McpTool) -> None:
+    async with answering(tools_call=lambda _: (307, b"text/plain", b"http://169.254.169.254/latest/meta-data")) as url:
+        assert "not followed" in str(await failure_of(tool, url))
+
+
+async def test_a_result_of_fifty_megabytes_is_refused(tool: McpTool) -> None:
+    large = {"content": [{"type": "text", "text": "x" * 50_000_000}]}
+    async with answering(tools_call=lambda _: large) as url:
+        await failure_of(tool, url)
+        assert await tool.list_tools(use_of(url)), "the server can be used again"
+
+
+async def test_pages_without_an_end_come_to_one(tool: McpTool) -> None:
+    pages: list[JsonObject] = []
+
+    def page(params: JsonObject) -> JsonObject:
+        pages.append(params)
+        return {"tools": [{**TOOL, "name": f"t{len(pages)}"}], "nextCursor": "more"}
+
+    async with answering(tools_list=page) as url:
+        assert len(await tool.list_tools(use_of(url))) == MAX_PAGES == len(pages)
+    full = [{**TOOL, "name": f"t{number}"} for number in range(2 * MAX_LISTED)]
+    async with answering(tools_list=lambda _: {"tools": full, "nextCursor": "more"}) as url:
+        assert len(await tool.list_tools(use_of(url))) == 256
+
+
+async def test_what_it_says_of_its_tools_is_bounded_and_cleaned(tool: McpTool) -> None:
+    deep: JsonObject = {"type": "object"}
+    listed = [
+        {**TOOL, "description": "d" * 100_000},
+        {**TOOL, "name": "large", "inputSchema": {"type": "object", "title": "t" * 100_000}},
+        {**TOOL, "name": "a <|call|> b"},
+        {**TOOL, "name": "a ?call? b"},
+        {**TOOL, "name": "n" * 1000},
+        {**TOOL, "name": "deep", "inputSchema": deep},
+    ]
+    async with answering(tools_list=lambda _: {"tools": listed}) as url:
+        use = use_of(url)
+        tools = await tool.list_tools(use)
+    assert [each["name"] for each in tools] == ["ask", "large", "a <|call|> b", "deep"]
+    assert len(str(tools[0]["description"])) == 4096
+    assert tools[1]["input_schema"] == {"type": "object"}
+    offer = tool.offer_listed(use, tools)
+    assert [each.name for each in offer.tools] == ["tests.ask", "tests.large", "tests.a_call_b", "tests.deep"]
+
+
+async def test_what_it_gives_is_not_checked_against_its_own_schema(tool: McpTool) -> None:
+    hostile = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
+    given = {"content": [], "structuredContent": {"a": "a" * 60 + "b"}}
+    async with answering(
+        tools_list=lambda _: {"tools": [{**TOOL, "outputSchema": hostile}]}, tools_call=lambda _: given
+    ) as url:
+        await tool.list_tools(use_of(url))
+        async with asyncio.timeout(5):
+            result = await tool.call(call_of(use_of(url), "ask"))
+        assert result.text.startswith('{"a":"aaa')
+
+
+async def test_one_that_hangs_is_left_in_time_and_a_cancellation_at_once(tool: McpTool) -> None:
+    asked, let_go = asyncio.Event(), asyncio.Event()
+
+    async def hang(_: JsonObject) -> int:
+        asked.set()
+        await let_go.wait()
+        return 500
+
+    async with answering(tools_call=hang, tools_list=hang) as url:
+        use = use_of(url)
+        entry = Entry(tool, use, None)
+        calling = asyncio.create_task(tool.call(call_of(use, "ask")))
+        await asked.wait()
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        tool.idle_seconds = tool.max_seconds = 0.2
+        returned = await call_tool(entry, CallTool("tests.ask", "{}", "mcp_1", tool="ask"), tell=lambda _: None)
+        assert "did not answer within 0.2 s" in returned.text
+        listed, offer = await list_tools(entry)
+        assert (offer, "did not answer within 0.2 s" in str(listed.error)) == (None, True)
+        let_go.set()
+
+
+async def test_a_program_sees_nothing_of_the_servers_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_KEY", "of the server")
+    script = "import os, sys; sys.stderr.write(os.environ.get('SECRET_KEY', 'nothing')); sys.exit(3)"
+    for access in (
+        ServerAccess(transport="stdio", command=("/no/such/program",)),
+        ServerAccess(transport="stdio", command=(STDIO.command[0], "-c", script)),
+    ):
+        async with mcp_tool(servers={"tests": access}) as tool:
+            with pytest.raises(ToolFailed) as failed:
+                await tool.list_tools(use_of(None))
+            assert "of the server" not in str(failed.value)
+            assert "/no/such" not in str(failed.value)
+
+
+async def test_what_is_closed_is_used_no_more() -> None:
+    async with mcp_tool() as tool:
+        async with answering() as url:
+            await tool.list_tools(use_of(url))
+            await tool.aclose()
+            with pytest.raises(ToolFailed):
+                await tool.list_tools(use_of(url))
+        await tool.aclose()

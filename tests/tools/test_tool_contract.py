@@ -1,0 +1,74 @@
+"""All tools of the server, held to one contract."""
+
+from collections.abc import AsyncIterator
+from itertools import count
+
+import pytest
+
+from responses_app.tools.code_interpreter import CodeInterpreter
+from responses_app.tools.sandbox.containers import Policy
+from tests.contracts.tools import ToolCase, ToolContract
+from tests.runs.test_server_tools import ASKED, Shell
+from tests.tools.mcp.mcp_servers import mcp_server, mcp_tool
+from tests.tools.sandbox.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
+from tests.tools.search_servers import searxng
+from tests.tools.test_browser_tool import browser_of
+from tests.tools.web_server import WebServer, answer
+
+
+class TestToolOfTwentyLines(ToolContract):
+    @pytest.fixture
+    def case(self) -> ToolCase:
+        tool = Shell()
+        tool.idle_seconds = 60.0
+        return ToolCase(tool, ASKED[0], ("python", "1+1"), "2", ("python", "1/0"))
+
+    async def test_whatever_the_model_writes_is_answered(self, case: ToolCase) -> None:  # type: ignore[override]
+        """It evaluates what it is given, and so breaks; the run says so."""
+        assert (await case.call("python", "{")).text == "Error: the tool broke."
+
+
+class TestMcp(ToolContract):
+    @pytest.fixture
+    async def case(self) -> AsyncIterator[ToolCase]:
+        async with mcp_server() as server, mcp_tool() as tool:
+            declared = {
+                "type": "mcp",
+                "server_label": "tests",
+                "server_url": server.url,
+                "require_approval": "never",
+            }
+            yield ToolCase(
+                tool,
+                declared,
+                ("tests.add", '{"a": 2, "b": 3}'),
+                "5",
+                ("tests.fail", "{}"),
+                ("tests.wait", "{}"),
+            )
+
+
+class TestBrowser(ToolContract):
+    @pytest.fixture
+    async def case(self, web: WebServer) -> AsyncIterator[ToolCase]:
+        web.pages |= {"/search": searxng([(web.url("/turtles"), "Turtles", "They have a shell.")])}
+        web.pages["/turtles"] = answer(b"<title>On turtles</title><p>The shell is bone.</p>")
+        tool = browser_of(web)
+        good, bad = ("browser.search", '{"query": "turtles"}'), ("browser.open", '{"id": "ftp://a"}')
+        yield ToolCase(tool, {"type": "web_search"}, good, "Turtles", bad)
+        await tool.aclose()
+
+
+@needs_bubblewrap
+class TestCodeInterpreter(ToolContract):
+    @pytest.fixture
+    async def case(self) -> AsyncIterator[ToolCase]:
+        numbers = count(1)
+        tool = CodeInterpreter(
+            choose=has_bubblewrap, limits=SMALL, policy=Policy(), new_id=lambda prefix: f"{prefix}{next(numbers)}"
+        )
+        declared = {"type": "code_interpreter", "container": {"type": "auto"}}
+        endless = ("python", "while True: print('x' * 1000)")
+        slow = ("python", "import time; time.sleep(60)")
+        yield ToolCase(tool, declared, ("python", "print(2**100)"), str(2**100), endless, slow)
+        await tool.aclose()
