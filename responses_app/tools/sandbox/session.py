@@ -268,10 +268,10 @@ class SandboxSession:
         self._hear()
         header = answer.header
         if "died" in header:
-            output = f"{self._output.text()}\n[the interpreter ended {str(header['died'])[:40]}]\n"
+            output = f"{self._output.text()}\n[the interpreter ended {_clean(str(header['died']))[:40]}]\n"
             return Execution(output, Ended.DIED, files=_files(header), variables_lost=True)
         error = header.get("error")
-        name = str(error.get("name", "SystemExit"))[:80] if isinstance(error, dict) else None
+        name = _clean(str(error.get("name", "SystemExit")))[:80] if isinstance(error, dict) else None
         return Execution(self._output.text(), ended, name, _images(answer), _files(header))
 
     async def _settled(self, cell: "asyncio.Task[Execution]") -> None:
@@ -327,7 +327,7 @@ class SandboxSession:
                 await self.close()
                 raise
         if "problem" in answer.header:
-            raise SandboxError(str(answer.header["problem"])[:200])
+            raise SandboxError(_clean(str(answer.header["problem"]))[:200])
         return answer
 
     def _send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
@@ -356,10 +356,21 @@ def _resolve(halt: "asyncio.Future[Ended]", ended: Ended) -> None:
         halt.set_result(ended)
 
 
+def _clean(text: str) -> str:
+    """Return a text that can be written as UTF-8: the name of a file in a container may be any bytes."""
+    return text.encode(errors="replace").decode()
+
+
 def _checked(path: str) -> str:
     """Return a path under the work folder. Raises `SandboxError` for one that leads elsewhere."""
     parts = path.split("/")
-    if not path or len(path.encode()) > 1024 or "\0" in path or any(part in ("", ".", "..") for part in parts):
+    if (
+        not path
+        or _clean(path) != path
+        or len(path.encode()) > 1024
+        or "\0" in path
+        or any(part in ("", ".", "..") for part in parts)
+    ):
         raise SandboxError("that is not the path of a file")
     return path
 
