@@ -33,7 +33,7 @@ class ToolSettings:
         False, flag, "URLs that end in `/sse` are spoken to as MCP was until 2025", default_text="off"
     )
     sandbox: str = setting(
-        "auto", choice("auto", "bubblewrap", "off"),
+        "auto", choice("auto", "bubblewrap", "sandlock", "off"),
         "what keeps code apart that the model has written: the first that holds here, or `off` (see Code interpreter)",
     )  # fmt: skip
     sandbox_python: str = setting(
@@ -41,11 +41,10 @@ class ToolSettings:
         default_text="the one that the server's was made of",
     )  # fmt: skip
     sandbox_memory_bytes: int = setting(
-        1024 * MIB,
-        whole(64 * MIB),
+        1024 * MIB, whole(64 * MIB),
         "memory of all processes of a container, at most: it has 1 GiB unless it asks for more",
         default_text="1024 MiB",
-    )
+    )  # fmt: skip
     sandbox_disk_bytes: int = setting(
         256 * MIB, whole(MIB), "files of a container, which lie in memory", default_text="256 MiB"
     )

@@ -47,6 +47,7 @@ _LOST = "[All processes of the container were ended: its variables are lost, its
 _ENDINGS = {
     Ended.TIMED_OUT: "[The code ran for longer than {seconds:g} seconds and was stopped.]",
     Ended.TOO_MUCH_OUTPUT: "[The code printed too much and was stopped.]",
+    Ended.TOO_MUCH_DISK: "[The code wrote too much and was stopped: the files of the container are lost.]",
     Ended.TOO_MUCH_MEMORY: "[The code took too much memory and was stopped.]",
     Ended.STOPPED: "[The code was stopped.]",
 }
@@ -103,7 +104,7 @@ class CodeInterpreter(BaseTool):
         if OUTPUTS in call.use.include:
             shown["outputs"] = outputs_of(run.execution)
         text = "\n".join([*notes, told(run)])
-        failed = run.execution.ended in (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT)
+        failed = run.execution.ended in _TOO_FAR
         written = [(file.path, file.id) for file in (*run.files, *await self._kept(container, run.execution.images))]
         return ToolResult(text, shown, failed, state_of(container.id, call.state, written))
 
@@ -136,6 +137,9 @@ class CodeInterpreter(BaseTool):
             yield _ENDINGS[execution.ended].format(seconds=self._limits.call_seconds)
         if execution.variables_lost:
             yield _LOST
+
+
+_TOO_FAR = (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT, Ended.TOO_MUCH_DISK)
 
 
 def code_of(arguments: str) -> str:

@@ -16,6 +16,7 @@ from responses_app.protocol.requests import CreateRequest
 from responses_app.urls import urlpatterns
 from tests.clients import Frame, Socket
 from tests.server import KINDS
+from tests.tools.sandbox.sandboxes import needs_bubblewrap
 from tests.transports.test_api_keys import ClosedServer, bearer
 
 VERBS = ("GET", "POST", "DELETE", "PUT", "PATCH")
@@ -30,7 +31,7 @@ HELLO = [{"role": "user", "content": "Hello"}]
 NAMES_NOTHING = set(
     "background cache_salt context_management enable_response_messages frequency_penalty generate include input_json "
     "instructions max_output_tokens max_tool_calls metadata model parallel_tool_calls presence_penalty "
-    "previous_input_messages priority prompt_cache_key prompt_cache_options prompt_cache_retention reasoning "
+    "previous_input_messages priority private prompt_cache_key prompt_cache_options prompt_cache_retention reasoning "
     "request_id safety_identifier service_tier size store stream stream_options temperature text text_format "
     "tool_choice tools tools_json top_logprobs top_p truncation user".split()
 )
@@ -187,6 +188,15 @@ async def test_no_reference_reaches_it_over_the_websocket(projects: Projects, fi
         await socket.send({"type": "response.create", "input": HELLO, **named})
         error = await socket.receive()
         _assert_unknown(error["status"], error["error"])
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("where", ["/v1/responses", "/v1/responses/input_tokens"])
+def test_no_tool_reaches_a_container_of_another_project(projects: Projects, where: str) -> None:
+    tools = [{"type": "code_interpreter", "container": projects.theirs.container_id}]
+    answer = projects.mine.post(where, json={"model": "demo", "input": HELLO, "tools": tools})
+    _assert_unknown(answer.status_code, answer.json()["error"])
+    assert projects.others.post(where, json={"model": "demo", "input": HELLO, "tools": tools}).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["response.steer", "response.interrupt", "response.cancel"])

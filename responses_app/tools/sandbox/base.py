@@ -52,13 +52,15 @@ class Limits:
 class Launch:
     """How a warden is started: its command, its environment, and the descriptors that it inherits.
 
-    `folder` is a folder on the host that is removed behind the sandbox; None where the sandbox needs none.
+    `folder` is a folder on the host that holds all its files, and is removed behind it; None where they lie in memory
+    of a fixed size. `ends_together`: all its processes end when the one that is started does.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     pass_fds: Sequence[int] = ()
     folder: Path | None = None
+    ends_together: bool = True
 
 
 class BaseSandbox(ABC):

@@ -9,10 +9,11 @@ from responses_app.tools.sandbox.base import BaseSandbox, SandboxError
 from responses_app.tools.sandbox.bubblewrap import Bubblewrap
 from responses_app.tools.sandbox.escapes import escapes
 from responses_app.tools.sandbox.interpreter import Interpreter, InterpreterError, find_interpreter
+from responses_app.tools.sandbox.sandlock import Sandlock
 
 logger = logging.getLogger("respsite.sandbox")
 
-SANDBOXES: Sequence[type[BaseSandbox]] = (Bubblewrap,)
+SANDBOXES: Sequence[type[BaseSandbox]] = (Bubblewrap, Sandlock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ async def _tried(sandbox: BaseSandbox, interpreter: Interpreter) -> str | None:
     """Return why a sandbox cannot be used, None if it holds."""
     try:
         possible = await escapes(sandbox, interpreter)
-    except SandboxError as problem:
-        logger.warning("%s: %s", sandbox.name, problem.detail)
+    except (SandboxError, OSError) as problem:
+        logger.warning("%s: %s", sandbox.name, problem.detail if isinstance(problem, SandboxError) else problem)
         return "it does not start here"
     return f"code in it could {', '.join(possible)}" if possible else None

@@ -15,7 +15,9 @@ def warden_command(interpreter: Interpreter, inside: str, settings: str) -> Sequ
     return [interpreter.executable, "-I", "-B", "-c", _MAIN.format(folder=inside), settings]
 
 
-def warden_settings(limits: Limits, *, folder: str, uid: int | None, has_own_processes: bool) -> str:
+def warden_settings(
+    limits: Limits, *, folder: str, uid: int | None, has_own_processes: bool, seccomp: bytes = b""
+) -> str:
     """Return the warden's argument: see `Settings` in `inside/respsite_kernel/warden.py`."""
     return json.dumps(
         {
@@ -26,6 +28,7 @@ def warden_settings(limits: Limits, *, folder: str, uid: int | None, has_own_pro
             "processes": limits.processes,
             "open_files": limits.open_files,
             "has_own_processes": has_own_processes,
+            "seccomp": seccomp.hex(),
         }
     )
 

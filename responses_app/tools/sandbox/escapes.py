@@ -30,13 +30,15 @@ _CANARY_SECONDS = "300"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What code in a sandbox must not reach: a port and a local socket that listen, a file, a process.
+    """What code in a sandbox must not reach: a port and local sockets that anybody may use, a file, a process.
 
-    `secret` is what stands in the file and in the environment of the process.
+    `letter_box` is a local socket that takes datagrams. `secret` is what stands in the file and in the environment of
+    the process.
     """
 
     port: int
     socket_path: str
+    letter_box: str
     file: str
     canary: "subprocess.Popen[bytes]"
     secret: str
@@ -60,7 +62,11 @@ def _canary_lives(done: Execution, host: Host) -> bool:
 
 
 def _was_ended(done: Execution, host: Host) -> bool:
-    return done.ended is not Ended.DONE or done.error == "MemoryError"
+    return done.ended is not Ended.DONE or done.error in ("MemoryError", "BlockingIOError")  # of a fork
+
+
+def _was_bounded(done: Execution, host: Host) -> bool:
+    return _stayed_in(done, host) or done.ended is Ended.TOO_MUCH_DISK
 
 
 def _was_cut(done: Execution, host: Host) -> bool:
@@ -83,6 +89,12 @@ for family, address in targets:
             reached.append(address)
     except OSError:
         pass
+try:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    one.sendto(b"hello", {host.letter_box!r})
+    reached.append("letters")
+except OSError:
+    pass
 print(reached or {_STAYED_IN!r})
 """
 
@@ -177,12 +189,13 @@ print({_STAYED_IN!r} if len(children) <= {LIMITS.processes} else len(children))
 
 def _disk(host: Host) -> str:
     return f"""
-import os
+import os, time
 written, open_files = 0, []
 try:
     while written < {8 * LIMITS.disk}:
         open_files.append(open(f"part{{len(open_files)}}", "wb", buffering=0))
         written += open_files[-1].write(bytes({LIMITS.disk // 4}))
+        time.sleep(0.02)
 except OSError:
     pass
 for place, file in enumerate(open_files):
@@ -223,7 +236,7 @@ ESCAPES = (
     Escape("send signals to the host", _signals, _canary_lives),
     Escape("gain privileges", _privileges, _stayed_in),
     Escape("start any number of processes", _forks, _stayed_in),
-    Escape("fill the disk", _disk, _stayed_in),
+    Escape("fill the disk", _disk, _was_bounded),
     Escape("take all memory", _memory, _was_ended),
     Escape("take all memory with many processes", _memory_of_many, _was_ended),
     Escape("print for ever", _output, _was_cut),
@@ -294,11 +307,16 @@ def _host() -> Iterator[Host]:
         local = stack.enter_context(socket.socket(socket.AF_UNIX))
         local.bind(str(folder / "socket"))
         local.listen()
+        letters = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        letters.bind(str(folder / "letters"))
+        for name in ("socket", "letters"):
+            (folder / name).chmod(0o777)
         abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
         canary = subprocess.Popen(["sleep", _CANARY_SECONDS], env={"SECRET": secret})
         stack.callback(canary.wait)
         stack.callback(canary.kill)
-        host = Host(port.getsockname()[1], str(folder / "socket"), str(file), canary, secret)
+        sockets = (str(folder / "socket"), str(folder / "letters"))
+        host = Host(port.getsockname()[1], *sockets, str(file), canary, secret)
         abstract.bind(_abstract(host))
         abstract.listen()
         yield host

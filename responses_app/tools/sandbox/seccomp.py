@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LOAD, _EQUALS, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _MACHINE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in `struct seccomp_data`; the low half of an argument
+# Offsets in `struct seccomp_data`; of an argument, that of its lower half.
+_NUMBER, _MACHINE, _FIRST_ARGUMENT, _FIFTH_ARGUMENT = 0, 4, 16, 48
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _AF_UNIX = 1
 _NAMESPACES = 0x7E020000  # CLONE_NEW…: user, pid, network, ipc, uts, cgroup, mount
@@ -44,6 +45,10 @@ _REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     **{"msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180)},
     **{"sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119), "sched_setattr": (314, 274)},
 }
+# What reaches a local socket by its name.
+_TALKS: Mapping[str, tuple[int | None, int | None]] = {
+    **{"socket": (41, 198), "connect": (42, 203), "sendmsg": (46, 211), "sendmmsg": (307, 269)},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +57,13 @@ class _Machine:
     audit: int  # AUDIT_ARCH_… of `linux/audit.h`
     socket: int
     clone: int
+    sendto: int
     clone3: int = 435
 
 
 _MACHINES = {
-    "x86_64": _Machine(0, 0xC000003E, socket=41, clone=56),
-    "aarch64": _Machine(1, 0xC00000B7, socket=198, clone=220),
+    "x86_64": _Machine(0, 0xC000003E, socket=41, clone=56, sendto=44),
+    "aarch64": _Machine(1, 0xC00000B7, socket=198, clone=220, sendto=206),
 }
 
 
@@ -66,10 +72,15 @@ def can_filter() -> bool:
     return platform.machine() in _MACHINES
 
 
-def program(machine: str | None = None) -> bytes:
-    """Return the filter as the kernel loads it. Raises `KeyError` for a machine that is not known."""
+def program(machine: str | None = None, *, local_sockets: bool = True) -> bytes:
+    """Return the filter as the kernel loads it. Raises `KeyError` for a machine that is not known.
+
+    Without `local_sockets` nothing can be talked to but by pipes and pairs of sockets.
+    """
     known = _MACHINES[machine or platform.machine()]
     refused = [numbers[known.column] for numbers in _REFUSED.values()]
+    if not local_sockets:
+        refused += [numbers[known.column] for numbers in _TALKS.values()]
     return b"".join(
         (
             _step(_LOAD, _MACHINE),
@@ -85,12 +96,27 @@ def program(machine: str | None = None) -> bytes:
             _step(_LOAD, _FIRST_ARGUMENT),
             *_unless(_step(_HAS_BITS, _NAMESPACES, otherwise=1), errno.EPERM),
             _step(_LOAD, _NUMBER),
+            *(() if local_sockets else _without_address(known)),
             _step(_EQUALS, known.socket, otherwise=3),
             _step(_LOAD, _FIRST_ARGUMENT),
             _step(_EQUALS, _AF_UNIX, then=1),
             _step(_RETURN, _ERROR | errno.EACCES),
             _step(_RETURN, _ALLOW),
         )
+    )
+
+
+def _without_address(known: _Machine) -> tuple[bytes, ...]:
+    """Let `sendto` send to nobody but the other end of its socket: its address is to be a null pointer."""
+    low, high = _FIFTH_ARGUMENT, _FIFTH_ARGUMENT + 4
+    return (
+        _step(_EQUALS, known.sendto, otherwise=6),
+        _step(_LOAD, low),
+        _step(_EQUALS, 0, otherwise=2),
+        _step(_LOAD, high),
+        _step(_EQUALS, 0, then=1),
+        _step(_RETURN, _ERROR | errno.EACCES),
+        _step(_LOAD, _NUMBER),
     )
 
 

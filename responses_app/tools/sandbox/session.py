@@ -17,11 +17,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from responses_app.tools.sandbox import processes
-from responses_app.tools.sandbox.base import MIB, BaseSandbox, Limits, SandboxError
+from responses_app.tools.sandbox.base import MIB, BaseSandbox, Launch, Limits, SandboxError
 from responses_app.tools.sandbox.inside.respsite_kernel import frames
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.output import Output
@@ -32,7 +31,7 @@ logger = logging.getLogger("respsite.sandbox")
 START_SECONDS = 20.0  # until the warden answers; a cold disk is slow
 GRACE_SECONDS = 2.0  # from an interruption until everything is killed
 ANSWER_SECONDS = 10.0  # the warden's own work: files, restarts
-WATCH_SECONDS = 0.1  # how often the memory of a running cell is looked at
+WATCH_SECONDS = 0.1  # how often the memory and the files of a running cell are looked at
 MAX_PRINTED = 16 * MIB  # more than that is not read to its end: the cell is interrupted
 MAX_CODE = MIB  # bytes of a cell
 MAX_IMAGE_BYTES = 20 * MIB
@@ -53,6 +52,7 @@ class Ended(Enum):
     STOPPED = "stopped"  # nobody waits for it any more
     TOO_MUCH_OUTPUT = "too_much_output"
     TOO_MUCH_MEMORY = "too_much_memory"
+    TOO_MUCH_DISK = "too_much_disk"  # its files are lost, too
     DIED = "died"  # the kernel's process ended
 
 
@@ -91,11 +91,12 @@ class SandboxSession:
     """One container. `start` makes it; `is_alive` until it has been closed or has broken."""
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", limits: Limits, output: int, *, user: UserClaim, folder: Path | None
+        self, process: "subprocess.Popen[bytes]", limits: Limits, output: int, *, user: UserClaim, launch: Launch
     ) -> None:
         self._process = process
         self._limits = limits
-        self._folder = folder
+        self._folder = launch.folder
+        self._ends_together = launch.ends_together
         self._user = user
         self._pipe = output
         self._lock = asyncio.Lock()
@@ -108,10 +109,10 @@ class SandboxSession:
     @classmethod
     async def start(cls, sandbox: BaseSandbox, interpreter: Interpreter, limits: Limits) -> "SandboxSession":
         """Start a container. Raises `SandboxError` where it does not start."""
-        ours, theirs = socket.socketpair()
-        reading, writing = os.pipe()
         user = claim_user()
         launch = sandbox.launch(interpreter, limits, uid=user.uid)
+        ours, theirs = socket.socketpair()
+        reading, writing = os.pipe()
         try:
             # Not asyncio's: it would need a thread a container, and the end of the channel says that it has ended.
             process = subprocess.Popen(  # noqa: ASYNC220  # 2 ms
@@ -128,13 +129,15 @@ class SandboxSession:
             ours.close()
             os.close(reading)
             user.close()
+            if launch.folder is not None:
+                await asyncio.to_thread(shutil.rmtree, launch.folder, ignore_errors=True)
             raise SandboxError(_NO_START, detail=f"{launch.argv[0]}: {problem.strerror}") from None
         finally:
             theirs.close()
             os.close(writing)
             for descriptor in launch.pass_fds:
                 os.close(descriptor)
-        session = cls(process, limits, reading, user=user, folder=launch.folder)
+        session = cls(process, limits, reading, user=user, launch=launch)
         await session._begin(ours)
         return session
 
@@ -211,6 +214,8 @@ class SandboxSession:
         self.is_alive = False
         asyncio.get_running_loop().remove_reader(self._pipe)
         os.close(self._pipe)
+        if not self._ends_together:
+            await asyncio.to_thread(processes.end_below, self._process.pid)
         self._process.kill()
         self._writer.close()
         await asyncio.to_thread(self._process.wait)
@@ -228,7 +233,7 @@ class SandboxSession:
         self._output = Output(self._limits.output)
         self._send({"do": "run"}, code)
         answer = asyncio.create_task(self._next_frame())
-        watch = asyncio.create_task(self._watch_memory(halt))
+        watch = asyncio.create_task(self._watch(halt))
         try:
             either: set[asyncio.Future[Any]] = {answer, halt}
             await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -243,12 +248,12 @@ class SandboxSession:
 
     async def _interrupt(self, answer: "asyncio.Task[frames.Frame]", ended: Ended) -> Execution:
         """End a cell that went too far, gently first; but memory is to be had back at once."""
-        if ended is not Ended.TOO_MUCH_MEMORY:
+        if ended not in (Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_DISK):
             self._send({"do": "interrupt"})
             await asyncio.wait({answer}, timeout=GRACE_SECONDS)
             if answer.done():
                 return self._execution(await answer, ended)
-        self._send({"do": "restart"})
+        self._send({"do": "restart", "clear": ended is Ended.TOO_MUCH_DISK})
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 while "restarted" not in (await answer).header:
@@ -263,10 +268,10 @@ class SandboxSession:
         self._hear()
         header = answer.header
         if "died" in header:
-            output = f"{self._output.text()}\n[the interpreter ended {str(header['died'])[:40]}]\n"
+            output = f"{self._output.text()}\n[the interpreter ended {_clean(str(header['died']))[:40]}]\n"
             return Execution(output, Ended.DIED, files=_files(header), variables_lost=True)
         error = header.get("error")
-        name = str(error.get("name", "SystemExit"))[:80] if isinstance(error, dict) else None
+        name = _clean(str(error.get("name", "SystemExit")))[:80] if isinstance(error, dict) else None
         return Execution(self._output.text(), ended, name, _images(answer), _files(header))
 
     async def _settled(self, cell: "asyncio.Task[Execution]") -> None:
@@ -277,13 +282,18 @@ class SandboxSession:
         if not cell.cancelled() and cell.exception() is not None:
             logger.info("a stopped cell ended with its container: %s", cell.exception())
 
-    async def _watch_memory(self, halt: "asyncio.Future[Ended]") -> None:
+    async def _watch(self, halt: "asyncio.Future[Ended]") -> None:
         root, most = self._process.pid, self._limits.memory
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             if processes.memory(root) > most and processes.proportional_memory(root) > most:
                 _resolve(halt, Ended.TOO_MUCH_MEMORY)
                 return
+            if self._folder is not None:
+                disk = self._limits.disk
+                if await asyncio.to_thread(processes.size_of, self._folder, disk) > disk:
+                    _resolve(halt, Ended.TOO_MUCH_DISK)
+                    return
 
     def _hear(self) -> None:
         """Read what was printed, as much as is there, but some and no more at once: others want to work as well."""
@@ -317,7 +327,7 @@ class SandboxSession:
                 await self.close()
                 raise
         if "problem" in answer.header:
-            raise SandboxError(str(answer.header["problem"])[:200])
+            raise SandboxError(_clean(str(answer.header["problem"]))[:200])
         return answer
 
     def _send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
@@ -346,10 +356,21 @@ def _resolve(halt: "asyncio.Future[Ended]", ended: Ended) -> None:
         halt.set_result(ended)
 
 
+def _clean(text: str) -> str:
+    """Return a text that can be written as UTF-8: the name of a file in a container may be any bytes."""
+    return text.encode(errors="replace").decode()
+
+
 def _checked(path: str) -> str:
     """Return a path under the work folder. Raises `SandboxError` for one that leads elsewhere."""
     parts = path.split("/")
-    if not path or len(path.encode()) > 1024 or "\0" in path or any(part in ("", ".", "..") for part in parts):
+    if (
+        not path
+        or _clean(path) != path
+        or len(path.encode()) > 1024
+        or "\0" in path
+        or any(part in ("", ".", "..") for part in parts)
+    ):
         raise SandboxError("that is not the path of a file")
     return path
 

@@ -9,6 +9,7 @@ import os
 import random
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 # systemd leaves these ids to services that have a user of their own while they run, and no file belongs to one for
 # good (https://systemd.io/UIDS-GIDS, "Dynamic Service Users"); the usual map of a container's ids has them, too.
@@ -28,9 +29,18 @@ class UserClaim:
             self.lock.close()
 
 
+def _has_users() -> bool:
+    """Whether these users are there: a user namespace may have but one, which only looks like root."""
+    try:
+        lines = [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    except (OSError, ValueError):
+        return False
+    return any(first <= _FIRST and first + count >= _FIRST + _USERS for first, _, count in lines)
+
+
 def claim_user() -> UserClaim:
     """Return a user for a container. Raises `OSError` where all are taken."""
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or not _has_users():
         return UserClaim()
     begin = random.randrange(_USERS)  # servers that do not see each other's sockets hardly meet
     for place in range(_USERS):

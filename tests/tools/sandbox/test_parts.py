@@ -33,9 +33,10 @@ def test_an_output_keeps_as_much_as_it_may_from_both_ends(parts: list[bytes], mo
         assert f"{len(whole) - 2 * half} bytes left out" in rest
 
 
+@pytest.mark.parametrize("local_sockets", [True, False])
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_jumps_of_the_filter_end_inside_of_it(machine: str) -> None:
-    program = seccomp.program(machine)
+def test_the_jumps_of_the_filter_end_inside_of_it(machine: str, local_sockets: bool) -> None:
+    program = seccomp.program(machine, local_sockets=local_sockets)
     steps = list(struct.iter_unpack("=HBBI", program))
     for place, (code, then, otherwise, _) in enumerate(steps):
         if code & 0x07 == 0x05:  # a jump

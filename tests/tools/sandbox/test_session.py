@@ -109,6 +109,12 @@ async def test_what_only_looks_like_a_file_is_not_read(container: SandboxSession
     assert [file.path for file in await container.list_files() if file.path in ("pipe", "link")] == []
 
 
+async def test_names_that_are_no_text_are_left_out(container: SandboxSession) -> None:
+    done = await container.run("open(b'\\xff\\xfe', 'w').close(); open('named', 'w').close()")
+    assert [file.path for file in done.files] == ["named"]
+    assert "named" in [file.path for file in await container.list_files()]
+
+
 async def test_a_cell_that_takes_too_long_is_interrupted_and_leaves_the_variables(container: SandboxSession) -> None:
     await printed(container, "kept = 7")
     done = await container.run("import time\nprint('begun', flush=True)\ntime.sleep(60)", seconds=0.3)

@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import stat
+import struct
 import sys
 import time
 import traceback
@@ -27,6 +28,7 @@ from respsite_kernel.frames import Frame, packed, read_frame
 from respsite_kernel.kernel import serve
 
 MAX_LISTED = 1000  # files of a container that can be seen from outside
+PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 22, 38  # `linux/prctl.h`
 GONE = 0  # exit status
 GONE_SECONDS = 5.0  # how long processes that were killed may take to end
 OOM_SCORE = "1000"  # where the machine has no memory left, the kernel's processes are the first to go
@@ -36,7 +38,8 @@ class Settings(NamedTuple):
     """What the host says. `uid`: the user to become; None: it is that user already.
 
     `has_own_processes`: it sees no process that is not its container's. If not, it must not reach any other by signals,
-    or it does not start: it would stop and kill them.
+    or it does not start: it would stop and kill them. `seccomp` is a filter that the kernel loads itself, in
+    hexadecimal digits; empty where the sandbox has one already.
     """
 
     uid: Optional[int]  # noqa: UP045  # older Pythons read this, too
@@ -46,6 +49,7 @@ class Settings(NamedTuple):
     processes: int
     open_files: int
     has_own_processes: bool
+    seccomp: str = ""
 
 
 class Warden:
@@ -84,6 +88,8 @@ class Warden:
         elif asked == "restart":
             self._running = False
             self._restart()
+            if frame.header.get("clear"):
+                self._clear()
             self._say({"restarted": True})
         else:
             try:
@@ -154,6 +160,15 @@ class Warden:
                         others.append(int(name))
         return others
 
+    def _clear(self) -> None:
+        """Remove all files."""
+        for folder in (self._settings.folder, os.environ["HOME"]):
+            for place, inner, names in os.walk(folder, topdown=False):
+                for name in (*names, *inner):
+                    path = os.path.join(place, name)
+                    with contextlib.suppress(OSError):
+                        os.remove(path) if name in names or os.path.islink(path) else os.rmdir(path)
+
     def _start_kernel(self) -> None:
         self._kernel, other = socket.socketpair()
         self._pid = os.fork()
@@ -215,18 +230,31 @@ def _become_kernel(channel: socket.socket, settings: Settings) -> NoReturn:
             (resource.RLIMIT_DATA, settings.memory),
             (resource.RLIMIT_AS, 4 * settings.memory),  # files and unused reservations count here, too
             (resource.RLIMIT_FSIZE, settings.disk),
-            (resource.RLIMIT_NPROC, settings.processes),
+            *([(resource.RLIMIT_NPROC, settings.processes)] if settings.has_own_processes else []),
             (resource.RLIMIT_NOFILE, settings.open_files),
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_MSGQUEUE, 0),
             (resource.RLIMIT_MEMLOCK, 0),
         ):
             resource.setrlimit(limit, (most, most))
+        if settings.seccomp:
+            _load_filter(bytes.fromhex(settings.seccomp))
         serve(channel, settings.folder)
     except BaseException:  # noqa: BLE001  # the host logs it
         traceback.print_exc()
     finally:
         os._exit(GONE)
+
+
+def _load_filter(program: bytes) -> None:
+    """Have the system filter this process' calls from now on, and those of its children."""
+    import ctypes
+
+    steps = ctypes.create_string_buffer(program, len(program))
+    described = struct.pack("@HP", len(program) // 8, ctypes.addressof(steps))  # `struct sock_fprog`
+    system = ctypes.CDLL(None, use_errno=True)
+    if system.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or system.prctl(PR_SET_SECCOMP, 2, described, 0, 0):
+        raise OSError(ctypes.get_errno(), "the filter of system calls cannot be loaded")
 
 
 def _drop_privileges(uid: int) -> None:
