@@ -142,7 +142,7 @@ ITEMS: dict[str, tuple[JsonObject, list[str]]] = {
     ),
     "mcp_list_tools": (
         {"server_label": "s", "tools": [{"name": "f"}, {"name": "g"}]},
-        [note("[tools of the MCP server 's' omitted, they cannot be called here: f, g]")],
+        [],
     ),
     "configuration_update": (
         {"reasoning": {"effort": "low"}},
@@ -152,7 +152,7 @@ ITEMS: dict[str, tuple[JsonObject, list[str]]] = {
 }
 OMITTED = {
     *("computer_call_output", "additional_tools", "code_interpreter_call", "file_search_call"),
-    *("image_generation_call", "mcp_list_tools", "configuration_update"),
+    *("image_generation_call", "configuration_update"),
 }
 
 
