@@ -39,6 +39,26 @@ def approved_calls(own: Sequence[JsonObject], earlier: Iterable[JsonObject]) -> 
     return list(calls.values())
 
 
+def unanswered(chain: Iterable[JsonObject], own: Iterable[JsonObject]) -> list[JsonObject]:
+    """Return the requests for approval of a chain that its user has gone on without answering.
+
+    `chain` are the items that it keeps, `own` those of the request that continues it.
+    """
+    asked: dict[object, JsonObject] = {}
+    answered: set[object] = set()
+    for item in (*chain, *own):
+        if item.get("type") == "mcp_approval_request":
+            asked[item.get("id")] = item
+        elif item.get("type") in ("mcp_approval_response", "mcp_call"):
+            answered.add(item.get("approval_request_id"))
+    return [item for request_id, item in asked.items() if request_id not in answered]
+
+
+def taken_as_refused(request: JsonObject) -> JsonObject:
+    """Return what a chain keeps of a request that was not answered: so the model is told of it once."""
+    return {"type": "mcp_approval_response", "approval_request_id": request.get("id"), "approve": False}
+
+
 def _call(request_id: str, asked: JsonObject) -> ApprovedCall:
     return ApprovedCall(
         request_id=request_id,

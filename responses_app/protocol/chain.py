@@ -45,7 +45,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.public_ids import PublicId
 
 _ANALYSIS = MessageKind.ANALYSIS.value
-KEPT_ITEMS = ("mcp_list_tools", "mcp_approval_request")
+KEPT_ITEMS = ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

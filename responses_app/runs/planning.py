@@ -12,6 +12,7 @@ from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, Unrea
 from engine.grammar import AnyText
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
+from responses_app.protocol.approvals import taken_as_refused, unanswered
 from responses_app.protocol.calls import check_outputs, no_call
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.client_tools import ClientTools, late_tools, read_tools
@@ -20,6 +21,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.inputs import Asked
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.items import ItemReference, OpenedCompaction
+from responses_app.protocol.offers import mcp_name
 from responses_app.protocol.prompt import PromptWriter, count_omitted, is_of_user, render_items, text_of
 from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.requests import CreateRequest, with_choice
@@ -31,6 +33,7 @@ from responses_app.runs.plan import Origin, RunPlan
 from responses_app.runs.toolbox import Toolbox
 
 _USER = MessageKind.USER.value
+NOT_APPROVED = "[the user has not approved this call, and went on]"
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: that takes four times as long to make, and there is one a request
@@ -107,7 +110,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         parent=context.parent,
         conversation=context.conversation,
         input_messages=messages,
-        context_items=context.raw,
+        context_items=[*map(taken_as_refused, _ignored_requests(context)), *context.raw],
         input_items=draft.input_items,
         generation=GenerationRequest(
             request_id=draft.response_id,
@@ -213,10 +216,19 @@ def _rendered(draft: Draft) -> tuple[ChainLink, list[RenderedMessage]]:
         sampled=context.sampled,
         before=context.before,
     )
-    messages = [*_previous_messages(draft), *messages]
+    ignored = [
+        draft.format.output(mcp_name(str(each["server_label"]), str(each["name"])), NOT_APPROVED, hosted=True)
+        for each in _ignored_requests(context)
+    ]
+    messages = [*ignored, *_previous_messages(draft), *messages]
     today = datetime.fromtimestamp(draft.created_at, UTC).date().isoformat()
     link = new_link(context.parent, response_id=draft.response_id, started_on=today, messages=messages)
     return link, messages
+
+
+def _ignored_requests(context: Context) -> list[JsonObject]:
+    """Return the requests for approval that the user goes on without answering: the model waits for their outputs."""
+    return unanswered(context.parent.all_tool_items(), context.raw) if context.parent else []
 
 
 def _previous_messages(draft: Draft) -> list[RenderedMessage]:

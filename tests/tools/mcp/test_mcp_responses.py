@@ -141,6 +141,22 @@ async def test_a_refused_call_is_told_to_the_model(tool: McpTool, running: McpSe
     assert "did not approve this call: too dear" in prompt_of(site, 1)
 
 
+async def test_a_call_that_nobody_answers_is_told_once_and_can_be_approved_later(
+    tool: McpTool, running: McpServer
+) -> None:
+    tools = declared(running, require_approval="always")
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    second = await site.ask(input="something else", tools=tools, previous_response_id=first["id"])
+    third = await site.ask(input="and more", tools=tools, previous_response_id=second["id"])
+    told = "<|start|>tests.add to=assistant<|channel|>commentary<|message|>[the user has not approved this call"
+    assert [prompt_of(site, turn).count(told) for turn in (1, 2)] == [1, 1]
+    assert f"<|call|>{told}" in prompt_of(site, 2)
+    approval = answer_to(request, approve=True)
+    fourth = await site.ask(input=approval, tools=tools, previous_response_id=third["id"])
+    assert fourth["output"][0]["output"] == "5"  # type: ignore[index]
+
+
 async def test_what_nobody_asked_cannot_be_approved(tool: McpTool, running: McpServer) -> None:
     site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
     tools = declared(running, require_approval="always")
