@@ -73,13 +73,11 @@ def _plain_python() -> str:
 
 
 def _mcp(settings: Settings) -> BaseTool:
-    from responses_app.tools.mcp.servers import allowed_with
     from responses_app.tools.mcp.tool import McpTool
     from responses_app.tools.network import Network
 
-    allowed = allowed_with(settings.mcp_servers, settings.mcp_allowed_hosts)
     return McpTool(
-        Network("MCP_ALLOWED_HOSTS", allowed),
+        Network("MCP_ALLOWED_HOSTS", settings.mcp_allowed_hosts),
         servers=settings.mcp_servers,
         by_url=settings.mcp_server_urls,
         sse=settings.mcp_sse,

@@ -42,7 +42,10 @@ TOP_LEVEL = {
     *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy", "docs"),
 }
 DOORS = {"service", "served", "by_id", "reader", "journal", "plan", "history"}  # what transports may know of `runs`
-READS_THE_ENVIRONMENT = ("respsite/", "manage.py", "responses_app/management/")
+READS_THE_ENVIRONMENT = (
+    *("respsite/", "manage.py", "responses_app/management/"),
+    "responses_app/tools/sandbox/inside/",  # programs that run in a sandbox, and see nothing of ours
+)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from responses_app.admin.server_calls import READERS, ServerCall
 from responses_app.admin.text import FOLDED, Clipped, Room, pretty, visible
 from responses_app.protocol.calls import is_output
 
@@ -99,6 +100,8 @@ class Transcript:
             block = self._call(item)
         elif kind in ACTIONS:
             block = self._action(kind, item)
+        elif kind in READERS:
+            block = self._of_server(READERS[kind](item))
         elif is_output(kind):
             block = self._output(kind, item)
         else:
@@ -134,6 +137,13 @@ class Transcript:
     def _action(self, kind: str, item: Any) -> Block:
         block = Block("call", "assistant", kind.removesuffix("_call"), call_id=_string(item, "call_id"))
         block.code = self._room.clip(_readable(item.get(ACTIONS[kind], "")))
+        return block
+
+    def _of_server(self, call: ServerCall) -> Block:
+        block = Block("call", "assistant", visible(call.title)[:160])
+        block.code = self._room.clip(_readable(call.asked))
+        if call.gave is not None:
+            block.answer = Block("output", "tool", "Output", code=self._room.clip(_readable(call.gave)))
         return block
 
     def _output(self, kind: str, item: Any) -> Block:

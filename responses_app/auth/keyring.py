@@ -28,6 +28,8 @@ MAX_STALE_SECONDS = 300.0  # of what is known, while it does not
 IDLE_SECONDS = 60.0  # a key that nobody uses is forgotten
 NOTED_SECONDS = 60.0  # between two notes of when keys were used
 MAX_KEYS = 10_000  # in use; over it the one that is idle longest is read again with its next request
+MAX_ASKING = 8  # keys that are read at once: those in use, which are read again every second, wait behind no more
+MAX_WAITING = 1_000  # for their turn to be read; over it the answer is a 503
 MAX_UNKNOWN = 1_000  # texts that are not keys, kept for a second each: so that a loop of one costs no query a request
 
 
@@ -50,6 +52,7 @@ class KeyRing:
         self._known: OrderedDict[str, _Known] = OrderedDict()  # by digest, in the order of their use
         self._unknown: OrderedDict[str, float] = OrderedDict()  # digests, and when they were asked for
         self._asking: dict[str, asyncio.Task[ApiKey | None]] = {}
+        self._turns = asyncio.Semaphore(MAX_ASKING)
         self._refreshing: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._fresh = 0.0  # when what is known was read
@@ -114,13 +117,16 @@ class KeyRing:
             return None
         asking = self._asking.get(digest)
         if asking is None:
+            if len(self._asking) >= MAX_WAITING:
+                raise _away()
             asking = self._asking[digest] = asyncio.create_task(self._ask(digest), name="key")
             asking.add_done_callback(lambda _: self._asking.pop(digest, None))
         return await asyncio.shield(asking)
 
     async def _ask(self, digest: str) -> ApiKey | None:
         try:
-            found = await self.store.find([digest])
+            async with self._turns:
+                found = await self.store.find([digest])
         except StoreError as error:
             raise _away() from error
         at = asyncio.get_running_loop().time()

@@ -225,11 +225,13 @@ def _larger(link: ChainLink, values: Sequence[JsonObject]) -> ChainLink:
 
 def kept_items(items: Iterable[JsonObject]) -> list[JsonObject]:
     """Return what later responses need of items: lists of tools, requests for approval, and that one was used."""
-    return [
-        item
-        for item in items
-        if item.get("type") in KEPT_ITEMS or (item.get("type") == "mcp_call" and item.get("approval_request_id"))
-    ]
+    kept: list[JsonObject] = []
+    for item in items:
+        if item.get("type") in KEPT_ITEMS:
+            kept.append(item)
+        elif item.get("type") == "mcp_call" and item.get("approval_request_id"):
+            kept.append({"type": "mcp_call", "approval_request_id": item["approval_request_id"]})
+    return kept
 
 
 def link_of(

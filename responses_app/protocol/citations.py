@@ -17,6 +17,8 @@ SourceOf = Callable[[int, int], tuple[str, str] | None]  # cursor and line -> ad
 
 _CITATION = re.compile(rf"【(\d{{1,9}})†(?:L(\d{{1,9}}))?[^【】\n]{{0,{MAX_CITATION}}}】")
 _BEGINNING = re.compile(rf"【(?:\d{{0,9}}|\d{{1,9}}†[^【】\n]{{0,{MAX_CITATION}}})\Z")
+# What would end a link of Markdown, or the string of an answer that is JSON.
+_QUOTED = {ord(each): f"%{ord(each):02X}" for each in '() <>"\\'}
 _HOST = re.compile(r"https?://(?:[^/?#@]*@)?(\[[^\]/]*\]|[^/?#:]+)", re.IGNORECASE)
 
 
@@ -84,8 +86,7 @@ def annotation(text_before: int, piece: Piece) -> JsonObject:
 
 def _link(url: str) -> str:
     """Return a link in Markdown that shows where it leads."""
-    target = url.replace("(", "%28").replace(")", "%29").replace(" ", "%20")
-    return f"([{_domain(url)}]({target}))"
+    return f"([{_domain(url)}]({url.translate(_QUOTED)}))"
 
 
 def _domain(url: str) -> str:

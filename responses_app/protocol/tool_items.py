@@ -212,8 +212,8 @@ def _mcp_answer(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
 
 
 def _mcp_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    server, names = _string(item, "server_label"), ", ".join(_names(item.get("tools")))
-    return [Note(f"[tools of the MCP server '{server}' omitted, they cannot be called here: {names or 'none'}]", 1)]
+    """What of them can be called is told before the conversation, by the request's own tools."""
+    return []
 
 
 def _more_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:

@@ -90,7 +90,8 @@ class _TimedHttp:
 class _FairWebSocket:
     """Beside a class of uvicorn's for WebSockets: reads from a peer only while it takes what it is sent, pongs too.
 
-    What cannot be a handshake (a POST, one with a body) is refused; uvicorn says nothing and keeps it open for ever.
+    What cannot be a handshake (a POST, one with a body) is refused; uvicorn says nothing and keeps it open for ever, or
+    breaks, and waits for it when it is to stop.
     """
 
     transport: asyncio.Transport
@@ -102,7 +103,11 @@ class _FairWebSocket:
         if self.handshake_initiated and not self.handshake_complete:
             self.transport.abort()  # it talks before it was let in: uvicorn drops a part, and breaks on the rest
             return
-        super().data_received(data)  # type: ignore[misc]
+        try:
+            super().data_received(data)  # type: ignore[misc]
+        except UnicodeError:  # a header that is not ASCII: websockets cannot write what is wrong with it
+            if self.handshake_initiated:
+                raise
         if not self.handshake_initiated:  # the first data are the whole handshake
             self.transport.write(NO_HANDSHAKE)
             self.transport.close()

@@ -76,10 +76,11 @@ class Fetcher:
             raise FetchFailed(f"{where.host} did not answer within {limits.seconds:g} s.") from None
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Close all connections, and what looks up names for them."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+        self._network.close()
 
     async def _follow(self, url: "URL", limits: FetchLimits, accept: str) -> Fetched:
         for _ in range(limits.max_redirects + 1):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from responses_app.admin.server_calls import READERS
 from responses_app.admin.text import CUT_BACK, Room, pretty, visible
 from responses_app.admin.transcript import Transcript
 from tests.admin.samples import answered, called, gave, said, thought
@@ -109,15 +110,54 @@ def test_calls_of_tools_without_a_name_show_what_was_asked_for() -> None:
     assert [block.answer.code.shown for block in blocks if block.answer and block.answer.code] == ["done"] * 3
 
 
+def test_calls_of_a_servers_tools_stand_with_what_they_gave() -> None:
+    found = {"type": "search", "query": "turtles", "sources": [{"type": "url", "url": "https://a.example/"}]}
+    items = [
+        {"type": "web_search_call", "status": "completed", "action": found},
+        {
+            "type": "web_search_call",
+            "action": {"type": "find_in_page", "pattern": "shell", "url": "https://a.example/"},
+        },
+        {"type": "web_search_call", "status": "failed", "action": {"type": "open_page", "url": None}, "error": "gone"},
+        {"type": "mcp_call", "server_label": "wiki", "name": "read", "arguments": '{"a":1}', "output": "text"},
+        {"type": "code_interpreter_call", "code": "1+1", "outputs": [{"type": "logs", "logs": "2"}]},
+        {"type": "code_interpreter_call", "code": "plot()", "outputs": [{"type": "image", "url": "data:"}]},
+        {"type": "code_interpreter_call", "outputs": None},
+    ]
+    blocks = Transcript().read(items)
+    assert {block.kind for block in blocks} == {"call"}
+    asked = [(block.title, block.code.shown) for block in blocks if block.code]
+    gave = [block.answer.code.shown if block.answer and block.answer.code else None for block in blocks]
+    assert asked[:5] == [
+        ("web search: search", "turtles"),
+        ("web search: find in page", "shell\nhttps://a.example/"),
+        ("web search: open page", ""),
+        ("wiki.read", '{"a": 1}'),
+        ("python", "1+1"),
+    ]
+    assert gave[1:5] == [None, "gone", "text", "2"]
+    assert "https://a.example/" in str(gave[0])
+    assert "image" in str(gave[5])
+    assert gave[6] is None
+
+
+@pytest.mark.parametrize("kind", READERS)
+@settings(max_examples=30)
+@given(st.dictionaries(st.sampled_from("action error output outputs code arguments name".split()), json_values))
+def test_nothing_is_taken_for_granted_of_a_servers_call(kind: str, fields: dict[str, object]) -> None:
+    (block,) = Transcript().read([{"type": kind, **fields}])
+    assert block.kind == "call"
+
+
 def test_an_output_without_its_call_stands_alone() -> None:
     (block,) = Transcript().read([gave("call_1", "alone")])
     assert (block.kind, block.title) == ("output", "Output of call_1")
 
 
 def test_other_items_are_named_and_folded() -> None:
-    blocks = Transcript().read([{"type": "web_search_call", "id": "ws_1", "status": "failed"}, {"x": 1}, 7])
+    blocks = Transcript().read([{"type": "image_generation_call", "id": "ig_1", "status": "failed"}, {"x": 1}, 7])
     assert [(block.kind, block.title, block.status) for block in blocks] == [
-        ("other", "web_search_call", "failed"),
+        ("other", "image_generation_call", "failed"),
         ("other", "An item without a type", ""),
         ("other", "An item without a type", ""),
     ]

@@ -90,6 +90,25 @@ async def test_what_is_not_a_key_is_asked_for_once_a_second(
     assert await ring.find("sk-x") is not None
 
 
+async def test_a_flood_of_made_up_keys_keeps_no_revoked_one_open(
+    keys: Keys, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyring, "MAX_WAITING", 20)
+    key = keys.make("sk-in-use")
+    assert await ring.find("sk-in-use") == key
+    keys.asked.clear()
+    keys.answers.clear()
+    flood = [asyncio.create_task(ring.find(f"sk-made-up-{number}")) for number in range(30)]
+    await eventually(lambda: all(task.done() for task in flood[20:]))
+    for task in flood[20:]:
+        with pytest.raises(ApiError) as refused:
+            task.result()
+        assert refused.value.status == 503
+    assert sum(asked != [key.digest] for asked in keys.asked) <= keyring.MAX_ASKING
+    keys.answers.set()
+    assert await asyncio.gather(*flood[:20]) == [None] * 20
+
+
 async def test_how_many_are_remembered_is_bounded(keys: Keys, ring: KeyRing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyring, "MAX_KEYS", 10)
     monkeypatch.setattr(keyring, "MAX_UNKNOWN", 10)

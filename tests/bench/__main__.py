@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.bench import (
     admin,
     browsing,
+    calling,
     chains,
     events,
     grammars,
@@ -58,6 +59,8 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "admin": admin.admin,
     "grammar": grammars.grammar,
     "browser": browsing.browsing,
+    "mcp": calling.mcp,
+    "tools": calling.tools,
     "interpreter": interpreting.interpreting,
     "limits": limits.limits,
     "metrics": metrics.metrics,

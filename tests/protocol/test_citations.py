@@ -56,6 +56,12 @@ def test_a_citation_is_a_link_and_its_annotation_covers_it() -> None:
     assert text[second["start_index"] : second["end_index"]] == LINK  # type: ignore[misc]
 
 
+def test_a_link_ends_neither_markdown_nor_json() -> None:
+    stack = PageStack([Shown(kind="page", url='https://user@a.example:81/x"y\\z?q=(1)<2> 3', title="T")])
+    (piece,) = CitationReader(stack.source).read("【0†L1】")
+    assert piece.text == "([a.example](https://user@a.example:81/x%22y%5Cz?q=%281%29%3C2%3E%203))"
+
+
 @pytest.mark.parametrize(("line", "title"), [(2, "A"), (4, "A"), (5, "B"), (99, "B")])
 def test_a_line_of_a_list_cites_its_result(line: int, title: str) -> None:
     (found,) = annotations(read(f"x【0†L{line}-L{line + 1}】"))

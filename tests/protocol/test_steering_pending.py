@@ -123,6 +123,14 @@ class TestPending:
         [pending] = frames(end(connection, first, status=Status.COMPLETED, output=(whole,)))
         assert pending["required_input"] == [{**stub, "call_id": "call_2"}]
 
+    def test_a_call_that_the_user_is_to_approve_is_waited_for(self) -> None:
+        connection = session()
+        first = begun(connection)
+        steer(connection)
+        asked: JsonObject = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "f"}
+        [pending] = frames(end(connection, first, status=Status.COMPLETED, output=(asked,)))
+        assert pending["required_input"] == [{"type": "mcp_approval_response", "approval_request_id": "mcpr_1"}]
+
     @pytest.mark.parametrize(
         "output",
         [

@@ -79,6 +79,15 @@ async def test_a_search_its_first_hit_a_link_of_that_and_a_text_on_it(model: Mod
     assert model.stack.source(0, 2) == (url("/turtles"), "Turtles")
 
 
+async def test_a_match_is_opened_where_it_stands(model: Model) -> None:
+    await model.call("open", id=model.web.url("/turtles"))
+    found = await model.call("find", pattern="fact 60 ")
+    line = int(found.partition("match at L")[2].partition("】")[0])
+    assert f"**viewing lines [{line - 4} - " in (text := await model.call("open", id=0, cursor=1))
+    assert f"L{line}: Fact 60 about" in text
+    assert "**viewing lines [0 - 0]" in await model.call("open", id=0, cursor=1, loc=0, num_lines=1)
+
+
 async def test_a_page_is_scrolled_without_being_fetched_again(model: Model) -> None:
     await model.call("open", id=model.web.url("/turtles"))
     asked = len(model.web.asked)

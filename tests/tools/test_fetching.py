@@ -11,7 +11,7 @@ from responses_app.tools.fetching import KIB, MIB, Fetcher, FetchFailed, FetchLi
 from responses_app.tools.network import AddressRefused, AllowedHosts, Network, NetworkError
 from tests.tools.web_server import WebServer, answer, redirect
 
-LIMITS = FetchLimits(seconds=10)
+LIMITS = FetchLimits(seconds=30)
 
 
 @pytest.fixture

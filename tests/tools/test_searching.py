@@ -5,7 +5,14 @@ import re
 import pytest
 
 from responses_app.tools.browser.backends.json_search import JsonSearch, json_search
-from responses_app.tools.browser.searching import SearchFailed, SearchResult, is_within, results_page, within
+from responses_app.tools.browser.searching import (
+    SearchFailed,
+    SearchResult,
+    is_within,
+    normal_domain,
+    results_page,
+    within,
+)
 from tests.tools.search_servers import RESULTS, as_json, ddgs, searxng
 from tests.tools.web_server import WebServer, answer, redirect
 
@@ -38,6 +45,7 @@ async def test_what_is_not_a_result_is_left_out(web: WebServer, search: JsonSear
         {"url": 7, "href": 7},
         {"url": "javascript:x", "href": "file:///etc/passwd"},
         {"url": "http://", "href": "https:///x"},
+        {"url": "https://a.example/\nx", "href": "https://a.example/ x"},
         {"url": "https://a.example/" + "x" * 3000, "href": "https://a.example/" + "x" * 3000},
         {"url": "https://a.example/", "href": "https://a.example/", "title": ["x"], "content": 7, "body": {}},
         {"url": "https://b.example/", "href": "https://b.example/", "title": "a\n 【0†b】", "content": "c\n" * 900,
@@ -117,5 +125,7 @@ def test_domains_are_named_in_the_query_and_checked() -> None:
     assert is_within("https://A.example/x", ["a.example"])
     assert is_within("https://sub.a.example/x", ["a.example"])
     assert is_within("https://any.example/x", [])
+    assert is_within("https://münchen.example/", [normal_domain("MÜNCHEN.example")])
+    assert is_within("https://xn--mnchen-3ya.example/", [normal_domain("münchen.example")])
     assert not is_within("https://xa.example/", ["a.example"])
     assert not is_within("https://a.example.evil/", ["a.example"])

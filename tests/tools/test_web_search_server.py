@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from agents import Agent, OpenAIResponsesModel, Runner, WebSearchTool, set_tracing_disabled
 from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 
@@ -114,6 +115,20 @@ async def test_over_the_websocket(server: Server, web: WebServer) -> None:
             if event.type == "response.completed":
                 assert_found(event.response, web)
                 break
+
+
+async def test_by_the_agents_sdk_with_a_history_that_it_carries(server: Server, web: WebServer) -> None:
+    set_tracing_disabled(True)
+    tool = WebSearchTool(search_context_size="low", user_location={"type": "approximate", "city": "Bern"})
+    async with AsyncOpenAI(base_url=server.base_url, api_key="none") as client:
+        agent = Agent(name="searcher", model=OpenAIResponsesModel("demo", client), tools=[tool])
+        first = await Runner.run(agent, ASKED)
+        assert [type(item).__name__ for item in first.new_items].count("ToolCallItem") == 2
+        again = Runner.run_streamed(agent, [*first.to_input_list(), {"role": "user", "content": ASKED}])
+        seen = {event.data.type async for event in again.stream_events() if event.type == "raw_response_event"}
+    assert "response.output_text.annotation.added" in seen
+    assert web.url("/turtles") in first.final_output
+    assert web.url("/turtles") in again.final_output
 
 
 def calling(function: str, **arguments: object) -> str:

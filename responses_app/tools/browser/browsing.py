@@ -21,6 +21,7 @@ from responses_app.tools.browser.searching import (
     SearchFailed,
     SearchResult,
     is_within,
+    normal_domain,
     results_page,
     within,
 )
@@ -33,6 +34,7 @@ MAX_PAGES_AT_ONCE = 16  # that are fetched and read, each of up to 4 MiB; more w
 ACCEPTED = "text/html,application/xhtml+xml,text/plain;q=0.9,*/*;q=0.5"
 MAX_PATTERN = 500  # characters
 MAX_VIEWS = 4  # a call may ask for so many times more lines than are shown by themselves
+LINES_BEFORE_MATCH = 4  # that are shown of a page which is opened at a match
 REST_NOT_READ = "[the page is longer, and was not read any further]"
 _PAGE, _SOURCE, _FIND, _SEARCH = "page", "source", "find", "search"
 
@@ -132,6 +134,7 @@ class _Visit:
         self._stack = stack
         self._wishes = wishes
         self._project = project
+        self._start = 0  # where a page is shown from, unless the model says it
 
     async def search(self, asked: JsonObject) -> Browsed:
         query = _text(asked, "query", MAX_QUERY)
@@ -179,7 +182,7 @@ class _Visit:
         action["url"] = shown.url or None
         if target < 0 and kind != _SOURCE:
             return await self._again(shown)
-        url = shown.url if target < 0 else self._linked(await self._links_of(shown), target)
+        url = shown.url if target < 0 else await self._linked(shown, target)
         action["url"] = url
         return await self._visited(kind, url)
 
@@ -199,15 +202,18 @@ class _Visit:
         page, _ = await self._visited(_SOURCE if shown.kind == _SOURCE else _PAGE, shown.url)
         return page.find(shown.pattern) if shown.kind == _FIND else page, shown
 
-    async def _links_of(self, shown: Shown) -> Sequence[str]:
+    async def _linked(self, shown: Shown, number: int) -> str:
+        """Return where a link of a page leads; that of a match leads to its place on the page."""
+        matches: Sequence[int] = ()
         if shown.kind == _SEARCH:
-            return [each.url for each in shown.listed]
-        page, _ = await self._again(shown)
-        return page.links
-
-    def _linked(self, links: Sequence[str], number: int) -> str:
+            links: Sequence[str] = [each.url for each in shown.listed]
+        else:
+            page, _ = await self._again(shown)
+            links, matches = page.links, page.matches
         if number >= len(links):
             raise BrowsingFailed(f"Invalid link id `{number}`.")
+        if matches:
+            self._start = max(0, matches[number] - LINES_BEFORE_MATCH)
         return links[number]
 
     def _at(self, cursor: int) -> Shown:
@@ -227,7 +233,8 @@ class _Visit:
             raise BrowsingFailed(f"{url[:200]} may not be opened: only pages of {allowed} are allowed.")
 
     def _show(self, page: Page, shown: Shown, action: JsonObject, asked: JsonObject | None = None) -> Browsed:
-        start, count = max(_whole(asked or {}, "loc", 0), 0), max(_whole(asked or {}, "num_lines", 0), 0)
+        loc, count = _whole(asked or {}, "loc", -1), max(_whole(asked or {}, "num_lines", 0), 0)
+        start = loc if loc >= 0 else self._start
         if start >= len(page.lines):
             last = len(page.lines) - 1
             raise BrowsingFailed(
@@ -245,7 +252,7 @@ def wishes_of(tool: JsonObject) -> BrowsingWishes:
     filters = tool.get("filters")
     domains = filters.get("allowed_domains") if isinstance(filters, dict) else None
     tokens, results = _SIZES.get(size, _SIZES["medium"])
-    return BrowsingWishes(domains=tuple(map(str.lower, domains or ())), view_tokens=tokens, results=results)
+    return BrowsingWishes(domains=tuple(map(normal_domain, domains or ())), view_tokens=tokens, results=results)
 
 
 _SIZES = {"low": (512, 5), "medium": (1024, 10), "high": (2048, MAX_RESULTS)}  # tokens of a view, results of a search

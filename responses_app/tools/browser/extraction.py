@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urljoin
 
-from responses_app.tools.browser.pages import domain_of, escaped, lines_of, link, one_line
+from responses_app.tools.browser.pages import MAX_TITLE, domain_of, escaped, lines_of, link, one_line
 
 if TYPE_CHECKING:
     from resiliparse.parse.html import HTMLTree
@@ -92,7 +92,7 @@ def _read_html(text: str, url: str) -> Document:
     from resiliparse.parse.html import HTMLTree
 
     tree = HTMLTree.parse(text)
-    title = escaped(one_line(tree.title or "")) or domain_of(url)
+    title = escaped(one_line(tree.title or ""))[:MAX_TITLE] or domain_of(url)
     links = _Links(url)
     links.mark(tree)
     # The library can also look for the main part, but leaves out lists and tables of it.

@@ -35,7 +35,8 @@ _BLANKS = re.compile(r"\n{3,}")
 class Page:
     """Something that was read of the web. `links` are URLs by the numbers under which its lines show them.
 
-    `truncated`: it goes on, but nobody has read further. `is_list`: it lists results of a search or matches of `find`.
+    `truncated`: it goes on, but nobody has read further. `is_list`: it lists results of a search or matches of `find`;
+    `matches` are the lines of those, on the page that they were found on.
     """
 
     url: str
@@ -44,6 +45,7 @@ class Page:
     links: Sequence[str] = ()
     truncated: bool = False
     is_list: bool = False
+    matches: Sequence[int] = ()
 
     def view(self, cursor: int, *, start: int = 0, count: int = 0, max_bytes: int) -> str:
         """Return what the model reads from line `start` on: `count` lines, or without one as many as `max_bytes` hold.
@@ -71,19 +73,20 @@ class Page:
         """Return a page with the places where a text stands, whatever its case."""
         wanted = pattern.lower()
         matches: list[str] = []
-        links: list[str] = []
+        found: list[int] = []
         plain = [without_links(line) for line in self.lines]
         number = 0
-        while number < len(plain) and len(links) < MAX_MATCHES:
+        while number < len(plain) and len(found) < MAX_MATCHES:
             if wanted not in plain[number].lower():
                 number += 1
                 continue
-            matches += ["", f"# 【{len(links)}†match at L{number}】", *plain[number : number + MATCH_LINES]]
-            links.append(self.url)
+            matches += ["", f"# 【{len(found)}†match at L{number}】", *plain[number : number + MATCH_LINES]]
+            found.append(number)
             number += MATCH_LINES
         lines = matches[1:] or wrapped(f"No `find` results for pattern: `{escaped(pattern)}`")
         title = f"Find results for text: `{escaped(pattern)}` in `{self.title}`"
-        return Page(url=self.url, title=one_line(title), lines=lines, links=links, is_list=True)
+        links = [self.url] * len(found)
+        return Page(url=self.url, title=one_line(title), lines=lines, links=links, is_list=True, matches=found)
 
 
 def escaped(text: str) -> str:

@@ -1,17 +1,20 @@
 """The contract of a search backend, and the page that shows its results."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from responses_app.protocol.page_stack import Listed
 from responses_app.tools.browser.pages import Page, domain_of, escaped, link, one_line, wrapped
+from responses_app.tools.network import AddressRefused, normal_host
 
 MAX_QUERY = 1000  # characters
 MAX_SNIPPET = 400  # characters of what a result says of its page
 MAX_URL = 2048  # characters
 MAX_RESULTS = 20
 _FEW = 5  # domains that a query can name
+_URL = re.compile(r"https?://[^\s\x00-\x1f\x7f]+", re.IGNORECASE)
 
 
 class SearchFailed(Exception):
@@ -41,9 +44,7 @@ class BaseSearch(ABC):
 
 def result_of(url: object, title: object, snippet: object) -> SearchResult | None:
     """Return a result that a backend tells of, None where it is not one: backends may tell anything."""
-    if not isinstance(url, str) or len(url) > MAX_URL or not url.startswith(("http://", "https://")):
-        return None
-    if not domain_of(url):
+    if not isinstance(url, str) or len(url) > MAX_URL or not _URL.fullmatch(url) or not domain_of(url):
         return None
     shown = escaped(one_line(title)) if isinstance(title, str) else ""
     said = escaped(one_line(snippet))[:MAX_SNIPPET] if isinstance(snippet, str) else ""
@@ -59,8 +60,16 @@ def within(query: str, domains: Collection[str]) -> str:
 
 def is_within(url: str, domains: Collection[str]) -> bool:
     """Whether a URL is of one of these domains, or of one below them; no domains are all."""
-    host = domain_of(url).lower()
+    host = normal_domain(domain_of(url))
     return not domains or any(host == domain or host.endswith(f".{domain}") for domain in domains)
+
+
+def normal_domain(domain: str) -> str:
+    """Return a domain in the form in which domains are compared: that of the name system."""
+    try:
+        return normal_host(domain)
+    except AddressRefused:
+        return domain.lower()
 
 
 def results_page(query: str, results: Iterable[SearchResult]) -> tuple[Page, Sequence[Listed]]:

@@ -46,7 +46,7 @@ class _Shared(httpx2.AsyncBaseTransport):
 
 
 class Opener:
-    """Opens clients; all share the connections of one transport."""
+    """Opens clients; all that may go to the same hosts share the connections of one transport."""
 
     def __init__(self, network: Network) -> None:
         self._transport = CheckedTransport(network, max_body_bytes=MAX_BODY_BYTES)

@@ -20,6 +20,7 @@ logger = logging.getLogger("respsite.tools")
 
 ITEM = "mcp_call"
 MAX_TOOLS = 256  # of one server; more are left out
+MAX_LIST_BYTES = 512 * 1024  # of all of them, as JSON: they are kept with each chain, and shown to the model
 MAX_DESCRIPTION = 4096  # characters of what a tool or a server says of itself
 MAX_SCHEMA_BYTES = 32 * 1024  # of one tool's arguments, as JSON; a larger one is left out
 MAX_NAME = 128  # characters of a tool's name
@@ -29,6 +30,7 @@ def kept_tools(declared: JsonObject, tools: Sequence[JsonObject]) -> list[JsonOb
     """Return those of a server's tools that a request allows, bounded, as an `mcp_list_tools` item shows them."""
     allowed = declared.get("allowed_tools")
     found: dict[str, JsonObject] = {}
+    size = 0
     for tool in tools:
         name = tool.get("name")
         if not isinstance(name, str) or not name or len(name) > MAX_NAME or not _is_among(tool, allowed):
@@ -36,10 +38,13 @@ def kept_tools(declared: JsonObject, tools: Sequence[JsonObject]) -> list[JsonOb
         if cleaned_name(name) in found:
             logger.warning("the tool %r of an MCP server is left out: another one reads the same", name)
             continue
-        found[cleaned_name(name)] = _shown(name, tool)
-    if len(found) > MAX_TOOLS:
-        logger.warning("%d tools of an MCP server are left out: it has too many", len(found) - MAX_TOOLS)
-    return list(found.values())[:MAX_TOOLS]
+        shown = _shown(name, tool)
+        size += len(orjson.dumps(shown))
+        if len(found) == MAX_TOOLS or size > MAX_LIST_BYTES:
+            logger.warning("tools of the MCP server '%s' are left out: it has too many", declared.get("server_label"))
+            break
+        found[cleaned_name(name)] = shown
+    return list(found.values())
 
 
 def offer_of(declared: JsonObject, tools: Sequence[JsonObject]) -> Offer:

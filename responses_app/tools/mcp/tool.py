@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from hashlib import blake2b
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
@@ -18,7 +19,7 @@ from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult,
 from responses_app.tools.mcp.connections import Connection, Connections, Listing, cause_of
 from responses_app.tools.mcp.listing import kept_tools, offer_of
 from responses_app.tools.mcp.results import CONNECTION_CLOSED, arguments_of, http_failure, protocol_failure, result_of
-from responses_app.tools.mcp.servers import ServerAccess
+from responses_app.tools.mcp.servers import ServerAccess, allowed_with
 from responses_app.tools.network import Network, NetworkError
 
 logger = logging.getLogger("respsite.tools")
@@ -61,7 +62,8 @@ class McpTool(BaseTool):
         sse: bool = False,
         call_seconds: float = 120.0,
     ) -> None:
-        self._network = network
+        self._network = network  # where requests may go, and where the operator's servers are
+        self._own_network = Network(network.setting, allowed_with(servers, network.allowed), network.lookup)
         self._servers = servers
         self._by_url = by_url
         self._sse = sse
@@ -69,14 +71,15 @@ class McpTool(BaseTool):
         self.idle_seconds = call_seconds
         self._connections = Connections()
         self._library: ModuleType | None = None
-        self._opener: Any = None
+        self._openers: Mapping[bool, Any] = {}  # for requests' servers, and for the operator's
         self._loading = asyncio.Lock()
 
     async def aclose(self) -> None:
         await self._connections.aclose()
-        if self._opener is not None:
-            await self._opener.aclose()
+        for opener in self._openers.values():
+            await opener.aclose()
         self._network.close()
+        self._own_network.close()
 
     async def offer(self, use: ToolUse) -> Offer | None:
         self._check(use)
@@ -167,7 +170,9 @@ class McpTool(BaseTool):
         noted: list[int] = []
         token = self._module.statuses.set(noted)
         try:
-            async with self._connections.use(_key(access, use), lambda kept: self._open(access, kept)) as connection:
+            own = use.declared.get("server_url") is None
+            opening = partial(self._open, access, own)
+            async with self._connections.use(_key(access, use, own), opening) as connection:
                 is_kept = connection.is_connected
                 try:
                     return await work(connection, await connection.client())
@@ -212,11 +217,11 @@ class McpTool(BaseTool):
                 break
         return Listing(tools[:MAX_LISTED], time.monotonic() + seconds)
 
-    def _open(self, access: ServerAccess, kept: Connection) -> AbstractAsyncContextManager[Any]:
+    def _open(self, access: ServerAccess, own: bool, kept: Connection) -> AbstractAsyncContextManager[Any]:
         def forget() -> None:
             kept.listing = None
 
-        opened: AbstractAsyncContextManager[Any] = self._opener.open(access, forget=forget)
+        opened: AbstractAsyncContextManager[Any] = self._openers[own].open(access, forget=forget)
         return opened
 
     # The library.
@@ -230,7 +235,7 @@ class McpTool(BaseTool):
         async with self._loading:
             if self._library is None:
                 library = await asyncio.to_thread(_import_library)
-                self._opener = library.Opener(self._network)
+                self._openers = {False: library.Opener(self._network), True: library.Opener(self._own_network)}
                 self._library = library
 
 
@@ -240,14 +245,14 @@ def _import_library() -> Any:
     return client
 
 
-def _key(access: ServerAccess, use: ToolUse) -> bytes:
+def _key(access: ServerAccess, use: ToolUse, own: bool) -> bytes:
     """Return what connections are shared by: a server, what it is told of who calls, and the project.
 
     A server of the old kind may remember what was said before: no project is to hear of another's. A program that was
     started here is the operator's, and there is one.
     """
     whose = "" if access.transport == "stdio" else use.project
-    said = [access.transport, access.url, sorted(access.headers.items()), access.command, whose]
+    said = [access.transport, access.url, sorted(access.headers.items()), access.command, whose, own]
     return blake2b(orjson.dumps(said), digest_size=16).digest()
 
 

@@ -13,6 +13,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.runs.tool_calls import call_tool, list_tools
 from responses_app.runs.toolbox import Entry
 from responses_app.tools.base import ToolFailed
+from responses_app.tools.mcp.listing import MAX_LIST_BYTES, MAX_TOOLS
 from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import MAX_LISTED, MAX_PAGES, McpTool
 from tests.tools.mcp.mcp_servers import STDIO, call_of, mcp_tool, serving, use_of
@@ -132,7 +133,10 @@ async def test_pages_without_an_end_come_to_one(tool: McpTool) -> None:
         assert len(await tool.list_tools(use_of(url))) == MAX_PAGES == len(pages)
     full = [{**TOOL, "name": f"t{number}"} for number in range(2 * MAX_LISTED)]
     async with answering(tools_list=lambda _: {"tools": full, "nextCursor": "more"}) as url:
-        assert len(await tool.list_tools(use_of(url))) == 256
+        assert len(await tool.list_tools(use_of(url))) == MAX_TOOLS
+    large = [{**each, "description": "d" * 4000} for each in full]
+    async with answering(tools_list=lambda _: {"tools": large}) as url:
+        assert 100 < len(await tool.list_tools(use_of(url))) < MAX_LIST_BYTES / 4000
 
 
 async def test_what_it_says_of_its_tools_is_bounded_and_cleaned(tool: McpTool) -> None:

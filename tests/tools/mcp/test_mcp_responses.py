@@ -74,6 +74,7 @@ async def test_what_continues_it_does_not_list_again(tool: McpTool, running: Mcp
     replayed = [*first["output"], {"role": "user", "content": "hi"}]  # type: ignore[misc]
     third = await site.ask(input=replayed, tools=tools, store=False)
     assert [item["type"] for item in third["output"]] == ["message"]  # type: ignore[attr-defined]
+    assert "omitted" not in prompt_of(site, 2)
     wider = await site.ask(input="hi", tools=declared(running), previous_response_id=second["id"])
     assert [item["type"] for item in wider["output"]] == ["message"]  # type: ignore[attr-defined]
 

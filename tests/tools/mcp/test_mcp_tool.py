@@ -7,6 +7,7 @@ import pytest
 
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.tools.base import ToolFailed
+from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.network import NOTHING_ALLOWED
 from tests.tools.mcp.mcp_servers import STDIO, McpServer, call_of, mcp_server, mcp_tool, use_of
@@ -153,6 +154,14 @@ async def test_a_private_address_is_refused_and_the_setting_named(running: McpSe
         for url in (running.url, "http://169.254.169.254/mcp", "http://[::1]:1/mcp", "http://localhost:1/mcp"):
             with pytest.raises(ToolFailed, match="MCP_ALLOWED_HOSTS"):
                 await tool.list_tools(use_of(url))
+
+
+async def test_where_the_operators_servers_are_no_request_may_go_by_itself(running: McpServer) -> None:
+    own = {"tests": ServerAccess(transport="http", url=running.url)}
+    async with mcp_tool(allowed=NOTHING_ALLOWED, servers=own) as tool:
+        assert await tool.list_tools(use_of(None))
+        with pytest.raises(ToolFailed, match="MCP_ALLOWED_HOSTS"):
+            await tool.list_tools(use_of(running.url))
 
 
 @pytest.mark.parametrize(

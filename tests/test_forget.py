@@ -1,0 +1,35 @@
+"""`manage.py forget` erases only when no worker opens for the revoked keys any more."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.management import call_command
+
+from responses_app.management.commands import forget
+from responses_app.models import ApiKey, Conversation, Project
+from responses_app.stores.database.api_keys import create_key
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize(("revoked_before", "waits"), [(None, True), (1.0, True), (60.0, False)])
+def test_it_waits_until_the_keys_are_out(
+    monkeypatch: pytest.MonkeyPatch, revoked_before: float | None, waits: bool
+) -> None:
+    _, key = create_key("mine")
+    if revoked_before is not None:
+        ApiKey.objects.filter(pk=key.pk).update(revoked_at=datetime.now(UTC) - timedelta(seconds=revoked_before))
+    slept: list[float] = []
+
+    def came_in_meanwhile(seconds: float) -> None:
+        assert ApiKey.objects.get(pk=key.pk).revoked_at is not None
+        slept.append(seconds)
+        Conversation.objects.create(id="conv_late", project="mine", created_at=datetime.now(UTC))
+
+    monkeypatch.setattr(time, "sleep", came_in_meanwhile)
+    call_command("forget", "--project", "mine", "--yes")
+    (seconds,) = slept
+    assert seconds == pytest.approx(forget.OUT_SECONDS - (revoked_before or 0.0) if waits else 0.0, abs=0.9)
+    assert not Conversation.objects.exists()
+    assert not Project.objects.filter(name="mine").exists()
