@@ -164,7 +164,7 @@ async def test_processes_stand_still_between_calls(container: SandboxSession) ->
         stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids]
         return stats.count("T")
 
-    spins = "threading.Thread(target=lambda: any(iter(int, 1)), daemon=True).start()"
+    spins = "def spin():\n    while True: pass\nthreading.Thread(target=spin, daemon=True).start()"
     await printed(container, f"import subprocess, threading\nsleeps = subprocess.Popen(['sleep', '60'])\n{spins}")
     await eventually(lambda: stopped() == 2)
     assert await printed(container, "sleeps.poll() is None") == "True\n"
