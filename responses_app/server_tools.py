@@ -38,7 +38,8 @@ def _tools(settings: Settings) -> Iterator[BaseTool]:
 
 def interpreter_of(tools: Iterable[BaseTool]) -> "LazyTool[CodeInterpreter] | None":
     """Return the code interpreter, whose containers have an API of their own; None where there is none."""
-    return next((tool for tool in tools if isinstance(tool, LazyTool)), None)
+    lazy = (tool for tool in tools if isinstance(tool, LazyTool))
+    return next((tool for tool in lazy if "code_interpreter" in tool.kinds), None)
 
 
 def interpreter(settings: Settings) -> "LazyTool[CodeInterpreter]":

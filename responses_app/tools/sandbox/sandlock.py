@@ -64,7 +64,7 @@ class Sandlock(BaseSandbox):
             "readable": [path for path in readable if os.path.exists(path)],
             "programs": {_INSIDE: str(INSIDE)},
             "mounts": {WORK_FOLDER: str(data), SCRATCH: str(scratch)},
-            "memory": limits.memory,
+            "memory": 4 * limits.memory,  # it counts what is reserved; the host looks at what is used
             "processes": limits.processes,
             "open_files": limits.open_files,
             "env": dict(environment(limits)),
