@@ -20,7 +20,7 @@ _WITH_BODY = (408, 413, 415)
 _WHEN_TO_RETURN = (429, 503)
 _SAYS = {
     400: "The request cannot be served as it is.",
-    401: "There is no key, or not one that opens.",
+    401: "The key is missing, or does not open.",
     403: "The key is not made for this, or the web page may not use this server.",
     404: "What is named does not exist here, or not any more.",
     408: "The body did not come in time.",
@@ -139,7 +139,7 @@ def _responses(operation: Operation) -> JsonObject:
 
 
 def _own(operation: Operation, answers: JsonObject) -> JsonObject:
-    """Return the errors of an operation that are no errors in their form: a server that is not ready says so."""
+    """Return the statuses of an operation whose body is not an error's: a server that is not ready says how it is."""
     if operation.id != "getReadiness":
         return {}
     headers = _headers(*_EVERY_ANSWER, "retry-after")

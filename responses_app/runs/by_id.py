@@ -26,9 +26,7 @@ logger = logging.getLogger("respsite.runs")
 Found = TypeVar("Found")
 
 CANCEL_SECONDS = 5.0  # how long what was cancelled may take to end, here or on another worker
-FIRST_LOOK_SECONDS = (
-    0.005  # until the first look at whether it did on another worker; each later one waits twice as long
-)
+FIRST_LOOK_SECONDS = 0.005  # until the first look at whether it did on another worker; each next pause is twice as long
 MAX_LOOK_SECONDS = 0.1
 LONG_LOG = 4_000  # bytes: some 1,000 tokens, 5 ms of the loop
 HUGE_LOG = 64_000  # some 16,000 tokens, 6 MiB of events: they are made as they are read, not all before

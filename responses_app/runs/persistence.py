@@ -69,7 +69,7 @@ class KeptEnd:
 class WhenAway:
     """What becomes of an end that cannot be kept, since the store is away: it is tried again for `patience` seconds.
 
-    Then `defer` takes it, to be kept when the store is back; it returns None where there is no room for it.
+    Then `defer` takes it, to be kept when the store is back; it returns None where that does not fit.
     """
 
     defer: Callable[[StoredResponse], UnsavedEnd | None]

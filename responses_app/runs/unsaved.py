@@ -71,7 +71,7 @@ class UnsavedEnds:
         return (end.stored for end in self._ends)
 
     def add(self, stored: StoredResponse) -> UnsavedEnd | None:
-        """Keep an end later; None where there is no room for it: nobody will know how the response ended."""
+        """Keep an end later; None where it does not fit, and how the response ended is lost."""
         end = UnsavedEnd(stored)
         if len(self._ends) >= MAX_ENDS or self.size + end.size > self._max_bytes:
             logger.error(

@@ -70,7 +70,7 @@ async def burst(sockets: Sequence[WebSocket], frames: Sequence[bytes]) -> tuple[
     return sum(socket.events for socket in sockets), [socket.first_at - socket.sent_at for socket in sockets]
 
 
-async def _connect(server: BenchServer, count: int) -> list[WebSocket]:
+async def _connect(server: Server, count: int) -> list[WebSocket]:
     return [await WebSocket.connect(server.port) for _ in range(count)]
 
 
@@ -89,17 +89,27 @@ async def record(bench: Bench, server: BenchServer) -> None:
     bench.keep_frames(socket.recorded, bodies[CONNECTIONS // 2])
 
 
-async def _websockets(bench: Bench, rounds: int) -> tuple[Samples, Samples]:
+async def bursts(
+    bench: Bench,
+    servers: Sequence[Server],
+    *,
+    connections: int = CONNECTIONS,
+    frames: Sequence[bytes] = (),
+    rounds: int = ROUNDS,
+) -> list[Samples]:
+    """Have so many connections of each server send frames, one create if none are given, in interleaved rounds."""
+    opened = {server.port: await _connect(server, connections) for server in servers}
+    sent = frames or [create()]
+    samples = await interleaved(bench, [(s, lambda s=s: burst(opened[s.port], sent)) for s in servers], rounds)
+    for sockets in opened.values():
+        _close(sockets)
+    return samples
+
+
+async def _websockets(bench: Bench, rounds: int) -> list[Samples]:
     ours = bench.server(OURS)
     await record(bench, ours)
-    bare = bench.server(BARE)
-    sockets = {server.port: await _connect(server, CONNECTIONS) for server in (ours, bare)}
-    whole, sender = await interleaved(
-        bench, [(server, lambda s=server: burst(sockets[s.port], [create()])) for server in (ours, bare)], rounds
-    )
-    for opened in sockets.values():
-        _close(opened)
-    return whole, sender
+    return await bursts(bench, [ours, bench.server(BARE)], rounds=rounds)
 
 
 def websocket_events(bench: Bench) -> list[Result]:
@@ -166,13 +176,8 @@ def lanes(bench: Bench) -> list[Result]:
 
 
 async def _lanes(bench: Bench) -> list[Samples]:
-    servers = [bench.server(OURS), bench.server(ONE_PER_TURN)]
-    opened = {server.port: await _connect(server, 1) for server in servers}
     frames = [create(stream_id=f"lane-{number % LANES}") for number in range(LANES * 4)]
-    samples = await interleaved(bench, [(s, lambda s=s: burst(opened[s.port], frames)) for s in servers])
-    for sockets in opened.values():
-        _close(sockets)
-    return samples
+    return await bursts(bench, [bench.server(OURS), bench.server(ONE_PER_TURN)], connections=1, frames=frames)
 
 
 def _sse_body() -> bytes:

@@ -56,12 +56,8 @@ class _Keys(BaseKeyStore):
 
 def limits(bench: Bench) -> list[Result]:
     """What a request costs that has a key with all limits, in a project with all limits."""
-    server = RedisServer()
-    server.start()
-    try:
-        costs, calls = asyncio.run(_measure(bench, server.url))
-    finally:
-        server.close()
+    with RedisServer() as redis:
+        costs, calls = asyncio.run(_measure(bench, redis.url))
     alone, together = (median(costs[count]) for count in AT_ONCE)
     return [
         Result(

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from statistics import median
 
 from responses_app.observing.metrics import Metrics, Outcome
-from tests.bench.client import WebSocket, create
-from tests.bench.events import CONNECTIONS, burst, interleaved
+from tests.bench.events import CONNECTIONS, bursts
 from tests.bench.report import Result
 from tests.bench.servers import Bench
 
@@ -82,12 +81,7 @@ async def _servers(bench: Bench) -> tuple[list[float], list[float]]:
     for server in servers:
         server.start()
     try:
-        sockets = {s.port: [await WebSocket.connect(s.port) for _ in range(CONNECTIONS)] for s in servers}
-        pairs = [(server, lambda s=server: burst(sockets[s.port], [create()])) for server in servers]
-        on, off = await interleaved(bench, pairs, ROUNDS)
-        for opened in sockets.values():
-            for socket in opened:
-                socket.close()
+        on, off = await bursts(bench, servers, rounds=ROUNDS)
     finally:
         for server in servers:
             server.stop()

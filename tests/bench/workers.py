@@ -2,8 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -11,8 +9,7 @@ import httpx
 from redis.asyncio import Redis
 
 from responses_app.limits.redis import RedisConnectionLimit
-from tests.bench.client import WebSocket, create
-from tests.bench.events import CONNECTIONS, burst, interleaved
+from tests.bench.events import CONNECTIONS, bursts
 from tests.bench.report import Result
 from tests.bench.servers import SCRIPT, SERVER_CORE, Bench, on_core
 from tests.redis_server import RedisServer
@@ -25,17 +22,6 @@ START_SECONDS = 180.0  # they share one core
 SLOTS = 1000
 CANCELS = 20
 PACE = '{"tokens_per_second": 20}'  # of what is cancelled
-
-
-@contextmanager
-def redis_server() -> Iterator[RedisServer]:
-    """Run a Redis."""
-    server = RedisServer()
-    server.start()
-    try:
-        yield server
-    finally:
-        server.close()
 
 
 class Workers(Supervised):
@@ -59,7 +45,7 @@ class Workers(Supervised):
 
 def workers(bench: Bench) -> list[Result]:
     """Several workers beside one, under the same load."""
-    with redis_server() as redis:
+    with RedisServer() as redis:
         many, one = asyncio.run(_workers(bench, redis.url))
     return [
         Result(
@@ -78,12 +64,7 @@ async def _workers(bench: Bench, redis_url: str) -> tuple[list[float], list[floa
     try:
         for server in servers:
             server.start()
-        sockets = {s.port: [await WebSocket.connect(s.port) for _ in range(CONNECTIONS)] for s in servers}
-        pairs = [(server, lambda s=server: burst(sockets[s.port], [create()])) for server in servers]
-        many, one = await interleaved(bench, pairs, ROUNDS)
-        for opened in sockets.values():
-            for socket in opened:
-                socket.close()
+        many, one = await bursts(bench, servers, rounds=ROUNDS)
     finally:
         for server in servers:
             server.stop()
@@ -92,7 +73,7 @@ async def _workers(bench: Bench, redis_url: str) -> tuple[list[float], list[floa
 
 def slot(bench: Bench) -> list[Result]:
     """Take one of the slots for WebSockets that all workers share, one after the other, and give it back."""
-    with redis_server() as redis:
+    with RedisServer() as redis:
         taken, cpu = asyncio.run(_slots(redis.url))
     return [
         Result(
@@ -124,7 +105,7 @@ async def _slots(url: str) -> tuple[list[float], float]:
 
 def cancel(bench: Bench) -> list[Result]:
     """Cancel a response in the background at a worker that does not run it."""
-    with redis_server() as redis:
+    with RedisServer() as redis:
         taken = _cancels(bench, redis.url)
     return [
         Result(

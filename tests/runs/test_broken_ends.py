@@ -154,7 +154,7 @@ async def test_a_run_whose_task_breaks_beside_it_ends_too(kind: str, monkeypatch
 
 @pytest.mark.parametrize("fault", ["its response", "its terminal event"])
 async def test_a_body_without_an_end_is_an_error(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no response that is still in progress, nor one that is not what is kept."""
+    """It is neither a response that is still in progress, nor another one than is kept."""
     if fault == "its response":
         monkeypatch.setattr(ResponseStream, "outcome", broken)
     else:

@@ -110,7 +110,7 @@ def command_line(pid: int) -> str:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process is no more, or only waits for somebody to fetch its status."""
+    """Whether a process has ended, also where nobody has fetched its status yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:  # it may go while it is read

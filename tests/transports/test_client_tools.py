@@ -12,6 +12,8 @@ from tests.server import Server
 from tests.transports.scripts import CALLS, generations
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_server
+
 TOOLS: list[Frame] = [
     {
         "type": "namespace",

@@ -11,6 +11,8 @@ from tests.server import KINDS, Server
 from tests.transports.conftest import Connect
 from tests.transports.test_steering import SCRIPT, begin, steer
 
+pytestmark = pytest.mark.any_server
+
 LAG = 256 * 1024  # bytes: STREAM_MAX_LAG_BYTES
 FLOOD = 1000
 MAX_STEERS = 16

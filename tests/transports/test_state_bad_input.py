@@ -12,6 +12,8 @@ from tests.clients import Frame, read_error_answer, server_sent
 from tests.protocol.laws import assert_laws
 from tests.server import Server
 
+pytestmark = pytest.mark.any_server
+
 NOBODY = "resp_00000000000000000000000000000000"
 ENDPOINTS = {
     "get": ("GET", ""),

@@ -16,6 +16,8 @@ from tests.transports.conftest import Connect
 from tests.transports.scripts import BEGIN, CALL, HELLO, WEATHER, generations
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_server
+
 THOUGHT = "<|channel|>analysis<|message|>Let me think of it for a while.<|end|><|start|>assistant"
 TALK = f"{THOUGHT}{BEGIN}{' '.join(str(number) for number in range(300))}<|return|>"
 SLOW_CALL = f"{THOUGHT}{CALL}"
