@@ -330,7 +330,7 @@ def _upkeep(base: _Base, runs: _Runs) -> Upkeep:
 
     return Upkeep(
         runs.service,
-        base.adapters.stores.responses,
+        base.adapters.stores,
         forgetting=runs.forgetting,
         state=state,
         ready=lambda: base.engines.any_started,
