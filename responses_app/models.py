@@ -1,4 +1,4 @@
-"""What is kept of responses and conversations, and who may come in.
+"""What is kept of responses, conversations and files, and who may come in.
 
 A `Response` is what clients retrieve. A `ChainPart` is its part of a chain, a row of its own: forks share the parts
 before them, and nothing is copied per turn. A `SampledItem` is an output item with the tokens it was sampled as, found
@@ -222,6 +222,46 @@ class ConversationItem(models.Model):
 
     def __str__(self) -> str:
         return self.item_id
+
+
+class StoredFile(models.Model):
+    """A file that a client uploaded; `FilePart`s hold its content. It is there for clients once it `is_whole`."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    purpose = models.CharField(max_length=32)
+    filename = models.TextField()
+    bytes = models.PositiveBigIntegerField()
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True)
+    is_whole = models.BooleanField(default=False)
+
+    class Meta:
+        verbose_name = "file"
+        indexes: ClassVar = [
+            models.Index(fields=["project", "id"], name="file_project"),
+            models.Index(fields=["expires_at"], name="file_expires", condition=models.Q(expires_at__isnull=False)),
+            models.Index(fields=["created_at"], name="file_unfinished", condition=models.Q(is_whole=False)),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class FilePart(models.Model):
+    """A piece of a file's content, in the order of `position`; see `stores.files.PIECE_BYTES`."""
+
+    file = models.ForeignKey(
+        StoredFile, on_delete=models.CASCADE, related_name="parts", db_constraint=False, db_index=False
+    )
+    position = models.PositiveIntegerField()
+    data = models.BinaryField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["file", "position"], name="filepart_position")]
+
+    def __str__(self) -> str:
+        return f"{self.file_id} {self.position}"
 
 
 class Worker(models.Model):

@@ -71,6 +71,12 @@ class ToolSettings:
         default_text="unset: none",
     )  # fmt: skip
 
+    file_max_bytes: int = setting(128 * MIB, whole(1), "one file that is uploaded", default_text="128 MiB")
+    files_max_entries: int = setting(10_000, whole(), "files of a project (see Files); 0 = any number")
+    files_max_bytes: int = setting(
+        10 * 1024 * MIB, whole(), "all files of a project together; 0 = no limit", default_text="10240 MiB"
+    )
+
     @property
     def problem_of_tools(self) -> str | None:
         """What does not fit together, in one sentence; None for nothing."""

@@ -7,6 +7,9 @@ from responses_app.tools.network import AllowedHosts
 
 MIB = 1024 * 1024
 RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
+    "FILE_MAX_BYTES": ("1000", 1000),
+    "FILES_MAX_ENTRIES": ("0", 0),
+    "FILES_MAX_BYTES": ("1000000", 10**6),
     "SEARCH_URL": (" ddgs+http://127.0.0.1:8000/ ", "ddgs+http://127.0.0.1:8000"),
     "SEARCH_MCP": (" ", ""),
     "SEARCH_ALLOWED_HOSTS": ("Wiki.internal, 10.1.0.0/16", AllowedHosts.parse("wiki.internal,10.1.0.0/16")),
@@ -32,6 +35,9 @@ RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "SERVER_TOOL_MAX_OUTPUT_BYTES": ("1024", 1024),
 }
 WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
+    "FILE_MAX_BYTES": (["0", "1 GiB"], "a whole number of at least 1"),
+    "FILES_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
+    "FILES_MAX_BYTES": (["-1"], "a whole number of at least 0"),
     "SANDBOX": (["on", "docker"], "one of auto, bubblewrap"),
     "SANDBOX_MEMORY_BYTES": (["1024", "1 GiB"], "a whole number of at least 67108864"),
     "SANDBOX_DISK_BYTES": (["0"], "a whole number of at least 1048576"),

@@ -22,6 +22,7 @@ WEB_SEARCH_CALL = "ws_"
 ITEM = "item_"  # of a type that only clients use
 CALL = "call_"
 CONVERSATION = "conv_"
+FILE = "file-"  # with the hyphen that OpenAI's have
 WORKER = "worker_"
 CONNECTION = "ws-"
 STEER = "steer_"

@@ -49,8 +49,10 @@ from responses_app.stores.base import (
     StoreError,
     Stores,
 )
+from responses_app.stores.files import BaseFileStore
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.base import BaseTool
+from tests.memory_files import MemoryFileStore
 from tests.protocol.laws import counting_ids
 
 ANSWER = "<|channel|>final<|message|>Hello.<|return|>"
@@ -245,6 +247,7 @@ class Site:
     rates: BaseRates = field(default_factory=MemoryRates)
     metrics: Metrics = field(default_factory=Metrics)
     new_id: Callable[[str], str] = field(default_factory=counting_ids)
+    files: BaseFileStore = field(default_factory=MemoryFileStore)
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
     def __post_init__(self) -> None:
@@ -258,7 +261,7 @@ class Site:
         )
         meter = self.metrics.model("fake")
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format, meter, self.turns)
-        stores = Stores(self.store, self.conversations)
+        stores = Stores(self.store, self.conversations, self.files)
         machines = Machines(ServedModels([model, *self.more_models]), b"key", self.sealer)
         self.service = ResponseService(
             machines=machines,
