@@ -55,6 +55,7 @@ from responses_app.runs.upkeep import Upkeep
 from responses_app.server_tools import server_tools
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, WorkerState
 from responses_app.stores.clock import StoreClock
+from responses_app.stores.files import BaseFileStore
 from responses_app.tools.base import BaseTool
 from responses_app.watching import Gauges, Watch
 
@@ -73,6 +74,7 @@ class Site:
     engines: Engines
     store: BaseResponseStore
     conversations: BaseConversationStore
+    files: BaseFileStore
     connection_limit: BaseConnectionLimit
     rates: BaseRates
     answer_headers: AnswerHeaders
@@ -159,6 +161,7 @@ class Site:
             self.rates.aclose(),
             self.store.aclose(),
             self.conversations.aclose(),
+            self.files.aclose(),
             self.door.aclose(),
             self.engines.aclose(),
         )
@@ -221,6 +224,7 @@ def build_site(settings: Settings) -> Site:
         engines=base.engines,
         store=base.adapters.stores.responses,
         conversations=base.adapters.stores.conversations,
+        files=base.adapters.stores.files,
         connection_limit=base.adapters.connection_limit,
         rates=base.adapters.rates,
         answer_headers=AnswerHeaders(
@@ -275,12 +279,7 @@ def _runs(base: _Base) -> _Runs:
         followers=followers,
         service=_service(base, machines, registry, forgetting),
         responses=ResponsesById(
-            stores.responses,
-            registry,
-            forgetting,
-            replay=machines.replay,
-            followers=followers,
-            others=relay,
+            stores.responses, registry, forgetting, replay=machines.replay, followers=followers, others=relay
         ),
         outputs=GivenOutputs(stores.responses, registry, others=relay),
     )
