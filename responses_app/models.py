@@ -8,52 +8,19 @@ No foreign key is a constraint of the database: a part outlives its response, wh
 indexes are declared in `Meta`, since Django gives an indexed text column a second index on PostgreSQL, for LIKE.
 """
 
-import json
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import orjson
 from django.db import models
 
+from responses_app import vector_store_models  # noqa: F401 - Django looks for models here
+from responses_app.model_fields import ID_LENGTH, JSONTextField
+from responses_app.model_fields import json_text as json_text
 from responses_app.protocol.resources import RUNNING
 
-ID_LENGTH = 64
 LISTED = (
     "status project model background transport input_tokens cached_tokens output_tokens first_token_ms duration_ms"
 ).split()
-
-
-def json_text(value: object) -> str:
-    """Write JSON as text. NaN and infinities, which JSON does not have, become null.
-
-    Raises `TypeError` or `ValueError` for what is not JSON.
-    """
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:  # lone surrogates and integers of more than 64 bits, which orjson refuses
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
-
-
-class JSONTextField(models.TextField):
-    """JSON, kept as the text it was written as; read and written, never searched.
-
-    PostgreSQL's jsonb refuses NUL characters and lone surrogates, which models and clients do send, and reorders keys.
-    In JSON text both are escapes, so every response comes back as it went out.
-    """
-
-    description = "JSON as text"
-
-    def get_prep_value(self, value: Any) -> str | None:
-        return None if value is None else json_text(value)
-
-    def from_db_value(self, value: str | None, expression: object, connection: object) -> Any:
-        return None if value is None else json.loads(value)
-
-    def to_python(self, value: Any) -> Any:
-        return json.loads(value) if isinstance(value, str) else value
-
-    def value_to_string(self, obj: models.Model) -> str:
-        return json_text(self.value_from_object(obj))
 
 
 class Response(models.Model):
