@@ -52,7 +52,7 @@ from responses_app.runs.resumable import ResumableLimits
 from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.runs.upkeep import Upkeep
-from responses_app.server_tools import server_tools
+from responses_app.server_tools import document_text, server_tools
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, WorkerState
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import BaseFileStore
@@ -299,7 +299,7 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
     return ResponseService(
         machines=machines,
         stores=stores,
-        history=History(stores, registry, sealer=base.sealer),
+        history=History(stores, registry, sealer=base.sealer, read_document=document_text()),
         registry=registry,
         sealer=base.sealer,
         new_id=base.new_id,
