@@ -52,6 +52,7 @@ class Shelf:
                 chain_id=chain_id,
                 include=request.include or (),
                 items=earlier,
+                state=states.get(ITEMS[str(declared["type"])]),
             )
             entries.append(Entry(tool, use, await tool.offer(use)))
         return Toolbox(tuple(entries), approved, states, self.max_output_bytes)
