@@ -64,9 +64,11 @@ class Toolbox:
             yield from zip(offer.tools, offer.rules(), strict=True)
 
     def entry_of(self, name: str) -> Entry | None:
-        """Return whose tool the model calls so."""
-        named = (entry for entry in self.entries if entry.offer is not None)
-        return next((entry for entry in named if any(tool.name == name for tool in entry.offer.tools)), None)  # type: ignore[union-attr]
+        """Return the entry whose tool the model calls by this name; None where no entry offers it."""
+        for entry in self.entries:
+            if entry.offer is not None and any(tool.name == name for tool in entry.offer.tools):
+                return entry
+        return None
 
     def server(self, label: str) -> Entry:
         """Return the entry of a server, which is there."""

@@ -18,12 +18,7 @@ from responses_app.protocol.produced_files import state_of
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.containers import (
-    Container,
-    Containers,
-    Policy,
-    Run,
-)
+from responses_app.tools.sandbox.containers import Container, Containers, Policy, Run
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound
 from responses_app.tools.sandbox.session import Ended, Execution, Image
 
@@ -51,6 +46,7 @@ _ENDINGS = {
     Ended.TOO_MUCH_MEMORY: "[The code took too much memory and was stopped.]",
     Ended.STOPPED: "[The code was stopped.]",
 }
+_TOO_FAR = (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT, Ended.TOO_MUCH_DISK)  # a failed call
 
 
 class CodeInterpreter(BaseTool):
@@ -137,9 +133,6 @@ class CodeInterpreter(BaseTool):
             yield _ENDINGS[execution.ended].format(seconds=self._limits.call_seconds)
         if execution.variables_lost:
             yield _LOST
-
-
-_TOO_FAR = (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT, Ended.TOO_MUCH_DISK)
 
 
 def code_of(arguments: str) -> str:
