@@ -48,7 +48,8 @@ async def call_tool(
 ) -> ToolReturned:
     """Call a tool for a response; a cancellation ends its work, and nothing else is raised.
 
-    `tell` gives the machine what the tool reports before it returns. Of its text the model reads `max_output_bytes`.
+    `entry` is None for a tool that is not there. `tell` gives the machine what the tool reports before it returns. Of
+    its text the model reads `max_output_bytes` of UTF-8.
     """
     with span.child("tool call", {"gen_ai.tool.name": wanted.name}) as own:
         result = await _result(entry, wanted, tell)
@@ -126,7 +127,7 @@ def _returned(result: ToolResult, wanted: CallTool, max_output_bytes: int) -> To
         shown = len(orjson.dumps(result.shown))
         state = 0 if result.state is None else len(orjson.dumps(result.state))
     except (orjson.JSONEncodeError, TypeError):
-        logger.exception("the tool %s gave back what is no JSON", wanted.name)
+        logger.exception("the tool %s gave back what is not JSON", wanted.name)
         return _returned(_failed(wanted, _BROKE), wanted, max_output_bytes)
     if shown > MAX_SHOWN_BYTES:
         logger.warning("the tool %s gave back %d bytes for its item: too many", wanted.name, shown)

@@ -47,7 +47,7 @@ class Connection:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it can be used no more."""
+        """Whether it can no longer be used."""
         return self._task.done() or self._leave.is_set()
 
     @property
@@ -93,7 +93,7 @@ class Connection:
         finally:
             if not self._client.done():
                 self._client.set_exception(self._as_exception())
-                self._client.exception()  # whoever waits gets it; nobody may
+                self._client.exception()  # marks it as seen: perhaps nobody waits for it
 
     def _as_exception(self) -> Exception:
         return self.problem if isinstance(self.problem, Exception) else ConnectionError("it was closed")

@@ -35,7 +35,7 @@ WATCH_SECONDS = 0.1  # how often the memory and the files of a running cell are 
 MAX_PRINTED = 16 * MIB  # more than that is not read to its end: the cell is interrupted
 MAX_CODE = MIB  # bytes of a cell
 MAX_IMAGE_BYTES = 20 * MIB
-_READ = 64 * 1024
+_READ, _READS = 64 * 1024, 16  # bytes that are read at once, and how often before other tasks have their turn
 _NO_START = "the container does not start"
 _NICENESS = 10  # the server itself comes first
 
@@ -296,10 +296,10 @@ class SandboxSession:
                     return
 
     def _hear(self) -> None:
-        """Read what was printed, as much as is there, but some and no more at once: others want to work as well."""
+        """Read what was printed, at most 1 MiB at once, so that other tasks have their turn."""
         if not self.is_alive:  # the number of the closed pipe may be another file's by now
             return
-        for _ in range(16):
+        for _ in range(_READS):
             try:
                 content = os.read(self._pipe, _READ)
             except (BlockingIOError, OSError):
