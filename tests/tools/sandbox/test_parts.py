@@ -1,4 +1,4 @@
-"""Parts of the sandbox that need no container: what is kept of an output and of a warden's words, the filter, the Python."""
+"""Parts of the sandbox that need no container: output, what a warden says, the filter, the interpreter."""
 
 import struct
 import sys
