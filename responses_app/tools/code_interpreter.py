@@ -18,9 +18,14 @@ from responses_app.protocol.produced_files import state_of
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.containers import Container, Containers, Policy, Run
-from responses_app.tools.sandbox.execution import Ended, Execution, Image
+from responses_app.tools.sandbox.containers import (
+    Container,
+    Containers,
+    Policy,
+    Run,
+)
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound
+from responses_app.tools.sandbox.session import Ended, Execution, Image
 
 logger = logging.getLogger("respsite.tools")
 

@@ -19,10 +19,9 @@ from dataclasses import dataclass, field, replace
 from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
 from responses_app.tools.sandbox.base import MIB, BaseSandbox, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.execution import MAX_FILES, Execution, StoredFile
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, TooManyContainers
-from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
+from responses_app.tools.sandbox.session import Execution, SandboxGone, SandboxSession, StoredFile
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -62,12 +61,6 @@ class Container:
     session: SandboxSession | None = None
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     was_lost: bool = False  # it had a session, which ended by itself
-
-    def know(self, file: ContainerFile) -> None:
-        """Remember a file; code may tell of ever more of them, so the oldest is forgotten where there are too many."""
-        self.files[file.path] = file
-        if len(self.files) > MAX_FILES:
-            del self.files[next(iter(self.files))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +192,7 @@ class Containers:
         async with self._at_work(container) as session:
             await session.put(path, content)
         file = ContainerFile(file_id, path, len(content), int(self._clock()), "assistant")
-        container.know(file)
+        container.files[path] = file
         return file
 
     async def files_of(self, project: str, id: str) -> list[ContainerFile]:
@@ -295,7 +288,7 @@ class Containers:
         known = container.files.get(file.path)
         id, created_at = (known.id, known.created_at) if known else (self._new_id(CONTAINER_FILE), int(self._clock()))
         noted = ContainerFile(id, file.path, file.size, created_at, known.source if known else source)
-        container.know(noted)
+        container.files[file.path] = noted
         return noted
 
     def _has_expired(self, container: Container) -> bool:

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from responses_app.tools.sandbox.base import KIB, MIB, BaseSandbox, Limits
-from responses_app.tools.sandbox.execution import Ended, Execution
 from responses_app.tools.sandbox.interpreter import Interpreter
-from responses_app.tools.sandbox.session import SandboxSession
+from responses_app.tools.sandbox.session import Ended, Execution, SandboxSession
 
 logger = logging.getLogger("respsite.sandbox")
 

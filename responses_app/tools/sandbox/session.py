@@ -14,20 +14,13 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from responses_app.tools.sandbox import processes
 from responses_app.tools.sandbox.base import MIB, BaseSandbox, Launch, Limits, SandboxError
-from responses_app.tools.sandbox.execution import (
-    Ended,
-    Execution,
-    StoredFile,
-    checked_path,
-    cleaned,
-    files_of,
-    images_of,
-)
 from responses_app.tools.sandbox.inside.respsite_kernel import frames
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.output import Output
@@ -42,13 +35,56 @@ WATCH_SECONDS = 0.1  # how often the memory and the files of a running cell are 
 MAX_PRINTED = 16 * MIB  # more than that is not read to its end: the cell is interrupted
 MAX_CODE = MIB  # bytes of a cell
 MAX_IMAGE_BYTES = 20 * MIB
-_READ, _READS = 64 * 1024, 16  # bytes that are read at once, and how often before other tasks have their turn
+_READ = 64 * 1024
 _NO_START = "the container does not start"
 _NICENESS = 10  # the server itself comes first
 
 
 class SandboxGone(SandboxError):
     """The container has ended; its variables and its files are lost."""
+
+
+class Ended(Enum):
+    """How a cell ended."""
+
+    DONE = "done"  # it ran to its end, or raised something
+    TIMED_OUT = "timed_out"
+    STOPPED = "stopped"  # nobody waits for it any more
+    TOO_MUCH_OUTPUT = "too_much_output"
+    TOO_MUCH_MEMORY = "too_much_memory"
+    TOO_MUCH_DISK = "too_much_disk"  # its files are lost, too
+    DIED = "died"  # the kernel's process ended
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture that a cell has shown."""
+
+    media_type: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a container: its path under the work folder, and its size in bytes."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What came of a cell. `output` is what it printed, with the traceback of `error` in it.
+
+    `files` are those that it wrote. `variables_lost`: all processes of the container were ended.
+    """
+
+    output: str
+    ended: Ended
+    error: str | None = None
+    images: Sequence[Image] = ()
+    files: Sequence[StoredFile] = ()
+    variables_lost: bool = False
 
 
 class SandboxSession:
@@ -157,19 +193,19 @@ class SandboxSession:
         """Write a file; `path` is under the work folder. Raises `SandboxError`, `SandboxGone`."""
         if len(content) > self._limits.disk:
             raise SandboxError(f"a file has at most {self._limits.disk} bytes")
-        await self._ask({"do": "put", "path": checked_path(path)}, content)
+        await self._ask({"do": "put", "path": _checked(path)}, content)
 
     async def get(self, path: str) -> bytes:
         """Return what is in a file. Raises `SandboxError`, `SandboxGone`."""
-        return (await self._ask({"do": "get", "path": checked_path(path), "limit": self._limits.disk})).payload
+        return (await self._ask({"do": "get", "path": _checked(path), "limit": self._limits.disk})).payload
 
     async def remove(self, path: str) -> None:
         """Remove a file. Raises `SandboxError`, `SandboxGone`."""
-        await self._ask({"do": "remove", "path": checked_path(path)})
+        await self._ask({"do": "remove", "path": _checked(path)})
 
     async def list_files(self) -> list[StoredFile]:
         """Return the files under the work folder, without hidden ones. Raises `SandboxGone`."""
-        return files_of((await self._ask({"do": "list"})).header)
+        return _files((await self._ask({"do": "list"})).header)
 
     async def close(self) -> None:
         """End the container, with all its processes."""
@@ -232,11 +268,11 @@ class SandboxSession:
         self._hear()
         header = answer.header
         if "died" in header:
-            output = f"{self._output.text()}\n[the interpreter ended {cleaned(str(header['died']))[:40]}]\n"
-            return Execution(output, Ended.DIED, files=files_of(header), variables_lost=True)
+            output = f"{self._output.text()}\n[the interpreter ended {_clean(str(header['died']))[:40]}]\n"
+            return Execution(output, Ended.DIED, files=_files(header), variables_lost=True)
         error = header.get("error")
-        name = cleaned(str(error.get("name", "SystemExit")))[:80] if isinstance(error, dict) else None
-        return Execution(self._output.text(), ended, name, images_of(answer), files_of(header))
+        name = _clean(str(error.get("name", "SystemExit")))[:80] if isinstance(error, dict) else None
+        return Execution(self._output.text(), ended, name, _images(answer), _files(header))
 
     async def _settled(self, cell: "asyncio.Task[Execution]") -> None:
         """Wait until a cell that was stopped has ended, so that the next one finds a kernel that is free."""
@@ -260,10 +296,10 @@ class SandboxSession:
                     return
 
     def _hear(self) -> None:
-        """Read what was printed, at most 1 MiB at once, so that other tasks have their turn."""
+        """Read what was printed, as much as is there, but some and no more at once: others want to work as well."""
         if not self.is_alive:  # the number of the closed pipe may be another file's by now
             return
-        for _ in range(_READS):
+        for _ in range(16):
             try:
                 content = os.read(self._pipe, _READ)
             except (BlockingIOError, OSError):
@@ -291,7 +327,7 @@ class SandboxSession:
                 await self.close()
                 raise
         if "problem" in answer.header:
-            raise SandboxError(cleaned(str(answer.header["problem"]))[:200])
+            raise SandboxError(_clean(str(answer.header["problem"]))[:200])
         return answer
 
     def _send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
@@ -318,3 +354,45 @@ class SandboxSession:
 def _resolve(halt: "asyncio.Future[Ended]", ended: Ended) -> None:
     if not halt.done():
         halt.set_result(ended)
+
+
+def _clean(text: str) -> str:
+    """Return a text that can be written as UTF-8: the name of a file in a container may be any bytes."""
+    return text.encode(errors="replace").decode()
+
+
+def _checked(path: str) -> str:
+    """Return a path under the work folder. Raises `SandboxError` for one that leads elsewhere."""
+    parts = path.split("/")
+    if (
+        not path
+        or _clean(path) != path
+        or len(path.encode()) > 1024
+        or "\0" in path
+        or any(part in ("", ".", "..") for part in parts)
+    ):
+        raise SandboxError("that is not the path of a file")
+    return path
+
+
+def _files(header: Mapping[str, Any]) -> list[StoredFile]:
+    """Return the files that a warden tells of; code in the sandbox may have made it say anything."""
+    found = []
+    told = header.get("files")
+    for each in told if isinstance(told, list) else []:
+        match each:
+            case [str(path), int(size)]:
+                with contextlib.suppress(SandboxError):
+                    found.append(StoredFile(_checked(path), size))
+    return found
+
+
+def _images(answer: frames.Frame) -> list[Image]:
+    found, begin = [], 0
+    told = answer.header.get("images")
+    for each in told if isinstance(told, list) else []:
+        match each:
+            case ["image/png" | "image/jpeg" as media_type, int(size)] if size >= 0:
+                found.append(Image(media_type, answer.payload[begin : begin + size]))
+                begin += size
+    return found

@@ -1,4 +1,4 @@
-"""Parts of the sandbox that need no container: output, what a warden says, the filter, the interpreter."""
+"""Parts of the sandbox that need no container: what is kept of an output, the filter, the interpreter."""
 
 import struct
 import sys
@@ -11,13 +11,9 @@ from hypothesis import strategies as st
 from responses_app.tools.sandbox import seccomp
 from responses_app.tools.sandbox.base import Limits
 from responses_app.tools.sandbox.choosing import choose
-from responses_app.tools.sandbox.containers import Container
 from responses_app.tools.sandbox.environment import environment
-from responses_app.tools.sandbox.execution import MAX_FILES, MAX_IMAGES, StoredFile, files_of, images_of
-from responses_app.tools.sandbox.inside.respsite_kernel.frames import Frame
 from responses_app.tools.sandbox.interpreter import InterpreterError, find_interpreter
 from responses_app.tools.sandbox.output import Output
-from responses_app.tools.sandbox.records import ContainerFile
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(2, 64))
@@ -72,21 +68,3 @@ async def test_without_a_fitting_python_the_setting_is_named() -> None:
 def test_the_environment_holds_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KEY", "x")
     assert "SECRET_KEY" not in environment(Limits())
-
-
-def test_of_what_a_warden_says_no_more_is_read_than_a_true_one_would_say() -> None:
-    told = {
-        "files": [[f"{number}.txt", number] for number in range(3 * MAX_FILES)],
-        "images": [["image/png", 0]] * 1000,
-    }
-    assert len(files_of(told)) == MAX_FILES
-    assert len(images_of(Frame(told))) == MAX_IMAGES
-    assert files_of({"files": [["a", 1], ["b", -1], ["../c", 1], ["d"], 5]}) == [StoredFile("a", 1)]
-
-
-def test_a_container_remembers_the_newest_of_the_files_that_it_is_told_of() -> None:
-    container = Container("cntr_1", "default", "auto", created_at=0, idle=1.0, memory="1g", last_active=0.0)
-    for number in range(MAX_FILES + 5):
-        container.know(ContainerFile(f"cfile_{number}", f"{number}.txt", 1, 0, "assistant"))
-    assert next(iter(container.files)) == "5.txt"
-    assert len(container.files) == MAX_FILES

@@ -11,9 +11,8 @@ import pytest_asyncio
 from responses_app.tools.sandbox import processes
 from responses_app.tools.sandbox import session as sessions
 from responses_app.tools.sandbox.base import MIB, SandboxError
-from responses_app.tools.sandbox.execution import Ended, StoredFile
 from responses_app.tools.sandbox.interpreter import find_interpreter
-from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
+from responses_app.tools.sandbox.session import Ended, SandboxGone, SandboxSession, StoredFile
 from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, session_of
 from tests.waiting import eventually
 
