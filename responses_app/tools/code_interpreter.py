@@ -51,7 +51,6 @@ _ENDINGS = {
     Ended.TOO_MUCH_MEMORY: "[The code took too much memory and was stopped.]",
     Ended.STOPPED: "[The code was stopped.]",
 }
-_TOO_FAR = (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT, Ended.TOO_MUCH_DISK)  # a failed call
 
 
 class CodeInterpreter(BaseTool):
@@ -138,6 +137,9 @@ class CodeInterpreter(BaseTool):
             yield _ENDINGS[execution.ended].format(seconds=self._limits.call_seconds)
         if execution.variables_lost:
             yield _LOST
+
+
+_TOO_FAR = (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT, Ended.TOO_MUCH_DISK)
 
 
 def code_of(arguments: str) -> str:

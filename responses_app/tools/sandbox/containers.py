@@ -138,17 +138,14 @@ class Containers:
         return container
 
     async def of_chain(self, project: str, keys: Iterable[str]) -> Container | None:
-        """Return the first container that one of these names; None where none does.
-
-        They are ids of containers, and of responses that `join_chain` has been told of.
-        """
+        """Return the container that one of these has used: ids of responses, conversations or containers."""
         for key in keys:
             with contextlib.suppress(ContainerNotFound):
                 return await self.find(project, self._of_responses.get(key, key))
         return None
 
     async def join_chain(self, id: str, keys: Iterable[str]) -> None:
-        """Remember that these responses use a container: the first of each chain stands for all of it."""
+        """Remember that these responses and conversations use a container."""
         container = self._containers.get(id)
         if container is None:
             return
@@ -244,7 +241,7 @@ class Containers:
             await self._end(container)
 
     def memory_of(self) -> Mapping[str, int]:
-        """Return the bytes of memory that each started container holds now, by its id."""
+        """Return the bytes of memory that each started container holds now."""
         return {each.id: each.session.memory() for each in self._containers.values() if each.session is not None}
 
     @contextlib.asynccontextmanager
