@@ -131,7 +131,7 @@ async def _upload(request: HttpRequest, containers: "SharedContainers", containe
 
 
 async def _no_file(request: HttpRequest) -> ApiError:
-    """Return why a body that is no form is refused."""
+    """Return why a body that is not a form is refused."""
     data = await read_json(request, dict, get_site().reader)
     return unsupported_parameter("file_id", NO_FILES_API) if "file_id" in data else missing("file")
 
