@@ -3,7 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from responses_app.setting_types import choice, flag, hosts, mcp_tool, search_url, seconds, setting, text, whole
+from responses_app.setting_types import (
+    choice,
+    flag,
+    hosts,
+    image_url,
+    mcp_tool,
+    search_url,
+    seconds,
+    setting,
+    text,
+    whole,
+)
 from responses_app.tools.mcp.servers import ServerAccess, parse_servers
 from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts
 
@@ -70,6 +81,19 @@ class ToolSettings:
         NOTHING_ALLOWED, hosts, "private hosts whose pages may be opened: `wiki.internal,10.1.0.0/16`",
         default_text="unset: none",
     )  # fmt: skip
+
+    image_service_url: str = setting(
+        "", image_url, "a service with OpenAI's Images API, which makes images: `http://127.0.0.1:8188/v1`",
+        default_text="unset: no image generation",
+    )  # fmt: skip
+    image_service_key: str = setting("", text, "its API key", default_text="unset", secret=True)
+    image_service_model: str = setting(
+        "", text, "the model that it is asked for, whatever requests say", default_text="unset: what a request says"
+    )
+    image_service_seconds: float = setting(180.0, seconds(1), "how long it may take for an image", default_text="180")
+    image_max_bytes: int = setting(
+        8 * MIB, whole(64 * KIB), "largest image that is made, or edited", default_text="8 MiB"
+    )
 
     @property
     def problem_of_tools(self) -> str | None:

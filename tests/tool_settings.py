@@ -10,6 +10,11 @@ RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "SEARCH_URL": (" ddgs+http://127.0.0.1:8000/ ", "ddgs+http://127.0.0.1:8000"),
     "SEARCH_MCP": (" ", ""),
     "SEARCH_ALLOWED_HOSTS": ("Wiki.internal, 10.1.0.0/16", AllowedHosts.parse("wiki.internal,10.1.0.0/16")),
+    "IMAGE_SERVICE_URL": (" http://127.0.0.1:8188/v1/images/generations/ ", "http://127.0.0.1:8188/v1"),
+    "IMAGE_SERVICE_KEY": ("sk-of-the-service", "sk-of-the-service"),
+    "IMAGE_SERVICE_MODEL": ("flux", "flux"),
+    "IMAGE_SERVICE_SECONDS": ("5", 5.0),
+    "IMAGE_MAX_BYTES": ("1048576", MIB),
     "SANDBOX": ("Bubblewrap", "bubblewrap"),
     "SANDBOX_PYTHON": ("/opt/science/bin/python", "/opt/science/bin/python"),
     "SANDBOX_MEMORY_BYTES": ("268435456", 256 * MIB),
@@ -32,6 +37,9 @@ RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "SERVER_TOOL_MAX_OUTPUT_BYTES": ("1024", 1024),
 }
 WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
+    "IMAGE_SERVICE_URL": (["127.0.0.1:8188", "ftp://a", "http://", "http://a:x"], "the URL of a service"),
+    "IMAGE_SERVICE_SECONDS": (["0"], "a number of seconds of at least 1"),
+    "IMAGE_MAX_BYTES": (["1"], "a whole number of at least 65536"),
     "SANDBOX": (["on", "docker"], "one of auto, bubblewrap"),
     "SANDBOX_MEMORY_BYTES": (["1024", "1 GiB"], "a whole number of at least 67108864"),
     "SANDBOX_DISK_BYTES": (["0"], "a whole number of at least 1048576"),

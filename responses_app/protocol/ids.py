@@ -19,6 +19,7 @@ MCP_LIST_TOOLS = "mcpl_"
 MCP_APPROVAL_REQUEST = "mcpr_"
 CODE_INTERPRETER_CALL = "ci_"
 WEB_SEARCH_CALL = "ws_"
+IMAGE_GENERATION_CALL = "ig_"
 ITEM = "item_"  # of a type that only clients use
 CALL = "call_"
 CONVERSATION = "conv_"

@@ -15,12 +15,11 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import Input, TimedOut, ToolProgressed, ToolReturned, ToolsListed, WaitBegan
 from responses_app.protocol.offers import Offer
 from responses_app.runs.toolbox import MAX_OUTPUT_BYTES, Entry
-from responses_app.tools.base import MAX_STATE_BYTES, ToolCall, ToolFailed, ToolResult
+from responses_app.tools.base import MAX_STATE_BYTES, BaseTool, ToolCall, ToolFailed, ToolResult
 
 logger = logging.getLogger("respsite.runs")
 
 TAKEOVER_SECONDS = 5.0  # how long a wait goes on at least behind a takeover, in which nobody took what the client gave
-MAX_SHOWN_BYTES = 4 * 1024 * 1024  # of the fields of a call's item
 _CUT = "Error: the server stopped while the tool ran, and the tool does not say that it can be run twice."
 _BROKE = "Error: the tool broke."
 _GONE = "Error: this tool is not there (any more)."
@@ -55,7 +54,8 @@ async def call_tool(
         result = await _result(entry, wanted, tell)
         if result.failed:
             own.fail("tool_failed")
-        return _returned(result, wanted, max_output_bytes)
+        most_shown = entry.tool.max_shown_bytes if entry is not None else BaseTool.max_shown_bytes
+        return _returned(result, wanted, max_output_bytes, most_shown)
 
 
 async def _result(entry: Entry | None, wanted: CallTool, tell: Callable[[Input], object]) -> ToolResult:
@@ -121,17 +121,17 @@ def _failed(wanted: CallTool, text: str) -> ToolResult:
     return ToolResult(text, _error(wanted, text), failed=True)
 
 
-def _returned(result: ToolResult, wanted: CallTool, max_output_bytes: int) -> ToolReturned:
+def _returned(result: ToolResult, wanted: CallTool, max_output_bytes: int, max_shown_bytes: int) -> ToolReturned:
     """Bound what a tool gave back: what the model reads, what its item shows, and what later calls want to know."""
     try:
         shown = len(orjson.dumps(result.shown))
         state = 0 if result.state is None else len(orjson.dumps(result.state))
     except (orjson.JSONEncodeError, TypeError):
         logger.exception("the tool %s gave back what is no JSON", wanted.name)
-        return _returned(_failed(wanted, _BROKE), wanted, max_output_bytes)
-    if shown > MAX_SHOWN_BYTES:
+        return _returned(_failed(wanted, _BROKE), wanted, max_output_bytes, max_shown_bytes)
+    if shown > max_shown_bytes:
         logger.warning("the tool %s gave back %d bytes for its item: too many", wanted.name, shown)
-        return _returned(_failed(wanted, _TOO_LARGE), wanted, max_output_bytes)
+        return _returned(_failed(wanted, _TOO_LARGE), wanted, max_output_bytes, max_shown_bytes)
     if state > MAX_STATE_BYTES:
         logger.warning("the tool %s wants to keep %d bytes: too many", wanted.name, state)
     kept = result.state if state <= MAX_STATE_BYTES else None

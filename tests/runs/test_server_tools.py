@@ -208,6 +208,21 @@ async def test_what_it_leaves_later_calls_know() -> None:
     assert [call.state for call in tool.calls] == [None, {"calls": 1}, {"calls": 2}, {"calls": 3}]
 
 
+async def test_a_client_can_name_its_items_by_their_ids() -> None:
+    site = site_with(Shell())
+    first = await site.ask(input="hi", tools=ASKED)
+    call, answer = first["output"]  # type: ignore[misc]
+    site.engine.turns[:] = [[ANSWER]]
+    again = [
+        {"role": "user", "content": "hi"},
+        *({"type": "item_reference", "id": each["id"]} for each in (call, answer)),
+    ]
+    await site.ask(input=[*again, {"role": "user", "content": "more"}])
+    read = prompt_of(site, -1)
+    assert "to=python code<|message|>1+1<|call|>" in read
+    assert "It is 2.<|end|><|start|>user" in read
+
+
 async def test_what_it_shows_is_the_items() -> None:
     tool = Shell()
     tool.gives = lambda call: ToolResult("2", {"outputs": [{"type": "logs", "logs": "2"}]})
