@@ -6,12 +6,14 @@ What a tool needs is imported with it: a server without tools starts as fast as 
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from responses_app.conf import Settings
 from responses_app.new_ids import id_factory
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.shown_files import MAX_TEXT, DocumentUnreadable, ReadDocument
 from responses_app.tools.base import BaseTool
 from responses_app.tools.documents.reader import DocumentReader, ReadFailed
@@ -20,15 +22,19 @@ from responses_app.tools.lazy import LazyTool
 if TYPE_CHECKING:
     from responses_app.tools.code_interpreter import CodeInterpreter
 
+FindItems = Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]]
 STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
 
 
-def server_tools(settings: Settings) -> tuple[BaseTool, ...]:
-    """Return the tools; nothing is started, and no event loop is needed yet."""
-    return tuple(_tools(settings))
+def server_tools(settings: Settings, *, stored_items: FindItems) -> tuple[BaseTool, ...]:
+    """Return the tools; nothing is started, and no event loop is needed yet.
+
+    `stored_items` finds items of a project that are stored, by their ids.
+    """
+    return tuple(_tools(settings, stored_items))
 
 
-def _tools(settings: Settings) -> Iterator[BaseTool]:
+def _tools(settings: Settings, stored_items: FindItems) -> Iterator[BaseTool]:
     mcp = _mcp(settings) if settings.mcp_server_urls or settings.mcp_servers else None
     if mcp is not None:
         yield mcp
@@ -36,6 +42,8 @@ def _tools(settings: Settings) -> Iterator[BaseTool]:
         yield interpreter(settings)
     if settings.search_url or settings.search_mcp:
         yield _browser(settings, mcp)
+    if settings.image_service_url:
+        yield _images(settings, stored_items)
 
 
 def document_text() -> ReadDocument:
@@ -79,6 +87,7 @@ def _interpreter(settings: Settings) -> "CodeInterpreter":
         ),
         policy=Policy(most=settings.sandbox_max_containers, idle=settings.sandbox_idle_seconds),
         new_id=id_factory(time.time),
+        folder=Path(settings.data_dir) / "containers",
     )
 
 
@@ -98,6 +107,21 @@ def _mcp(settings: Settings) -> BaseTool:
         sse=settings.mcp_sse,
         call_seconds=settings.server_tool_seconds,
     )
+
+
+def _images(settings: Settings, stored_items: FindItems) -> BaseTool:
+    from responses_app.tools.images.earlier import EarlierImages
+    from responses_app.tools.images.service import ImageService
+    from responses_app.tools.images.tool import ImageTool
+
+    service = ImageService(
+        settings.image_service_url,
+        settings.image_service_key,
+        seconds=settings.image_service_seconds,
+        max_bytes=settings.image_max_bytes,
+    )
+    earlier = EarlierImages(stored_items, max_bytes=settings.image_max_bytes)
+    return ImageTool(service, earlier, model=settings.image_service_model)
 
 
 def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:

@@ -132,6 +132,18 @@ def search_url(value: str) -> str:
     return url
 
 
+def image_url(value: str) -> str:
+    """The URL of an image service."""
+    url = value.strip().rstrip("/")
+    try:
+        AllowedHosts.of_url(url)
+    except (ValueError, AddressRefused):
+        url = ""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("the URL of a service with OpenAI's Images API, like http://127.0.0.1:8188/v1")
+    return url.removesuffix("/generations").removesuffix("/images")
+
+
 def mcp_tool(value: str) -> str:
     """The label of an MCP server, or a tool of it."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}(?:\.[^\s.]\S{0,127})?", value.strip()):

@@ -3,7 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from responses_app.setting_types import choice, flag, hosts, mcp_tool, search_url, seconds, setting, text, whole
+from responses_app.setting_types import (
+    choice,
+    flag,
+    hosts,
+    image_url,
+    mcp_tool,
+    search_url,
+    seconds,
+    setting,
+    text,
+    whole,
+)
 from responses_app.tools.mcp.servers import ServerAccess, parse_servers
 from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts
 
@@ -53,7 +64,7 @@ class ToolSettings:
         120.0, seconds(0.1), "how long code may run; then it is interrupted", default_text="120"
     )
     sandbox_max_containers: int = setting(
-        32, whole(1, 4096), "containers that are started at once; the one idle for longest makes room"
+        32, whole(1, 4096), "containers that a worker starts at once; the one idle for longest makes room"
     )
     sandbox_idle_seconds: float = setting(
         1200.0, seconds(1), "a container in which nothing was done for so long expires", default_text="1200"
@@ -71,6 +82,18 @@ class ToolSettings:
         default_text="unset: none",
     )  # fmt: skip
 
+    image_service_url: str = setting(
+        "", image_url, "a service with OpenAI's Images API, which makes images: `http://127.0.0.1:8188/v1`",
+        default_text="unset: no image generation",
+    )  # fmt: skip
+    image_service_key: str = setting("", text, "its API key", default_text="unset", secret=True)
+    image_service_model: str = setting(
+        "", text, "the model that it is asked for, whatever requests say", default_text="unset: what a request says"
+    )
+    image_service_seconds: float = setting(180.0, seconds(1), "how long it may take for an image", default_text="180")
+    image_max_bytes: int = setting(
+        8 * MIB, whole(64 * KIB), "largest image that is made, or edited", default_text="8 MiB"
+    )
     file_max_bytes: int = setting(128 * MIB, whole(1), "one file that is uploaded", default_text="128 MiB")
     files_max_entries: int = setting(10_000, whole(), "files of a project (see Files); 0 = any number")
     files_max_bytes: int = setting(

@@ -13,9 +13,14 @@ WEATHER = ToolNamespace("weather", "Of the world.", (FunctionTool("now", "", CIT
 ADD = FunctionTool("add", "", "")
 
 
-def reply(text: str, *functions: FunctionTool, outputs: tuple[tuple[str, str], ...] = ()) -> DemoAnswer | DemoCall:
+def reply(
+    text: str,
+    *functions: FunctionTool,
+    outputs: tuple[tuple[str, str], ...] = (),
+    namespaces: tuple[ToolNamespace, ...] = (WEATHER,),
+) -> DemoAnswer | DemoCall:
     prompt = HARMONY.frame(
-        instructions=None, functions=functions, effort="low", date="2026-01-01", namespaces=(WEATHER,)
+        instructions=None, functions=functions, effort="low", date="2026-01-01", namespaces=namespaces
     )
     prompt.extend(HARMONY.user(text).tokens)
     for name, output in outputs:
@@ -47,3 +52,20 @@ def test_it_says_what_came_of_it() -> None:
     answer = reply("call weather.now", outputs=(("weather.now", "18 °C"),))
     assert isinstance(answer, DemoAnswer)
     assert "called weather.now and it returned: 18 °C." in answer.text
+
+
+def test_it_draws_once_where_images_can_be_made() -> None:
+    draw = FunctionTool("generate", "", '{"type":"object","properties":{"prompt":{"type":"string"}}}')
+    images = ToolNamespace("image_generation", "", (draw,))
+    for text, prompt in (("Please draw a cat.", "a cat"), ("call image_generation", "call image_generation")):
+        call = reply(text, namespaces=(images,))
+        assert isinstance(call, DemoCall)
+        assert (call.name, call.arguments, call.hosted) == (
+            "image_generation.generate",
+            f'{{"prompt": "{prompt}"}}',
+            True,
+        )
+        done = reply(text, namespaces=(images,), outputs=(("image_generation.generate", "It was made."),))
+        assert isinstance(done, DemoAnswer)
+        assert "called image_generation.generate and it returned: It was made." in done.text
+    assert isinstance(reply("Please draw a cat."), DemoAnswer)

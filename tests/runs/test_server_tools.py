@@ -208,6 +208,21 @@ async def test_what_it_leaves_later_calls_know() -> None:
     assert [call.state for call in tool.calls] == [None, {"calls": 1}, {"calls": 2}, {"calls": 3}]
 
 
+async def test_a_client_can_name_its_items_by_their_ids() -> None:
+    site = site_with(Shell())
+    first = await site.ask(input="hi", tools=ASKED)
+    call, answer = first["output"]  # type: ignore[misc]
+    site.engine.turns[:] = [[ANSWER]]
+    again = [
+        {"role": "user", "content": "hi"},
+        *({"type": "item_reference", "id": each["id"]} for each in (call, answer)),
+    ]
+    await site.ask(input=[*again, {"role": "user", "content": "more"}])
+    read = prompt_of(site, -1)
+    assert "to=python code<|message|>1+1<|call|>" in read
+    assert "It is 2.<|end|><|start|>user" in read
+
+
 async def test_what_it_shows_is_the_items() -> None:
     tool = Shell()
     tool.gives = lambda call: ToolResult("2", {"outputs": [{"type": "logs", "logs": "2"}]})
@@ -256,6 +271,20 @@ async def test_a_report_gives_it_more_time() -> None:
 
     events = await events_of(site_with(Slow()))
     assert items_of(events) == [("code_interpreter_call", "completed"), ("message", "completed")]
+
+
+async def test_reports_give_it_no_more_than_the_whole_time() -> None:
+    class Endless(Shell):
+        idle_seconds, max_seconds = 60.0, 0.1
+
+        async def call(self, call: ToolCall) -> ToolResult:
+            while True:
+                await asyncio.sleep(0.01)
+                call.report({})
+
+    site = site_with(Endless())
+    assert items_of(await events_of(site)) == [("code_interpreter_call", "failed"), ("message", "completed")]
+    assert "Error: the tool did not answer within 0.1 s." in prompt_of(site, 1)
 
 
 async def test_of_its_calls_as_many_are_made_as_the_request_allows() -> None:

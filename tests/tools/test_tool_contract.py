@@ -9,6 +9,7 @@ from responses_app.tools.code_interpreter import CodeInterpreter
 from responses_app.tools.sandbox.containers import Policy
 from tests.contracts.tools import ToolCase, ToolContract
 from tests.runs.test_server_tools import ASKED, Shell
+from tests.tools.image_server import image_server, image_tool
 from tests.tools.mcp.mcp_servers import mcp_server, mcp_tool
 from tests.tools.sandbox.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
 from tests.tools.search_servers import searxng
@@ -57,6 +58,21 @@ class TestBrowser(ToolContract):
         good, bad = ("browser.search", '{"query": "turtles"}'), ("browser.open", '{"id": "ftp://a"}')
         yield ToolCase(tool, {"type": "web_search"}, good, "Turtles", bad)
         await tool.aclose()
+
+
+class TestImages(ToolContract):
+    @pytest.fixture
+    async def case(self) -> AsyncIterator[ToolCase]:
+        async with image_server() as images:
+            tool = image_tool(images)
+            name = "image_generation.generate"
+            good, bad, slow = (
+                (name, '{"prompt": "a cat"}'),
+                (name, '{"prompt": "forbidden"}'),
+                (name, '{"prompt": "slow"}'),
+            )
+            yield ToolCase(tool, {"type": "image_generation"}, good, "The image was made", bad, slow)
+            await tool.aclose()
 
 
 @needs_bubblewrap
