@@ -15,6 +15,7 @@ from responses_app.conf import Settings
 from responses_app.new_ids import id_factory
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.shown_files import MAX_TEXT, DocumentUnreadable, ReadDocument
+from responses_app.stores.files import BaseFileStore
 from responses_app.tools.base import BaseTool
 from responses_app.tools.documents.reader import DocumentReader, ReadFailed
 from responses_app.tools.lazy import LazyTool
@@ -26,20 +27,20 @@ FindItems = Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]
 STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
 
 
-def server_tools(settings: Settings, *, stored_items: FindItems) -> tuple[BaseTool, ...]:
+def server_tools(settings: Settings, *, stored_items: FindItems, files: BaseFileStore) -> tuple[BaseTool, ...]:
     """Return the tools; nothing is started, and no event loop is needed yet.
 
-    `stored_items` finds items of a project that are stored, by their ids.
+    `stored_items` finds items of a project that are stored, by their ids. `files` are those that clients upload.
     """
-    return tuple(_tools(settings, stored_items))
+    return tuple(_tools(settings, stored_items, files))
 
 
-def _tools(settings: Settings, stored_items: FindItems) -> Iterator[BaseTool]:
+def _tools(settings: Settings, stored_items: FindItems, files: BaseFileStore) -> Iterator[BaseTool]:
     mcp = _mcp(settings) if settings.mcp_server_urls or settings.mcp_servers else None
     if mcp is not None:
         yield mcp
     if settings.sandbox != "off":
-        yield interpreter(settings)
+        yield interpreter(settings, files)
     if settings.search_url or settings.search_mcp:
         yield _browser(settings, mcp)
     if settings.image_service_url:
@@ -65,13 +66,13 @@ def interpreter_of(tools: Iterable[BaseTool]) -> "LazyTool[CodeInterpreter] | No
     return next((tool for tool in lazy if "code_interpreter" in tool.kinds), None)
 
 
-def interpreter(settings: Settings) -> "LazyTool[CodeInterpreter]":
+def interpreter(settings: Settings, files: BaseFileStore) -> "LazyTool[CodeInterpreter]":
     """Return the code interpreter; what it needs is imported when it is first asked for."""
     seconds = settings.sandbox_call_seconds + STARTING_SECONDS
-    return LazyTool(("code_interpreter",), lambda: _interpreter(settings), setting="SANDBOX", seconds=seconds)
+    return LazyTool(("code_interpreter",), lambda: _interpreter(settings, files), setting="SANDBOX", seconds=seconds)
 
 
-def _interpreter(settings: Settings) -> "CodeInterpreter":
+def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreter":
     from responses_app.tools.code_interpreter import CodeInterpreter
     from responses_app.tools.sandbox.base import Limits
     from responses_app.tools.sandbox.choosing import choose
@@ -87,6 +88,7 @@ def _interpreter(settings: Settings) -> "CodeInterpreter":
         ),
         policy=Policy(most=settings.sandbox_max_containers, idle=settings.sandbox_idle_seconds),
         new_id=id_factory(time.time),
+        files=files,
         folder=Path(settings.data_dir) / "containers",
     )
 
