@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from responses_app.conf import Settings
@@ -71,6 +72,7 @@ def _interpreter(settings: Settings) -> "CodeInterpreter":
         ),
         policy=Policy(most=settings.sandbox_max_containers, idle=settings.sandbox_idle_seconds),
         new_id=id_factory(time.time),
+        folder=Path(settings.data_dir) / "containers",
     )
 
 

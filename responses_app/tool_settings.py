@@ -64,7 +64,7 @@ class ToolSettings:
         120.0, seconds(0.1), "how long code may run; then it is interrupted", default_text="120"
     )
     sandbox_max_containers: int = setting(
-        32, whole(1, 4096), "containers that are started at once; the one idle for longest makes room"
+        32, whole(1, 4096), "containers that a worker starts at once; the one idle for longest makes room"
     )
     sandbox_idle_seconds: float = setting(
         1200.0, seconds(1), "a container in which nothing was done for so long expires", default_text="1200"

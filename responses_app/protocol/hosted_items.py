@@ -230,7 +230,7 @@ class ApprovalRequestBuilder(ItemBuilder):
 
 
 class _CutRequestBuilder(ReasoningBuilder):
-    """A request for approval that was cut: nobody can approve half a call, so it is kept as a thought."""
+    """A request for approval that was cut: half a call cannot be approved, so it is kept as a thought."""
 
     def __init__(self, new_id: NewId, said: str) -> None:
         super().__init__(new_id)
@@ -268,7 +268,7 @@ def _action(kind: str, asked: JsonObject) -> JsonObject:
 
 
 def _object(text: str) -> JsonObject:
-    """Return what the model called with, nothing where it is no JSON object."""
+    """Return the arguments of a call; empty where they are not a JSON object."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:

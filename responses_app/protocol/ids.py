@@ -28,7 +28,6 @@ CONNECTION = "ws-"
 STEER = "steer_"
 REQUEST = "req_"
 API_KEY = "key_"
-CODE_INTERPRETER_CALL = "ci_"
 CONTAINER = "cntr_"
 CONTAINER_FILE = "cfile_"
 

@@ -95,7 +95,7 @@ def parse_server_tool(tool: JsonObject, at: str) -> JsonObject:
 
 
 def private_fields(tools: object) -> Mapping[str, JsonObject]:
-    """Return what a request's MCP servers need and nobody may keep, by label: it was validated with the tools."""
+    """Return the fields of a request's MCP servers that must not be kept, by label. `tools` have been validated."""
     servers = (tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
     return {
         str(tool["server_label"]): {
@@ -107,7 +107,7 @@ def private_fields(tools: object) -> Mapping[str, JsonObject]:
 
 
 def refuse_double_labels(tools: Iterable[JsonObject]) -> None:
-    """Raise `ApiError` where two MCP servers have one label: calls name nothing else."""
+    """Raise `ApiError` where two MCP servers have one label: a call names its server by that alone."""
     seen: set[object] = set()
     for index, tool in enumerate(tools):
         label = tool.get("server_label") if tool["type"] == "mcp" else None

@@ -47,7 +47,8 @@ async def call_tool(
 ) -> ToolReturned:
     """Call a tool for a response; a cancellation ends its work, and nothing else is raised.
 
-    `tell` gives the machine what the tool reports before it returns. Of its text the model reads `max_output_bytes`.
+    `entry` is None for a tool that is not there. `tell` gives the machine what the tool reports before it returns. Of
+    its text the model reads `max_output_bytes` of UTF-8.
     """
     with span.child("tool call", {"gen_ai.tool.name": wanted.name}) as own:
         result = await _result(entry, wanted, tell)
@@ -84,7 +85,8 @@ async def _result(entry: Entry | None, wanted: CallTool, tell: Callable[[Input],
         if not time_left.expired():  # the tool's own, which it should have caught
             logger.exception("response %s: the tool %s broke", response_id, wanted.name)
             return _failed(wanted, _BROKE)
-        return _failed(wanted, f"Error: the tool did not answer within {min(tool.max_seconds, tool.idle_seconds):g} s.")
+        seconds = tool.max_seconds if now() >= ends_at else tool.idle_seconds
+        return _failed(wanted, f"Error: the tool did not answer within {seconds:g} s.")
     except ToolFailed as problem:
         text = f"Error: {problem}"
         return ToolResult(text, problem.shown or _error(wanted, text), failed=True)
@@ -94,15 +96,19 @@ async def _result(entry: Entry | None, wanted: CallTool, tell: Callable[[Input],
 
 
 async def list_tools(entry: Entry) -> tuple[ToolsListed, Offer | None]:
-    """Ask a server which tools it has; nothing is raised but a cancellation. Without an offer it has failed."""
+    """Ask a server which tools it has; nothing is raised but a cancellation. Without an offer it has failed.
+
+    Listing reports no progress, so it may take as long as a call without a report.
+    """
     tool, use = entry.tool, entry.use
+    seconds = min(tool.max_seconds, tool.idle_seconds)
     try:
-        async with asyncio.timeout(tool.max_seconds) as time_left:
+        async with asyncio.timeout(seconds) as time_left:
             tools = await tool.list_tools(use)
         offer = tool.offer_listed(use, tools)
         return ToolsListed(entry.server, tools, offer.tools), offer
     except TimeoutError:
-        problem = f"it did not answer within {tool.max_seconds:g} s" if time_left.expired() else "it broke"
+        problem = f"it did not answer within {seconds:g} s" if time_left.expired() else "it broke"
     except ToolFailed as failed:
         problem = str(failed)
     except Exception:

@@ -35,7 +35,8 @@ class ToolUse:
     `declared` is the request's, as it is echoed; `private` are those of its fields that nobody keeps or shows, such as
     credentials: they are missing where another worker goes on with the response. `chain_id` is the same for all
     responses that continue each other. `include` is the request's. `items` are those of the request, and of its
-    conversation, that are new to the chain.
+    conversation, that are new to the chain. `state` is what calls of the tool have left in the chain before
+    (`ToolResult.state`).
     """
 
     declared: JsonObject
@@ -45,6 +46,7 @@ class ToolUse:
     chain_id: str
     include: Collection[str] = ()
     items: Sequence[JsonObject] = field(default=(), repr=False)
+    state: JsonObject | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

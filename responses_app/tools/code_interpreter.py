@@ -7,6 +7,8 @@ none any more. Which sandbox this machine has is tried when the tool is first as
 import base64
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import ClassVar
 
 import orjson
@@ -18,19 +20,16 @@ from responses_app.protocol.produced_files import state_of
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.containers import (
-    Container,
-    Containers,
-    Policy,
-    Run,
-)
-from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound
+from responses_app.tools.sandbox.containers import Containers, Policy, Run
+from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, ContainerRecord
 from responses_app.tools.sandbox.session import Ended, Execution, Image
+from responses_app.tools.sandbox.sharing import SharedContainers
 
 logger = logging.getLogger("respsite.tools")
 
 OUTPUTS = "code_interpreter_call.outputs"  # what `include` calls them
 ITEM = "code_interpreter_call"
+MAX_NAMED = 4  # containers in the items of a request, of which the latest that is still there is used
 MAX_SHOWN_IMAGES = 2 * MIB  # bytes of an item's images, before they are written as base64
 # As the models were trained to read it, but for the time and the network.
 _ABOUT = (
@@ -54,7 +53,10 @@ _ENDINGS = {
 
 
 class CodeInterpreter(BaseTool):
-    """Runs code in containers. `choose` tries which sandbox this machine has."""
+    """Runs code in containers. `choose` tries which sandbox this machine has.
+
+    In `folder` the workers of this machine find each other's containers; None where there is one worker alone.
+    """
 
     kinds: ClassVar = ("code_interpreter",)
     setting: ClassVar = "SANDBOX"
@@ -66,9 +68,10 @@ class CodeInterpreter(BaseTool):
         limits: Limits,
         policy: Policy,
         new_id: Callable[[str], str],
+        folder: Path | None = None,
     ) -> None:
         self._limits = limits
-        self.containers = Containers(choose, limits, policy, new_id=new_id)
+        self.containers = SharedContainers(Containers(choose, limits, policy, new_id=new_id), folder)
 
     def problem(self) -> str | None:
         choice = self.containers.choice
@@ -108,7 +111,7 @@ class CodeInterpreter(BaseTool):
         written = [(file.path, file.id) for file in (*run.files, *await self._kept(container, run.execution.images))]
         return ToolResult(text, shown, failed, state_of(container.id, call.state, written))
 
-    async def _kept(self, container: Container, images: Sequence[Image]) -> Sequence[ContainerFile]:
+    async def _kept(self, container: ContainerRecord, images: Sequence[Image]) -> Sequence[ContainerFile]:
         """Keep what was shown as files, by which clients get it without `include`; none where there is no room."""
         try:
             return [
@@ -119,13 +122,12 @@ class CodeInterpreter(BaseTool):
             logger.info("container %s does not keep its images: %s", container.id, problem)
             return ()
 
-    async def _container(self, use: ToolUse) -> Container:
+    async def _container(self, use: ToolUse) -> ContainerRecord:
         """Return the container of a request: the same one for its offer and for its calls."""
         containers, wanted = self.containers, use.declared.get("container")
         if isinstance(wanted, str):
             return await containers.find(use.project, wanted)
-        named = [item["container_id"] for item in reversed(use.items) if isinstance(item.get("container_id"), str)]
-        found = await containers.of_chain(use.project, [use.chain_id, *map(str, named)])
+        found = await containers.of_chain(use.project, _keys(use))
         if found is None:
             memory = wanted.get("memory_limit") if isinstance(wanted, dict) else None
             found = await containers.create(use.project, memory=memory if isinstance(memory, str) else None)
@@ -140,6 +142,15 @@ class CodeInterpreter(BaseTool):
 
 
 _TOO_FAR = (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT, Ended.TOO_MUCH_DISK)
+
+
+def _keys(use: ToolUse) -> Iterator[str]:
+    """Yield by what the container of a chain may be known, the surest first."""
+    if use.state is not None:
+        yield str(use.state.get("container_id"))
+    yield use.chain_id
+    named = (item["container_id"] for item in reversed(use.items) if isinstance(item.get("container_id"), str))
+    yield from islice(dict.fromkeys(map(str, named)), MAX_NAMED)
 
 
 def code_of(arguments: str) -> str:

@@ -28,13 +28,13 @@ from responses_app.protocol.pages import list_page, parse_list_query, unknown_cu
 from responses_app.protocol.validation import missing
 from responses_app.server_tools import interpreter_of
 from responses_app.tools.sandbox.base import WORK_FOLDER, SandboxError
-from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, TooManyContainers
+from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, ContainerRecord, TooManyContainers
 from responses_app.views.queries import query_of
 from responses_app.views.uploads import is_form, read_upload
 from responses_app.wiring import get_site
 
 if TYPE_CHECKING:
-    from responses_app.tools.sandbox.containers import Container, Containers
+    from responses_app.tools.sandbox.sharing import SharedContainers
 
 Handler = Callable[..., Awaitable[HttpResponse]]
 
@@ -72,7 +72,7 @@ async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *na
         return await handlers[method](request, await _containers(), *named)
 
 
-async def _containers() -> "Containers":
+async def _containers() -> "SharedContainers":
     interpreter = interpreter_of(get_site().tools)
     if interpreter is None:
         raise invalid_request("This server has no code interpreter (SANDBOX=off).", code="unsupported_parameter")
@@ -93,7 +93,7 @@ def _errors(container_id: str = "", file_id: str = "") -> Iterator[None]:
         raise invalid_request(f"The container cannot do that: {problem}.") from None
 
 
-async def _create(request: HttpRequest, containers: "Containers") -> HttpResponse:
+async def _create(request: HttpRequest, containers: "SharedContainers") -> HttpResponse:
     wanted = await read_json(request, parse_container, get_site().reader)
     await containers.sandbox()
     container = await containers.create(
@@ -102,26 +102,26 @@ async def _create(request: HttpRequest, containers: "Containers") -> HttpRespons
     return json_response(_object(container))
 
 
-async def _list(request: HttpRequest, containers: "Containers") -> HttpResponse:
+async def _list(request: HttpRequest, containers: "SharedContainers") -> HttpResponse:
     found = await containers.all_of(project_of(request))
     return json_response(_page(request, [_object(each) for each in found]))
 
 
-async def _get(request: HttpRequest, containers: "Containers", container_id: str) -> HttpResponse:
+async def _get(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
     return json_response(_object(await containers.find(project_of(request), container_id)))
 
 
-async def _delete(request: HttpRequest, containers: "Containers", container_id: str) -> HttpResponse:
+async def _delete(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
     await containers.delete(project_of(request), container_id)
     return json_response(deleted_object(container_id, "container"))
 
 
-async def _list_files(request: HttpRequest, containers: "Containers", container_id: str) -> HttpResponse:
+async def _list_files(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
     found = await containers.files_of(project_of(request), container_id)
     return json_response(_page(request, [_file(container_id, each) for each in found]))
 
 
-async def _upload(request: HttpRequest, containers: "Containers", container_id: str) -> HttpResponse:
+async def _upload(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
     await containers.find(project_of(request), container_id)  # before its body is read
     if not is_form(request):
         raise await _no_file(request)
@@ -131,21 +131,27 @@ async def _upload(request: HttpRequest, containers: "Containers", container_id: 
 
 
 async def _no_file(request: HttpRequest) -> ApiError:
-    """Return why a body that is no form is refused."""
+    """Return why a body that is not a form is refused."""
     data = await read_json(request, dict, get_site().reader)
     return unsupported_parameter("file_id", NO_FILES_API) if "file_id" in data else missing("file")
 
 
-async def _get_file(request: HttpRequest, containers: "Containers", container_id: str, file_id: str) -> HttpResponse:
+async def _get_file(
+    request: HttpRequest, containers: "SharedContainers", container_id: str, file_id: str
+) -> HttpResponse:
     return json_response(_file(container_id, await containers.file(project_of(request), container_id, file_id)))
 
 
-async def _remove_file(request: HttpRequest, containers: "Containers", container_id: str, file_id: str) -> HttpResponse:
+async def _remove_file(
+    request: HttpRequest, containers: "SharedContainers", container_id: str, file_id: str
+) -> HttpResponse:
     await containers.remove_file(project_of(request), container_id, file_id)
     return json_response(deleted_object(file_id, "container.file"))
 
 
-async def _content(request: HttpRequest, containers: "Containers", container_id: str, file_id: str) -> HttpResponse:
+async def _content(
+    request: HttpRequest, containers: "SharedContainers", container_id: str, file_id: str
+) -> HttpResponse:
     about = await containers.file(project_of(request), container_id, file_id)
     body = await containers.content(project_of(request), container_id, file_id)
     headers = {
@@ -171,7 +177,7 @@ def _page(request: HttpRequest, objects: Sequence[JsonObject]) -> JsonObject:
     return list_page(ordered[: wanted.limit], has_more=len(ordered) > wanted.limit)
 
 
-def _object(container: "Container") -> JsonObject:
+def _object(container: ContainerRecord) -> JsonObject:
     return container_object(
         container.id,
         name=container.name,

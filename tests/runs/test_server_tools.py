@@ -307,6 +307,20 @@ async def test_a_report_gives_it_more_time() -> None:
     assert items_of(events) == [("code_interpreter_call", "completed"), ("message", "completed")]
 
 
+async def test_reports_give_it_no_more_than_the_whole_time() -> None:
+    class Endless(Shell):
+        idle_seconds, max_seconds = 60.0, 0.1
+
+        async def call(self, call: ToolCall) -> ToolResult:
+            while True:
+                await asyncio.sleep(0.01)
+                call.report({})
+
+    site = site_with(Endless())
+    assert items_of(await events_of(site)) == [("code_interpreter_call", "failed"), ("message", "completed")]
+    assert "Error: the tool did not answer within 0.1 s." in prompt_of(site, 1)
+
+
 async def test_of_its_calls_as_many_are_made_as_the_request_allows() -> None:
     tool = Shell()
     site = Site(FakeEngine([CALL, CALL, CALL, ANSWER]), tools=[tool])

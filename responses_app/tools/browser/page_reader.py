@@ -43,7 +43,7 @@ class PageReader:
             process = await self._take()
             try:
                 said = await self._said(process, fetched)
-            except BaseException:  # what it would answer is nobody's any more
+            except BaseException:  # it may still answer, which would be taken for the next answer
                 self._running.discard(process)
                 await process.end()
                 raise

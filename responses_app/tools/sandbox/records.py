@@ -17,6 +17,19 @@ class TooManyContainers(SandboxError):
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerRecord:
+    """A container as it stands now, whichever worker has it. Times are Unix seconds, `idle` is in seconds."""
+
+    id: str
+    project: str
+    name: str
+    created_at: int
+    idle: float
+    memory: str
+    last_active: float
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerFile:
     """A file of a container, under the id by which clients know it. `source`: `user` or `assistant`."""
 

@@ -117,7 +117,10 @@ class NoSandbox(BaseSandbox):
         folder.chmod(0o777)
         settings = warden_settings(limits, folder=str(folder), uid=uid, has_own_processes=True)
         return Launch(
-            warden_command(interpreter, str(INSIDE), settings), environment(limits), folder=folder, ends_together=False
+            warden_command(interpreter, settings, programs=str(INSIDE)),
+            {**environment(limits), "HOME": str(folder)},  # the warden clears it: it must not be this machine's /tmp
+            folder=folder,
+            ends_together=False,
         )
 
 
