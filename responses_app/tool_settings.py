@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from responses_app.setting_types import (
-    choice,
     flag,
     hosts,
     image_url,
     mcp_tool,
+    sandbox,
     search_url,
     seconds,
     setting,
@@ -44,7 +44,7 @@ class ToolSettings:
         False, flag, "URLs that end in `/sse` are spoken to as MCP was until 2025", default_text="off"
     )
     sandbox: str = setting(
-        "auto", choice("auto", "bubblewrap", "sandlock", "off"),
+        "auto", sandbox,
         "what keeps code apart that the model has written: the first that holds here, or `off` (see Code interpreter)",
     )  # fmt: skip
     sandbox_python: str = setting(
@@ -94,6 +94,11 @@ class ToolSettings:
     image_max_bytes: int = setting(
         8 * MIB, whole(64 * KIB), "largest image that is made, or edited", default_text="8 MiB"
     )
+
+    enable_computer_call: bool = setting(
+        False, flag, "lists of items show the screenshots of `computer_call_output` to who includes them",
+        default_text="off",
+    )  # fmt: skip
 
     @property
     def problem_of_tools(self) -> str | None:
