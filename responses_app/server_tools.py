@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from responses_app.conf import Settings
 from responses_app.new_ids import id_factory
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.shown_files import MAX_TEXT, DocumentUnreadable, ReadDocument
 from responses_app.tools.base import BaseTool
+from responses_app.tools.documents.reader import DocumentReader, ReadFailed
 from responses_app.tools.lazy import LazyTool
 
 if TYPE_CHECKING:
@@ -42,6 +44,19 @@ def _tools(settings: Settings, stored_items: FindItems) -> Iterator[BaseTool]:
         yield _browser(settings, mcp)
     if settings.image_service_url:
         yield _images(settings, stored_items)
+
+
+def document_text() -> ReadDocument:
+    """Return what reads files that messages carry, where they are not plain text."""
+    reader = DocumentReader()
+
+    async def text(name: str, content: bytes) -> str:
+        try:
+            return await reader.text(name, content, most=MAX_TEXT)
+        except ReadFailed as problem:
+            raise DocumentUnreadable(str(problem)) from None
+
+    return text
 
 
 def interpreter_of(tools: Iterable[BaseTool]) -> "LazyTool[CodeInterpreter] | None":

@@ -94,6 +94,11 @@ class ToolSettings:
     image_max_bytes: int = setting(
         8 * MIB, whole(64 * KIB), "largest image that is made, or edited", default_text="8 MiB"
     )
+    file_max_bytes: int = setting(128 * MIB, whole(1), "one file that is uploaded", default_text="128 MiB")
+    files_max_entries: int = setting(10_000, whole(), "files of a project (see Files); 0 = any number")
+    files_max_bytes: int = setting(
+        10 * 1024 * MIB, whole(), "all files of a project together; 0 = no limit", default_text="10240 MiB"
+    )
 
     enable_computer_call: bool = setting(
         False, flag, "lists of items show the screenshots of `computer_call_output` to who includes them",

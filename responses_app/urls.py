@@ -2,7 +2,7 @@
 
 from django.urls import re_path
 
-from responses_app.views import containers, conversations, health, metrics, models, openapi, responses
+from responses_app.views import containers, conversations, files, health, metrics, models, openapi, responses
 
 urlpatterns = [
     re_path(r"^(?:v1/)?responses/?$", responses.create),
@@ -21,6 +21,9 @@ urlpatterns = [
     re_path(r"^(?:v1/)?containers/(?P<container_id>[^/]+)/files/?$", containers.files),
     re_path(r"^(?:v1/)?containers/(?P<container_id>[^/]+)/files/(?P<file_id>[^/]+)/?$", containers.file),
     re_path(r"^(?:v1/)?containers/(?P<container_id>[^/]+)/files/(?P<file_id>[^/]+)/content/?$", containers.content),
+    re_path(r"^(?:v1/)?files/?$", files.index),
+    re_path(r"^(?:v1/)?files/(?P<file_id>[^/]+)/?$", files.detail),
+    re_path(r"^(?:v1/)?files/(?P<file_id>[^/]+)/content/?$", files.content),
     re_path(r"^(?:v1/)?models/?$", models.index),
     re_path(r"^(?:v1/)?models/(?P<model>.+)$", models.detail),
     re_path(r"^(?:v1/)?openapi\.json$", openapi.openapi),

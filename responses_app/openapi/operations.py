@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from responses_app.openapi.schemas import INCLUDE
 from responses_app.protocol.dialects import DIALECT_HEADER, PRESETS, Switch
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.files import MAX_LISTED, PURPOSES
 from responses_app.protocol.pages import DEFAULT_LIMIT, MAX_LIMIT
 from responses_app.protocol.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT
 
@@ -44,13 +45,19 @@ def _text(**more: object) -> JsonObject:
 _DIALECTS = "|".join((*PRESETS, *Switch))
 _MAX_NUMBER = 999_999_999  # that `starting_after` takes
 
-# By name: where a parameter stands, what it is, and what its value may be.
+# By name, and whose where there are several: where a parameter stands, what it is, and what its value may be.
 PARAMETERS: Mapping[str, tuple[str, str, JsonObject]] = {
     "limit": (
         "query",
         "How many items, at most.",
         {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
     ),
+    "limit of files": (
+        "query",
+        "How many files, at most.",
+        {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": MAX_LISTED},
+    ),
+    "purpose": ("query", "Only files that are for this.", _text(enum=list(PURPOSES))),
     "order": ("query", "The newest first, or the oldest.", _text(enum=["asc", "desc"], default="desc")),
     "after": ("query", "The id of the item behind which the list is to begin.", _text()),
     "include": ("query", "What is to be given beside; `include[]` is the same.", INCLUDE),
@@ -90,6 +97,10 @@ def _of_conversations(id: str, summary: str, answer: str, **more: object) -> Ope
 
 def _of_containers(id: str, summary: str, answer: str, **more: object) -> Operation:
     return Operation(id=id, summary=summary, tag="Containers", answers={JSON: answer}, **more)  # type: ignore[arg-type]
+
+
+def _of_files(id: str, summary: str, answer: str, **more: object) -> Operation:
+    return Operation(id=id, summary=summary, tag="Files", answers={JSON: answer}, **more)  # type: ignore[arg-type]
 
 
 def _of_server(id: str, summary: str, answers: Mapping[str, str], **more: object) -> Operation:
@@ -240,6 +251,21 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             tag="Containers",
             answers={BYTES: ""},
             errors=(404, 429),
+        ),
+    },
+    "/v1/files": {
+        "GET": _of_files(
+            "listFiles", "List the files", "UploadedFileList", takes=("purpose", "limit of files", "order", "after")
+        ),
+        "POST": _of_files("createFile", "Upload a file", "UploadedFile", body="NewFile", body_type=FORM),
+    },
+    "/v1/files/{file_id}": {
+        "GET": _of_files("retrieveFile", "Return what is known of a file", "UploadedFile", errors=_IS_THERE),
+        "DELETE": _of_files("deleteFile", "Delete a file", "DeletedFile", errors=_IS_THERE),
+    },
+    "/v1/files/{file_id}/content": {
+        "GET": Operation(
+            id="downloadFile", summary="Return what is in a file", tag="Files", answers={BYTES: ""}, errors=_IS_THERE
         ),
     },
     "/v1/models": {

@@ -10,6 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from responses_app.openapi.answers import DESCRIBED
+from responses_app.openapi.file_answers import NEW_FILE
 from responses_app.protocol.compact_requests import FIELDS as COMPACT_FIELDS
 from responses_app.protocol.containers import NewContainer
 from responses_app.protocol.conversations import MAX_ITEMS, ConversationFields
@@ -58,6 +59,7 @@ def schemas(*, engine_fields: bool) -> JsonObject:
     found |= _tools(found) | _CREATE | _STREAM
     del found["Namespace"], found["McpServer"]  # only tools are such
     found["Upload"] = _UPLOAD
+    found["NewFile"] = NEW_FILE
     found["Models"] = {"anyOf": [ref("ModelList"), ref("ModelCatalogue")]}
     fields = found.pop("Fields")
     if not engine_fields:

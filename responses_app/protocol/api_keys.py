@@ -32,6 +32,8 @@ SCOPES = (
     "api.conversations.write",
     "api.containers.read",
     "api.containers.write",
+    "api.files.read",
+    "api.files.write",
     READS_METRICS,
 )
 

@@ -23,6 +23,7 @@ IMAGE_GENERATION_CALL = "ig_"
 ITEM = "item_"  # of a type that only clients use
 CALL = "call_"
 CONVERSATION = "conv_"
+FILE = "file-"  # with the hyphen that OpenAI's have
 WORKER = "worker_"
 CONNECTION = "ws-"
 STEER = "steer_"
