@@ -70,6 +70,12 @@ class ToolSettings:
         NOTHING_ALLOWED, hosts, "private hosts whose pages may be opened: `wiki.internal,10.1.0.0/16`",
         default_text="unset: none",
     )  # fmt: skip
+    file_search: bool = setting(True, flag, "vector stores, and `file_search` in them", default_text="on")
+    vector_stores_max_entries: int = setting(
+        1000, whole(), "vector stores of a project (see File search); 0 = any number"
+    )
+    vector_store_max_files: int = setting(10_000, whole(), "files in a vector store; 0 = any number")
+    vector_store_max_chunks: int = setting(100_000, whole(), "chunks in a vector store; 0 = any number")
 
     file_max_bytes: int = setting(128 * MIB, whole(1), "one file that is uploaded", default_text="128 MiB")
     files_max_entries: int = setting(10_000, whole(), "files of a project (see Files); 0 = any number")

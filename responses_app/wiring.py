@@ -203,6 +203,7 @@ def build_site(settings: Settings) -> Site:
     """Build everything from settings; nothing is started, and no event loop is needed yet."""
     clock = StoreClock()
     new_id = id_factory(clock)
+    adapters = build_adapters(settings, clock)
     base = _Base(
         settings=settings,
         clock=clock,
@@ -210,8 +211,8 @@ def build_site(settings: Settings) -> Site:
         worker=new_id(ids.WORKER),
         started_at=time.time(),
         engines=Engines(settings, ready=collect_less_garbage),
-        adapters=build_adapters(settings, clock),
-        tools=server_tools(settings),
+        adapters=adapters,
+        tools=server_tools(settings, adapters.stores.files, clock),
         relay=Relay(),
         sealer=Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom),
         metrics=Metrics(enabled=settings.metrics != "off"),
