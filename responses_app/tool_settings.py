@@ -81,6 +81,12 @@ class ToolSettings:
         NOTHING_ALLOWED, hosts, "private hosts whose pages may be opened: `wiki.internal,10.1.0.0/16`",
         default_text="unset: none",
     )  # fmt: skip
+    file_search: bool = setting(True, flag, "vector stores, and `file_search` in them", default_text="on")
+    vector_stores_max_entries: int = setting(
+        1000, whole(), "vector stores of a project (see File search); 0 = any number"
+    )
+    vector_store_max_files: int = setting(10_000, whole(), "files in a vector store; 0 = any number")
+    vector_store_max_chunks: int = setting(100_000, whole(), "chunks in a vector store; 0 = any number")
 
     image_service_url: str = setting(
         "", image_url, "a service with OpenAI's Images API, which makes images: `http://127.0.0.1:8188/v1`",
