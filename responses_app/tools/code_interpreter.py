@@ -24,8 +24,8 @@ from responses_app.tools.sandbox.containers import (
     Policy,
     Run,
 )
+from responses_app.tools.sandbox.executions import Ended, Execution, Image
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound
-from responses_app.tools.sandbox.session import Ended, Execution, Image
 
 logger = logging.getLogger("respsite.tools")
 
