@@ -22,6 +22,7 @@ from responses_app.tools.sandbox.interpreter import Interpreter, find_interprete
 from responses_app.tools.sandbox.sandlock import Sandlock
 from responses_app.tools.sandbox.session import SandboxSession
 from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, plain_python
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -144,7 +145,7 @@ async def test_what_forks_without_end_stands_still_between_cells() -> None:
         assert (await session.run(f"{forks}\nimport time\ntime.sleep(0.3)")).ended is Ended.DONE
         before = set(processes.tree(session._process.pid))
         await asyncio.sleep(0.1)
-        assert set(processes.tree(session._process.pid)) == before
-        assert len(before) < 50  # those that ended are no more
+        assert set(processes.tree(session._process.pid)) <= before
+        await eventually(lambda: len(set(processes.tree(session._process.pid))) < 20)  # those that ended are no more
     finally:
         await session.close()
