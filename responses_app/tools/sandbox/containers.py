@@ -144,11 +144,11 @@ class Containers:
         return id in self._containers
 
     def id_of(self, key: str) -> str:
-        """Return the id of the container that a response or a conversation uses; else `key` itself."""
+        """Return the id of the container that a response uses (see `join_chain`); else `key` itself."""
         return self._of_responses.get(key, key)
 
     async def join_chain(self, id: str, keys: Iterable[str]) -> None:
-        """Remember that these responses and conversations use a container."""
+        """Remember that these responses use a container: the first of each chain stands for all of it."""
         container = self._containers.get(id)
         if container is None:
             return
@@ -244,7 +244,7 @@ class Containers:
             await self._end(container)
 
     def memory_of(self) -> Mapping[str, int]:
-        """Return the bytes of memory that each started container holds now."""
+        """Return the bytes of memory that each started container holds now, by its id."""
         return {each.id: each.session.memory() for each in self._containers.values() if each.session is not None}
 
     @contextlib.asynccontextmanager
