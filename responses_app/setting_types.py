@@ -151,6 +151,13 @@ def mcp_tool(value: str) -> str:
     return value.strip()
 
 
+def sandbox(value: str) -> str:
+    """What keeps code apart."""
+    if value.strip().lower() == "pyeryx":
+        raise ValueError("one of auto, bubblewrap, sandlock, off; pyeryx has no package for the Python of this server")
+    return choice("auto", "bubblewrap", "sandlock", "off")(value)
+
+
 def secrets(value: str) -> tuple[str, ...]:
     """Secrets that are long enough."""
     secrets = tuple(secret.strip() for secret in value.split(",") if secret.strip())

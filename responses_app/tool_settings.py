@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from responses_app.setting_types import (
-    choice,
     flag,
     hosts,
     image_url,
     mcp_tool,
+    sandbox,
     search_url,
     seconds,
     setting,
@@ -44,7 +44,7 @@ class ToolSettings:
         False, flag, "URLs that end in `/sse` are spoken to as MCP was until 2025", default_text="off"
     )
     sandbox: str = setting(
-        "auto", choice("auto", "bubblewrap", "sandlock", "off"),
+        "auto", sandbox,
         "what keeps code apart that the model has written: the first that holds here, or `off` (see Code interpreter)",
     )  # fmt: skip
     sandbox_python: str = setting(
@@ -81,6 +81,12 @@ class ToolSettings:
         NOTHING_ALLOWED, hosts, "private hosts whose pages may be opened: `wiki.internal,10.1.0.0/16`",
         default_text="unset: none",
     )  # fmt: skip
+    file_search: bool = setting(True, flag, "vector stores, and `file_search` in them", default_text="on")
+    vector_stores_max_entries: int = setting(
+        1000, whole(), "vector stores of a project (see File search); 0 = any number"
+    )
+    vector_store_max_files: int = setting(10_000, whole(), "files in a vector store; 0 = any number")
+    vector_store_max_chunks: int = setting(100_000, whole(), "chunks in a vector store; 0 = any number")
 
     image_service_url: str = setting(
         "", image_url, "a service with OpenAI's Images API, which makes images: `http://127.0.0.1:8188/v1`",
@@ -99,6 +105,11 @@ class ToolSettings:
     files_max_bytes: int = setting(
         10 * 1024 * MIB, whole(), "all files of a project together; 0 = no limit", default_text="10240 MiB"
     )
+
+    enable_computer_call: bool = setting(
+        False, flag, "lists of items show the screenshots of `computer_call_output` to who includes them",
+        default_text="off",
+    )  # fmt: skip
 
     @property
     def problem_of_tools(self) -> str | None:

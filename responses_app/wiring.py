@@ -211,7 +211,9 @@ def build_site(settings: Settings) -> Site:
         started_at=time.time(),
         engines=Engines(settings, ready=collect_less_garbage),
         adapters=adapters,
-        tools=server_tools(settings, stored_items=adapters.stores.responses.items, files=adapters.stores.files),
+        tools=server_tools(
+            settings, files=adapters.stores.files, stored_items=adapters.stores.responses.items, now=clock
+        ),
         relay=Relay(),
         sealer=Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom),
         metrics=Metrics(enabled=settings.metrics != "off"),

@@ -142,8 +142,15 @@ def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnR
     if call is not None:
         arguments = make_content(call.content, hints, wanted)
         return DemoCall(reply.thought, call.name, arguments, call.hosted, _is_code(call.name, hosted=call.hosted))
-    text = reply.text if isinstance(reply, DemoAnswer) else ""
+    text = reply.text if isinstance(reply, DemoAnswer) else _uncalled(transcript, reply.name)
     return DemoAnswer(reply.thought, make_content(rules.answer, hints, text or _introduction(transcript, "")))
+
+
+def _uncalled(transcript: Transcript, name: str) -> str:
+    """Say that a call may not be made, such as one more than `max_tool_calls`, and what came of those before."""
+    said = f"The demo engine would call {name} now, and may not."
+    has_outputs = any(message.output_of is not None for message in transcript.since_last_user())
+    return f"{_report(transcript)} {said}" if has_outputs else said
 
 
 def _is_code(name: str, *, hosted: bool) -> bool:

@@ -6,6 +6,7 @@ _RESOURCES = {
     "conversations": "api.conversations",
     "containers": "api.containers",
     "files": "api.files",
+    "vector_stores": "api.vector_stores",
     "models": "api.model",
 }
 # Who asks whether the server lives, or what it takes, needs no key; who may read the metrics is for their view to say.

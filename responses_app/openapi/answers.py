@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, create_model
 
 from responses_app.openapi.container_answers import CONTAINERS
 from responses_app.openapi.file_answers import FILES
+from responses_app.openapi.vector_store_answers import VECTOR_STORES
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.resources import ResponseObject, Status
 
@@ -350,5 +351,6 @@ DESCRIBED: tuple[type[BaseModel], ...] = (
     *(ErrorAnswer, ResponseResource, DeletedResponse, InputTokens, CompactedResponse, ResponseGoesOn, ItemList, Item),
     *CONTAINERS,
     *FILES,
+    *VECTOR_STORES,
     *(Conversation, DeletedConversation, Model, ModelList, ModelCatalogue, Health, Readiness, OpenApi),
 )

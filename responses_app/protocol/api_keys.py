@@ -34,6 +34,8 @@ SCOPES = (
     "api.containers.write",
     "api.files.read",
     "api.files.write",
+    "api.vector_stores.read",
+    "api.vector_stores.write",
     READS_METRICS,
 )
 

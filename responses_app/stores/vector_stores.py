@@ -227,6 +227,10 @@ class BaseVectorStores(ABC):
         """Note that a file cannot be read, and why."""
 
     @abstractmethod
+    async def release(self, pending: PendingFile) -> None:
+        """Leave a file that was not read to the worker that looks first."""
+
+    @abstractmethod
     async def sweep(self) -> bool:
         """Remove a part of what was deleted or has expired; return whether there may be more."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from datetime import timedelta
 
+from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Exists, OuterRef
 
@@ -24,18 +25,20 @@ STORES_AT_ONCE = 20
 
 
 def sweep(connection: BaseDatabaseWrapper, *, now: float) -> bool:
-    """Do one step, in a transaction; return whether there was something to do."""
+    """Do one step; return whether there was something to do. Where there is not, nothing is locked."""
     using = connection.alias
     rows = VectorStoreFile.objects.using(using)
     # The second condition is that of the index.
     keys = list(rows.filter(status=REMOVED, status__in=IN_WORK).values_list("pk", flat=True)[:FILES_AT_ONCE])
     if keys:
-        _remove_files(using, keys)
+        with transaction.atomic(using=using):
+            _remove_files(using, keys)
         return True
     stores = VectorStore.objects.using(using)
     gone = list(stores.filter(removed=True).values_list("pk", flat=True)[:STORES_AT_ONCE])
     if gone:
-        _remove_stores(using, gone)
+        with transaction.atomic(using=using):
+            _remove_stores(using, gone)
         return True
     return bool(_let_expire(using, now=now) or _let_go(using))
 

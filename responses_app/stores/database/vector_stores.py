@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 
 from responses_app.protocol.chunking import Chunking
 from responses_app.stores.clock import StoreClock
@@ -245,9 +245,7 @@ class DatabaseVectorStores(BaseVectorStores):
 
     async def claim(self, worker: str, *, lease_seconds: float) -> PendingFile | None:
         def act() -> VectorStoreFile | None:
-            pending = VectorStoreFile.objects.using(self._using).filter(status=PENDING)
-            free = pending.filter(Q(leased_until=None) | Q(leased_until__lte=self._time()) | Q(worker=worker))
-            row = free.select_for_update(skip_locked=True, of=("self",)).order_by("pk").first()
+            row = self._free(worker).select_for_update(skip_locked=True, of=("self",)).order_by("pk").first()
             if row is None:
                 return None
             row.worker, row.attempts = worker, row.attempts + 1
@@ -257,7 +255,10 @@ class DatabaseVectorStores(BaseVectorStores):
             row.save(using=self._using)
             return row
 
-        while (row := await self._write(act)) is not None:
+        while await self._threads.run(lambda _: self._free(worker).exists()):  # nearly always not: nothing is locked
+            row = await self._write(act)
+            if row is None:
+                return None
             if row.status == PENDING:
                 await self._drop_chunks(row.pk)
                 return await self._threads.run(lambda _, row=row: self._pending(row))
@@ -276,8 +277,11 @@ class DatabaseVectorStores(BaseVectorStores):
         await self._drop_chunks(pending.key)
         await self._write(lambda: self._end(pending, status="failed", error_code=code, error_message=message))
 
+    async def release(self, pending: PendingFile) -> None:
+        await self._write(lambda: self._end(pending, attempts=F("attempts") - 1))
+
     async def sweep(self) -> bool:
-        return bool(await self._write(lambda: sweep(connections[self._using], now=self._now())))
+        return await self._threads.run(lambda db: sweep(db, now=self._now()))
 
     async def aclose(self) -> None:
         await self._threads.aclose()
@@ -362,6 +366,10 @@ class DatabaseVectorStores(BaseVectorStores):
             worker=row.worker,
             room=max(0, self._limits.chunks - chunks) if self._limits.chunks else 2**31,
         )
+
+    def _free(self, worker: str) -> "QuerySet[VectorStoreFile]":
+        rows = VectorStoreFile.objects.using(self._using).filter(status=PENDING)
+        return rows.filter(Q(leased_until=None) | Q(leased_until__lte=self._time()) | Q(worker=worker))
 
     def _own(self, pending: PendingFile) -> "QuerySet[VectorStoreFile]":
         rows = VectorStoreFile.objects.using(self._using).filter(pk=pending.key, status=PENDING)
