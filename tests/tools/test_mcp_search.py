@@ -104,7 +104,8 @@ def test_bare_addresses_are_results() -> None:
 )
 def test_the_settings_say_what_searches(environ: dict[str, str], kind: type[BaseSearch] | None) -> None:
     settings, _ = from_environ(environ)
-    tools = server_tools(settings, stored_items=MemoryResponseStore().items, files=MemoryFileStore())
+    items = MemoryResponseStore().items
+    tools = server_tools(settings, stored_items=items, files=MemoryFileStore(), now=lambda: 0.0)
     browsers = [tool for tool in tools if "web_search" in tool.kinds]
     assert [type(tool._browser._search) for tool in browsers if isinstance(tool, BrowserTool)] == (
         [kind] if kind else []
