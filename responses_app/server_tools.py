@@ -13,26 +13,35 @@ from typing import TYPE_CHECKING
 
 from responses_app.conf import Settings
 from responses_app.new_ids import id_factory
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol import ids
+from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.shown_files import MAX_TEXT, DocumentUnreadable, ReadDocument
+from responses_app.stores.files import BaseFileStore
 from responses_app.tools.base import BaseTool
+from responses_app.tools.documents.reader import DocumentReader, ReadFailed
 from responses_app.tools.lazy import LazyTool
 
 if TYPE_CHECKING:
     from responses_app.tools.code_interpreter import CodeInterpreter
+    from responses_app.tools.documents.tool import FileSearch
 
 FindItems = Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]]
 STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
 
 
-def server_tools(settings: Settings, *, stored_items: FindItems) -> tuple[BaseTool, ...]:
+def server_tools(
+    settings: Settings, *, files: BaseFileStore, stored_items: FindItems, now: Callable[[], float]
+) -> tuple[BaseTool, ...]:
     """Return the tools; nothing is started, and no event loop is needed yet.
 
-    `stored_items` finds items of a project that are stored, by their ids.
+    `stored_items` finds items of a project that are stored, by their ids. `now` is the store's Unix time.
     """
-    return tuple(_tools(settings, stored_items))
+    return tuple(_tools(settings, files, stored_items, now))
 
 
-def _tools(settings: Settings, stored_items: FindItems) -> Iterator[BaseTool]:
+def _tools(
+    settings: Settings, files: BaseFileStore, stored_items: FindItems, now: Callable[[], float]
+) -> Iterator[BaseTool]:
     mcp = _mcp(settings) if settings.mcp_server_urls or settings.mcp_servers else None
     if mcp is not None:
         yield mcp
@@ -42,14 +51,39 @@ def _tools(settings: Settings, stored_items: FindItems) -> Iterator[BaseTool]:
         yield interpreter(settings)
     if settings.search_url or settings.search_mcp:
         yield _browser(settings, mcp)
+    if settings.file_search:
+        yield _file_search(settings, files, now)
     if settings.image_service_url:
         yield _images(settings, stored_items)
+
+
+def document_text() -> ReadDocument:
+    """Return what reads files that messages carry, where they are not plain text."""
+    reader = DocumentReader()
+
+    async def text(name: str, content: bytes) -> str:
+        try:
+            return await reader.text(name, content, most=MAX_TEXT)
+        except ReadFailed as problem:
+            raise DocumentUnreadable(str(problem)) from None
+
+    return text
 
 
 def interpreter_of(tools: Iterable[BaseTool]) -> "LazyTool[CodeInterpreter] | None":
     """Return the code interpreter, whose containers have an API of their own; None where there is none."""
     lazy = (tool for tool in tools if isinstance(tool, LazyTool))
     return next((tool for tool in lazy if "code_interpreter" in tool.kinds), None)
+
+
+def file_search_of(tools: Iterable[BaseTool]) -> "FileSearch":
+    """Return the file search, whose vector stores have an API of their own. Raises `ApiError` where there is none."""
+    from responses_app.tools.documents.tool import FileSearch
+
+    for tool in tools:
+        if isinstance(tool, FileSearch):
+            return tool
+    raise invalid_request("This server has no vector stores (FILE_SEARCH=off).", code="unsupported_parameter")
 
 
 def interpreter(settings: Settings) -> "LazyTool[CodeInterpreter]":
@@ -136,3 +170,20 @@ def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
         search = json_search(settings.search_url)
     fetcher = Fetcher(Network("SEARCH_ALLOWED_HOSTS", settings.search_allowed_hosts))
     return BrowserTool(Browser(search, fetcher, PageReader(), PageCache()))
+
+
+def _file_search(settings: Settings, files: BaseFileStore, now: Callable[[], float]) -> BaseTool:
+    from responses_app.stores.database.vector_stores import DatabaseVectorStores
+    from responses_app.stores.vector_stores import VectorStoreLimits
+    from responses_app.tools.documents.indexer import Indexer
+    from responses_app.tools.documents.reader import DocumentReader
+    from responses_app.tools.documents.tool import FileSearch
+
+    limits = VectorStoreLimits(
+        stores=settings.vector_stores_max_entries,
+        files=settings.vector_store_max_files,
+        chunks=settings.vector_store_max_chunks,
+    )
+    stores = DatabaseVectorStores(limits=limits, now=now, timeout=settings.database_timeout_seconds)
+    worker = id_factory(time.time)(ids.WORKER)
+    return FileSearch(stores, Indexer(stores, files, DocumentReader(), worker=worker))

@@ -4,6 +4,7 @@
     code_interpreter_call   added, in_progress, code.delta…, code.done, interpreting, completed, done
     web_search_call         added, in_progress, searching, completed, done
     image_generation_call   added, in_progress, generating, partial_image…, completed, done
+    file_search_call        added, in_progress, searching, completed, done
     mcp_list_tools          added, in_progress, completed or failed, done
     mcp_approval_request    added, done
 
@@ -167,6 +168,36 @@ class ImageGenerationBuilder(HostedBuilder):
         }
 
 
+class FileSearchBuilder(HostedBuilder):
+    """A search in files. The tool shows its `queries`, and its `results` where they are included."""
+
+    prefix = ids.FILE_SEARCH_CALL
+    holds_back: ClassVar[bool] = True  # its arguments have no events
+
+    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
+        super().__init__(new_id)
+
+    def told(self, text: str) -> str:
+        self._texts.append(text)
+        return ""
+
+    def opened(self) -> PendingEvents:
+        return [(EventType.FILE_SEARCH_IN_PROGRESS, {})]
+
+    def begun(self) -> PendingEvents:
+        return [(EventType.FILE_SEARCH_SEARCHING, {})]
+
+    def ended(self) -> PendingEvents:
+        return [(EventType.FILE_SEARCH_COMPLETED, {})]  # OpenAI has none for a failure: the item's status says it
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        asked = {} if status == "in_progress" else _object(self.text)
+        queries = asked.get("queries")
+        said = [query for query in queries if isinstance(query, str)] if isinstance(queries, list) else []
+        item: JsonObject = {"id": self.id, "type": "file_search_call", "status": status}
+        return {**item, "queries": said, "results": None, **self.shown}
+
+
 class ListToolsBuilder(ItemBuilder):
     """The tools of an MCP server, as it lists them. It has ended once `tools` are there, or an `error`."""
 
@@ -252,6 +283,7 @@ _BUILDERS: Mapping[str, Callable[[NewId, OfferedTool], HostedBuilder]] = {
     "code_interpreter_call": CodeInterpreterBuilder,
     "web_search_call": WebSearchBuilder,
     "image_generation_call": ImageGenerationBuilder,
+    "file_search_call": FileSearchBuilder,
 }
 _ACTIONS = {"search": "search", "open": "open_page", "find": "find_in_page"}
 

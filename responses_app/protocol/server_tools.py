@@ -12,6 +12,7 @@ from pydantic import Field
 
 from responses_app.protocol.containers import echoed_interpreter
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.file_searches import echoed_file_search
 from responses_app.protocol.image_tools import echoed_image_tool
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.validation import validate
@@ -28,12 +29,13 @@ ITEMS: Mapping[str, str] = {  # the type of a tool, and that of the item which a
 _SETTINGS: Mapping[str, str] = {  # what sets a tool up
     "mcp": "MCP_SERVERS",
     "code_interpreter": "SANDBOX",
+    "file_search": "FILE_SEARCH",
     "image_generation": "IMAGE_SERVICE_URL",
     **dict.fromkeys(WEB_SEARCH, "SEARCH_URL or SEARCH_MCP"),
 }
 LABEL = r"^[A-Za-z0-9_-]{1,64}$"
 RESERVED_LABELS = frozenset(
-    "functions python browser container image_generation".split()
+    "functions python browser container file_search image_generation".split()
 )  # what the model knows as something else
 MAX_URL = 2048
 MAX_HEADERS = 64
@@ -87,6 +89,8 @@ def parse_server_tool(tool: JsonObject, at: str) -> JsonObject:
     """Validate a tool that a server runs; return it in the form in which it is echoed. Raises `ApiError`."""
     if tool["type"] == "code_interpreter":
         return echoed_interpreter(tool, at)
+    if tool["type"] == "file_search":
+        return echoed_file_search(tool, at)
     if tool["type"] in WEB_SEARCH:
         return echoed_search(tool, at)
     if tool["type"] == "image_generation":

@@ -9,6 +9,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
 from responses_app.protocol.public_ids import Leg, PublicId
 from responses_app.protocol.resources import ResponseObject
+from responses_app.stores.files import BaseFileStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +244,7 @@ class BaseResponseStore(ABC):
 
     @abstractmethod
     async def give_back(self, accepted: AcceptedResponse) -> None:
-        """Leave a response that waits or runs to nobody: whichever worker looks first takes it over.
-
-        Raises `StoreError`, and `ClaimLost`.
-        """
+        """Leave a response that waits or runs to the worker that looks first. Raises `StoreError`, and `ClaimLost`."""
 
     @abstractmethod
     async def save(self, stored: StoredResponse) -> None:
@@ -394,7 +392,8 @@ class BaseConversationStore(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Where responses and where conversations are kept."""
+    """Where responses, conversations and files are kept."""
 
     responses: BaseResponseStore
     conversations: BaseConversationStore
+    files: BaseFileStore

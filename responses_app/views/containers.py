@@ -1,5 +1,6 @@
 """The Containers API: `/v1/containers`, their files, and what is in them."""
 
+import asyncio
 import mimetypes
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -126,7 +127,11 @@ async def _upload(request: HttpRequest, containers: "SharedContainers", containe
     if not is_form(request):
         raise await _no_file(request)
     upload = await read_upload(request)
-    put = await containers.put_file(project_of(request), container_id, upload.name, upload.content)
+    try:
+        content = await asyncio.to_thread(upload.file.read)
+    finally:
+        upload.close()
+    put = await containers.put_file(project_of(request), container_id, upload.name, content)
     return json_response(_file(container_id, put))
 
 
