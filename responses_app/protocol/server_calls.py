@@ -93,8 +93,11 @@ class ServerCalls:
         self._tell(call.name, given.text if self._called.may_host else f"{given.text}\n{LAST_CALL}")
         return events
 
-    def corrections(self, name: str) -> bool:
-        """Tell a model that has called one tool too many, and return True, if that is what it has done."""
+    def refuse_excess(self, name: str) -> bool:
+        """Tell the model that it may call no more tools, if that is why `name` was not called; return whether it was.
+
+        Else there is no such tool.
+        """
         if self._called.may_host or not self._called.knows(name):
             return False
         self._tell(name, NO_MORE_CALLS)

@@ -127,7 +127,7 @@ def _returned(result: ToolResult, wanted: CallTool, max_output_bytes: int, max_s
         shown = len(orjson.dumps(result.shown))
         state = 0 if result.state is None else len(orjson.dumps(result.state))
     except (orjson.JSONEncodeError, TypeError):
-        logger.exception("the tool %s gave back what is no JSON", wanted.name)
+        logger.exception("the tool %s gave back what is not JSON", wanted.name)
         return _returned(_failed(wanted, _BROKE), wanted, max_output_bytes, max_shown_bytes)
     if shown > max_shown_bytes:
         logger.warning("the tool %s gave back %d bytes for its item: too many", wanted.name, shown)

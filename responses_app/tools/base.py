@@ -34,9 +34,9 @@ class ToolUse:
 
     `declared` is the request's, as it is echoed; `private` are those of its fields that nobody keeps or shows, such as
     credentials: they are missing where another worker goes on with the response. `chain_id` is the same for all
-    responses that continue each other. `include` is the request's. `items` are those of the request, and of its
-    conversation, that are new to the chain. `state` is what calls of the tool have left in the chain before
-    (`ToolResult.state`).
+    responses that continue each other: the id of the first. `include` is the request's. `items`, oldest first, are
+    those that the chain keeps for tools (`chain.kept_items`), and those of the request and its conversation that are
+    new to the chain. `state` is what calls of the tool have left in the chain before (`ToolResult.state`).
     """
 
     declared: JsonObject

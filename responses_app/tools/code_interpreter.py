@@ -21,8 +21,8 @@ from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult,
 from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import Containers, Policy, Run
+from responses_app.tools.sandbox.executions import Ended, Execution, Image
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, ContainerRecord
-from responses_app.tools.sandbox.session import Ended, Execution, Image
 from responses_app.tools.sandbox.sharing import SharedContainers
 
 logger = logging.getLogger("respsite.tools")

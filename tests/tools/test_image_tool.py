@@ -152,6 +152,21 @@ async def test_a_prompt_that_speaks_of_streams_is_not_taken_for_that(images: Ima
     assert len(images.asked) == 1
 
 
+async def test_a_refused_prompt_changes_nothing_for_the_next_one(images: ImageServer, site_of: SiteOf) -> None:
+    async def blocked(request: web.Request) -> web.Response:
+        images.answer = blocked if len(images.asked) < 2 else None
+        return refusal("Rejected: 'draw the words response_format and partial_images'.")
+
+    images.answer = blocked
+    events = await events_of(site_of(call(), call()), tools=[{**DRAW, "partial_images": 1}])
+    assert [item["status"] for item in drawn(events[-1]["response"])] == ["failed", "completed"]  # type: ignore[arg-type]
+    assert [set(each.parameters) for each in images.asked] == [
+        {"prompt", "response_format", "stream", "partial_images"},
+        {"prompt"},
+        {"prompt", "response_format", "stream", "partial_images"},
+    ]
+
+
 # What an edit begins with.
 
 
@@ -345,8 +360,10 @@ async def test_the_bounds_of_a_response_and_of_a_process(site_of: SiteOf, monkey
     monkeypatch.setattr("responses_app.tools.images.earlier.MAX_KEPT_BYTES", 100)
     site.engine.requests.clear()
     await site.ask(input="hi", tools=[DRAW])
-    kept = site.tools[0]._earlier._kept  # type: ignore[attr-defined]
-    assert len(kept) == 1
+    earlier = site.tools[0]._earlier  # type: ignore[attr-defined]
+    ((_, image),) = earlier._kept.values()
+    earlier.keep("default", next(iter(earlier._kept))[1], image)  # a call that another worker made again
+    assert earlier._size == len(image.content)
 
 
 # What a request may say.

@@ -143,7 +143,7 @@ def failed_in_stream(event: JsonObject) -> ImageFailed:
 
 
 def _bad_request(error: JsonObject) -> ImageFailed:
-    """The prompt or a parameter is not to the service's taste: its own words help, and come from the operator's."""
+    """Return the refusal of a prompt or a parameter. The service is the operator's, so its own words are passed on."""
     code, message, parameter = error.get("code"), error.get("message"), error.get("param")
     said = " ".join(message.split()) if isinstance(message, str) else ""
     return ImageFailed(

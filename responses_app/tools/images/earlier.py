@@ -33,6 +33,8 @@ class EarlierImages:
     def keep(self, project: str, item_id: str, image: Image) -> None:
         """Keep what was made, for a while."""
         now = time.monotonic()
+        _, before = self._kept.pop((project, item_id), (now, None))  # a call that was made again
+        self._size -= len(before.content) if before is not None else 0
         self._kept[project, item_id] = now, image
         self._size += len(image.content)
         while self._kept:

@@ -4,13 +4,14 @@
     POST {IMAGE_SERVICE_URL}/images/edits         multipart/form-data, with the images to begin with
 
 Services know more or fewer of the parameters: OpenAI's own refuses `response_format`, without which others answer with
-URLs; some cannot stream. What one refuses by name is left out, and not said again as long as the process lives.
+URLs; some cannot stream. What one refuses by name is left out; where that helps, it is not said again as long as the
+process lives.
 """
 
 import asyncio
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -88,29 +89,25 @@ class ImageService:
             await client.aclose()
 
     async def _make(self, request: ImageRequest, partial: Partial) -> Image:
+        left_out = set(self._unknown)
         while True:
             try:
-                return await self._ask(request, partial)
+                image = await self._ask(request, partial, left_out)
             except ImageFailed as failed:
-                unknown = self._unknown_to_service(failed)
+                unknown = _unknown_to_service(failed) - left_out
                 if not unknown:
                     raise
-                self._unknown |= unknown
+                left_out |= unknown
+            else:  # only now: a refusal may repeat the words of a prompt
+                self._unknown |= left_out
+                return image
 
-    def _unknown_to_service(self, failed: ImageFailed) -> set[str]:
-        """Return which parameters a refusal names that can be left out, and were not already."""
-        said = failed.parameter or failed.said
-        named = {"response_format"} if "response_format" in said else set()
-        if failed.parameter == "stream" or "partial_images" in said or _NO_STREAM.search(said):
-            named |= _STREAM
-        return named - self._unknown
-
-    async def _ask(self, request: ImageRequest, partial: Partial) -> Image:
+    async def _ask(self, request: ImageRequest, partial: Partial, left_out: Collection[str]) -> Image:
         import httpx2
 
         client = await self._opened()
         try:
-            async with self._sent(client, request) as answer:
+            async with self._sent(client, request, left_out) as answer:
                 if answer.status_code != 200:
                     raise refused(answer.status_code, await _start_of(answer, MAX_REFUSAL), answer.url.path)
                 if answer.headers.get("content-type", "").lower().startswith("text/event-stream"):
@@ -127,12 +124,12 @@ class ImageService:
             ) from None
 
     def _sent(
-        self, client: "httpx2.AsyncClient", request: ImageRequest
+        self, client: "httpx2.AsyncClient", request: ImageRequest, left_out: Collection[str]
     ) -> "AbstractAsyncContextManager[httpx2.Response]":
         more: JsonObject = {"response_format": "b64_json"}
         if request.partial_images:
             more |= {"stream": True, "partial_images": request.partial_images}
-        parameters = {**request.parameters, **{name: more[name] for name in more if name not in self._unknown}}
+        parameters = {**request.parameters, **{name: more[name] for name in more if name not in left_out}}
         if not request.begin_with:
             return client.stream("POST", f"{self.url}/images/generations", json=parameters)
         name = "image" if len(request.begin_with) == 1 else "image[]"
@@ -198,6 +195,15 @@ class ImageService:
                     yield await asyncio.to_thread(_object, data)
             if lines.size > most or read > (partial_images + 2) * most:
                 raise too_large(self.max_bytes)
+
+
+def _unknown_to_service(failed: ImageFailed) -> set[str]:
+    """Return which parameters a refusal names that can be left out."""
+    said = failed.parameter or failed.said
+    named = {"response_format"} if "response_format" in said else set()
+    if failed.parameter == "stream" or "partial_images" in said or _NO_STREAM.search(said):
+        named |= _STREAM
+    return named
 
 
 class _Lines:
