@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,6 +17,7 @@ from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.mcp_interpreter import McpInterpreter
+from tests.memory_files import MemoryFileStore
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, Site
 from tests.tools.mcp.mcp_servers import mcp_tool, serving
@@ -92,6 +94,6 @@ async def test_it_has_no_containers_that_clients_can_name(mcp: McpTool) -> None:
 def test_the_settings_say_that_it_runs_there() -> None:
     servers = {"MCP_SERVERS": '{"box": "https://box.example"}', "SANDBOX_MCP": "box"}
     settings, _ = from_environ(servers)
-    tools = server_tools(settings, stored_items=MemoryResponseStore().items)
+    tools = server_tools(settings, files=MemoryFileStore(), stored_items=MemoryResponseStore().items, now=time.time)
     assert [type(tool) for tool in tools if "code_interpreter" in tool.kinds] == [McpInterpreter]
     assert interpreter_of(tools) is None
