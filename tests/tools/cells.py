@@ -50,10 +50,10 @@ class Counterparts:
 
 @dataclass(frozen=True)
 class Slow:
-    """A call that does not end by itself: `begun` is the event that tells of it, `check` what came of its takeover."""
+    """A response whose worker is killed: behind the event `until`. `check` is what another worker has made of it."""
 
     asked: str
-    begun: str
+    until: str
     check: Callable[[Response], None]
 
 
@@ -180,6 +180,7 @@ CASES = {
         slow=(
             Slow("call wait", "response.mcp_call.in_progress", not_made_twice),
             Slow("call look", "response.mcp_call.in_progress", made_again),
+            Slow("call add with 2", "response.mcp_call.completed", lambda response: added(response, 0)),
         ),
     ),
     "MCP over HTTP as it was": _mcp(mcp_at("old http")),
@@ -194,11 +195,18 @@ CASES = {
         ("in_progress", "code.delta", "code.done", "interpreting", "completed"),
         slow=[
             Slow("python: import time\ntime.sleep(60)", "response.code_interpreter_call.interpreting", stopped),
+            Slow(
+                "python: x = 6\nprint(x)",
+                "response.code_interpreter_call.completed",
+                lambda response: kept(response, 0),
+            ),
         ],
         marks=[needs_bubblewrap],
     ),
     "SearXNG": _search(
-        0, Slow(f"Please search for {SLOW_QUERY} turtles.", "response.web_search_call.searching", found)
+        0,
+        Slow(f"Please search for {SLOW_QUERY} turtles.", "response.web_search_call.searching", found),
+        Slow("Please search for turtles.", "response.web_search_call.completed", found),
     ),
     "ddgs": _search(1),
 }

@@ -159,7 +159,7 @@ class Killed:
     kept: Response | None = None
 
 
-SLOW = {f"{name}: {slow.asked}": (case, slow) for name, case in CASES.items() for slow in case.slow}
+SLOW = {f"{name}: {slow.until}: {slow.asked}": (case, slow) for name, case in CASES.items() for slow in case.slow}
 TRANSPORTS = ("HTTP", "the WebSocket")
 ANSWERS = {"approved": True, "refused": False}
 PYTHON = "interpreter"
@@ -167,10 +167,10 @@ PYTHON = "interpreter"
 
 @pytest.fixture(scope="module")
 def killed(house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
-    """A third worker that has been killed: what works there is followed from another one."""
+    """A third worker, which speaks slowly and has been killed: what works there is followed from another one."""
     settings = {**house.settings, **house.there.settings(ddgs=False)}
     folder = house.workers[0].folder
-    third = Server(folder, **settings)  # type: ignore[arg-type]
+    third = Server(folder, engine_options='{"tokens_per_second": 100}', **settings)  # type: ignore[arg-type]
     third.log = folder / "c.log"
     state, follower = Killed(), house.clients[1]
     with third, client_of(third) as client:
@@ -186,7 +186,7 @@ def killed(house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[K
             response = client.responses.create(background=True, **asked)
             state.streams[name] = stream = follower.responses.retrieve(response.id, stream=True, include=INCLUDE)
             events = state.events[name] = [next(stream)]
-            while events[-1].type != slow.begun:
+            while events[-1].type != slow.until:
                 events.append(next(stream))
         third.kill()
         assert "Traceback" not in third.output
