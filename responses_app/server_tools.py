@@ -45,7 +45,9 @@ def _tools(
     mcp = _mcp(settings) if settings.mcp_server_urls or settings.mcp_servers else None
     if mcp is not None:
         yield mcp
-    if settings.sandbox != "off":
+    if settings.sandbox_mcp:
+        yield _mcp_interpreter(settings, mcp)
+    elif settings.sandbox != "off":
         yield interpreter(settings, files)
     if settings.search_url or settings.search_mcp:
         yield _browser(settings, mcp)
@@ -114,6 +116,13 @@ def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreter":
 def _plain_python() -> str:
     """Return the Python that this one's virtual environment was made of: nothing of the server is installed there."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def _mcp_interpreter(settings: Settings, mcp: BaseTool | None) -> BaseTool:
+    from responses_app.tools.mcp_interpreter import McpInterpreter
+
+    assert mcp is not None, "the settings say which server it is"
+    return McpInterpreter(mcp, settings.sandbox_mcp)
 
 
 def _mcp(settings: Settings) -> BaseTool:

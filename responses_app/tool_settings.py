@@ -47,6 +47,10 @@ class ToolSettings:
         "auto", sandbox,
         "what keeps code apart that the model has written: the first that holds here, or `off` (see Code interpreter)",
     )  # fmt: skip
+    sandbox_mcp: str = setting(
+        "", mcp_tool, "a server of MCP_SERVERS that runs the code in place of a sandbox here, or one tool of it",
+        default_text="unset",
+    )  # fmt: skip
     sandbox_python: str = setting(
         "", text, "the Python that runs in it: its packages are what code can import",
         default_text="the one that the server's was made of",
@@ -81,6 +85,11 @@ class ToolSettings:
         NOTHING_ALLOWED, hosts, "private hosts whose pages may be opened: `wiki.internal,10.1.0.0/16`",
         default_text="unset: none",
     )  # fmt: skip
+    file_max_bytes: int = setting(128 * MIB, whole(1), "one file that is uploaded", default_text="128 MiB")
+    files_max_entries: int = setting(10_000, whole(), "files of a project (see Files); 0 = any number")
+    files_max_bytes: int = setting(
+        10 * 1024 * MIB, whole(), "all files of a project together; 0 = no limit", default_text="10240 MiB"
+    )
     file_search: bool = setting(True, flag, "vector stores, and `file_search` in them", default_text="on")
     vector_stores_max_entries: int = setting(
         1000, whole(), "vector stores of a project (see File search); 0 = any number"
@@ -100,11 +109,6 @@ class ToolSettings:
     image_max_bytes: int = setting(
         8 * MIB, whole(64 * KIB), "largest image that is made, or edited", default_text="8 MiB"
     )
-    file_max_bytes: int = setting(128 * MIB, whole(1), "one file that is uploaded", default_text="128 MiB")
-    files_max_entries: int = setting(10_000, whole(), "files of a project (see Files); 0 = any number")
-    files_max_bytes: int = setting(
-        10 * 1024 * MIB, whole(), "all files of a project together; 0 = no limit", default_text="10240 MiB"
-    )
 
     enable_computer_call: bool = setting(
         False, flag, "lists of items show the screenshots of `computer_call_output` to who includes them",
@@ -114,9 +118,11 @@ class ToolSettings:
     @property
     def problem_of_tools(self) -> str | None:
         """What does not fit together, in one sentence; None for nothing."""
-        label = self.search_mcp.partition(".")[0]
         if self.search_url and self.search_mcp:
             return "SEARCH_URL and SEARCH_MCP are both set: one of them is enough."
-        if label and label not in self.mcp_servers:
-            return f"SEARCH_MCP={self.search_mcp} names no server of MCP_SERVERS."
+        if self.sandbox_mcp and self.sandbox not in ("auto", "off"):
+            return "SANDBOX and SANDBOX_MCP are both set: one of them is enough."
+        for name, value in (("SEARCH_MCP", self.search_mcp), ("SANDBOX_MCP", self.sandbox_mcp)):
+            if value and value.partition(".")[0] not in self.mcp_servers:
+                return f"{name}={value} names no server of MCP_SERVERS."
         return None

@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.validation import missing
+from responses_app.protocol.validation import missing, whole_number
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 MIN_SECONDS, MAX_SECONDS = 3600, 30 * 24 * 3600  # that `expires_after` may say: an hour to 30 days
@@ -105,10 +105,11 @@ def _seconds(fields: Mapping[str, str], usual: int | None) -> int | None:
         raise missing("expires_after.seconds")
     if anchor != "created_at":
         raise _invalid("expires_after.anchor", anchor, "Supported values are: 'created_at'.")
-    if not (seconds.isascii() and seconds.isdecimal() and MIN_SECONDS <= int(seconds[:9]) <= MAX_SECONDS):
+    wanted = whole_number(seconds, MIN_SECONDS, MAX_SECONDS)
+    if wanted is None:
         hint = f"It takes a whole number from {MIN_SECONDS} to {MAX_SECONDS}."
         raise _invalid("expires_after.seconds", seconds, hint)
-    return int(seconds)
+    return wanted
 
 
 def _invalid(name: str, value: str, hint: str) -> ApiError:

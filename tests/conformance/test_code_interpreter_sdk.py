@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.conformance.sdk import PATIENCE, Chat
+from tests.conformance.sdk import PATIENCE
 from tests.server import Server
 from tests.tools.sandbox.sandboxes import needs_bubblewrap
 
@@ -56,16 +56,6 @@ def test_a_stream_has_the_events_of_openai(client: OpenAI) -> None:
     rest = [f"{prefix}_code.done", f"{prefix}.interpreting", f"{prefix}.completed"]
     assert kinds == [f"{prefix}.in_progress", *deltas, *rest]
     assert (call_of(final).code, call_of(final).outputs[0].logs) == ("2**100", f"{2**100}\n")
-
-
-def test_over_the_websocket_and_in_the_background(client: OpenAI) -> None:
-    with client.responses.connect() as connection:
-        done = Chat(connection).ask(input="python: y = 1", **ASKED)
-    assert call_of(done).status == "completed"
-    response = client.responses.create(input="python: y", previous_response_id=done.id, background=True, **ASKED)
-    while response.status in ("queued", "in_progress"):
-        response = client.responses.retrieve(response.id, include=ASKED["include"])
-    assert call_of(response).outputs[0].logs == "1\n"
 
 
 def test_a_client_that_leaves_stops_its_code(server: Server, client: OpenAI) -> None:

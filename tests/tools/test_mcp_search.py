@@ -1,6 +1,7 @@
 """A search by an MCP server's tool, whatever it is called, takes and gives back."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -104,8 +105,7 @@ def test_bare_addresses_are_results() -> None:
 )
 def test_the_settings_say_what_searches(environ: dict[str, str], kind: type[BaseSearch] | None) -> None:
     settings, _ = from_environ(environ)
-    items = MemoryResponseStore().items
-    tools = server_tools(settings, stored_items=items, files=MemoryFileStore(), now=lambda: 0.0)
+    tools = server_tools(settings, files=MemoryFileStore(), stored_items=MemoryResponseStore().items, now=time.time)
     browsers = [tool for tool in tools if "web_search" in tool.kinds]
     assert [type(tool._browser._search) for tool in browsers if isinstance(tool, BrowserTool)] == (
         [kind] if kind else []

@@ -153,6 +153,30 @@ async def test_code_that_does_not_end_fails_and_the_response_goes_on() -> None:
     await slow.aclose()
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "told"),
+    [
+        ("import os\nos.kill(os.getppid(), 9)", "failed", "the container has ended"),
+        ("import os\nwhile True: os.fork()", None, ""),
+        ("open('a', 'wb').write(bytes(64 * 2**20))", "completed", "OSError"),
+        ("kept = bytearray(2**30)", "completed", "MemoryError"),
+        ("import socket\nsocket.create_connection(('127.0.0.1', 9))", "completed", "PermissionError"),
+    ],
+    ids=["kills its parent", "forks", "fills the disk", "fills memory", "opens a socket"],
+)
+async def test_what_code_does_to_its_container_the_response_goes_on(
+    tool: CodeInterpreter, code: str, status: str | None, told: str
+) -> None:
+    site = site_of(tool, calling(code), calling("print(6 * 7)"), calling("print(6 * 7)"), ANSWER)
+    async with asyncio.timeout(60):
+        response = await site.ask(input="hi", tools=AUTO, include=OUTPUTS)
+    assert response["status"] == "completed"
+    first, *_, last = calls_of(response)
+    assert first["status"] in ((status,) if status else ("completed", "failed"))
+    assert told in prompt_of(site, 1)
+    assert (last["status"], last["outputs"]) == ("completed", [{"type": "logs", "logs": "42\n"}])
+
+
 async def test_a_cancelled_response_stops_its_code(tool: CodeInterpreter) -> None:
     site = site_of(tool, calling("while True: pass"), ANSWER)
     reading = await site.begin(input="hi", tools=AUTO)
