@@ -7,6 +7,7 @@ of an MCP server the query and the user are credentials, too.
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -136,8 +137,16 @@ def _echoed_server(tool: JsonObject, at: str) -> JsonObject:
 
 
 def _check_url(url: str, at: str) -> None:
-    if _URL.fullmatch(url) is None:
+    if _URL.fullmatch(url) is None or not _has_host(url):
         raise _wrong(at, "it is the address of a server: http:// or https://, a host and a path.")
+
+
+def _has_host(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that are not closed, a port that is no number
+        return False
 
 
 def _without_credentials(url: str) -> str:
