@@ -7,7 +7,6 @@ of an MCP server the query and the user are credentials, too.
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -37,7 +36,9 @@ MAX_HEADERS = 64
 _PRIVATE = ("headers", "authorization")
 _REDACTED = "?<redacted>"
 _URL = re.compile(
-    r"(?P<scheme>https?://)(?:[^/?#@\s]*@)?(?P<host>[^/?#@\s]+)(?P<path>(?:/[^?#\s]*)?)(?P<query>(?:\?[^#\s]*)?)(?:#\S*)?",
+    r"(?P<scheme>https?://)(?:[^/?#@\s]*@)?"
+    r"(?P<host>(?:\[[0-9a-f:.]+\]|[^][/?#@:\s]+)(?::0*[1-9][0-9]{0,4})?)"
+    r"(?P<path>(?:/[^?#\s]*)?)(?P<query>(?:\?[^#\s]*)?)(?:#\S*)?",
     re.IGNORECASE,
 )
 
@@ -137,16 +138,8 @@ def _echoed_server(tool: JsonObject, at: str) -> JsonObject:
 
 
 def _check_url(url: str, at: str) -> None:
-    if _URL.fullmatch(url) is None or not _has_host(url):
+    if _URL.fullmatch(url) is None:
         raise _wrong(at, "it is the address of a server: http:// or https://, a host and a path.")
-
-
-def _has_host(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets that are not closed, a port that is no number
-        return False
 
 
 def _without_credentials(url: str) -> str:

@@ -47,7 +47,8 @@ def test_all_schemas_of_a_request_together_are_checked_in_bounded_time() -> None
 
 
 @pytest.mark.parametrize(
-    "url", ["http://[", "http://[::1", "http://a:99999/", "http://a:x/", "http://a:0/", "http://user@:80/"]
+    "url",
+    ["http://[", "http://[::1", "http://a:999999/", "http://a:x/", "http://[x]/", "http://a:0/", "http://user@:80/"],
 )
 def test_a_url_of_an_mcp_server_without_a_host_or_a_port_is_refused(url: str) -> None:
     error = refusal(input="hi", tools=[{"type": "mcp", "server_label": "wiki", "server_url": url}])

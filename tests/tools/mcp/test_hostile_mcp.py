@@ -227,3 +227,8 @@ async def test_what_would_take_long_to_read_is_not_read(tool: McpTool, kind: byt
     body = b"event: message\ndata: " + body + b"\n\n" if kind == b"text/event-stream" else body
     async with answering(tools_call=lambda _: (200, kind, body)) as url:
         await failure_of(tool, url)
+
+
+async def test_an_address_that_is_none_is_a_failure(tool: McpTool) -> None:
+    for url in ("http://[:::::]/", "http://[1.2]/mcp", "http://a:99999/"):
+        await failure_of(tool, url)
