@@ -12,7 +12,6 @@ from aiohttp import web
 
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.server_tools import parse_server_tool
 from responses_app.tools.base import BaseTool
 from responses_app.tools.images import service as service_module
 from responses_app.tools.images import tool as tool_module
@@ -364,36 +363,6 @@ async def test_the_bounds_of_a_response_and_of_a_process(site_of: SiteOf, monkey
     ((_, image),) = earlier._kept.values()
     earlier.keep("default", next(iter(earlier._kept))[1], image)  # a call that another worker made again
     assert earlier._size == len(image.content)
-
-
-# What a request may say.
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("size", "big"),
-        ("size", "0x10"),
-        ("quality", "best"),
-        ("output_format", "bmp"),
-        ("output_format", "svg"),
-        ("background", 1),
-        ("partial_images", 4),
-        ("partial_images", True),
-        ("output_compression", 101),
-        ("action", "draw"),
-        ("frame_count", 3),
-        ("svg", {}),
-        ("complexity", "low"),
-        ("input_image_mask", {"file_id": "file_1"}),
-        ("input_image_mask", {"image_url": "https://example.com/a.png"}),
-    ],
-)
-def test_what_it_does_not_take_is_named(field: str, value: object) -> None:
-    with pytest.raises(ApiError) as refused:
-        parse_server_tool({**DRAW, field: value}, "tools[0]")
-    assert (refused.value.param or "").startswith(f"tools[0].{field}")
-    assert refused.value.status == 400
 
 
 async def test_it_is_refused_where_no_service_is_set() -> None:
