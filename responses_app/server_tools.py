@@ -48,7 +48,7 @@ def _tools(
     if settings.sandbox_mcp:
         yield _mcp_interpreter(settings, mcp)
     elif settings.sandbox != "off":
-        yield interpreter(settings)
+        yield interpreter(settings, files)
     if settings.search_url or settings.search_mcp:
         yield _browser(settings, mcp)
     if settings.file_search:
@@ -86,13 +86,13 @@ def file_search_of(tools: Iterable[BaseTool]) -> "FileSearch":
     raise invalid_request("This server has no vector stores (FILE_SEARCH=off).", code="unsupported_parameter")
 
 
-def interpreter(settings: Settings) -> "LazyTool[CodeInterpreter]":
+def interpreter(settings: Settings, files: BaseFileStore) -> "LazyTool[CodeInterpreter]":
     """Return the code interpreter; what it needs is imported when it is first asked for."""
     seconds = settings.sandbox_call_seconds + STARTING_SECONDS
-    return LazyTool(("code_interpreter",), lambda: _interpreter(settings), setting="SANDBOX", seconds=seconds)
+    return LazyTool(("code_interpreter",), lambda: _interpreter(settings, files), setting="SANDBOX", seconds=seconds)
 
 
-def _interpreter(settings: Settings) -> "CodeInterpreter":
+def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreter":
     from responses_app.tools.code_interpreter import CodeInterpreter
     from responses_app.tools.sandbox.base import Limits
     from responses_app.tools.sandbox.choosing import choose
@@ -108,6 +108,7 @@ def _interpreter(settings: Settings) -> "CodeInterpreter":
         ),
         policy=Policy(most=settings.sandbox_max_containers, idle=settings.sandbox_idle_seconds),
         new_id=id_factory(time.time),
+        files=files,
         folder=Path(settings.data_dir) / "containers",
     )
 

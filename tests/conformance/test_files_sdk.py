@@ -83,6 +83,7 @@ def test_what_expires_says_when(client: OpenAI) -> None:
         ({"expires_after": {"anchor": "last_active_at", "seconds": 3600}}, "expires_after.anchor"),
         ({"expires_after": {"anchor": "created_at", "seconds": 3599}}, "expires_after.seconds"),
         ({"expires_after": {"anchor": "created_at", "seconds": 2_592_001}}, "expires_after.seconds"),
+        ({"expires_after": {"anchor": "created_at", "seconds": "00003600999"}}, "expires_after.seconds"),
         ({"expires_after": {"anchor": "created_at"}}, "expires_after.seconds"),
         ({"expires_after": {"seconds": 3600}}, "expires_after.anchor"),
     ],

@@ -151,6 +151,7 @@ WRONG: Sequence[tuple[str, dict[str, object], str]] = (
     ("search", {"query": 7}, "`query` should be a text"),
     ("open", {"cursor": 3}, "Cursor `3` is out of range"),
     ("open", {"cursor": "x"}, "`cursor` should be a whole number"),
+    ("open", {"cursor": "--1"}, "`cursor` should be a whole number"),
     ("open", {"cursor": 1e300}, "`cursor` should be a whole number"),
     ("open", {"cursor": 0, "id": 7}, "Invalid link id `7`"),
     ("open", {"loc": 5000}, "Invalid location parameter: `5000`. Cannot exceed page maximum of"),

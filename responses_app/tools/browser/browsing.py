@@ -271,7 +271,7 @@ def _listed_again(shown: Shown) -> tuple[Page, Shown]:
 def _target(asked: JsonObject) -> int | str:
     """Return what is to be opened: a link's number, -1 for none, or an address."""
     target = asked.get("id", -1)
-    if isinstance(target, str) and not target.strip().lstrip("-").isdecimal():
+    if isinstance(target, str) and not target.strip().removeprefix("-").isdecimal():
         address = target.strip()
         return address if "://" in address or not address else f"https://{address}"
     return _whole(asked, "id", -1)
@@ -289,7 +289,7 @@ def _whole(asked: JsonObject, name: str, default: int) -> int:
     value = asked.get(name)
     if value is None:
         return default
-    if isinstance(value, str) and value.strip().lstrip("-").isdecimal() and len(value) < 12:
+    if isinstance(value, str) and value.strip().removeprefix("-").isdecimal() and len(value) < 12:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 10**9:
         _invalid(name, "a whole number")
