@@ -3,7 +3,7 @@
 import pytest
 
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.image_tools import newest_images, sent_images
+from responses_app.protocol.image_tools import SentImage, newest_images, sent_images
 from responses_app.protocol.server_tools import parse_server_tool
 
 DRAW: JsonObject = {"type": "image_generation"}
@@ -25,7 +25,8 @@ DRAW: JsonObject = {"type": "image_generation"}
         ("frame_count", 3),
         ("svg", {}),
         ("complexity", "low"),
-        ("input_image_mask", {"file_id": "file_1"}),
+        ("input_image_mask", {"file_id": 1}),
+        ("input_image_mask", {}),
         ("input_image_mask", {"image_url": "https://example.com/a.png"}),
     ],
 )
@@ -47,4 +48,4 @@ def test_the_newest_images_come_first_and_what_has_none_is_passed_over() -> None
     }
     others: list[JsonObject] = [{"role": "user", "content": "text"}, {"role": "user", "content": [elsewhere]}, {}]
     assert list(newest_images([made, failed, sent, *others])) == [sent, made]
-    assert sent_images(sent) == ["AAAA"]
+    assert sent_images(sent) == [SentImage(data="AAAA"), SentImage(file_id="file_1")]
