@@ -45,8 +45,10 @@ def _tools(
     mcp = _mcp(settings) if settings.mcp_server_urls or settings.mcp_servers else None
     if mcp is not None:
         yield mcp
-    if settings.sandbox != "off":
-        yield interpreter(settings)
+    if settings.sandbox_mcp:
+        yield _mcp_interpreter(settings, mcp)
+    elif settings.sandbox != "off":
+        yield interpreter(settings, files)
     if settings.search_url or settings.search_mcp:
         yield _browser(settings, mcp)
     if settings.file_search:
@@ -84,13 +86,13 @@ def file_search_of(tools: Iterable[BaseTool]) -> "FileSearch":
     raise invalid_request("This server has no vector stores (FILE_SEARCH=off).", code="unsupported_parameter")
 
 
-def interpreter(settings: Settings) -> "LazyTool[CodeInterpreter]":
+def interpreter(settings: Settings, files: BaseFileStore) -> "LazyTool[CodeInterpreter]":
     """Return the code interpreter; what it needs is imported when it is first asked for."""
     seconds = settings.sandbox_call_seconds + STARTING_SECONDS
-    return LazyTool(("code_interpreter",), lambda: _interpreter(settings), setting="SANDBOX", seconds=seconds)
+    return LazyTool(("code_interpreter",), lambda: _interpreter(settings, files), setting="SANDBOX", seconds=seconds)
 
 
-def _interpreter(settings: Settings) -> "CodeInterpreter":
+def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreter":
     from responses_app.tools.code_interpreter import CodeInterpreter
     from responses_app.tools.sandbox.base import Limits
     from responses_app.tools.sandbox.choosing import choose
@@ -106,6 +108,7 @@ def _interpreter(settings: Settings) -> "CodeInterpreter":
         ),
         policy=Policy(most=settings.sandbox_max_containers, idle=settings.sandbox_idle_seconds),
         new_id=id_factory(time.time),
+        files=files,
         folder=Path(settings.data_dir) / "containers",
     )
 
@@ -113,6 +116,13 @@ def _interpreter(settings: Settings) -> "CodeInterpreter":
 def _plain_python() -> str:
     """Return the Python that this one's virtual environment was made of: nothing of the server is installed there."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def _mcp_interpreter(settings: Settings, mcp: BaseTool | None) -> BaseTool:
+    from responses_app.tools.mcp_interpreter import McpInterpreter
+
+    assert mcp is not None, "the settings say which server it is"
+    return McpInterpreter(mcp, settings.sandbox_mcp)
 
 
 def _mcp(settings: Settings) -> BaseTool:

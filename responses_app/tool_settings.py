@@ -47,6 +47,10 @@ class ToolSettings:
         "auto", sandbox,
         "what keeps code apart that the model has written: the first that holds here, or `off` (see Code interpreter)",
     )  # fmt: skip
+    sandbox_mcp: str = setting(
+        "", mcp_tool, "a server of MCP_SERVERS that runs the code in place of a sandbox here, or one tool of it",
+        default_text="unset",
+    )  # fmt: skip
     sandbox_python: str = setting(
         "", text, "the Python that runs in it: its packages are what code can import",
         default_text="the one that the server's was made of",
@@ -114,9 +118,11 @@ class ToolSettings:
     @property
     def problem_of_tools(self) -> str | None:
         """What does not fit together, in one sentence; None for nothing."""
-        label = self.search_mcp.partition(".")[0]
         if self.search_url and self.search_mcp:
             return "SEARCH_URL and SEARCH_MCP are both set: one of them is enough."
-        if label and label not in self.mcp_servers:
-            return f"SEARCH_MCP={self.search_mcp} names no server of MCP_SERVERS."
+        if self.sandbox_mcp and self.sandbox not in ("auto", "off"):
+            return "SANDBOX and SANDBOX_MCP are both set: one of them is enough."
+        for name, value in (("SEARCH_MCP", self.search_mcp), ("SANDBOX_MCP", self.sandbox_mcp)):
+            if value and value.partition(".")[0] not in self.mcp_servers:
+                return f"{name}={value} names no server of MCP_SERVERS."
         return None

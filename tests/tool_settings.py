@@ -24,6 +24,7 @@ RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "IMAGE_MAX_BYTES": ("1048576", MIB),
     "ENABLE_COMPUTER_CALL": ("on", True),
     "SANDBOX": ("Bubblewrap", "bubblewrap"),
+    "SANDBOX_MCP": (" ", ""),
     "SANDBOX_PYTHON": ("/opt/science/bin/python", "/opt/science/bin/python"),
     "SANDBOX_MEMORY_BYTES": ("268435456", 256 * MIB),
     "SANDBOX_DISK_BYTES": ("1048576", MIB),
@@ -57,6 +58,7 @@ WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
     "VECTOR_STORE_MAX_FILES": (["many"], "a whole number of at least 0"),
     "VECTOR_STORE_MAX_CHUNKS": (["-1"], "a whole number of at least 0"),
     "SANDBOX": (["on", "docker", "pyeryx"], "one of auto, bubblewrap"),
+    "SANDBOX_MCP": (["a b", ".b"], "the label of an MCP server"),
     "SANDBOX_MEMORY_BYTES": (["1024", "1 GiB"], "a whole number of at least 67108864"),
     "SANDBOX_DISK_BYTES": (["0"], "a whole number of at least 1048576"),
     "SANDBOX_MAX_PROCESSES": (["1", "5000"], "a whole number of at least 8"),
@@ -92,6 +94,8 @@ WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
     "SERVER_TOOL_MAX_OUTPUT_BYTES": (["1"], "a whole number of at least 1024"),
 }
 TOOLS_TOGETHER = {
+    "two interpreters": ({"SANDBOX": "bubblewrap", "SANDBOX_MCP": "a"}, ["SANDBOX", "SANDBOX_MCP"]),
+    "an interpreter by a server that is not there": ({"SANDBOX_MCP": "a"}, ["SANDBOX_MCP=a", "MCP_SERVERS"]),
     "two searches": ({"SEARCH_URL": "http://h", "SEARCH_MCP": "a"}, ["SEARCH_URL", "SEARCH_MCP"]),
     "a search by a server that is not there": ({"SEARCH_MCP": "a.b"}, ["SEARCH_MCP=a.b", "MCP_SERVERS"]),
 }

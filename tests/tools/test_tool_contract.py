@@ -8,6 +8,7 @@ import pytest
 from responses_app.tools.code_interpreter import CodeInterpreter
 from responses_app.tools.sandbox.containers import Policy
 from tests.contracts.tools import ToolCase, ToolContract
+from tests.memory_files import MemoryFileStore
 from tests.runs.test_server_tools import ASKED, Shell
 from tests.tools.image_server import image_server, image_tool
 from tests.tools.mcp.mcp_servers import mcp_server, mcp_tool
@@ -81,7 +82,11 @@ class TestCodeInterpreter(ToolContract):
     async def case(self) -> AsyncIterator[ToolCase]:
         numbers = count(1)
         tool = CodeInterpreter(
-            choose=has_bubblewrap, limits=SMALL, policy=Policy(), new_id=lambda prefix: f"{prefix}{next(numbers)}"
+            choose=has_bubblewrap,
+            limits=SMALL,
+            policy=Policy(),
+            new_id=lambda prefix: f"{prefix}{next(numbers)}",
+            files=MemoryFileStore(),
         )
         declared = {"type": "code_interpreter", "container": {"type": "auto"}}
         endless = ("python", "while True: print('x' * 1000)")

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field, replace
 from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
 from responses_app.tools.sandbox.base import MIB, BaseSandbox, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
+from responses_app.tools.sandbox.executions import Execution, StoredFile
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, TooManyContainers
-from responses_app.tools.sandbox.session import Execution, SandboxGone, SandboxSession, StoredFile
+from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 
 logger = logging.getLogger("respsite.sandbox")
 

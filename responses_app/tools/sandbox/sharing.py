@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 from responses_app.tools.sandbox.base import BaseSandbox, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import Container, Containers, Run
+from responses_app.tools.sandbox.executions import Ended, Execution, Image, StoredFile
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.neighbours import TAG_DIGITS, NeighbourGone, Neighbours
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, ContainerRecord, TooManyContainers
-from responses_app.tools.sandbox.session import Ended, Execution, Image, SandboxGone, StoredFile
+from responses_app.tools.sandbox.session import SandboxGone
 
 logger = logging.getLogger("respsite.sandbox")
 
