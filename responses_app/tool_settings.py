@@ -85,6 +85,11 @@ class ToolSettings:
         NOTHING_ALLOWED, hosts, "private hosts whose pages may be opened: `wiki.internal,10.1.0.0/16`",
         default_text="unset: none",
     )  # fmt: skip
+    file_max_bytes: int = setting(128 * MIB, whole(1), "one file that is uploaded", default_text="128 MiB")
+    files_max_entries: int = setting(10_000, whole(), "files of a project (see Files); 0 = any number")
+    files_max_bytes: int = setting(
+        10 * 1024 * MIB, whole(), "all files of a project together; 0 = no limit", default_text="10240 MiB"
+    )
     file_search: bool = setting(True, flag, "vector stores, and `file_search` in them", default_text="on")
     vector_stores_max_entries: int = setting(
         1000, whole(), "vector stores of a project (see File search); 0 = any number"
@@ -103,11 +108,6 @@ class ToolSettings:
     image_service_seconds: float = setting(180.0, seconds(1), "how long it may take for an image", default_text="180")
     image_max_bytes: int = setting(
         8 * MIB, whole(64 * KIB), "largest image that is made, or edited", default_text="8 MiB"
-    )
-    file_max_bytes: int = setting(128 * MIB, whole(1), "one file that is uploaded", default_text="128 MiB")
-    files_max_entries: int = setting(10_000, whole(), "files of a project (see Files); 0 = any number")
-    files_max_bytes: int = setting(
-        10 * 1024 * MIB, whole(), "all files of a project together; 0 = no limit", default_text="10240 MiB"
     )
 
     enable_computer_call: bool = setting(

@@ -31,8 +31,6 @@ OF_USER: JsonObject = {
         {"type": "input_image", "image_url": f"data:image/png;base64,{as_base64('a photo')}"},
     ],
 }
-
-
 SiteOf = Callable[..., Site]
 
 
