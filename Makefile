@@ -54,6 +54,10 @@ install-sandbox: ## make .venv-sandbox: a Python with NumPy, pandas and Matplotl
 	$(PYTHON) -m venv .venv-sandbox
 	.venv-sandbox/bin/pip install --quiet --disable-pip-version-check numpy pandas matplotlib
 
+# Hundreds of processes start in a run: each would compile all modules anew where an environment keeps Python from
+# writing what it has compiled.
+test test-vllm: export PYTHONDONTWRITEBYTECODE =
+
 test: $(INSTALLED) services ## run the whole suite but the vLLM part
 	$(PYTEST) $(PARALLEL) || $(AGAIN)
 	SERVERS_ON=postgres $(PYTEST) $(PARALLEL) $(ON_POSTGRES) || SERVERS_ON=postgres $(AGAIN)
