@@ -13,6 +13,7 @@ ORDER = {
     "mcp_list_tools": re.compile(r"Al[LE]D"),
     "mcp_approval_request": re.compile(r"AD"),
     "web_search_call": re.compile(r"Aw(?:vV?)?D"),
+    "file_search_call": re.compile(r"Aw(?:vV?)?D"),
     **dict.fromkeys(("local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"), re.compile(r"AD")),
 }
 LETTERS = {
@@ -51,6 +52,9 @@ LETTERS = {
     "response.web_search_call.in_progress": "w",
     "response.web_search_call.searching": "v",
     "response.web_search_call.completed": "V",
+    "response.file_search_call.in_progress": "w",
+    "response.file_search_call.searching": "v",
+    "response.file_search_call.completed": "V",
 }
 AT_ONCE = ("mcp_list_tools", "mcp_approval_request")  # items without a status, and without a text that grows
 TEXTS = {"custom_tool_call": "input", "mcp_call": "arguments", "code_interpreter_call": "code"}  # where they stand
