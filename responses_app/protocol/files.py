@@ -1,17 +1,17 @@
 """Files that clients upload: the fields of an upload's form, and the Files API's objects and errors."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.validation import missing
+from responses_app.protocol.validation import missing, whole_number
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 MIN_SECONDS, MAX_SECONDS = 3600, 30 * 24 * 3600  # that `expires_after` may say: an hour to 30 days
 BATCH_SECONDS = MAX_SECONDS  # OpenAI keeps files with the purpose `batch` so long, where nothing else is said
 MAX_LISTED = 10_000  # of one list, which is also the default, as OpenAI has it
-MAX_FILENAME = 255  # characters
+_MAX_STEM, _MAX_SUFFIX = 80, 16  # characters of a name in a container
 
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _NOT_IN_NAMES = re.compile(r'[\\/:*?"<>|]')
@@ -79,13 +79,14 @@ def files_full(message: str) -> ApiError:
     return invalid_request(f"{message}. Delete files that are not needed any more.", param="file", code="files_full")
 
 
-def name_in_container(filename: str, taken: Mapping[str, object]) -> str:
+def name_in_container(filename: str, taken: Container[str]) -> str:
     """Return a name for a file among others of a container: its own, or with a number before the suffix."""
     name = _NOT_IN_NAMES.sub("_", filename).strip(". ") or "file"
     stem, dot, suffix = name.rpartition(".")
-    if not dot:
-        stem, suffix = name, ""
-    candidate, number = name, 1
+    if not dot or len(suffix) > _MAX_SUFFIX:
+        stem, dot, suffix = name, "", ""
+    stem = stem[:_MAX_STEM]
+    candidate, number = f"{stem}{dot}{suffix}", 1
     while candidate in taken:
         number += 1
         candidate = f"{stem}_{number}{dot}{suffix}"
@@ -104,10 +105,11 @@ def _seconds(fields: Mapping[str, str], usual: int | None) -> int | None:
         raise missing("expires_after.seconds")
     if anchor != "created_at":
         raise _invalid("expires_after.anchor", anchor, "Supported values are: 'created_at'.")
-    if not (seconds.isascii() and seconds.isdecimal() and MIN_SECONDS <= int(seconds[:9]) <= MAX_SECONDS):
+    wanted = whole_number(seconds, MIN_SECONDS, MAX_SECONDS)
+    if wanted is None:
         hint = f"It takes a whole number from {MIN_SECONDS} to {MAX_SECONDS}."
         raise _invalid("expires_after.seconds", seconds, hint)
-    return int(seconds)
+    return wanted
 
 
 def _invalid(name: str, value: str, hint: str) -> ApiError:

@@ -21,9 +21,11 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.sealing import Sealer
+from responses_app.protocol.shown_files import ReadDocument
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.fair_turns import FairTurns
+from responses_app.runs.file_reading import no_reader
 from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
@@ -248,6 +250,7 @@ class Site:
     metrics: Metrics = field(default_factory=Metrics)
     new_id: Callable[[str], str] = field(default_factory=counting_ids)
     files: BaseFileStore = field(default_factory=MemoryFileStore)
+    read_document: ReadDocument = no_reader
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
     def __post_init__(self) -> None:
@@ -266,7 +269,7 @@ class Site:
         self.service = ResponseService(
             machines=machines,
             stores=stores,
-            history=History(stores, self.registry, sealer=self.sealer),
+            history=History(stores, self.registry, sealer=self.sealer, read_document=self.read_document),
             registry=self.registry,
             sealer=self.sealer,
             new_id=self.new_id,

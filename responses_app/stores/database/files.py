@@ -120,7 +120,7 @@ class DatabaseFileStore(BaseFileStore):
         return await self._threads.run(lambda db: self._usage(db, project))
 
     async def purge(self) -> int:
-        gone = await self._threads.run(self._to_purge)
+        gone = await self._threads.run(lambda db: files_to_purge(db, self._now()))
         for file_id in gone:
             await self._remove(file_id)
         return len(gone)
@@ -191,12 +191,13 @@ class DatabaseFileStore(BaseFileStore):
                 f"{limits.max_bytes} (FILES_MAX_BYTES)"
             )
 
-    def _to_purge(self, connection: BaseDatabaseWrapper) -> Sequence[str]:
-        now = _time(self._now())
-        rows = StoredFile.objects.using(connection.alias)
-        expired = rows.filter(expires_at__isnull=False, expires_at__lte=now)
-        left = rows.filter(is_whole=False, created_at__lte=now - UNFINISHED)
-        return [file_id for some in (expired, left) for file_id in some.values_list("pk", flat=True)[:MAX_PURGED]]
+
+def files_to_purge(connection: BaseDatabaseWrapper, now: float) -> Sequence[str]:
+    """Return files that have expired, and what uploads that were broken off have left; not on an event loop."""
+    at, rows = _time(now), StoredFile.objects.using(connection.alias)
+    expired = rows.filter(expires_at__isnull=False, expires_at__lte=at)
+    left = rows.filter(is_whole=False, created_at__lte=at - UNFINISHED)
+    return [file_id for some in (expired, left) for file_id in some.values_list("pk", flat=True)[:MAX_PURGED]]
 
 
 def remove_files(using: str, file_ids: Iterable[str]) -> None:

@@ -1,10 +1,16 @@
-"""`PageReader`: has processes that read documents (`extraction`), and ends one that takes too long."""
+"""`PageReader`: has processes that read documents (`extraction`), and ends one that takes too long.
+
+A PDF or DOCX file is read as file search reads one: by a process for it alone.
+"""
 
 import asyncio
 import logging
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from responses_app.tools.browser.pages import Page, domain_of
+from responses_app.tools.browser.extraction import MAX_LINES
+from responses_app.tools.browser.pages import MAX_TITLE, WIDTH, Page, domain_of, escaped, lines_of, one_line
+from responses_app.tools.documents.reader import DocumentReader, ReadFailed
 from responses_app.tools.fetching import Fetched, FetchFailed
 from responses_app.tools.reading_process import ReadingProcess
 
@@ -14,6 +20,9 @@ MAX_PROCESSES = 2  # so one page that takes long does not hold up all others
 READ_SECONDS = 8.0  # for one document, on a busy machine; a usual one takes 0.1
 START_SECONDS = 15.0  # and so much more for the first one of a process
 MAX_ANSWER = 32 * 1024 * 1024  # bytes: 20,000 lines as JSON have some 2 MB
+DOCUMENT_SECONDS = 20.0  # for a PDF or DOCX file, with the start of its process; one of a hundred pages takes 2
+_DOCUMENTS = ("application/pdf", "application/vnd.openxmlformats-officedocument.wordprocessingml.document")
+_PDF = b"%PDF-"  # which some servers send as nothing in particular
 MODULE = "responses_app.tools.browser.extraction"
 
 
@@ -25,6 +34,7 @@ class PageReader:
         self._places = asyncio.Semaphore(processes)
         self._idle: list[ReadingProcess] = []
         self._running: set[ReadingProcess] = set()
+        self._documents = DocumentReader(seconds=DOCUMENT_SECONDS, at_once=processes)
 
     @property
     def pids(self) -> list[int]:
@@ -33,11 +43,13 @@ class PageReader:
 
     async def read(self, fetched: Fetched) -> Page:
         """Return a page. Raises `FetchFailed` for what is not text, or cannot be read in time."""
+        if fetched.content_type in _DOCUMENTS or (_is_unnamed(fetched) and fetched.body.startswith(_PDF)):
+            return await self._document(fetched)
         async with self._places:
             process = await self._take()
             try:
                 said = await self._said(process, fetched)
-            except BaseException:  # what it would answer is nobody's any more
+            except BaseException:  # it may still answer, which would be taken for the next answer
                 self._running.discard(process)
                 await process.end()
                 raise
@@ -52,6 +64,18 @@ class PageReader:
         running, self._running = self._running, set()
         self._idle.clear()
         await asyncio.gather(*(process.end() for process in running))
+
+    async def _document(self, fetched: Fetched) -> Page:
+        if fetched.truncated:  # what tells where its parts are stands at its end
+            raise FetchFailed(f"The page cannot be shown. It is a document of more than {len(fetched.body)} bytes.")
+        most = MAX_LINES * WIDTH
+        try:
+            text = await self._documents.text(_name(fetched.url), fetched.body, most=most)
+        except ReadFailed as problem:
+            raise FetchFailed(f"The page cannot be shown. {problem}") from None
+        lines, truncated = await asyncio.to_thread(lines_of, escaped(text), max_lines=MAX_LINES)
+        title = escaped(one_line(_name(fetched.url)))[:MAX_TITLE] or domain_of(fetched.url)
+        return Page(url=fetched.url, title=title, lines=lines, truncated=truncated or len(text) == most)
 
     async def _take(self) -> ReadingProcess:
         while self._idle:
@@ -75,3 +99,12 @@ class PageReader:
         except (OSError, ValueError, asyncio.IncompleteReadError):
             logger.warning("the process that reads pages ended at one of %s", domain_of(fetched.url))
             raise FetchFailed("The page could not be read.") from None
+
+
+def _is_unnamed(fetched: Fetched) -> bool:
+    return fetched.content_type in ("", "application/octet-stream")
+
+
+def _name(url: str) -> str:
+    """Return what a document is called, by its address."""
+    return unquote(urlsplit(url).path.rpartition("/")[2])

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from responses_app.protocol.chunking import Chunking
 from responses_app.tools.reading_process import ReadingProcess
@@ -37,6 +38,15 @@ class DocumentReader:
             "chunk_overlap": chunking.overlap,
             "max_chunks": most,
         }
+        found: Sequence[str] = (await self._said(header, body))["chunks"]
+        return found
+
+    async def text(self, name: str, body: bytes, *, most: int) -> str:
+        """Return the text of a file, up to `most` characters. Raises `ReadFailed`."""
+        text: str = (await self._said({"name": name, "max_text": most}, body))["text"]
+        return text
+
+    async def _said(self, header: Mapping[str, object], body: bytes) -> dict[str, Any]:
         async with self._places:
             process = await ReadingProcess.start(MODULE, max_answer=MAX_ANSWER)
             try:
@@ -49,7 +59,6 @@ class DocumentReader:
                 raise ReadFailed("invalid_file", "It broke the program that reads it.") from None
             finally:
                 await process.end()
-        if "chunks" not in said:
+        if "code" in said:
             raise ReadFailed(said["code"], said["message"])
-        found: Sequence[str] = said["chunks"]
-        return found
+        return said

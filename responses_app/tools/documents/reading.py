@@ -2,8 +2,9 @@
 
     python -m responses_app.tools.documents.reading
 
-Headers have `name`, the file's, `chunk_size` and `chunk_overlap`, and `max_chunks`; answers `chunks`, or `code` and
-`message` (see `reading_process`). What a file is, its content says; its name only tells text from text.
+Headers have `name`, the file's, `chunk_size` and `chunk_overlap`, and `max_chunks`, and answers `chunks`; with
+`max_text` in their place answers have `text`, up to so many characters. Either has `code` and `message` where there is
+none (see `reading_process`). What a file is, its content says; its name only tells text from text.
 """
 
 import io
@@ -150,8 +151,10 @@ def _too_long() -> UnreadableFile:
 
 
 def answer(header: dict[str, Any], body: bytes) -> dict[str, Any]:
-    """Return the chunks of a file, or why there are none, as JSON."""
+    """Return the chunks of a file, or its text, or why there is none, as JSON."""
     try:
+        if "max_text" in header:
+            return {"text": text_of(header["name"], body)[: header["max_text"]]}
         chunking = Chunking(header["chunk_size"], header["chunk_overlap"])
         most = header["max_chunks"]
         chunks = list(islice(chunks_of(text_of(header["name"], body), chunking), most + 1))

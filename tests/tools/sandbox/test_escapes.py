@@ -1,5 +1,7 @@
 """The self-test of escapes, on every sandbox that this machine has; and that it would find them."""
 
+import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -11,13 +13,18 @@ from pathlib import Path
 import pytest
 
 from responses_app.tools.sandbox import escapes as attempts
+from responses_app.tools.sandbox import processes
 from responses_app.tools.sandbox.base import INSIDE, BaseSandbox, Launch, Limits
 from responses_app.tools.sandbox.bubblewrap import Bubblewrap
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.environment import environment, warden_command, warden_settings
+from responses_app.tools.sandbox.escapes import Host
+from responses_app.tools.sandbox.executions import Ended, Execution
 from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
 from responses_app.tools.sandbox.sandlock import Sandlock
-from tests.tools.sandbox.sandboxes import needs_bubblewrap, plain_python
+from responses_app.tools.sandbox.session import SandboxSession
+from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, plain_python
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -58,6 +65,7 @@ def readable_copy() -> Iterator[Path]:
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
+    shutil.copy(Path(__file__).with_name("leaks.py"), folder)
     for name in ("responses_app", "responses_app/tools"):
         (folder / name / "__init__.py").touch()
     if HAS_SANDLOCK:
@@ -69,8 +77,13 @@ def readable_copy() -> Iterator[Path]:
 
 def tried_as_nobody(folder: Path, *before: str) -> str:
     """Try all sandboxes as a user that is not root; return what is chosen, or why nothing is."""
+    return run_as_nobody(folder, *before, SYSTEM_PYTHON, "-c", TRIAL, SYSTEM_PYTHON)
+
+
+def run_as_nobody(folder: Path, *command: str) -> str:
+    """Run a program as a user that is not root; return what it prints."""
     done = subprocess.run(
-        [*before, SYSTEM_PYTHON, "-c", TRIAL, SYSTEM_PYTHON],
+        command,
         cwd=folder,
         env={"PATH": os.environ["PATH"]},
         user=NOBODY,
@@ -117,8 +130,26 @@ class NoSandbox(BaseSandbox):
         folder.chmod(0o777)
         settings = warden_settings(limits, folder=str(folder), uid=uid, has_own_processes=True)
         return Launch(
-            warden_command(interpreter, str(INSIDE), settings), environment(limits), folder=folder, ends_together=False
+            warden_command(interpreter, settings, programs=str(INSIDE)),
+            {**environment(limits), "HOME": str(folder)},  # the warden clears it: it must not be this machine's /tmp
+            folder=folder,
+            ends_together=False,
         )
+
+
+@needs_bubblewrap
+@needs_root
+def test_the_self_test_finds_every_hole(readable_copy: Path) -> None:
+    tried = json.loads(run_as_nobody(readable_copy, SYSTEM_PYTHON, "leaks.py", SYSTEM_PYTHON))
+    assert [found for _, found in tried] == [expected for expected, _ in tried]
+    host = Host(0, "", "", "", canary := subprocess.Popen(["true"]), "secret")
+    canary.wait()
+    stayed_in = Execution("stayed in\n", Ended.DONE)
+    checks = {each.name: each.failed for each in attempts.ESCAPES}
+    assert not checks["send signals to the host"](stayed_in, host), "what it was to leave alone is dead"
+    assert not checks["print for ever"](Execution("x" * 10**6, Ended.TIMED_OUT), host)
+    covered = {name for names, _ in tried for name in names} | {"send signals to the host", "print for ever"}
+    assert covered > set(checks), "each has its hole here"
 
 
 @needs_root
@@ -128,3 +159,19 @@ async def test_the_self_test_finds_what_is_open(monkeypatch: pytest.MonkeyPatch)
     possible = await attempts.escapes(NoSandbox(), find_interpreter(SYSTEM_PYTHON))
     assert {"reach the network", "read and write files of the host"} <= set(possible)
     assert "fill the disk" not in possible  # that is the host's to stop
+
+
+@needs_sandlock
+@needs_root
+async def test_what_forks_without_end_stands_still_between_cells() -> None:
+    """In a namespace the system itself stops all at once; here a process that forks could go on as its child."""
+    forks = "import os\nif os.fork() == 0:\n    while True:\n        os.fork() and os._exit(0)"
+    session = await SandboxSession.start(Sandlock(), find_interpreter(SYSTEM_PYTHON), SMALL)
+    try:
+        assert (await session.run(f"{forks}\nimport time\ntime.sleep(0.3)")).ended is Ended.DONE
+        before = set(processes.tree(session._process.pid))
+        await asyncio.sleep(0.1)
+        assert set(processes.tree(session._process.pid)) <= before
+        await eventually(lambda: len(set(processes.tree(session._process.pid))) < 20)  # those that ended are no more
+    finally:
+        await session.close()
