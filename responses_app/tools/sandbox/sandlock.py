@@ -8,13 +8,13 @@ host that are removed behind the container: what they hold is looked at by the h
 import json
 import os
 import sys
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from responses_app.tools.sandbox import seccomp
 from responses_app.tools.sandbox.base import INSIDE, WORK_FOLDER, BaseSandbox, Launch, Limits
 from responses_app.tools.sandbox.environment import SCRATCH, environment, warden_command, warden_settings
+from responses_app.tools.sandbox.folders import Folders
 from responses_app.tools.sandbox.interpreter import Interpreter
 
 _LAUNCHER = Path(__file__).with_name("sandlock_launcher.py")
@@ -29,18 +29,20 @@ class Sandlock(BaseSandbox):
 
     name = "sandlock"
 
+    def __init__(self) -> None:
+        self._folders = Folders()
+
     def missing(self) -> str | None:
         if not seccomp.can_filter():
             return "it is used on x86_64 and aarch64 only"
         return None if find_spec("sandlock") else "it is not installed (pip install sandlock)"
 
     def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
-        folder = Path(tempfile.mkdtemp(prefix="respsite-container-"))
+        folder = self._folders.make()
         data, scratch = folder / "data", folder / "tmp"
         for each in (data, scratch):
             each.mkdir()
         if uid is not None:
-            folder.chmod(0o711)
             for each in (data, scratch):
                 os.chown(each, uid, uid)
         found = find_spec("sandlock")
