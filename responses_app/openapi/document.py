@@ -122,6 +122,7 @@ def _operation(operation: Operation) -> JsonObject:
 
 def _parameter(name: str) -> JsonObject:
     where, description, schema = PARAMETERS[name]
+    name = name.partition(" ")[0]
     return {"name": name, "in": where, "required": name in REQUIRED, "description": description, "schema": schema}
 
 

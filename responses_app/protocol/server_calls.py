@@ -24,6 +24,7 @@ from responses_app.protocol.produced_files import FILES, ProducedFiles
 from responses_app.protocol.stream import LocalProtocolError, ResponseStream
 
 NO_MORE_CALLS = "Error: this response may call no more tools of the server (max_tool_calls). Answer with what you have."
+LAST_CALL = "[This response may call no more tools of the server (max_tool_calls). Answer with what you have.]"
 
 
 class ServerCalls:
@@ -89,11 +90,14 @@ class ServerCalls:
             if item == FILES:
                 self._files().learn(given.state)
         events = self._stream.end_call(given.shown, failed=given.failed)
-        self._tell(call.name, given.text)
+        self._tell(call.name, given.text if self._called.may_host else f"{given.text}\n{LAST_CALL}")
         return events
 
-    def corrections(self, name: str) -> bool:
-        """Tell a model that has called one tool too many, and return True, if that is what it has done."""
+    def refuse_excess(self, name: str) -> bool:
+        """Tell the model that it may call no more tools, if that is why `name` was not called; return whether it was.
+
+        Else there is no such tool.
+        """
         if self._called.may_host or not self._called.knows(name):
             return False
         self._tell(name, NO_MORE_CALLS)

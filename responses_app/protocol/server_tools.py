@@ -12,6 +12,8 @@ from pydantic import Field
 
 from responses_app.protocol.containers import echoed_interpreter
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.file_searches import echoed_file_search
+from responses_app.protocol.image_tools import echoed_image_tool
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.validation import validate
 from responses_app.protocol.web_searches import echoed_search
@@ -27,10 +29,14 @@ ITEMS: Mapping[str, str] = {  # the type of a tool, and that of the item which a
 _SETTINGS: Mapping[str, str] = {  # what sets a tool up
     "mcp": "MCP_SERVERS",
     "code_interpreter": "SANDBOX",
+    "file_search": "FILE_SEARCH",
+    "image_generation": "IMAGE_SERVICE_URL",
     **dict.fromkeys(WEB_SEARCH, "SEARCH_URL or SEARCH_MCP"),
 }
 LABEL = r"^[A-Za-z0-9_-]{1,64}$"
-RESERVED_LABELS = frozenset("functions python browser container".split())  # what the model knows as something else
+RESERVED_LABELS = frozenset(
+    "functions python browser container file_search image_generation".split()
+)  # what the model knows as something else
 MAX_URL = 2048
 MAX_HEADERS = 64
 _PRIVATE = ("headers", "authorization")
@@ -83,13 +89,17 @@ def parse_server_tool(tool: JsonObject, at: str) -> JsonObject:
     """Validate a tool that a server runs; return it in the form in which it is echoed. Raises `ApiError`."""
     if tool["type"] == "code_interpreter":
         return echoed_interpreter(tool, at)
+    if tool["type"] == "file_search":
+        return echoed_file_search(tool, at)
     if tool["type"] in WEB_SEARCH:
         return echoed_search(tool, at)
+    if tool["type"] == "image_generation":
+        return echoed_image_tool(tool, at)
     return _echoed_server(tool, at) if tool["type"] == "mcp" else tool
 
 
 def private_fields(tools: object) -> Mapping[str, JsonObject]:
-    """Return what a request's MCP servers need and nobody may keep, by label: it was validated with the tools."""
+    """Return the fields of a request's MCP servers that must not be kept, by label. `tools` have been validated."""
     servers = (tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
     return {
         str(tool["server_label"]): {
@@ -101,7 +111,7 @@ def private_fields(tools: object) -> Mapping[str, JsonObject]:
 
 
 def refuse_double_labels(tools: Iterable[JsonObject]) -> None:
-    """Raise `ApiError` where two MCP servers have one label: calls name nothing else."""
+    """Raise `ApiError` where two MCP servers have one label: a call names its server by that alone."""
     seen: set[object] = set()
     for index, tool in enumerate(tools):
         label = tool.get("server_label") if tool["type"] == "mcp" else None

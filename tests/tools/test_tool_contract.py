@@ -8,7 +8,9 @@ import pytest
 from responses_app.tools.code_interpreter import CodeInterpreter
 from responses_app.tools.sandbox.containers import Policy
 from tests.contracts.tools import ToolCase, ToolContract
+from tests.memory_files import MemoryFileStore
 from tests.runs.test_server_tools import ASKED, Shell
+from tests.tools.image_server import image_server, image_tool
 from tests.tools.mcp.mcp_servers import mcp_server, mcp_tool
 from tests.tools.sandbox.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
 from tests.tools.search_servers import searxng
@@ -59,13 +61,32 @@ class TestBrowser(ToolContract):
         await tool.aclose()
 
 
+class TestImages(ToolContract):
+    @pytest.fixture
+    async def case(self) -> AsyncIterator[ToolCase]:
+        async with image_server() as images:
+            tool = image_tool(images)
+            name = "image_generation.generate"
+            good, bad, slow = (
+                (name, '{"prompt": "a cat"}'),
+                (name, '{"prompt": "forbidden"}'),
+                (name, '{"prompt": "slow"}'),
+            )
+            yield ToolCase(tool, {"type": "image_generation"}, good, "The image was made", bad, slow)
+            await tool.aclose()
+
+
 @needs_bubblewrap
 class TestCodeInterpreter(ToolContract):
     @pytest.fixture
     async def case(self) -> AsyncIterator[ToolCase]:
         numbers = count(1)
         tool = CodeInterpreter(
-            choose=has_bubblewrap, limits=SMALL, policy=Policy(), new_id=lambda prefix: f"{prefix}{next(numbers)}"
+            choose=has_bubblewrap,
+            limits=SMALL,
+            policy=Policy(),
+            new_id=lambda prefix: f"{prefix}{next(numbers)}",
+            files=MemoryFileStore(),
         )
         declared = {"type": "code_interpreter", "container": {"type": "auto"}}
         endless = ("python", "while True: print('x' * 1000)")

@@ -46,6 +46,7 @@ class Theirs:
     item_id: str
     conversation_item_id: str
     container_id: str
+    uploaded_id: str
     reasoning: Frame
     compaction: Frame
 
@@ -56,7 +57,7 @@ class Theirs:
             "conversation_id": self.conversation_id,
             "item_id": self.conversation_item_id,
             "container_id": self.container_id,
-            "file_id": f"cfile_{'1' * 32}",  # of that container, which is not found before it
+            "file_id": self.uploaded_id,  # or one of that container, which is not found before it
         }[parameter]
 
 
@@ -99,6 +100,7 @@ def _made(client: httpx.Client) -> Theirs:
         item_id=response["output"][-1]["id"],
         conversation_item_id=listed["data"][0]["id"],
         container_id=_container(client),
+        uploaded_id=_uploaded(client),
         reasoning=reasoning,
         compaction=next(item for item in compacted["output"] if item["type"] == "compaction"),
     )
@@ -108,6 +110,11 @@ def _container(client: httpx.Client) -> str:
     """Return the id of a container; where this machine has no sandbox there can be none."""
     made = client.post("/v1/containers", json={"name": "c"})
     return str(made.json()["id"]) if made.status_code == 200 else f"cntr_{'1' * 32}"
+
+
+def _uploaded(client: httpx.Client) -> str:
+    made = client.post("/v1/files", files={"file": ("a.txt", b"text")}, data={"purpose": "user_data"})
+    return str(made.json()["id"])
 
 
 def _post(client: httpx.Client, path: str, body: Mapping[str, object]) -> Frame:
@@ -148,14 +155,14 @@ def test_no_verb_reaches_what_is_another_projects(
             assert verb not in answer.headers["allow"]
             continue
         assert answer.status_code == 404, (verb, path, answer.text)
-        made_up = re.sub(r"_[0-9a-f]{32}", "_" + "0" * 32, path)
+        made_up = re.sub(r"([_-])[0-9a-f]{32}", r"\g<1>" + "0" * 32, path)
         same = projects.mine.request(verb, made_up + query, json=body if verb == "POST" else None)
         assert same.status_code == 404
         assert _without_ids(answer.text) == _without_ids(same.text), "it tells that there is such a thing"
 
 
 def _without_ids(text: str) -> str:
-    return re.sub(r"_[0-9a-f]{32}", "_…", text)
+    return re.sub(r"[_-][0-9a-f]{32}", "_…", text)
 
 
 def test_nothing_of_it_was_changed(projects: Projects) -> None:
@@ -163,6 +170,8 @@ def test_nothing_of_it_was_changed(projects: Projects) -> None:
     assert projects.others.get(f"/v1/responses/{theirs.response_id}").status_code == 200
     items = projects.others.get(f"/v1/conversations/{theirs.conversation_id}/items").json()["data"]
     assert theirs.conversation_item_id in [item["id"] for item in items]
+    assert projects.others.get(f"/v1/files/{theirs.uploaded_id}/content").content == b"text"
+    assert projects.mine.get("/v1/files").json()["data"] == []
 
 
 def test_every_field_that_may_name_something_is_known_here() -> None:

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field, replace
 from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
 from responses_app.tools.sandbox.base import MIB, BaseSandbox, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
+from responses_app.tools.sandbox.executions import Execution, StoredFile
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, TooManyContainers
-from responses_app.tools.sandbox.session import Execution, SandboxGone, SandboxSession, StoredFile
+from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -143,11 +144,11 @@ class Containers:
         return id in self._containers
 
     def id_of(self, key: str) -> str:
-        """Return the id of the container that a response or a conversation uses; else `key` itself."""
+        """Return the id of the container that a response uses (see `join_chain`); else `key` itself."""
         return self._of_responses.get(key, key)
 
     async def join_chain(self, id: str, keys: Iterable[str]) -> None:
-        """Remember that these responses and conversations use a container."""
+        """Remember that these responses use a container: the first of each chain stands for all of it."""
         container = self._containers.get(id)
         if container is None:
             return
@@ -243,7 +244,7 @@ class Containers:
             await self._end(container)
 
     def memory_of(self) -> Mapping[str, int]:
-        """Return the bytes of memory that each started container holds now."""
+        """Return the bytes of memory that each started container holds now, by its id."""
         return {each.id: each.session.memory() for each in self._containers.values() if each.session is not None}
 
     @contextlib.asynccontextmanager

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from responses_app.tools.sandbox.base import KIB, MIB, BaseSandbox, Limits
+from responses_app.tools.sandbox.executions import Ended, Execution
 from responses_app.tools.sandbox.interpreter import Interpreter
-from responses_app.tools.sandbox.session import Ended, Execution, SandboxSession
+from responses_app.tools.sandbox.session import SandboxSession
 
 logger = logging.getLogger("respsite.sandbox")
 

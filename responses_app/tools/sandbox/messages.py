@@ -18,7 +18,7 @@ _PLACE = "\0bytes"  # where bytes stand, the JSON has their first and their last
 
 
 class MessageError(Exception):
-    """What came is no message, or too long a one."""
+    """What came is not a message, or is too long."""
 
 
 def packed(value: object) -> bytes:

@@ -91,7 +91,7 @@ class Neighbours:
         return [tag for tag in tags if tag != self.tag]
 
     async def aclose(self) -> None:
-        """Listen no more, and stop what is done for others."""
+        """Stop listening, and stop what is done for others."""
         if self._server is None or self.tag is None:
             return
         self._server.close()

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 _MOST = 4096  # processes that are looked at: more than any limit allows
@@ -38,18 +39,6 @@ def end_below(root: int) -> None:
         time.sleep(0.005)
 
 
-def size_of(folder: Path, most: int) -> int:
-    """Return the bytes that files take on the disk below a folder; more than `most` is not counted to its end."""
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512
-        if total > most:
-            break
-    return total
-
-
 def _has_ended(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -60,8 +49,8 @@ def _has_ended(pid: int) -> bool:
 def memory(root: int) -> int:
     """Return the bytes of memory that these processes hold, without what programs share by being the same file.
 
-    Forked processes share pages until they write to them, and each is counted with all of them; so `shared_memory` is
-    to be asked, too, before anybody is blamed.
+    Forked processes share pages until they write to them, and each is counted with all of them. So more than a limit
+    is only too much if `proportional_memory` says so, too.
     """
     return sum(map(_resident, tree(root)))
 
@@ -69,6 +58,20 @@ def memory(root: int) -> int:
 def proportional_memory(root: int) -> int:
     """Return the same, but with shared pages divided among those who share them: right, and ten times as slow."""
     return sum(map(_proportional, tree(root)))
+
+
+def sockets(root: int) -> int:
+    """Return how many sockets there are in the network of what runs below a process: a network of its own."""
+    try:
+        lines = Path(f"/proc/{first_below(root)}/net/sockstat").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return next((int(line.split()[2]) for line in lines if line.startswith("sockets:")), 0)
+
+
+def first_below(root: int) -> int | None:
+    """Return a process that descends from another one, None where none does."""
+    return next(islice(tree(root), 1, None), None)
 
 
 def _resident(pid: int) -> int:

@@ -9,6 +9,10 @@ class ContainerNotFound(Exception):
     """There is no such container, or no such file in it; or it is another project's, or has expired."""
 
 
+class FileUnknown(Exception):
+    """The project has no such file of the Files API; the text is its id."""
+
+
 class TooManyContainers(SandboxError):
     """As many containers work as there may be; asking again later helps."""
 

@@ -13,14 +13,18 @@ from pathlib import Path
 
 from responses_app.tools.sandbox import seccomp
 from responses_app.tools.sandbox.base import INSIDE, WORK_FOLDER, BaseSandbox, Launch, Limits
-from responses_app.tools.sandbox.environment import SCRATCH, environment, warden_command, warden_settings
+from responses_app.tools.sandbox.environment import (
+    OF_ETC,
+    PROGRAMS,
+    SCRATCH,
+    environment,
+    warden_command,
+    warden_settings,
+)
 from responses_app.tools.sandbox.folders import Folders
-from responses_app.tools.sandbox.interpreter import Interpreter
+from responses_app.tools.sandbox.interpreter import SYSTEM_FOLDERS, Interpreter
 
 _LAUNCHER = Path(__file__).with_name("sandlock_launcher.py")
-_INSIDE = "/opt/respsite"
-_READABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/proc")
-_OF_ETC = ("alternatives", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
 
@@ -34,7 +38,7 @@ class Sandlock(BaseSandbox):
 
     def missing(self) -> str | None:
         if not seccomp.can_filter():
-            return "it is used on x86_64 and aarch64 only"
+            return seccomp.UNKNOWN_MACHINE
         return None if find_spec("sandlock") else "it is not installed (pip install sandlock)"
 
     def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
@@ -46,14 +50,13 @@ class Sandlock(BaseSandbox):
             for each in (data, scratch):
                 os.chown(each, uid, uid)
         found = find_spec("sandlock")
-        readable = [*_READABLE, *(f"/etc/{name}" for name in _OF_ETC), *interpreter.folders, *_DEVICES]
+        readable = [*SYSTEM_FOLDERS, "/proc", *(f"/etc/{name}" for name in OF_ETC), *interpreter.folders, *_DEVICES]
         settings = {
             "library": str(Path(found.origin).parents[1]) if found is not None and found.origin else "",
             "uid": uid,
             "command": list(
                 warden_command(
                     interpreter,
-                    _INSIDE,
                     warden_settings(
                         limits,
                         folder=WORK_FOLDER,
@@ -64,7 +67,7 @@ class Sandlock(BaseSandbox):
                 )
             ),
             "readable": [path for path in readable if os.path.exists(path)],
-            "programs": {_INSIDE: str(INSIDE)},
+            "programs": {PROGRAMS: str(INSIDE)},
             "mounts": {WORK_FOLDER: str(data), SCRATCH: str(scratch)},
             "memory": 4 * limits.memory,  # it counts what is reserved; the host looks at what is used
             "processes": limits.processes,

@@ -2,7 +2,8 @@
 
 It is written for bubblewrap, which loads it before the program starts. What is refused, and why:
 mounts, modules, other namespaces, tracing and the like, which are how sandboxes were left in the past; memory that no
-limit counts (memfd, System V shared memory, kernel keys, io_uring); every kind of socket but the local one, because
+limit counts (memfd, System V shared memory, kernel keys, io_uring, rings of the older kind, of which the whole machine
+has a number); every kind of socket but the local one, because
 buffers of TCP are counted for the whole machine; and changing the cores that the processes were given.
 
 The numbers are those of the kernel's `unistd.h` of each machine. The program is classic BPF (`linux/filter.h`): eight
@@ -40,7 +41,7 @@ _REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     **{"bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282)},
     **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},
     **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219)},
-    **{"memfd_create": (319, 279), "memfd_secret": (447, 447)},
+    **{"memfd_create": (319, 279), "memfd_secret": (447, 447), "io_setup": (206, 0)},
     **{"shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195)},
     **{"msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180)},
     **{"sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119), "sched_setattr": (314, 274)},
@@ -56,15 +57,17 @@ class _Machine:
     column: int  # in `_REFUSED`
     audit: int  # AUDIT_ARCH_… of `linux/audit.h`
     socket: int
+    socketpair: int
     clone: int
     sendto: int
     clone3: int = 435
 
 
 _MACHINES = {
-    "x86_64": _Machine(0, 0xC000003E, socket=41, clone=56, sendto=44),
-    "aarch64": _Machine(1, 0xC00000B7, socket=198, clone=220, sendto=206),
+    "x86_64": _Machine(0, 0xC000003E, socket=41, socketpair=53, clone=56, sendto=44),
+    "aarch64": _Machine(1, 0xC00000B7, socket=198, socketpair=199, clone=220, sendto=206),
 }
+UNKNOWN_MACHINE = f"it is used on {' and '.join(_MACHINES)} only"  # what a sandbox says where `can_filter` is false
 
 
 def can_filter() -> bool:
@@ -97,6 +100,7 @@ def program(machine: str | None = None, *, local_sockets: bool = True) -> bytes:
             *_unless(_step(_HAS_BITS, _NAMESPACES, otherwise=1), errno.EPERM),
             _step(_LOAD, _NUMBER),
             *(() if local_sockets else _without_address(known)),
+            _step(_EQUALS, known.socketpair, then=1),  # to ask for a kind of socket has the system load what makes it
             _step(_EQUALS, known.socket, otherwise=3),
             _step(_LOAD, _FIRST_ARGUMENT),
             _step(_EQUALS, _AF_UNIX, then=1),

@@ -11,16 +11,24 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
+import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Mapping
 from typing import Any
 
-from responses_app.tools.sandbox import processes
+from responses_app.tools.sandbox import disk, processes
 from responses_app.tools.sandbox.base import MIB, BaseSandbox, Launch, Limits, SandboxError
+from responses_app.tools.sandbox.executions import (
+    MAX_IMAGE_BYTES,
+    Ended,
+    Execution,
+    StoredFile,
+    checked_path,
+    clean,
+    files_in,
+    images_in,
+)
 from responses_app.tools.sandbox.inside.respsite_kernel import frames
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.output import Output
@@ -34,7 +42,8 @@ ANSWER_SECONDS = 10.0  # the warden's own work: files, restarts
 WATCH_SECONDS = 0.1  # how often the memory and the files of a running cell are looked at
 MAX_PRINTED = 16 * MIB  # more than that is not read to its end: the cell is interrupted
 MAX_CODE = MIB  # bytes of a cell
-MAX_IMAGE_BYTES = 20 * MIB
+MAX_SOCKETS = 256  # of a container: each may hold 0.2 MB in memory that is no process's
+MAX_FILES_IN_MEMORY = 50_000  # of a container, folders and all: each takes 1 KB that is no process's, even if empty
 _READ = 64 * 1024
 _NO_START = "the container does not start"
 _NICENESS = 10  # the server itself comes first
@@ -42,49 +51,6 @@ _NICENESS = 10  # the server itself comes first
 
 class SandboxGone(SandboxError):
     """The container has ended; its variables and its files are lost."""
-
-
-class Ended(Enum):
-    """How a cell ended."""
-
-    DONE = "done"  # it ran to its end, or raised something
-    TIMED_OUT = "timed_out"
-    STOPPED = "stopped"  # nobody waits for it any more
-    TOO_MUCH_OUTPUT = "too_much_output"
-    TOO_MUCH_MEMORY = "too_much_memory"
-    TOO_MUCH_DISK = "too_much_disk"  # its files are lost, too
-    DIED = "died"  # the kernel's process ended
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """A picture that a cell has shown."""
-
-    media_type: str
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file of a container: its path under the work folder, and its size in bytes."""
-
-    path: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """What came of a cell. `output` is what it printed, with the traceback of `error` in it.
-
-    `files` are those that it wrote. `variables_lost`: all processes of the container were ended.
-    """
-
-    output: str
-    ended: Ended
-    error: str | None = None
-    images: Sequence[Image] = ()
-    files: Sequence[StoredFile] = ()
-    variables_lost: bool = False
 
 
 class SandboxSession:
@@ -103,7 +69,8 @@ class SandboxSession:
         self._output = Output(0)
         self._halt: asyncio.Future[Ended] | None = None
         self._reader: asyncio.StreamReader
-        self._writer: asyncio.StreamWriter
+        self._writer: asyncio.StreamWriter | None = None
+        self._ending: asyncio.Task[None] | None = None
         self.is_alive = True
 
     @classmethod
@@ -130,7 +97,7 @@ class SandboxSession:
             os.close(reading)
             user.close()
             if launch.folder is not None:
-                await asyncio.to_thread(shutil.rmtree, launch.folder, ignore_errors=True)
+                await asyncio.to_thread(disk.remove, launch.folder)
             raise SandboxError(_NO_START, detail=f"{launch.argv[0]}: {problem.strerror}") from None
         finally:
             theirs.close()
@@ -144,9 +111,9 @@ class SandboxSession:
     async def _begin(self, channel: socket.socket) -> None:
         os.set_blocking(self._pipe, False)
         self._output = Output(self._limits.output)
-        asyncio.get_running_loop().add_reader(self._pipe, self._hear)
-        self._reader, self._writer = await asyncio.open_connection(sock=channel)
+        self._listen()
         try:
+            self._reader, self._writer = await asyncio.open_connection(sock=channel)
             async with asyncio.timeout(START_SECONDS):
                 await self._next_frame()
         except (SandboxGone, TimeoutError):
@@ -184,6 +151,8 @@ class SandboxSession:
                 _resolve(halt, Ended.STOPPED)
                 await self._settled(cell)
                 raise
+            finally:
+                self._halt = None
 
     async def restart(self) -> None:
         """End all its processes and begin with a new kernel; files stay. Raises `SandboxGone`."""
@@ -193,35 +162,42 @@ class SandboxSession:
         """Write a file; `path` is under the work folder. Raises `SandboxError`, `SandboxGone`."""
         if len(content) > self._limits.disk:
             raise SandboxError(f"a file has at most {self._limits.disk} bytes")
-        await self._ask({"do": "put", "path": _checked(path)}, content)
+        await self._ask({"do": "put", "path": checked_path(path)}, content)
 
     async def get(self, path: str) -> bytes:
         """Return what is in a file. Raises `SandboxError`, `SandboxGone`."""
-        return (await self._ask({"do": "get", "path": _checked(path), "limit": self._limits.disk})).payload
+        most = self._limits.disk
+        return (await self._ask({"do": "get", "path": checked_path(path), "limit": most}, max_payload=most)).payload
 
     async def remove(self, path: str) -> None:
         """Remove a file. Raises `SandboxError`, `SandboxGone`."""
-        await self._ask({"do": "remove", "path": _checked(path)})
+        await self._ask({"do": "remove", "path": checked_path(path)})
 
     async def list_files(self) -> list[StoredFile]:
         """Return the files under the work folder, without hidden ones. Raises `SandboxGone`."""
-        return _files((await self._ask({"do": "list"})).header)
+        return files_in((await self._ask({"do": "list"})).header)
 
     async def close(self) -> None:
-        """End the container, with all its processes."""
-        if not self.is_alive:
-            return
-        self.is_alive = False
-        asyncio.get_running_loop().remove_reader(self._pipe)
-        os.close(self._pipe)
+        """End the container, with all its processes; also where this is cancelled, though nobody waits for it then."""
+        if self.is_alive:
+            self.is_alive = False
+            asyncio.get_running_loop().remove_reader(self._pipe)
+            os.close(self._pipe)
+            self._ending = asyncio.create_task(self._end())
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
         if not self._ends_together:
             await asyncio.to_thread(processes.end_below, self._process.pid)
-        self._process.kill()
-        self._writer.close()
+        with contextlib.suppress(ProcessLookupError):  # a start that is cut has begun no other group of processes yet
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._writer is not None:
+            self._writer.close()
         await asyncio.to_thread(self._process.wait)
         self._user.close()
         if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            await asyncio.to_thread(disk.remove, self._folder)
 
     def memory(self) -> int:
         """Return the bytes of memory that its processes hold now."""
@@ -230,17 +206,20 @@ class SandboxSession:
     # A cell.
 
     async def _run(self, code: bytes, seconds: float, halt: "asyncio.Future[Ended]") -> Execution:
+        self._check()  # again: this begins as a task of its own
         self._output = Output(self._limits.output)
+        self._listen()
         self._send({"do": "run"}, code)
         answer = asyncio.create_task(self._next_frame())
-        watch = asyncio.create_task(self._watch(halt))
+        watch = asyncio.create_task(self._watch())
         try:
-            either: set[asyncio.Future[Any]] = {answer, halt}
+            either: set[asyncio.Future[Any]] = {answer, halt, watch}
             await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return self._execution(await answer)
-            ended = halt.result() if halt.done() else Ended.TIMED_OUT
-            return await self._interrupt(answer, ended)
+            if watch.done():
+                return await self._interrupt(answer, watch.result())
+            return await self._interrupt(answer, halt.result() if halt.done() else Ended.TIMED_OUT)
         finally:
             watch.cancel()
             answer.cancel()
@@ -248,6 +227,9 @@ class SandboxSession:
 
     async def _interrupt(self, answer: "asyncio.Task[frames.Frame]", ended: Ended) -> Execution:
         """End a cell that went too far, gently first; but memory is to be had back at once."""
+        if ended is Ended.TOO_MANY_FILES:  # nothing else is sure to remove them
+            await self.close()
+            raise SandboxGone("the container wrote too many files, and was ended")
         if ended not in (Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_DISK):
             self._send({"do": "interrupt"})
             await asyncio.wait({answer}, timeout=GRACE_SECONDS)
@@ -268,11 +250,11 @@ class SandboxSession:
         self._hear()
         header = answer.header
         if "died" in header:
-            output = f"{self._output.text()}\n[the interpreter ended {_clean(str(header['died']))[:40]}]\n"
-            return Execution(output, Ended.DIED, files=_files(header), variables_lost=True)
+            output = f"{self._output.text()}\n[the interpreter ended {clean(str(header['died']))[:40]}]\n"
+            return Execution(output, Ended.DIED, files=files_in(header), variables_lost=True)
         error = header.get("error")
-        name = _clean(str(error.get("name", "SystemExit")))[:80] if isinstance(error, dict) else None
-        return Execution(self._output.text(), ended, name, _images(answer), _files(header))
+        name = clean(str(error.get("name", "SystemExit")))[:80] if isinstance(error, dict) else None
+        return Execution(self._output.text(), ended, name, images_in(answer), files_in(header))
 
     async def _settled(self, cell: "asyncio.Task[Execution]") -> None:
         """Wait until a cell that was stopped has ended, so that the next one finds a kernel that is free."""
@@ -282,18 +264,35 @@ class SandboxSession:
         if not cell.cancelled() and cell.exception() is not None:
             logger.info("a stopped cell ended with its container: %s", cell.exception())
 
-    async def _watch(self, halt: "asyncio.Future[Ended]") -> None:
-        root, most = self._process.pid, self._limits.memory
+    async def _watch(self) -> Ended:
+        """Return once the container has more of something than it may."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            if processes.memory(root) > most and processes.proportional_memory(root) > most:
-                _resolve(halt, Ended.TOO_MUCH_MEMORY)
-                return
-            if self._folder is not None:
-                disk = self._limits.disk
-                if await asyncio.to_thread(processes.size_of, self._folder, disk) > disk:
-                    _resolve(halt, Ended.TOO_MUCH_DISK)
-                    return
+            try:
+                excess = self._excess_of_memory() or await self._excess_of_files()
+            except Exception:  # what cannot be watched is not to go on
+                logger.exception("a container could not be watched")
+                return Ended.TOO_MUCH_MEMORY
+            if excess is not None:
+                return excess
+
+    def _excess_of_memory(self) -> Ended | None:
+        root, most = self._process.pid, self._limits.memory
+        if processes.memory(root) > most and processes.proportional_memory(root) > most:
+            return Ended.TOO_MUCH_MEMORY
+        if self._folder is None and processes.sockets(root) > MAX_SOCKETS:
+            return Ended.TOO_MUCH_MEMORY
+        return None
+
+    async def _excess_of_files(self) -> Ended | None:
+        root, most = self._process.pid, self._limits.disk
+        if self._folder is None:
+            return Ended.TOO_MANY_FILES if disk.files_in_memory(root) > MAX_FILES_IN_MEMORY else None
+        return Ended.TOO_MUCH_DISK if await asyncio.to_thread(disk.used, self._folder, root, most) > most else None
+
+    def _listen(self) -> None:
+        """Hear what is printed, also where it was no longer listened to."""
+        asyncio.get_running_loop().add_reader(self._pipe, self._hear)
 
     def _hear(self) -> None:
         """Read what was printed, as much as is there, but some and no more at once: others want to work as well."""
@@ -308,18 +307,21 @@ class SandboxSession:
                 asyncio.get_running_loop().remove_reader(self._pipe)
                 return
             self._output.add(content)
-            if self._output.size > MAX_PRINTED and self._halt is not None:
+            if self._output.size > MAX_PRINTED:
+                if self._halt is None:  # between cells nothing has a reason to print
+                    asyncio.get_running_loop().remove_reader(self._pipe)
+                    return
                 _resolve(self._halt, Ended.TOO_MUCH_OUTPUT)
 
     # The warden.
 
-    async def _ask(self, header: Mapping[str, Any], payload: bytes = b"") -> frames.Frame:
+    async def _ask(self, header: Mapping[str, Any], payload: bytes = b"", *, max_payload: int = 0) -> frames.Frame:
         async with self._lock:
             self._check()
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     self._send(header, payload)
-                    answer = await self._next_frame()
+                    answer = await self._next_frame(max_payload)
             except TimeoutError:
                 await self.close()
                 raise SandboxGone("the container did not answer any more, and was ended") from None
@@ -327,16 +329,17 @@ class SandboxSession:
                 await self.close()
                 raise
         if "problem" in answer.header:
-            raise SandboxError(_clean(str(answer.header["problem"]))[:200])
+            raise SandboxError(clean(str(answer.header["problem"]))[:200])
         return answer
 
     def _send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
+        assert self._writer is not None, "it was started"
         self._writer.write(frames.packed(dict(header), payload))
 
-    async def _next_frame(self) -> frames.Frame:
+    async def _next_frame(self, max_payload: int = MAX_IMAGE_BYTES) -> frames.Frame:
         try:
             head = await self._reader.readexactly(frames.LENGTHS.size)
-            header, payload = frames.lengths(head, max(MAX_IMAGE_BYTES, self._limits.disk))
+            header, payload = frames.lengths(head, max_payload)
             said = frames.header_of(await self._reader.readexactly(header))
             return frames.Frame(said, await self._reader.readexactly(payload))
         except (asyncio.IncompleteReadError, OSError, frames.FrameError):
@@ -354,45 +357,3 @@ class SandboxSession:
 def _resolve(halt: "asyncio.Future[Ended]", ended: Ended) -> None:
     if not halt.done():
         halt.set_result(ended)
-
-
-def _clean(text: str) -> str:
-    """Return a text that can be written as UTF-8: the name of a file in a container may be any bytes."""
-    return text.encode(errors="replace").decode()
-
-
-def _checked(path: str) -> str:
-    """Return a path under the work folder. Raises `SandboxError` for one that leads elsewhere."""
-    parts = path.split("/")
-    if (
-        not path
-        or _clean(path) != path
-        or len(path.encode()) > 1024
-        or "\0" in path
-        or any(part in ("", ".", "..") for part in parts)
-    ):
-        raise SandboxError("that is not the path of a file")
-    return path
-
-
-def _files(header: Mapping[str, Any]) -> list[StoredFile]:
-    """Return the files that a warden tells of; code in the sandbox may have made it say anything."""
-    found = []
-    told = header.get("files")
-    for each in told if isinstance(told, list) else []:
-        match each:
-            case [str(path), int(size)]:
-                with contextlib.suppress(SandboxError):
-                    found.append(StoredFile(_checked(path), size))
-    return found
-
-
-def _images(answer: frames.Frame) -> list[Image]:
-    found, begin = [], 0
-    told = answer.header.get("images")
-    for each in told if isinstance(told, list) else []:
-        match each:
-            case ["image/png" | "image/jpeg" as media_type, int(size)] if size >= 0:
-                found.append(Image(media_type, answer.payload[begin : begin + size]))
-                begin += size
-    return found

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 from responses_app.tools.sandbox.base import BaseSandbox, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import Container, Containers, Run
+from responses_app.tools.sandbox.executions import Ended, Execution, Image, StoredFile
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.neighbours import TAG_DIGITS, NeighbourGone, Neighbours
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, ContainerRecord, TooManyContainers
-from responses_app.tools.sandbox.session import Ended, Execution, Image, SandboxGone, StoredFile
+from responses_app.tools.sandbox.session import SandboxGone
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -68,7 +69,10 @@ class SharedContainers:
         return await self._where_it_is("find", _read_record, project, id, seconds=LOOK_SECONDS)
 
     async def of_chain(self, project: str, keys: Iterable[str]) -> ContainerRecord | None:
-        """Return the container that one of these has used: ids of responses, conversations or containers."""
+        """Return the first container that one of these names; None where none does.
+
+        They are ids of containers, and of responses that `join_chain` has been told of here.
+        """
         for key in keys:
             try:
                 return await self.find(project, self._own.id_of(key))
@@ -77,7 +81,7 @@ class SharedContainers:
         return None
 
     async def join_chain(self, id: str, keys: Iterable[str]) -> None:
-        """Remember that these responses and conversations use a container."""
+        """Remember that these responses use a container, if it is one of this process."""
         await self._own.join_chain(id, keys)
 
     async def all_of(self, project: str) -> list[ContainerRecord]:
@@ -120,7 +124,7 @@ class SharedContainers:
         await self._where_it_is("remove_file", _as_it_is, project, id, file_id, seconds=FILE_SECONDS)
 
     def memory_of(self) -> Mapping[str, int]:
-        """Return the bytes of memory that each started container of this process holds now."""
+        """Return the bytes of memory that each started container of this process holds now, by its id."""
         return self._own.memory_of()
 
     async def aclose(self) -> None:

@@ -206,7 +206,7 @@ async def test_one_that_hangs_is_left_in_time_and_a_cancellation_at_once(tool: M
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
-        tool.idle_seconds = tool.max_seconds = 0.2
+        tool.idle_seconds = 0.2
         returned = await call_tool(entry, CallTool("tests.ask", "{}", "mcp_1", tool="ask"), tell=lambda _: None)
         assert "did not answer within 0.2 s" in returned.text
         listed, offer = await list_tools(entry)

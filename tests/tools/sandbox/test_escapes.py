@@ -1,5 +1,6 @@
 """The self-test of escapes, on every sandbox that this machine has; and that it would find them."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -12,15 +13,18 @@ from pathlib import Path
 import pytest
 
 from responses_app.tools.sandbox import escapes as attempts
+from responses_app.tools.sandbox import processes
 from responses_app.tools.sandbox.base import INSIDE, BaseSandbox, Launch, Limits
 from responses_app.tools.sandbox.bubblewrap import Bubblewrap
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.environment import environment, warden_command, warden_settings
 from responses_app.tools.sandbox.escapes import Host
+from responses_app.tools.sandbox.executions import Ended, Execution
 from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
 from responses_app.tools.sandbox.sandlock import Sandlock
-from responses_app.tools.sandbox.session import Ended, Execution
-from tests.tools.sandbox.sandboxes import needs_bubblewrap, plain_python
+from responses_app.tools.sandbox.session import SandboxSession
+from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, plain_python
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -126,7 +130,10 @@ class NoSandbox(BaseSandbox):
         folder.chmod(0o777)
         settings = warden_settings(limits, folder=str(folder), uid=uid, has_own_processes=True)
         return Launch(
-            warden_command(interpreter, str(INSIDE), settings), environment(limits), folder=folder, ends_together=False
+            warden_command(interpreter, settings, programs=str(INSIDE)),
+            {**environment(limits), "HOME": str(folder)},  # the warden clears it: it must not be this machine's /tmp
+            folder=folder,
+            ends_together=False,
         )
 
 
@@ -152,3 +159,19 @@ async def test_the_self_test_finds_what_is_open(monkeypatch: pytest.MonkeyPatch)
     possible = await attempts.escapes(NoSandbox(), find_interpreter(SYSTEM_PYTHON))
     assert {"reach the network", "read and write files of the host"} <= set(possible)
     assert "fill the disk" not in possible  # that is the host's to stop
+
+
+@needs_sandlock
+@needs_root
+async def test_what_forks_without_end_stands_still_between_cells() -> None:
+    """In a namespace the system itself stops all at once; here a process that forks could go on as its child."""
+    forks = "import os\nif os.fork() == 0:\n    while True:\n        os.fork() and os._exit(0)"
+    session = await SandboxSession.start(Sandlock(), find_interpreter(SYSTEM_PYTHON), SMALL)
+    try:
+        assert (await session.run(f"{forks}\nimport time\ntime.sleep(0.3)")).ended is Ended.DONE
+        before = set(processes.tree(session._process.pid))
+        await asyncio.sleep(0.1)
+        assert set(processes.tree(session._process.pid)) <= before
+        await eventually(lambda: len(set(processes.tree(session._process.pid))) < 20)  # those that ended are no more
+    finally:
+        await session.close()

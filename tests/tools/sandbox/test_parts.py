@@ -5,14 +5,15 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.tools.sandbox import seccomp
-from responses_app.tools.sandbox.base import Limits
+from responses_app.tools.sandbox import disk, seccomp
+from responses_app.tools.sandbox.base import KIB, MIB, Limits
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.environment import environment
 from responses_app.tools.sandbox.folders import Folders, remove_those_of_the_dead
@@ -97,3 +98,42 @@ def test_folders_of_a_process_that_was_killed_are_removed_and_of_no_other(
     left = {each.name for each in tmp_path.iterdir()} - {"respsite-containers-link"}
     assert left == {mine.parent.name, theirs.parent.name}
     assert tmp_path.parent.is_dir()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder of a container."""
+    folder = tmp_path / "container"
+    folder.mkdir()
+    yield folder
+    disk.remove(folder)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for each in range(300): os.mkdir(str(each))",
+        "for each in range(300): open(str(each), 'w').close()",
+        "for each in range(300): os.symlink('/usr', str(each))",
+        "for each in range(1500):\n    os.mkdir('deep')\n    os.chdir('deep')",
+        "file = open('x', 'wb')\nos.remove('x')\nfile.write(bytes(1100000))\nfile.flush()",
+        pytest.param(
+            "import mmap\nfile = open('x', 'w+b')\nfile.write(bytes(1100000))\nfile.flush()\nos.remove('x')\n"
+            "held = mmap.mmap(file.fileno(), 4096)\nfile.close()",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root sees what others have mapped"),
+        ),
+    ],
+)
+def test_files_on_the_disk_count_however_they_are_kept(folder: Path, code: str) -> None:
+    argv = [sys.executable, "-c", f"import os\n{code}\nprint('done', flush=True)\ninput()"]
+    with subprocess.Popen(argv, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        assert disk.used(folder, os.getpid(), MIB) > MIB
+        process.kill()
+
+
+def test_few_files_are_few_bytes(folder: Path) -> None:
+    (folder / "x").write_bytes(bytes(10_000))
+    assert disk.used(folder, os.getpid(), MIB) < 64 * KIB

@@ -1,6 +1,8 @@
 """A container from the host's side: cells, what they leave and how they end. All share one, and restart its kernel."""
 
 import asyncio
+import contextlib
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +12,19 @@ import pytest_asyncio
 
 from responses_app.tools.sandbox import processes
 from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.base import MIB, SandboxError
-from responses_app.tools.sandbox.interpreter import find_interpreter
-from responses_app.tools.sandbox.session import Ended, SandboxGone, SandboxSession, StoredFile
-from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, session_of
+from responses_app.tools.sandbox.base import INSIDE, MIB, BaseSandbox, Launch, Limits, SandboxError
+from responses_app.tools.sandbox.bubblewrap import Bubblewrap
+from responses_app.tools.sandbox.executions import (
+    MAX_FILES,
+    MAX_IMAGE_BYTES,
+    MAX_IMAGES,
+    Ended,
+    Execution,
+    StoredFile,
+)
+from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
+from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
+from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, plain_python, session_of
 from tests.waiting import eventually
 
 SCIENCE = Path(__file__).resolve().parents[3] / ".venv-sandbox/bin/python"
@@ -146,6 +157,13 @@ async def test_a_kernel_that_dies_is_replaced(container: SandboxSession) -> None
     assert (await container.run("raise SystemExit(4)")).ended is Ended.DONE
 
 
+async def test_a_forked_process_that_comes_to_the_end_of_its_cell_is_no_second_kernel(
+    container: SandboxSession,
+) -> None:
+    await printed(container, "import os, time\nmine = os.getpid()\nforked = os.fork()\nif not forked: time.sleep(0.2)")
+    assert await printed(container, "os.waitpid(forked, 0)[1], os.getpid() == mine") == "(0, True)\n"
+
+
 async def test_a_cancelled_call_stops_its_cell(container: SandboxSession) -> None:
     call = asyncio.create_task(container.run("open('begun', 'w').close()\nwhile True: pass"))
     await eventually(lambda: not call.done() and container.memory() > 0)
@@ -203,3 +221,92 @@ async def test_one_that_lies_harms_nobody_else() -> None:
         done = await container.run(lie)
         assert (done.images, done.error) == ([], None)
         assert {file.path for file in done.files} <= {"ok"}
+
+
+class Liar(BaseSandbox):
+    """Has a warden that answers each question with one frame: `said` is Python for its header, `payload` a size."""
+
+    name = "liar"
+
+    def __init__(self, said: str, payload: int) -> None:
+        self._code = (
+            "import socket, struct; host = socket.socket(fileno=0)\n"
+            "def say(said, size): host.sendall(struct.pack('>II', len(said), size) + said + bytes(size))\n"
+            f"say(b'{{}}', 0)\nwhile host.recv(65536): say({said}, {payload})"
+        )
+
+    def missing(self) -> None:
+        return None
+
+    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
+        return Launch([sys.executable, "-S", "-c", self._code])
+
+
+async def lied_to(said: str, payload: int = 0) -> Execution:
+    """Return what the host makes of a warden's lie."""
+    session = await SandboxSession.start(Liar(said, payload), plain_python(), SMALL)
+    try:
+        return await session.run("1")
+    finally:
+        await session.close()
+
+
+async def test_numbers_of_a_warden_that_are_none() -> None:
+    told = await lied_to(f'b\'{{"files": [["a", {"9" * 99}], ["b", -1], ["c", 1e999], ["d", 4]]}}\'')
+    assert told.files == [StoredFile("d", 4)]
+
+
+async def test_more_files_and_images_than_there_can_be() -> None:
+    images = "b'{\"images\": [' + b','.join([b'[\"image/png\", 1]'] * 9999) + b']}'"
+    assert len((await lied_to(images, payload=9999)).images) == MAX_IMAGES
+    files = "b'{\"files\": [' + b','.join(b'[\"%d\", 1]' % each for each in range(9999)) + b']}'"
+    assert len((await lied_to(files)).files) == MAX_FILES
+
+
+@pytest.mark.parametrize(
+    ("said", "payload"), [("b'{\"a\":' + b'[' * 99999 + b']' * 99999 + b'}'", 0), ("b'{}'", MAX_IMAGE_BYTES + 1)]
+)
+async def test_what_would_take_much_to_read_ends_the_container(said: str, payload: int) -> None:
+    with pytest.raises(SandboxGone):
+        await lied_to(said, payload)
+
+
+async def test_a_start_that_is_cut_leaves_nothing_behind() -> None:
+    for step in range(8):
+        starting = asyncio.create_task(SandboxSession.start(Bubblewrap(), plain_python(), SMALL))
+        await asyncio.sleep(0.0007 * step)  # the moment is not known in which it has a process that is nobody's yet
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await (await starting).close()
+    await eventually(lambda: not left_over())
+
+
+def left_over() -> list[str]:
+    """Return what was started for a container of ours and has lost its parent."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            is_ours = f"{INSIDE}\0" in (path.parent / "cmdline").read_text()
+            if is_ours and path.read_text().rpartition(")")[2].split()[1] == "1":
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["for each in range(400): open(f'{each}', 'w').close()", "for each in range(400): os.mkdir(f'/dev/shm/{each}')"],
+)
+async def test_a_container_may_have_so_many_files(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    monkeypatch.setattr(sessions, "MAX_FILES_IN_MEMORY", 300)
+    async with session_of() as container:
+        with pytest.raises(SandboxGone, match="too many files"):
+            await container.run(f"import os, time\n{code}\ntime.sleep(20)")
+
+
+async def test_a_container_may_have_so_many_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_SOCKETS", 100)
+    async with session_of() as container:
+        done = await container.run(
+            "import socket, time\nheld = [socket.socketpair() for _ in range(80)]\ntime.sleep(20)"
+        )
+        assert done.ended is Ended.TOO_MUCH_MEMORY

@@ -19,6 +19,7 @@ from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.containers import Policy
 from responses_app.tools.sandbox.records import ContainerNotFound
 from responses_app.tools.sandbox.sharing import SharedContainers
+from tests.memory_files import MemoryFileStore
 from tests.runs.fakes import FakeEngine, Site
 from tests.runs.test_server_tools import prompt_of
 from tests.tools.sandbox.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
@@ -31,7 +32,12 @@ pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
 def worker(folder: Path) -> CodeInterpreter:
     """Return the tool of one worker."""
     return CodeInterpreter(
-        choose=has_bubblewrap, limits=SMALL, policy=Policy(), new_id=id_factory(lambda: 1.0), folder=folder
+        choose=has_bubblewrap,
+        limits=SMALL,
+        policy=Policy(),
+        new_id=id_factory(lambda: 1.0),
+        folder=folder,
+        files=MemoryFileStore(),
     )
 
 

@@ -42,7 +42,7 @@ def header_of(said: bytes) -> dict[str, Any]:
     """Return what a header says. Raises `FrameError` for what is not a JSON object."""
     try:
         header = json.loads(said)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise FrameError("a header is not JSON") from None
     if not isinstance(header, dict):
         raise FrameError("a header is not an object")

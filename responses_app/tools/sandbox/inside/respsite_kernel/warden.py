@@ -28,7 +28,7 @@ from respsite_kernel.frames import Frame, packed, read_frame
 from respsite_kernel.kernel import serve
 
 MAX_LISTED = 1000  # files of a container that can be seen from outside
-PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 22, 38  # `linux/prctl.h`
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38  # `linux/prctl.h`
 GONE = 0  # exit status
 GONE_SECONDS = 5.0  # how long processes that were killed may take to end
 OOM_SCORE = "1000"  # where the machine has no memory left, the kernel's processes are the first to go
@@ -38,7 +38,7 @@ class Settings(NamedTuple):
     """What the host says. `uid`: the user to become; None: it is that user already.
 
     `has_own_processes`: it sees no process that is not its container's. If not, it must not reach any other by signals,
-    or it does not start: it would stop and kill them. `seccomp` is a filter that the kernel loads itself, in
+    or it does not start: it would stop and kill them all. `seccomp` is a filter that the kernel loads itself, in
     hexadecimal digits; empty where the sandbox has one already.
     """
 
@@ -60,6 +60,9 @@ class Warden:
         self._settings = settings
         self._seen: dict[str, tuple[int, int]] = {}
         self._running = False
+        self._pid = 0  # of the kernel
+        self._status: Optional[int] = None  # noqa: UP045  # of the kernel, when it has ended
+        signal.signal(signal.SIGCHLD, self._reap)
         self._start_kernel()
 
     def serve(self) -> None:
@@ -103,7 +106,7 @@ class Warden:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb") as file:
                 file.write(frame.payload)
-            self._changed()  # it is no news that it is there
+            self._changed()  # the next cell is not to be taken for its writer
             return {"size": len(frame.payload)}, b""
         if asked == "get":
             return {}, _content(path, int(frame.header["limit"]))
@@ -133,7 +136,7 @@ class Warden:
         """End all processes of the container and begin with a new kernel; return how the old one ended."""
         self._signal_all(signal.SIGKILL)
         self._kernel.close()
-        _, status = os.waitpid(self._pid, 0)
+        status = self._ended_with()
         deadline = time.monotonic() + GONE_SECONDS
         while self._others() and time.monotonic() < deadline:  # their memory is theirs until they are gone
             self._signal_all(signal.SIGKILL)
@@ -143,12 +146,31 @@ class Warden:
             return f"by signal {os.WTERMSIG(status)}"
         return f"with status {os.WEXITSTATUS(status)}"
 
+    def _ended_with(self) -> int:
+        """Wait for the end of the kernel, and return its status as `os.waitpid` tells it."""
+        while self._status is None:
+            with contextlib.suppress(ChildProcessError):  # the handler was faster
+                pid, status = os.waitpid(self._pid, 0)
+                self._status = status if pid == self._pid else self._status
+        return self._status
+
+    def _reap(self, *_: object) -> None:
+        """Take note of the ends of children: also of those that the kernel's have left behind."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._pid:
+                    self._status = status
+
     def _signal_all(self, number: int) -> None:
-        """Send a signal to every process of the container but the warden, at once where that is possible."""
-        targets = [-1] if self._settings.has_own_processes else self._others()
-        for target in targets:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(target, number)
+        """Send a signal to every process of the container but the warden, at once: else those that fork would escape.
+
+        It reaches no other one: either there is none to be seen, or signals do not leave the sandbox (`main`).
+        """
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(-1, number)
 
     def _others(self) -> list[int]:
         """Return the processes of the container that are neither the warden nor what started it."""
@@ -171,8 +193,10 @@ class Warden:
 
     def _start_kernel(self) -> None:
         self._kernel, other = socket.socketpair()
+        self._status = None
         self._pid = os.fork()
         if self._pid == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._host.close()
             self._kernel.close()
             _become_kernel(other, self._settings)
@@ -204,7 +228,7 @@ class Warden:
 
 
 def _has_ended(pid: str) -> bool:
-    """Whether a process has ended, and only nobody has asked how."""
+    """Whether a process has ended; it stays in the table (a zombie) until its parent has asked how."""
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0] == "Z"
 
@@ -224,8 +248,6 @@ def _content(path: str, limit: int) -> bytes:
 def _become_kernel(channel: socket.socket, settings: Settings) -> NoReturn:
     """Take the limits, which nothing can give back, and run what the warden sends; never return."""
     try:
-        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-            score.write(OOM_SCORE)
         for limit, most in (
             (resource.RLIMIT_DATA, settings.memory),
             (resource.RLIMIT_AS, 4 * settings.memory),  # files and unused reservations count here, too
@@ -252,9 +274,16 @@ def _load_filter(program: bytes) -> None:
 
     steps = ctypes.create_string_buffer(program, len(program))
     described = struct.pack("@HP", len(program) // 8, ctypes.addressof(steps))  # `struct sock_fprog`
-    system = ctypes.CDLL(None, use_errno=True)
-    if system.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or system.prctl(PR_SET_SECCOMP, 2, described, 0, 0):
-        raise OSError(ctypes.get_errno(), "the filter of system calls cannot be loaded")
+    _set(PR_SET_NO_NEW_PRIVS, 1)
+    _set(PR_SET_SECCOMP, 2, described)
+
+
+def _set(what: int, *values: Any) -> None:
+    """Set something of this process (`prctl`)."""
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).prctl(what, *values, *(0 for _ in range(4 - len(values)))):
+        raise OSError(ctypes.get_errno(), f"prctl {what} is refused")
 
 
 def _drop_privileges(uid: int) -> None:
@@ -277,8 +306,14 @@ def main() -> None:
     host = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     settings = Settings(**json.loads(sys.argv[1]))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:  # as long as it may
+        score.write(OOM_SCORE)
     if settings.uid is not None:
         _drop_privileges(settings.uid)
+    elif settings.has_own_processes:
+        _set(PR_SET_DUMPABLE, 0)  # the kernel is the same user, and could write into its memory
+    if not settings.has_own_processes:
+        _set(PR_SET_CHILD_SUBREAPER, 1)  # in namespaces of its own, the first process is one
     if not settings.has_own_processes and _reaches_others():
         raise SystemExit("The sandbox does not keep signals in.")
     os.umask(0o077)

@@ -1,0 +1,85 @@
+"""What the files of a container take, seen from the host, and how they are removed.
+
+Code in the container owns these files, and goes on to change them: what cannot be looked at counts as too much.
+"""
+
+import contextlib
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from responses_app.tools.sandbox import processes
+from responses_app.tools.sandbox.base import WORK_FOLDER
+from responses_app.tools.sandbox.environment import SCRATCH
+
+ENTRY_BYTES = 4096  # that a file takes at least, and a folder: a disk has a bound for their number, too
+MAX_PATH = 3000  # characters of a folder's path; the system can follow 4096
+REMOVE_SECONDS = 60.0
+_IN_MEMORY = (WORK_FOLDER, SCRATCH, "/dev/shm")
+
+
+def used(folder: Path, root: int, most: int) -> int:
+    """Return the bytes on the disk of what lies below a folder, and of files there that only processes still hold.
+
+    `root` is the process from which these descend. More than `most` is not counted to its end.
+    """
+    total = _unlinked(root, os.stat(folder).st_dev)
+    waiting = [str(folder)]
+    while waiting:
+        place = waiting.pop()
+        if len(place) > MAX_PATH:
+            return most + 1
+        try:
+            with os.scandir(place) as found:
+                for each in found:
+                    with contextlib.suppress(FileNotFoundError):
+                        total += max(each.stat(follow_symlinks=False).st_blocks * 512, ENTRY_BYTES)
+                        if each.is_dir(follow_symlinks=False):
+                            waiting.append(each.path)
+                    if total > most:
+                        return total
+        except (FileNotFoundError, NotADirectoryError):  # it was removed meanwhile
+            continue
+        except OSError:
+            return most + 1
+    return total
+
+
+def files_in_memory(root: int) -> int:
+    """Return how many files there are on the file systems in memory of what runs below a process."""
+    inside = processes.first_below(root)
+    total = 0
+    for folder in _IN_MEMORY:
+        with contextlib.suppress(OSError):  # it has ended
+            system = os.statvfs(f"/proc/{inside}/root{folder}")
+            total += system.f_files - system.f_ffree
+    return total
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder, however deep it is. Nothing works in it any more."""
+    for command in (["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+        if os.path.lexists(folder):
+            subprocess.run([*command, "--", str(folder)], capture_output=True, check=False, timeout=REMOVE_SECONDS)
+
+
+def _unlinked(root: int, device: int) -> int:
+    """Return the bytes of files on a device that have no name any more, and are open or mapped below a process."""
+    found: dict[int, int] = {}
+    for pid in processes.tree(root):
+        if pid == root:
+            continue
+        for path in _held(pid):
+            with contextlib.suppress(OSError):
+                about = os.stat(path)
+                if about.st_nlink == 0 and about.st_dev == device and stat.S_ISREG(about.st_mode):
+                    found[about.st_ino] = about.st_blocks * 512
+    return sum(found.values())
+
+
+def _held(pid: int) -> Iterator[str]:
+    for kind in ("fd", "map_files"):
+        with contextlib.suppress(OSError):
+            yield from (f"/proc/{pid}/{kind}/{name}" for name in os.listdir(f"/proc/{pid}/{kind}"))
