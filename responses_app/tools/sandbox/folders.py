@@ -7,11 +7,12 @@ killed are removed by the next one that needs one.
 import atexit
 import fcntl
 import os
-import shutil
 import stat
 import tempfile
 import time
 from pathlib import Path
+
+from responses_app.tools.sandbox import disk
 
 _PREFIX = "respsite-containers-"
 _LOCK = "lock"
@@ -29,7 +30,7 @@ class Folders:
         if self._all is None:
             remove_those_of_the_dead()
             self._all = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            atexit.register(shutil.rmtree, self._all, ignore_errors=True)
+            atexit.register(disk.remove, self._all)
             self._all.chmod(0o711)
             _locked(self._all / _LOCK, os.O_CREAT)  # for good
         folder = Path(tempfile.mkdtemp(dir=self._all))
@@ -51,7 +52,7 @@ def remove_those_of_the_dead() -> None:
             lock = -1
         except OSError:  # its process lives
             continue
-        shutil.rmtree(folder, ignore_errors=True)
+        disk.remove(folder)
         if lock != -1:
             os.close(lock)
 
