@@ -19,6 +19,7 @@ from responses_app.tools.sandbox.environment import environment
 from responses_app.tools.sandbox.folders import Folders, remove_those_of_the_dead
 from responses_app.tools.sandbox.interpreter import InterpreterError, find_interpreter
 from responses_app.tools.sandbox.output import Output
+from responses_app.views.containers import content_type_of
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(2, 64))
@@ -137,3 +138,16 @@ def test_files_on_the_disk_count_however_they_are_kept(folder: Path, code: str) 
 def test_few_files_are_few_bytes(folder: Path) -> None:
     (folder / "x").write_bytes(bytes(10_000))
     assert disk.used(folder, os.getpid(), MIB) < 64 * KIB
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a.csv", "text/csv"),
+        ("data:text/html\r\nX-Own: 1,x", "application/octet-stream"),
+        ("data:text/html,x", "application/octet-stream"),
+        ("x", "application/octet-stream"),
+    ],
+)
+def test_the_name_of_a_file_makes_no_header(path: str, expected: str) -> None:
+    assert content_type_of(path) == expected
