@@ -45,6 +45,22 @@ def test_a_file_of_many_pieces_comes_back_as_it_was(client: OpenAI) -> None:
 
 
 @pytest.mark.any_server
+def test_the_model_reads_a_file_of_a_message(client: OpenAI) -> None:
+    file = kept(client, content=b"The soup is 4 euros.")
+    parts: Any = [{"type": "input_file", "file_id": file.id}]
+    asked: Any = {"model": "demo", "input": [{"role": "user", "content": parts}]}
+    answer = client.responses.create(**asked)
+    (item,) = client.responses.input_items.list(answer.id)
+    assert item.content[0].to_dict()["file_id"] == file.id  # type: ignore[union-attr]
+    said = "[file: notes.txt]\nThe soup is 4 euros.\n[end of the file: notes.txt]"
+    same = client.responses.input_tokens.count(model="demo", input=said).input_tokens
+    counted = client.responses.input_tokens.count(**asked).input_tokens
+    assert counted == same == answer.usage.input_tokens  # type: ignore[union-attr]
+    client.files.delete(file.id)
+    assert client.responses.input_tokens.count(**asked).input_tokens != counted
+
+
+@pytest.mark.any_server
 def test_lists_go_from_page_to_page(client: OpenAI) -> None:
     purposes = ["vision", "evals", "vision"]
     made = [kept(client, purpose=purpose).id for purpose in purposes]
