@@ -135,6 +135,8 @@ async def _content(request: HttpRequest, file_id: str) -> HttpResponseBase:
         "content-disposition": str(content_disposition_header(True, record.filename)),
         "x-content-type-options": "nosniff",
     }
+    if request.method == "HEAD":
+        return HttpResponse(b"", content_type=_BYTES, headers=headers)
     pieces = get_site().files.pieces(project_of(request), file_id)
     first = await anext(pieces, b"")  # what fails by then is answered as an error
     if record.bytes <= PIECE_BYTES:

@@ -201,6 +201,18 @@ async def test_no_reference_reaches_it_over_the_websocket(projects: Projects, fi
 
 @needs_bubblewrap
 @pytest.mark.parametrize("where", ["/v1/responses", "/v1/responses/input_tokens"])
+def test_no_container_begins_with_a_file_of_another_project(projects: Projects, where: str) -> None:
+    container = {"type": "auto", "file_ids": [projects.theirs.uploaded_id]}
+    asked = {"input": HELLO, "tools": [{"type": "code_interpreter", "container": container}]}
+    answer = projects.mine.post(where, json=asked)
+    _assert_unknown(answer.status_code, answer.json()["error"])
+    assert projects.others.post(where, json=asked).status_code == 200
+    answer = projects.mine.post("/v1/containers", json={"name": "c", "file_ids": [projects.theirs.uploaded_id]})
+    _assert_unknown(answer.status_code, answer.json()["error"])
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("where", ["/v1/responses", "/v1/responses/input_tokens"])
 def test_no_tool_reaches_a_container_of_another_project(projects: Projects, where: str) -> None:
     tools = [{"type": "code_interpreter", "container": projects.theirs.container_id}]
     answer = projects.mine.post(where, json={"model": "demo", "input": HELLO, "tools": tools})
