@@ -9,6 +9,7 @@ citations hold along a chain: `{"first", "found": [[[file id, name], …], …]}
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import orjson
 from pydantic import Field
 
 from responses_app.protocol.attribute_filters import Filter
@@ -20,6 +21,7 @@ from responses_app.protocol.vector_stores import DEFAULT_RESULTS, MAX_RESULTS
 FOUND = "file_search_call"  # the type of items whose tool keeps it
 MAX_STORES = 20
 MAX_KEPT = 200  # results of a chain that can be cited
+MAX_BYTES = 48 * 1024  # of what is kept of them, as JSON: but the latest search, which has `MAX_RESULTS`, always is
 _MAX_ID = 64
 
 
@@ -85,13 +87,16 @@ class FoundFiles:
     def add(self, found: Sequence[tuple[str, str]]) -> None:
         """Take what a search has found; the oldest are forgotten."""
         self._found.append(list(found))
-        while len(self._found) > 1 and sum(map(len, self._found)) > MAX_KEPT:
+        while len(self._found) > 1 and self._are_too_many():
             del self._found[0]
             self._first += 1
 
     def as_json(self) -> JsonObject:
         """Return it as it is kept."""
         return {"first": self._first, "found": [[list(each) for each in search] for search in self._found]}
+
+    def _are_too_many(self) -> bool:
+        return sum(map(len, self._found)) > MAX_KEPT or len(orjson.dumps(self.as_json())) > MAX_BYTES
 
     def file(self, search: int, result: int) -> tuple[str, str] | None:
         """Return the id and the name of the file of a result."""

@@ -18,7 +18,7 @@ from typing import ClassVar
 import orjson
 
 from responses_app.protocol import ids
-from responses_app.protocol.builders import HostedBuilder, ItemBuilder, ItemStatus, PendingEvents
+from responses_app.protocol.builders import HostedBuilder, ItemBuilder, ItemStatus, PendingEvents, SilentInput
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
 from responses_app.protocol.offers import OfferedTool
@@ -98,19 +98,14 @@ class CodeInterpreterBuilder(HostedBuilder):
         }
 
 
-class WebSearchBuilder(HostedBuilder):
+class WebSearchBuilder(SilentInput, HostedBuilder):
     """Something done in the web. `action` is what the model asked for; the tool may show it more exactly."""
 
     prefix = ids.WEB_SEARCH_CALL
-    holds_back: ClassVar[bool] = True  # its arguments have no events
 
     def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
         super().__init__(new_id)
         self._kind = _ACTIONS.get(offered.name.rpartition(".")[2], "search")
-
-    def told(self, text: str) -> str:
-        self._texts.append(text)
-        return ""
 
     def opened(self) -> PendingEvents:
         return [(EventType.WEB_SEARCH_IN_PROGRESS, {})]
@@ -127,19 +122,14 @@ class WebSearchBuilder(HostedBuilder):
         return {"id": self.id, "type": "web_search_call", "status": status, "action": action, **self.shown}
 
 
-class ImageGenerationBuilder(HostedBuilder):
+class ImageGenerationBuilder(SilentInput, HostedBuilder):
     """An image that is made or edited. The tool shows the `result`, and partial images as its progress."""
 
     prefix = ids.IMAGE_GENERATION_CALL
-    holds_back: ClassVar[bool] = True  # its arguments have no events
 
     def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
         super().__init__(new_id)
         self._action = offered.name.rpartition(".")[2]
-
-    def told(self, text: str) -> str:
-        self._texts.append(text)
-        return ""
 
     def opened(self) -> PendingEvents:
         return [(EventType.IMAGE_IN_PROGRESS, {})]
@@ -168,18 +158,13 @@ class ImageGenerationBuilder(HostedBuilder):
         }
 
 
-class FileSearchBuilder(HostedBuilder):
+class FileSearchBuilder(SilentInput, HostedBuilder):
     """A search in files. The tool shows its `queries`, and its `results` where they are included."""
 
     prefix = ids.FILE_SEARCH_CALL
-    holds_back: ClassVar[bool] = True  # its arguments have no events
 
     def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
         super().__init__(new_id)
-
-    def told(self, text: str) -> str:
-        self._texts.append(text)
-        return ""
 
     def opened(self) -> PendingEvents:
         return [(EventType.FILE_SEARCH_IN_PROGRESS, {})]
@@ -228,21 +213,16 @@ class ListToolsBuilder(ItemBuilder):
         return item
 
 
-class ApprovalRequestBuilder(ItemBuilder):
+class ApprovalRequestBuilder(SilentInput):
     """A call of an MCP server's tool that the user is to approve; it is there at once, when it is whole."""
 
     prefix = ids.MCP_APPROVAL_REQUEST
-    holds_back: ClassVar[bool] = True
     at_once: ClassVar[bool] = True
 
     def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
         super().__init__(new_id)
         self._new_id = new_id
         self._offered = offered
-
-    def told(self, text: str) -> str:
-        self._texts.append(text)
-        return ""
 
     def closed(self) -> PendingEvents:
         return []

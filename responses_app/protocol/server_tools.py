@@ -5,7 +5,7 @@ of an MCP server the query and the user are credentials, too.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -34,15 +34,16 @@ _SETTINGS: Mapping[str, str] = {  # what sets a tool up
     **dict.fromkeys(WEB_SEARCH, "SEARCH_URL or SEARCH_MCP"),
 }
 LABEL = r"^[A-Za-z0-9_-]{1,64}$"
-RESERVED_LABELS = frozenset(
-    "functions python browser container file_search image_generation".split()
-)  # what the model knows as something else
+# What the model knows as something else: an MCP server of this label would be called in its place.
+RESERVED_LABELS = frozenset("functions python browser container file_search image_generation".split())
 MAX_URL = 2048
 MAX_HEADERS = 64
 _PRIVATE = ("headers", "authorization")
 _REDACTED = "?<redacted>"
 _URL = re.compile(
-    r"(?P<scheme>https?://)(?:[^/?#@\s]*@)?(?P<host>[^/?#@\s]+)(?P<path>(?:/[^?#\s]*)?)(?P<query>(?:\?[^#\s]*)?)(?:#\S*)?",
+    r"(?P<scheme>https?://)(?:[^/?#@\s]*@)?"
+    r"(?P<host>(?:\[[0-9a-f:.]+\]|[^][/?#@:\s]+)(?::0*[1-9][0-9]{0,4})?)"
+    r"(?P<path>(?:/[^?#\s]*)?)(?P<query>(?:\?[^#\s]*)?)(?:#\S*)?",
     re.IGNORECASE,
 )
 
@@ -80,22 +81,15 @@ def server_tool_missing(kind: str) -> str | None:
     """Return why a tool that a server runs cannot be had, where nothing is set up; None for every other kind."""
     if kind not in ITEMS:
         return None
-    setting = _SETTINGS.get(kind)
-    missing = "this version does not have it yet" if setting is None else f"none is set up here (see {setting})"
-    return f"A server has to run the tool '{kind}', and {missing}. Declare a function and run it in the client."
+    return (
+        f"A server has to run the tool '{kind}', and none is set up here (see {_SETTINGS[kind]}). Declare a function "
+        "and run it in the client."
+    )
 
 
 def parse_server_tool(tool: JsonObject, at: str) -> JsonObject:
     """Validate a tool that a server runs; return it in the form in which it is echoed. Raises `ApiError`."""
-    if tool["type"] == "code_interpreter":
-        return echoed_interpreter(tool, at)
-    if tool["type"] == "file_search":
-        return echoed_file_search(tool, at)
-    if tool["type"] in WEB_SEARCH:
-        return echoed_search(tool, at)
-    if tool["type"] == "image_generation":
-        return echoed_image_tool(tool, at)
-    return _echoed_server(tool, at) if tool["type"] == "mcp" else tool
+    return _PARSERS[str(tool["type"])](tool, at)
 
 
 def private_fields(tools: object) -> Mapping[str, JsonObject]:
@@ -143,6 +137,15 @@ def _echoed_server(tool: JsonObject, at: str) -> JsonObject:
         "authorization": None,
         **({} if server.defer_loading is None else {"defer_loading": server.defer_loading}),
     }
+
+
+_PARSERS: Mapping[str, Callable[[JsonObject, str], JsonObject]] = {
+    "mcp": _echoed_server,
+    "code_interpreter": echoed_interpreter,
+    "file_search": echoed_file_search,
+    "image_generation": echoed_image_tool,
+    **dict.fromkeys(WEB_SEARCH, echoed_search),
+}
 
 
 def _check_url(url: str, at: str) -> None:

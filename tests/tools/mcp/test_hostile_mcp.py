@@ -236,3 +236,18 @@ async def test_what_is_closed_is_used_no_more() -> None:
             with pytest.raises(ToolFailed):
                 await tool.list_tools(use_of(url))
         await tool.aclose()
+
+
+@pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])
+@pytest.mark.parametrize("block", [b'{"type":"text","text":""}', b"0"])
+async def test_what_would_take_long_to_read_is_not_read(tool: McpTool, kind: bytes, block: bytes) -> None:
+    content = b",".join([block] * 31_000)
+    body = b'{"jsonrpc":"2.0","id":2,"result":{"resultType":"complete","content":[' + content + b"]}}"
+    body = b"event: message\ndata: " + body + b"\n\n" if kind == b"text/event-stream" else body
+    async with answering(tools_call=lambda _: (200, kind, body)) as url:
+        await failure_of(tool, url)
+
+
+async def test_an_address_that_is_none_is_a_failure(tool: McpTool) -> None:
+    for url in ("http://[:::::]/", "http://[1.2]/mcp", "http://a:99999/"):
+        await failure_of(tool, url)
