@@ -5,8 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # The tests that start servers run once more with their databases on PostgreSQL, under daphne alone, but for those that
-# depend on no database; those of the stores do both at once.
-ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin -m "not any_database"
+# depend on no database or name their own; those of the stores do both at once.
+ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin/test_server.py -m "not any_database"
 # Tests of one file stay together, so that those who share a server share one; each process has servers of its own. The
 # order of the files is that of `tests/conftest.py`.
 PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder

@@ -59,7 +59,7 @@ def _tools(
 
 def document_text() -> ReadDocument:
     """Return what reads files that messages carry, where they are not plain text."""
-    reader = DocumentReader()
+    reader = DocumentReader(at_once=2)
 
     async def text(name: str, content: bytes) -> str:
         try:

@@ -310,7 +310,7 @@ class Containers:
         await self._end(self._least_missed(started))
 
     def _least_missed(self, of: Sequence[Container]) -> Container:
-        """Return the one idle for longest, of the project that has most of them; those that work come last."""
+        """Return the one that was idle for longest, of the project that has most; one that works is last."""
         of_project = Counter(each.project for each in of)
         return max(of, key=lambda each: (not each.working, of_project[each.project], -each.last_active))
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -251,3 +252,12 @@ async def test_what_would_take_long_to_read_is_not_read(tool: McpTool, kind: byt
 async def test_an_address_that_is_none_is_a_failure(tool: McpTool) -> None:
     for url in ("http://[:::::]/", "http://[1.2]/mcp", "http://a:99999/"):
         await failure_of(tool, url)
+
+
+@pytest.mark.parametrize("name", [{}, ["a"], None, 5, "x" * 300, "\ud800"])
+async def test_a_list_of_tools_in_the_input_may_say_anything(tool: McpTool, name: object) -> None:
+    listed = {"type": "mcp_list_tools", "server_label": "tests", "tools": [{"name": name}, {"name": "ask"}, 5]}
+    use = use_of("http://wiki.example/mcp", allowed_tools=["ask"])
+    offer = await tool.offer(replace(use, items=[listed]))
+    assert offer is not None
+    assert [each.tool for each in offer.tools] == ["ask"]

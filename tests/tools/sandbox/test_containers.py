@@ -13,7 +13,6 @@ from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import Containers, Policy
 from responses_app.tools.sandbox.records import ContainerNotFound, TooManyContainers
 from responses_app.tools.sandbox.sharing import SharedContainers
-from responses_app.views.containers import content_type_of
 from tests.tools.sandbox.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
 from tests.waiting import eventually
 
@@ -173,16 +172,3 @@ async def test_one_project_cannot_push_out_those_of_another(clock: Clock, monkey
     assert (await containers.find("small", small.id)).id == small.id
     assert len(await containers.all_of("large")) == 2
     await containers.aclose()
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("a.csv", "text/csv"),
-        ("data:text/html\r\nX-Own: 1,x", "application/octet-stream"),
-        ("data:text/html,x", "application/octet-stream"),
-        ("x", "application/octet-stream"),
-    ],
-)
-def test_the_name_of_a_file_makes_no_header(path: str, expected: str) -> None:
-    assert content_type_of(path) == expected
