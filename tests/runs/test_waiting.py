@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from engine.errors import PromptTooLong
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.input_codec import decode, encode
@@ -53,6 +54,15 @@ async def refused(site: Site, response_id: str, output: OutputGiven) -> tuple[in
     with pytest.raises(ApiError) as caught:
         await site.outputs.give("default", response_id, output)
     return caught.value.status, caught.value.param
+
+
+async def test_outputs_that_fill_the_context_end_it_as_incomplete() -> None:
+    site = Site(FakeEngine([CALL_F, [PromptTooLong(prompt_tokens=9, max_model_len=8)]]))
+    reading, [call_id] = await waits(site)
+    await site.outputs.give("default", reading.reader.response_id, given(call_id))
+    response = (await reading.to_the_end())[-1]["response"]
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})  # type: ignore[index]
+    assert [item["type"] for item in response["output"]][-1] == "function_call_output"  # type: ignore[index]
 
 
 async def test_it_goes_on_in_the_same_stream() -> None:
