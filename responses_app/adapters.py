@@ -15,6 +15,7 @@ from responses_app.limits.memory_rates import MemoryRates
 from responses_app.limits.rates import BaseRates
 from responses_app.stores.base import StoreLimits, Stores
 from responses_app.stores.clock import StoreClock
+from responses_app.stores.files import FileLimits
 from responses_app.stores.memory import MemoryResponseStore
 
 
@@ -41,18 +42,21 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
 def _stores(settings: Settings, clock: StoreClock) -> Stores:
     """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
     from responses_app.stores.database.conversations import DatabaseConversationStore  # after Django's apps are ready
+    from responses_app.stores.database.files import DatabaseFileStore
     from responses_app.stores.database.store import DatabaseResponseStore
 
     timeout = settings.database_timeout_seconds
     conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries, timeout=timeout)
+    file_limits = FileLimits(max_files=settings.files_max_entries, max_bytes=settings.files_max_bytes)
+    files = DatabaseFileStore(limits=file_limits, now=clock, timeout=timeout)
     if not settings.responses_store:
-        return Stores(MemoryResponseStore(max_entries=0), conversations)
+        return Stores(MemoryResponseStore(max_entries=0), conversations, files)
     limits = StoreLimits(
         ttl=settings.responses_store_ttl,
         max_entries=settings.responses_store_max_entries,
         max_bytes=settings.responses_store_max_bytes,
     )
-    return Stores(DatabaseResponseStore(limits=limits, clock=clock, timeout=timeout), conversations)
+    return Stores(DatabaseResponseStore(limits=limits, clock=clock, timeout=timeout), conversations, files)
 
 
 def _door(settings: Settings, clock: StoreClock) -> Door:

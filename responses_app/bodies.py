@@ -27,6 +27,7 @@ from responses_app.protocol.body_errors import (
     unsupported_media_type,
 )
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.files import file_too_large
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -34,7 +35,9 @@ SendMessage = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, SendMessage], Awaitable[None]]
 
 OTHER_BODY_BYTES = 256 * 1024  # all bodies but the API's JSON: the admin's forms, and what is refused in any case
-_UPLOADS = re.compile(r"/(?:v1/)?containers/[^/]+/files/?")
+_TO_CONTAINERS = re.compile(r"/(?:v1/)?containers/[^/]+/files/?")
+_TO_FILES = re.compile(r"/(?:v1/)?files/?")
+FORM_BYTES = 64 * 1024  # of an upload beside its file
 MAX_DIGITS = 18  # of a declared length that are read; more are too many bytes in any case
 MIN_BYTES_PER_SECOND = 16 * 1024  # of a body that takes longer than REQUEST_ARRIVAL_SECONDS
 
@@ -73,6 +76,7 @@ async def _everybody(scope: Message, method: str, path: str) -> None:
 class BodyRules:
     """How much of a body is taken. `max_body_bytes` bounds the API's JSON, in bytes, `arrival_seconds` its coming.
 
+    `max_file_bytes` bounds a file that is kept; one that goes to a container is bounded as JSON is.
     `refused` is told of whatever is answered with an error before the API sees it. `let_in(scope, method, path)` raises
     `ApiError` for who may not ask for this.
     """
@@ -81,6 +85,7 @@ class BodyRules:
     arrival_seconds: float
     refused: Callable[[ApiError], None] = _not_counted
     let_in: Callable[[Message, str, str], Awaitable[object]] = _everybody
+    max_file_bytes: int = 0
 
     def check(self, head: Head) -> None:
         """Raise `ApiError` for a body that is declared larger than it may be."""
@@ -101,15 +106,22 @@ class BodyRules:
             return self.max_body_bytes  # small, whatever it is: the answer is the application's
         if head.content_type == JSON_TYPE and _takes_bodies(head):
             return self.max_body_bytes
-        if head.content_type == FORM_TYPE and _takes_files(head):
+        if head.content_type == FORM_TYPE and _is_post(head, _TO_CONTAINERS):
             return self.max_body_bytes
+        if head.content_type == FORM_TYPE and _is_post(head, _TO_FILES):
+            return self.max_file_bytes + FORM_BYTES
         return min(OTHER_BODY_BYTES, self.max_body_bytes)
 
     def excess(self, head: Head) -> ApiError:
         """Return the error for more bytes than that."""
         if not _takes_bodies(head):
             return body_too_large_here(self.limit(head))
-        if head.content_type != JSON_TYPE and not (head.content_type == FORM_TYPE and _takes_files(head)):
+        if _is_post(head, _TO_FILES):
+            is_form = head.content_type == FORM_TYPE
+            return (
+                file_too_large(self.max_file_bytes) if is_form else unsupported_media_type(head.content_type, FORM_TYPE)
+            )
+        if head.content_type != JSON_TYPE and not (head.content_type == FORM_TYPE and _is_post(head, _TO_CONTAINERS)):
             return unsupported_media_type(head.content_type)
         return body_too_large(self.max_body_bytes)
 
@@ -217,9 +229,8 @@ class _Body:
         return message
 
 
-def _takes_files(head: Head) -> bool:
-    """Whether files are uploaded there."""
-    return head.method == "POST" and _UPLOADS.fullmatch(head.path) is not None
+def _is_post(head: Head, where: "re.Pattern[str]") -> bool:
+    return head.method == "POST" and where.fullmatch(head.path) is not None
 
 
 def _takes_bodies(head: Head) -> bool:

@@ -28,7 +28,9 @@ from responses_app.wiring import get_site
 logger = logging.getLogger("respsite.transport")
 
 API_URLS = "responses_app.urls"
-_API_PATH = re.compile(r"/(?:v1|responses|conversations|containers|models|openapi\.json|health|ready|metrics)(?:/|$)")
+_API_PATH = re.compile(
+    r"/(?:v1|responses|conversations|containers|files|models|openapi\.json|health|ready|metrics)(?:/|$)"
+)
 
 
 def is_api_path(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is kept of responses and conversations, and who may come in.
+"""What is kept of responses, conversations and files, and who may come in.
 
 A `Response` is what clients retrieve. A `ChainPart` is its part of a chain, a row of its own: forks share the parts
 before them, and nothing is copied per turn. A `SampledItem` is an output item with the tokens it was sampled as, found
@@ -8,52 +8,19 @@ No foreign key is a constraint of the database: a part outlives its response, wh
 indexes are declared in `Meta`, since Django gives an indexed text column a second index on PostgreSQL, for LIKE.
 """
 
-import json
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import orjson
 from django.db import models
 
+from responses_app import vector_store_models  # noqa: F401 - Django looks for models here
+from responses_app.model_fields import ID_LENGTH, JSONTextField
+from responses_app.model_fields import json_text as json_text
 from responses_app.protocol.resources import RUNNING
 
-ID_LENGTH = 64
 LISTED = (
     "status project model background transport input_tokens cached_tokens output_tokens first_token_ms duration_ms"
 ).split()
-
-
-def json_text(value: object) -> str:
-    """Write JSON as text. NaN and infinities, which JSON does not have, become null.
-
-    Raises `TypeError` or `ValueError` for what is not JSON.
-    """
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:  # lone surrogates and integers of more than 64 bits, which orjson refuses
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
-
-
-class JSONTextField(models.TextField):
-    """JSON, kept as the text it was written as; read and written, never searched.
-
-    PostgreSQL's jsonb refuses NUL characters and lone surrogates, which models and clients do send, and reorders keys.
-    In JSON text both are escapes, so every response comes back as it went out.
-    """
-
-    description = "JSON as text"
-
-    def get_prep_value(self, value: Any) -> str | None:
-        return None if value is None else json_text(value)
-
-    def from_db_value(self, value: str | None, expression: object, connection: object) -> Any:
-        return None if value is None else json.loads(value)
-
-    def to_python(self, value: Any) -> Any:
-        return json.loads(value) if isinstance(value, str) else value
-
-    def value_to_string(self, obj: models.Model) -> str:
-        return json_text(self.value_from_object(obj))
 
 
 class Response(models.Model):
@@ -222,6 +189,46 @@ class ConversationItem(models.Model):
 
     def __str__(self) -> str:
         return self.item_id
+
+
+class StoredFile(models.Model):
+    """A file that a client uploaded; `FilePart`s hold its content. It is there for clients once it `is_whole`."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    purpose = models.CharField(max_length=32)
+    filename = models.TextField()
+    bytes = models.PositiveBigIntegerField()
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True)
+    is_whole = models.BooleanField(default=False)
+
+    class Meta:
+        verbose_name = "file"
+        indexes: ClassVar = [
+            models.Index(fields=["project", "id"], name="file_project"),
+            models.Index(fields=["expires_at"], name="file_expires", condition=models.Q(expires_at__isnull=False)),
+            models.Index(fields=["created_at"], name="file_unfinished", condition=models.Q(is_whole=False)),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class FilePart(models.Model):
+    """A piece of a file's content, in the order of `position`; see `stores.files.PIECE_BYTES`."""
+
+    file = models.ForeignKey(
+        StoredFile, on_delete=models.CASCADE, related_name="parts", db_constraint=False, db_index=False
+    )
+    position = models.PositiveIntegerField()
+    data = models.BinaryField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["file", "position"], name="filepart_position")]
+
+    def __str__(self) -> str:
+        return f"{self.file_id} {self.position}"
 
 
 class Worker(models.Model):

@@ -6,34 +6,68 @@ What a tool needs is imported with it: a server without tools starts as fast as 
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from responses_app.conf import Settings
 from responses_app.new_ids import id_factory
+from responses_app.protocol import ids
+from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.shown_files import MAX_TEXT, DocumentUnreadable, ReadDocument
+from responses_app.stores.files import BaseFileStore
 from responses_app.tools.base import BaseTool
+from responses_app.tools.documents.reader import DocumentReader, ReadFailed
 from responses_app.tools.lazy import LazyTool
 
 if TYPE_CHECKING:
     from responses_app.tools.code_interpreter import CodeInterpreter
+    from responses_app.tools.documents.tool import FileSearch
 
+FindItems = Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]]
 STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
 
 
-def server_tools(settings: Settings) -> tuple[BaseTool, ...]:
-    """Return the tools; nothing is started, and no event loop is needed yet."""
-    return tuple(_tools(settings))
+def server_tools(
+    settings: Settings, *, files: BaseFileStore, stored_items: FindItems, now: Callable[[], float]
+) -> tuple[BaseTool, ...]:
+    """Return the tools; nothing is started, and no event loop is needed yet.
+
+    `stored_items` finds items of a project that are stored, by their ids. `now` is the store's Unix time.
+    """
+    return tuple(_tools(settings, files, stored_items, now))
 
 
-def _tools(settings: Settings) -> Iterator[BaseTool]:
+def _tools(
+    settings: Settings, files: BaseFileStore, stored_items: FindItems, now: Callable[[], float]
+) -> Iterator[BaseTool]:
     mcp = _mcp(settings) if settings.mcp_server_urls or settings.mcp_servers else None
     if mcp is not None:
         yield mcp
-    if settings.sandbox != "off":
-        yield interpreter(settings)
+    if settings.sandbox_mcp:
+        yield _mcp_interpreter(settings, mcp)
+    elif settings.sandbox != "off":
+        yield interpreter(settings, files)
     if settings.search_url or settings.search_mcp:
         yield _browser(settings, mcp)
+    if settings.file_search:
+        yield _file_search(settings, files, now)
+    if settings.image_service_url:
+        yield _images(settings, files, stored_items)
+
+
+def document_text() -> ReadDocument:
+    """Return what reads files that messages carry, where they are not plain text."""
+    reader = DocumentReader(at_once=2)
+
+    async def text(name: str, content: bytes) -> str:
+        try:
+            return await reader.text(name, content, most=MAX_TEXT)
+        except ReadFailed as problem:
+            raise DocumentUnreadable(str(problem)) from None
+
+    return text
 
 
 def interpreter_of(tools: Iterable[BaseTool]) -> "LazyTool[CodeInterpreter] | None":
@@ -42,13 +76,23 @@ def interpreter_of(tools: Iterable[BaseTool]) -> "LazyTool[CodeInterpreter] | No
     return next((tool for tool in lazy if "code_interpreter" in tool.kinds), None)
 
 
-def interpreter(settings: Settings) -> "LazyTool[CodeInterpreter]":
+def file_search_of(tools: Iterable[BaseTool]) -> "FileSearch":
+    """Return the file search, whose vector stores have an API of their own. Raises `ApiError` where there is none."""
+    from responses_app.tools.documents.tool import FileSearch
+
+    for tool in tools:
+        if isinstance(tool, FileSearch):
+            return tool
+    raise invalid_request("This server has no vector stores (FILE_SEARCH=off).", code="unsupported_parameter")
+
+
+def interpreter(settings: Settings, files: BaseFileStore) -> "LazyTool[CodeInterpreter]":
     """Return the code interpreter; what it needs is imported when it is first asked for."""
     seconds = settings.sandbox_call_seconds + STARTING_SECONDS
-    return LazyTool(("code_interpreter",), lambda: _interpreter(settings), setting="SANDBOX", seconds=seconds)
+    return LazyTool(("code_interpreter",), lambda: _interpreter(settings, files), setting="SANDBOX", seconds=seconds)
 
 
-def _interpreter(settings: Settings) -> "CodeInterpreter":
+def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreter":
     from responses_app.tools.code_interpreter import CodeInterpreter
     from responses_app.tools.sandbox.base import Limits
     from responses_app.tools.sandbox.choosing import choose
@@ -64,12 +108,21 @@ def _interpreter(settings: Settings) -> "CodeInterpreter":
         ),
         policy=Policy(most=settings.sandbox_max_containers, idle=settings.sandbox_idle_seconds),
         new_id=id_factory(time.time),
+        files=files,
+        folder=Path(settings.data_dir) / "containers",
     )
 
 
 def _plain_python() -> str:
     """Return the Python that this one's virtual environment was made of: nothing of the server is installed there."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def _mcp_interpreter(settings: Settings, mcp: BaseTool | None) -> BaseTool:
+    from responses_app.tools.mcp_interpreter import McpInterpreter
+
+    assert mcp is not None, "the settings say which server it is"
+    return McpInterpreter(mcp, settings.sandbox_mcp)
 
 
 def _mcp(settings: Settings) -> BaseTool:
@@ -83,6 +136,21 @@ def _mcp(settings: Settings) -> BaseTool:
         sse=settings.mcp_sse,
         call_seconds=settings.server_tool_seconds,
     )
+
+
+def _images(settings: Settings, files: BaseFileStore, stored_items: FindItems) -> BaseTool:
+    from responses_app.tools.images.earlier import EarlierImages
+    from responses_app.tools.images.service import ImageService
+    from responses_app.tools.images.tool import ImageTool
+
+    service = ImageService(
+        settings.image_service_url,
+        settings.image_service_key,
+        seconds=settings.image_service_seconds,
+        max_bytes=settings.image_max_bytes,
+    )
+    earlier = EarlierImages(stored_items, files, max_bytes=settings.image_max_bytes)
+    return ImageTool(service, earlier, model=settings.image_service_model)
 
 
 def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
@@ -103,3 +171,20 @@ def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
         search = json_search(settings.search_url)
     fetcher = Fetcher(Network("SEARCH_ALLOWED_HOSTS", settings.search_allowed_hosts))
     return BrowserTool(Browser(search, fetcher, PageReader(), PageCache()))
+
+
+def _file_search(settings: Settings, files: BaseFileStore, now: Callable[[], float]) -> BaseTool:
+    from responses_app.stores.database.vector_stores import DatabaseVectorStores
+    from responses_app.stores.vector_stores import VectorStoreLimits
+    from responses_app.tools.documents.indexer import Indexer
+    from responses_app.tools.documents.reader import DocumentReader
+    from responses_app.tools.documents.tool import FileSearch
+
+    limits = VectorStoreLimits(
+        stores=settings.vector_stores_max_entries,
+        files=settings.vector_store_max_files,
+        chunks=settings.vector_store_max_chunks,
+    )
+    stores = DatabaseVectorStores(limits=limits, now=now, timeout=settings.database_timeout_seconds)
+    worker = id_factory(time.time)(ids.WORKER)
+    return FileSearch(stores, Indexer(stores, files, DocumentReader(), worker=worker))

@@ -132,11 +132,30 @@ def search_url(value: str) -> str:
     return url
 
 
+def image_url(value: str) -> str:
+    """The URL of an image service."""
+    url = value.strip().rstrip("/")
+    try:
+        AllowedHosts.of_url(url)
+    except (ValueError, AddressRefused):
+        url = ""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("the URL of a service with OpenAI's Images API, like http://127.0.0.1:8188/v1")
+    return url.removesuffix("/generations").removesuffix("/images")
+
+
 def mcp_tool(value: str) -> str:
     """The label of an MCP server, or a tool of it."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}(?:\.[^\s.]\S{0,127})?", value.strip()):
         raise ValueError("the label of an MCP server, or label.tool, like brave.brave_web_search")
     return value.strip()
+
+
+def sandbox(value: str) -> str:
+    """What keeps code apart."""
+    if value.strip().lower() == "pyeryx":
+        raise ValueError("one of auto, bubblewrap, sandlock, off; pyeryx has no package for the Python of this server")
+    return choice("auto", "bubblewrap", "sandlock", "off")(value)
 
 
 def secrets(value: str) -> tuple[str, ...]:

@@ -2,7 +2,17 @@
 
 from django.urls import re_path
 
-from responses_app.views import containers, conversations, health, metrics, models, openapi, responses
+from responses_app.views import (
+    containers,
+    conversations,
+    files,
+    health,
+    metrics,
+    models,
+    openapi,
+    responses,
+    vector_stores,
+)
 
 urlpatterns = [
     re_path(r"^(?:v1/)?responses/?$", responses.create),
@@ -21,6 +31,24 @@ urlpatterns = [
     re_path(r"^(?:v1/)?containers/(?P<container_id>[^/]+)/files/?$", containers.files),
     re_path(r"^(?:v1/)?containers/(?P<container_id>[^/]+)/files/(?P<file_id>[^/]+)/?$", containers.file),
     re_path(r"^(?:v1/)?containers/(?P<container_id>[^/]+)/files/(?P<file_id>[^/]+)/content/?$", containers.content),
+    re_path(r"^(?:v1/)?files/?$", files.index),
+    re_path(r"^(?:v1/)?files/(?P<file_id>[^/]+)/?$", files.detail),
+    re_path(r"^(?:v1/)?files/(?P<file_id>[^/]+)/content/?$", files.content),
+    re_path(r"^(?:v1/)?vector_stores/?$", vector_stores.index),
+    *(
+        re_path(rf"^(?:v1/)?vector_stores/(?P<vector_store_id>[^/]+){below}/?$", view)
+        for below, view in (
+            ("", vector_stores.detail),
+            ("/search", vector_stores.search),
+            ("/files", vector_stores.files),
+            ("/files/(?P<file_id>[^/]+)", vector_stores.file),
+            ("/files/(?P<file_id>[^/]+)/content", vector_stores.content),
+            ("/file_batches", vector_stores.batches),
+            ("/file_batches/(?P<batch_id>[^/]+)", vector_stores.batch),
+            ("/file_batches/(?P<batch_id>[^/]+)/cancel", vector_stores.cancel_batch),
+            ("/file_batches/(?P<batch_id>[^/]+)/files", vector_stores.batch_files),
+        )
+    ),
     re_path(r"^(?:v1/)?models/?$", models.index),
     re_path(r"^(?:v1/)?models/(?P<model>.+)$", models.detail),
     re_path(r"^(?:v1/)?openapi\.json$", openapi.openapi),

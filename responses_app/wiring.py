@@ -52,9 +52,10 @@ from responses_app.runs.resumable import ResumableLimits
 from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.runs.upkeep import Upkeep
-from responses_app.server_tools import server_tools
+from responses_app.server_tools import document_text, server_tools
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, WorkerState
 from responses_app.stores.clock import StoreClock
+from responses_app.stores.files import BaseFileStore
 from responses_app.tools.base import BaseTool
 from responses_app.watching import Gauges, Watch
 
@@ -73,6 +74,7 @@ class Site:
     engines: Engines
     store: BaseResponseStore
     conversations: BaseConversationStore
+    files: BaseFileStore
     connection_limit: BaseConnectionLimit
     rates: BaseRates
     answer_headers: AnswerHeaders
@@ -159,6 +161,7 @@ class Site:
             self.rates.aclose(),
             self.store.aclose(),
             self.conversations.aclose(),
+            self.files.aclose(),
             self.door.aclose(),
             self.engines.aclose(),
         )
@@ -199,7 +202,7 @@ class _Runs:
 def build_site(settings: Settings) -> Site:
     """Build everything from settings; nothing is started, and no event loop is needed yet."""
     clock = StoreClock()
-    new_id = id_factory(clock)
+    new_id, adapters = id_factory(clock), build_adapters(settings, clock)
     base = _Base(
         settings=settings,
         clock=clock,
@@ -207,8 +210,10 @@ def build_site(settings: Settings) -> Site:
         worker=new_id(ids.WORKER),
         started_at=time.time(),
         engines=Engines(settings, ready=collect_less_garbage),
-        adapters=build_adapters(settings, clock),
-        tools=server_tools(settings),
+        adapters=adapters,
+        tools=server_tools(
+            settings, files=adapters.stores.files, stored_items=adapters.stores.responses.items, now=clock
+        ),
         relay=Relay(),
         sealer=Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom),
         metrics=Metrics(enabled=settings.metrics != "off"),
@@ -221,6 +226,7 @@ def build_site(settings: Settings) -> Site:
         engines=base.engines,
         store=base.adapters.stores.responses,
         conversations=base.adapters.stores.conversations,
+        files=base.adapters.stores.files,
         connection_limit=base.adapters.connection_limit,
         rates=base.adapters.rates,
         answer_headers=AnswerHeaders(
@@ -275,12 +281,7 @@ def _runs(base: _Base) -> _Runs:
         followers=followers,
         service=_service(base, machines, registry, forgetting),
         responses=ResponsesById(
-            stores.responses,
-            registry,
-            forgetting,
-            replay=machines.replay,
-            followers=followers,
-            others=relay,
+            stores.responses, registry, forgetting, replay=machines.replay, followers=followers, others=relay
         ),
         outputs=GivenOutputs(stores.responses, registry, others=relay),
     )
@@ -300,7 +301,7 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
     return ResponseService(
         machines=machines,
         stores=stores,
-        history=History(stores, registry, sealer=base.sealer),
+        history=History(stores, registry, sealer=base.sealer, read_document=document_text()),
         registry=registry,
         sealer=base.sealer,
         new_id=base.new_id,
@@ -331,7 +332,7 @@ def _upkeep(base: _Base, runs: _Runs) -> Upkeep:
 
     return Upkeep(
         runs.service,
-        base.adapters.stores.responses,
+        base.adapters.stores,
         forgetting=runs.forgetting,
         state=state,
         ready=lambda: base.engines.any_started,

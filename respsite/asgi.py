@@ -37,6 +37,7 @@ rules = BodyRules(
     site.settings.request_arrival_seconds,
     refused=site.watch.metrics.turned_away,
     let_in=let_in,
+    max_file_bytes=site.settings.file_max_bytes,
 )
 hook_daphne(rules, site.answer_headers)
 

@@ -23,7 +23,9 @@ TRANSPORTS = [
 WIRING = (
     "wiring adapters server_tools watching reading conf setting_types model_settings tool_settings engines checks apps"
 ).split()
-ADAPTERS = "models stores limits tools relay migrations auth observing new_ids".split()
+ADAPTERS = (
+    "models model_fields vector_store_models stores limits tools relay migrations auth observing new_ids"
+).split()
 FLOORS = {
     "engine": 0,
     "responses_app": 0,  # the empty package itself
@@ -35,7 +37,9 @@ FLOORS = {
     "respsite": 6,
 }
 DJANGO = {"django", "axes", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url"}
-KNOWS_DJANGO_ON_FLOOR_2 = ("responses_app.models", "responses_app.stores.", "responses_app.relay")
+KNOWS_DJANGO_ON_FLOOR_2 = tuple(
+    f"responses_app.{name}" for name in ("models", "model_fields", "vector_store_models", "stores.", "relay")
+)
 HEAVY = {"torch", "vllm", "zmq"}
 TOP_LEVEL = {
     *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),
@@ -185,7 +189,7 @@ def _is_implementation(module: str) -> bool:
 
 def test_runs_know_only_the_contracts_of_adapters() -> None:
     adapters = tuple(f"responses_app.{name}" for name in ADAPTERS)
-    contracts = ("stores.base", "stores.clock", "stores.api_keys", "limits.rates", "tools.base")
+    contracts = ("stores.base", "stores.clock", "stores.api_keys", "stores.files", "limits.rates", "tools.base")
     allowed = {f"responses_app.{name}" for name in contracts}
     allowed |= {f"responses_app.observing.{name}" for name in ("metrics", "context", "traces")}
     known = {found.imported for found in ours() if found.importer.startswith("responses_app.runs")}

@@ -107,6 +107,12 @@ def test_the_map_names_every_module_of_the_largest_floors(folder: str) -> None:
     assert named - modules <= {"encrypted_content"}
 
 
+def test_files_that_the_threat_model_names_exist() -> None:
+    named = set(re.findall(r"`([\w-]+/[\w./-]+)`", (ROOT / "docs" / "threat-model.md").read_text()))
+    assert len(named) > 60
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
 def test_the_servers_are_started_as_these_tests_start_them(tmp_path: Path) -> None:
     programs = {Path(shlex.split(line)[0]).name for line in commands() if not line.startswith("export ")}
     assert programs == {"make", "curl", "python", "daphne", "uvicorn", "copilot"}

@@ -7,10 +7,24 @@ from responses_app.tools.network import AllowedHosts
 
 MIB = 1024 * 1024
 RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
+    "FILE_MAX_BYTES": ("1000", 1000),
+    "FILES_MAX_ENTRIES": ("0", 0),
+    "FILES_MAX_BYTES": ("1000000", 10**6),
+    "FILE_SEARCH": ("off", False),
+    "VECTOR_STORES_MAX_ENTRIES": ("5", 5),
+    "VECTOR_STORE_MAX_FILES": ("0", 0),
+    "VECTOR_STORE_MAX_CHUNKS": ("1000", 1000),
     "SEARCH_URL": (" ddgs+http://127.0.0.1:8000/ ", "ddgs+http://127.0.0.1:8000"),
     "SEARCH_MCP": (" ", ""),
     "SEARCH_ALLOWED_HOSTS": ("Wiki.internal, 10.1.0.0/16", AllowedHosts.parse("wiki.internal,10.1.0.0/16")),
+    "IMAGE_SERVICE_URL": (" http://127.0.0.1:8188/v1/images/generations/ ", "http://127.0.0.1:8188/v1"),
+    "IMAGE_SERVICE_KEY": ("sk-of-the-service", "sk-of-the-service"),
+    "IMAGE_SERVICE_MODEL": ("flux", "flux"),
+    "IMAGE_SERVICE_SECONDS": ("5", 5.0),
+    "IMAGE_MAX_BYTES": ("1048576", MIB),
+    "ENABLE_COMPUTER_CALL": ("on", True),
     "SANDBOX": ("Bubblewrap", "bubblewrap"),
+    "SANDBOX_MCP": (" ", ""),
     "SANDBOX_PYTHON": ("/opt/science/bin/python", "/opt/science/bin/python"),
     "SANDBOX_MEMORY_BYTES": ("268435456", 256 * MIB),
     "SANDBOX_DISK_BYTES": ("1048576", MIB),
@@ -32,7 +46,19 @@ RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "SERVER_TOOL_MAX_OUTPUT_BYTES": ("1024", 1024),
 }
 WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
-    "SANDBOX": (["on", "docker"], "one of auto, bubblewrap"),
+    "FILE_MAX_BYTES": (["0", "1 GiB"], "a whole number of at least 1"),
+    "FILES_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
+    "FILES_MAX_BYTES": (["-1"], "a whole number of at least 0"),
+    "IMAGE_SERVICE_URL": (["127.0.0.1:8188", "ftp://a", "http://", "http://a:x"], "the URL of a service"),
+    "IMAGE_SERVICE_SECONDS": (["0"], "a number of seconds of at least 1"),
+    "IMAGE_MAX_BYTES": (["1"], "a whole number of at least 65536"),
+    "ENABLE_COMPUTER_CALL": (["often"], "on or off"),
+    "FILE_SEARCH": (["local"], "on or off"),
+    "VECTOR_STORES_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
+    "VECTOR_STORE_MAX_FILES": (["many"], "a whole number of at least 0"),
+    "VECTOR_STORE_MAX_CHUNKS": (["-1"], "a whole number of at least 0"),
+    "SANDBOX": (["on", "docker", "pyeryx"], "one of auto, bubblewrap"),
+    "SANDBOX_MCP": (["a b", ".b"], "the label of an MCP server"),
     "SANDBOX_MEMORY_BYTES": (["1024", "1 GiB"], "a whole number of at least 67108864"),
     "SANDBOX_DISK_BYTES": (["0"], "a whole number of at least 1048576"),
     "SANDBOX_MAX_PROCESSES": (["1", "5000"], "a whole number of at least 8"),
@@ -68,6 +94,8 @@ WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
     "SERVER_TOOL_MAX_OUTPUT_BYTES": (["1"], "a whole number of at least 1024"),
 }
 TOOLS_TOGETHER = {
+    "two interpreters": ({"SANDBOX": "bubblewrap", "SANDBOX_MCP": "a"}, ["SANDBOX", "SANDBOX_MCP"]),
+    "an interpreter by a server that is not there": ({"SANDBOX_MCP": "a"}, ["SANDBOX_MCP=a", "MCP_SERVERS"]),
     "two searches": ({"SEARCH_URL": "http://h", "SEARCH_MCP": "a"}, ["SEARCH_URL", "SEARCH_MCP"]),
     "a search by a server that is not there": ({"SEARCH_MCP": "a.b"}, ["SEARCH_MCP=a.b", "MCP_SERVERS"]),
 }

@@ -5,11 +5,12 @@
 3. `repeat: TEXT`                         → TEXT, exactly
 4. `think: TEXT`                          → thinks TEXT, exactly
 5. `python: CODE`                         → has the server's interpreter run CODE, where it has one
-6. `search for X`, and there is a browser → searches, opens the first hit, and says what stands there
-7. the user names functions, or MCP tools → calls them, one a turn, in the order they are named
-8. a tool has given its output            → says what it returned
-9. `count to N`                           → 1 2 3 … N
-10. anything else                         → says what it is, what the user said, and which user message this is
+6. `search the files for X`, or `search for X` in the web, where that can be had → searches, and says what it found
+7. `draw X`, and images can be made       → has an image of X made
+8. the user names functions, or MCP tools → calls them, one a turn, in the order they are named
+9. a tool has given its output            → says what it returned
+10. `count to N`                          → 1 2 3 … N
+11. anything else                         → says what it is, what the user said, and which user message this is
 """
 
 import json
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 
 from engine.backends.demo_browsing import Browsing
 from engine.backends.demo_contents import make_content
+from engine.backends.demo_file_search import SEARCH, FileSearching
 from engine.backends.demo_functions import (
     Hints,
     ObjectType,
@@ -29,7 +31,7 @@ from engine.backends.demo_functions import (
     read_hints,
     read_server_tools,
 )
-from engine.backends.demo_tools import python_code
+from engine.backends.demo_tools import image_call, python_code
 from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
 from engine.formats.harmony.encoding import CALL, RETURN, START, encode_harmony, encode_text
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
@@ -114,6 +116,14 @@ def _of_server_tools(transcript: Transcript, text: str) -> DemoAnswer | DemoCall
     code = python_code(transcript, text)
     if code is not None:
         return DemoCall("The user wants code to be run.", "python", code, hosted=True, freeform=True)
+    files = FileSearching(transcript, text)
+    if files.wanted:
+        if files.has_searched:
+            return DemoAnswer("The files have said something. I tell the user.", files.answer())
+        return DemoCall("The user wants the files searched.", SEARCH, files.arguments(), hosted=True)
+    image = image_call(transcript, text)
+    if image is not None:
+        return DemoCall("The user wants an image.", image[0], json.dumps({"prompt": image[1]}), hosted=True)
     browsing = Browsing(transcript, text)
     if not browsing.wanted:
         return None
@@ -138,8 +148,15 @@ def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnR
     if call is not None:
         arguments = make_content(call.content, hints, wanted)
         return DemoCall(reply.thought, call.name, arguments, call.hosted, _is_code(call.name, hosted=call.hosted))
-    text = reply.text if isinstance(reply, DemoAnswer) else ""
+    text = reply.text if isinstance(reply, DemoAnswer) else _uncalled(transcript, reply.name)
     return DemoAnswer(reply.thought, make_content(rules.answer, hints, text or _introduction(transcript, "")))
+
+
+def _uncalled(transcript: Transcript, name: str) -> str:
+    """Say that a call may not be made, such as one more than `max_tool_calls`, and what came of those before."""
+    said = f"The demo engine would call {name} now, and may not."
+    has_outputs = any(message.output_of is not None for message in transcript.since_last_user())
+    return f"{_report(transcript)} {said}" if has_outputs else said
 
 
 def _is_code(name: str, *, hosted: bool) -> bool:

@@ -16,7 +16,7 @@ from engine.formats.harmony.header import parse_header
 MAX_BEGINNINGS = 8  # messages of one turn that are looked at
 FUNCTIONS = "functions."  # the namespace of the functions that a client declares
 
-_SPEAKERS = ("system", "developer", "user", "assistant")  # who is no tool
+_SPEAKERS = ("system", "developer", "user", "assistant")  # every other role is a tool
 _ROLE = re.compile(r"[^\s<]*")
 
 

@@ -3,7 +3,14 @@ deletes, makes and revokes API keys, and changes the limits of projects."""
 
 from django.contrib import admin
 
-from responses_app.admin import api_keys, conversations, projects, responses, workers  # noqa: F401 - each registers its pages
+from responses_app.admin import (  # noqa: F401 - each registers its pages
+    api_keys,
+    conversations,
+    files,
+    projects,
+    responses,
+    workers,
+)
 
 admin.site.site_header = admin.site.site_title = "respsite"
 admin.site.index_title = "Administration"

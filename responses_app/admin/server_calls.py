@@ -40,8 +40,18 @@ def _code(item: Any) -> ServerCall:
     return ServerCall("python", item.get("code"), item.get("error") or gave)
 
 
+def _image(item: Any) -> ServerCall:
+    """The image itself is left to the JSON."""
+    made = item.get("result")
+    gave = f"[an image: {len(made):,} characters of base64]" if isinstance(made, str) else None
+    return ServerCall(
+        f"image: {item.get('action') or 'generate'}", item.get("revised_prompt"), item.get("error") or gave
+    )
+
+
 READERS: Mapping[str, Callable[[Any], ServerCall]] = {
     "web_search_call": _search,
     "mcp_call": _mcp,
     "code_interpreter_call": _code,
+    "image_generation_call": _image,
 }

@@ -5,6 +5,8 @@ _RESOURCES = {
     "responses": "api.responses",
     "conversations": "api.conversations",
     "containers": "api.containers",
+    "files": "api.files",
+    "vector_stores": "api.vector_stores",
     "models": "api.model",
 }
 # Who asks whether the server lives, or what it takes, needs no key; who may read the metrics is for their view to say.

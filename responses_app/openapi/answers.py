@@ -9,6 +9,8 @@ from typing import Literal, get_type_hints
 from pydantic import BaseModel, Field, create_model
 
 from responses_app.openapi.container_answers import CONTAINERS
+from responses_app.openapi.file_answers import FILES
+from responses_app.openapi.vector_store_answers import VECTOR_STORES
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.resources import ResponseObject, Status
 
@@ -348,5 +350,7 @@ class OpenApi(BaseModel):
 DESCRIBED: tuple[type[BaseModel], ...] = (
     *(ErrorAnswer, ResponseResource, DeletedResponse, InputTokens, CompactedResponse, ResponseGoesOn, ItemList, Item),
     *CONTAINERS,
+    *FILES,
+    *VECTOR_STORES,
     *(Conversation, DeletedConversation, Model, ModelList, ModelCatalogue, Health, Readiness, OpenApi),
 )

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from responses_app.openapi.schemas import INCLUDE
 from responses_app.protocol.dialects import DIALECT_HEADER, PRESETS, Switch
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.files import MAX_LISTED, PURPOSES
 from responses_app.protocol.pages import DEFAULT_LIMIT, MAX_LIMIT
 from responses_app.protocol.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT
+from responses_app.protocol.vector_stores import STATUSES
 
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 METRICS = "application/openmetrics-text"
@@ -22,8 +24,8 @@ class Operation:
     """One method of a path.
 
     `answers` are the schemas of a 200 by their media types, `body` is that of a request's JSON, or of the form that is
-    its `body_type`. `takes` names entries of `PARAMETERS`, `errors` are statuses beside those that all operations have.
-    `is_open`: nobody needs a key.
+    its `body_type`; `json` is that of JSON which may come in the form's place. `takes` names entries of `PARAMETERS`,
+    `errors` are statuses beside those that all operations have. `is_open`: nobody needs a key.
     """
 
     id: str
@@ -32,6 +34,7 @@ class Operation:
     answers: Mapping[str, str]
     body: str | None = None
     body_type: str = JSON
+    json: str | None = None
     takes: tuple[str, ...] = ()
     errors: tuple[int, ...] = ()
     is_open: bool = False
@@ -44,13 +47,20 @@ def _text(**more: object) -> JsonObject:
 _DIALECTS = "|".join((*PRESETS, *Switch))
 _MAX_NUMBER = 999_999_999  # that `starting_after` takes
 
-# By name: where a parameter stands, what it is, and what its value may be.
+# By name, and whose where there are several: where a parameter stands, what it is, and what its value may be.
 PARAMETERS: Mapping[str, tuple[str, str, JsonObject]] = {
     "limit": (
         "query",
         "How many items, at most.",
         {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
     ),
+    "limit of files": (
+        "query",
+        "How many files, at most.",
+        {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": MAX_LISTED},
+    ),
+    "filter": ("query", "Only files that have this status.", _text(enum=list(STATUSES))),
+    "purpose": ("query", "Only files that are for this.", _text(enum=list(PURPOSES))),
     "order": ("query", "The newest first, or the oldest.", _text(enum=["asc", "desc"], default="desc")),
     "after": ("query", "The id of the item behind which the list is to begin.", _text()),
     "include": ("query", "What is to be given beside; `include[]` is the same.", INCLUDE),
@@ -90,6 +100,14 @@ def _of_conversations(id: str, summary: str, answer: str, **more: object) -> Ope
 
 def _of_containers(id: str, summary: str, answer: str, **more: object) -> Operation:
     return Operation(id=id, summary=summary, tag="Containers", answers={JSON: answer}, **more)  # type: ignore[arg-type]
+
+
+def _of_files(id: str, summary: str, answer: str, **more: object) -> Operation:
+    return Operation(id=id, summary=summary, tag="Files", answers={JSON: answer}, **more)  # type: ignore[arg-type]
+
+
+def _of_stores(id: str, summary: str, answer: str, **more: object) -> Operation:
+    return Operation(id=id, summary=summary, tag="Vector stores", answers={JSON: answer}, **more)  # type: ignore[arg-type]
 
 
 def _of_server(id: str, summary: str, answers: Mapping[str, str], **more: object) -> Operation:
@@ -222,10 +240,11 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         ),
         "POST": _of_containers(
             "CreateContainerFile",
-            "Upload a file to a container",
+            "Upload a file to a container, or copy one of the Files API there",
             "ContainerFile",
             body="Upload",
             body_type=FORM,
+            json="CopiedFile",
             errors=(404, 429),
         ),
     },
@@ -240,6 +259,106 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             tag="Containers",
             answers={BYTES: ""},
             errors=(404, 429),
+        ),
+    },
+    "/v1/files": {
+        "GET": _of_files(
+            "listFiles", "List the files", "UploadedFileList", takes=("purpose", "limit of files", "order", "after")
+        ),
+        "POST": _of_files("createFile", "Upload a file", "UploadedFile", body="NewFile", body_type=FORM),
+    },
+    "/v1/files/{file_id}": {
+        "GET": _of_files("retrieveFile", "Return what is known of a file", "UploadedFile", errors=_IS_THERE),
+        "DELETE": _of_files("deleteFile", "Delete a file", "DeletedFile", errors=_IS_THERE),
+    },
+    "/v1/files/{file_id}/content": {
+        "GET": Operation(
+            id="downloadFile", summary="Return what is in a file", tag="Files", answers={BYTES: ""}, errors=_IS_THERE
+        ),
+    },
+    "/v1/vector_stores": {
+        "GET": _of_stores("listVectorStores", "List the vector stores", "VectorStoreList", takes=_PAGED),
+        "POST": _of_stores(
+            "createVectorStore", "Create a vector store", "VectorStore", body="NewVectorStore", errors=(404, 429)
+        ),
+    },
+    "/v1/vector_stores/{vector_store_id}": {
+        "GET": _of_stores("getVectorStore", "Return a vector store", "VectorStore", errors=_IS_THERE),
+        "POST": _of_stores(
+            "modifyVectorStore", "Change a vector store", "VectorStore", body="VectorStoreChanges", errors=_IS_THERE
+        ),
+        "DELETE": _of_stores("deleteVectorStore", "Delete a vector store", "DeletedVectorStore", errors=_IS_THERE),
+    },
+    "/v1/vector_stores/{vector_store_id}/search": {
+        "POST": _of_stores(
+            "searchVectorStore",
+            "Search a vector store",
+            "VectorStoreResults",
+            body="VectorStoreSearch",
+            errors=_IS_THERE,
+        ),
+    },
+    "/v1/vector_stores/{vector_store_id}/files": {
+        "GET": _of_stores(
+            "listVectorStoreFiles",
+            "List the files of a store",
+            "VectorStoreFileList",
+            takes=("filter", *_PAGED),
+            errors=_IS_THERE,
+        ),
+        "POST": _of_stores(
+            "createVectorStoreFile",
+            "Put a file into a store",
+            "VectorStoreFile",
+            body="NewVectorStoreFile",
+            errors=(404, 429),
+        ),
+    },
+    "/v1/vector_stores/{vector_store_id}/files/{file_id}": {
+        "GET": _of_stores("getVectorStoreFile", "Return a file of a store", "VectorStoreFile", errors=_IS_THERE),
+        "POST": _of_stores(
+            "updateVectorStoreFileAttributes",
+            "Change the attributes of a file",
+            "VectorStoreFile",
+            body="VectorStoreFileChanges",
+            errors=_IS_THERE,
+        ),
+        "DELETE": _of_stores(
+            "deleteVectorStoreFile", "Take a file out of a store", "DeletedVectorStore", errors=_IS_THERE
+        ),
+    },
+    "/v1/vector_stores/{vector_store_id}/files/{file_id}/content": {
+        "GET": _of_stores(
+            "retrieveVectorStoreFileContent",
+            "Return the text of a file, as it is searched",
+            "VectorStoreContent",
+            errors=_IS_THERE,
+        ),
+    },
+    "/v1/vector_stores/{vector_store_id}/file_batches": {
+        "POST": _of_stores(
+            "createVectorStoreFileBatch",
+            "Put several files into a store",
+            "VectorStoreBatch",
+            body="NewVectorStoreBatch",
+            errors=(404, 429),
+        ),
+    },
+    "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}": {
+        "GET": _of_stores("getVectorStoreFileBatch", "Return a batch", "VectorStoreBatch", errors=_IS_THERE),
+    },
+    "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/cancel": {
+        "POST": _of_stores(
+            "cancelVectorStoreFileBatch", "Leave out what was not read yet", "VectorStoreBatch", errors=_IS_THERE
+        ),
+    },
+    "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/files": {
+        "GET": _of_stores(
+            "listFilesInVectorStoreBatch",
+            "List the files of a batch",
+            "VectorStoreFileList",
+            takes=("filter", *_PAGED),
+            errors=_IS_THERE,
         ),
     },
     "/v1/models": {

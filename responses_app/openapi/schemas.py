@@ -10,8 +10,9 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from responses_app.openapi.answers import DESCRIBED
+from responses_app.openapi.file_answers import NEW_FILE
 from responses_app.protocol.compact_requests import FIELDS as COMPACT_FIELDS
-from responses_app.protocol.containers import NewContainer
+from responses_app.protocol.containers import CopiedFile, NewContainer
 from responses_app.protocol.conversations import MAX_ITEMS, ConversationFields
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
@@ -22,6 +23,14 @@ from responses_app.protocol.server_tools import McpServer
 from responses_app.protocol.text_format import TextFormat
 from responses_app.protocol.tool_outputs import ToolOutput
 from responses_app.protocol.tools import EXECUTED_BY_CLIENTS, Custom, Function, Namespace
+from responses_app.protocol.vector_stores import (
+    NewVectorStore,
+    NewVectorStoreBatch,
+    NewVectorStoreFile,
+    VectorStoreChanges,
+    VectorStoreFileChanges,
+    VectorStoreSearch,
+)
 
 _TEMPLATE = "#/components/schemas/{model}"
 INCLUDE: JsonObject = {"type": "array", "items": {"type": "string", "enum": sorted(KNOWN_INCLUDES)}}
@@ -50,7 +59,9 @@ def ref(name: str) -> JsonObject:
 def schemas(*, engine_fields: bool) -> JsonObject:
     """Return all schemas by their names; `engine_fields`: a create takes the fields that are the engine's."""
     types: tuple[type[BaseModel], ...] = (
-        *(Fields, ConversationFields, NewContainer, ToolOutput, Function, Custom, Namespace, McpServer),
+        *(Fields, ConversationFields, NewContainer, CopiedFile, ToolOutput, Function, Custom, Namespace, McpServer),
+        *(NewVectorStore, VectorStoreChanges, VectorStoreSearch),
+        *(NewVectorStoreFile, VectorStoreFileChanges, NewVectorStoreBatch),
         *DESCRIBED,
     )
     found = _defined((each.__name__, each) for each in types)
@@ -58,6 +69,7 @@ def schemas(*, engine_fields: bool) -> JsonObject:
     found |= _tools(found) | _CREATE | _STREAM
     del found["Namespace"], found["McpServer"]  # only tools are such
     found["Upload"] = _UPLOAD
+    found["NewFile"] = NEW_FILE
     found["Models"] = {"anyOf": [ref("ModelList"), ref("ModelCatalogue")]}
     fields = found.pop("Fields")
     if not engine_fields:

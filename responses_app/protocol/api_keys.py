@@ -32,6 +32,10 @@ SCOPES = (
     "api.conversations.write",
     "api.containers.read",
     "api.containers.write",
+    "api.files.read",
+    "api.files.write",
+    "api.vector_stores.read",
+    "api.vector_stores.write",
     READS_METRICS,
 )
 

@@ -10,7 +10,7 @@ def approved_calls(own: Sequence[JsonObject], earlier: Iterable[JsonObject]) -> 
     """Return the calls that a request's own items approve, and that were not made yet.
 
     `earlier` are the items of the chain and of the conversation, the request's own among them. Raises `ApiError` for an
-    answer to what nobody asked.
+    answer to a request that is not there.
     """
     answers = [(index, item) for index, item in enumerate(own) if item.get("type") == "mcp_approval_response"]
     if not answers:

@@ -26,10 +26,10 @@ def body_too_large_here(limit: int) -> ApiError:
     )
 
 
-def unsupported_media_type(content_type: str | None) -> ApiError:
-    """Anything but JSON."""
+def unsupported_media_type(content_type: str | None, wanted: str = JSON_TYPE) -> ApiError:
+    """Anything but JSON, or where files are uploaded, but a form."""
     return ApiError(
-        f"Unsupported content type: '{(content_type or 'none')[:80]}'. Send the body as '{JSON_TYPE}'.",
+        f"Unsupported content type: '{(content_type or 'none')[:80]}'. Send the body as '{wanted}'.",
         status=415,
         code="unsupported_media_type",
     )

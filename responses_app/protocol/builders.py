@@ -77,6 +77,16 @@ class ItemBuilder(ABC):
         """Return the item as it stands."""
 
 
+class SilentInput(ItemBuilder):
+    """An item whose text has no events of its own: it is kept, and shown when the item is whole."""
+
+    holds_back: ClassVar[bool] = True
+
+    def told(self, text: str) -> str:
+        self._texts.append(text)
+        return ""
+
+
 class MessageBuilder(ItemBuilder):
     """The final answer, or a preamble before a tool call (`phase: commentary`)."""
 

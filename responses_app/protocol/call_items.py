@@ -12,7 +12,7 @@ from typing import ClassVar
 import orjson
 
 from responses_app.protocol import ids
-from responses_app.protocol.builders import ItemBuilder, ItemStatus, PendingEvents
+from responses_app.protocol.builders import ItemBuilder, ItemStatus, PendingEvents, SilentInput
 from responses_app.protocol.client_kinds import ClientKind
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
@@ -115,10 +115,9 @@ class CustomCallBuilder(CallBuilder):
         return held
 
 
-class ActionCallBuilder(CallBuilder):
+class ActionCallBuilder(SilentInput, CallBuilder):
     """A call of a kind of tool whose item has fields of its own."""
 
-    holds_back: ClassVar[bool] = True
     at_once: ClassVar[bool] = True
 
     def __init__(self, new_id: Callable[[str], str], kind: ClientKind) -> None:
@@ -126,10 +125,6 @@ class ActionCallBuilder(CallBuilder):
         super().__init__(new_id, kind.type)
         self._kind = kind
         self._fields: JsonObject = {}
-
-    def told(self, text: str) -> str:
-        self._texts.append(text)
-        return ""
 
     def closed(self) -> PendingEvents:
         return []

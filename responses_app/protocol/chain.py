@@ -224,14 +224,24 @@ def _larger(link: ChainLink, values: Sequence[JsonObject]) -> ChainLink:
 
 
 def kept_items(items: Iterable[JsonObject]) -> list[JsonObject]:
-    """Return what later responses need of items: lists of tools, requests for approval, and that one was used."""
+    """Return what later responses need of items: lists of tools, requests for approval and that one was used, and
+    which images were made, by their ids.
+    """
     kept: list[JsonObject] = []
     for item in items:
         if item.get("type") in KEPT_ITEMS:
             kept.append(item)
         elif item.get("type") == "mcp_call" and item.get("approval_request_id"):
             kept.append({"type": "mcp_call", "approval_request_id": item["approval_request_id"]})
+        elif _made_image(item):
+            kept.append({"type": "image_generation_call", "id": item["id"]})
     return kept
+
+
+def _made_image(item: JsonObject) -> bool:
+    if item.get("type") != "image_generation_call" or item.get("status") == "failed":
+        return False
+    return isinstance(item.get("id"), str)
 
 
 def link_of(

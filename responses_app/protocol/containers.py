@@ -7,12 +7,11 @@ from pydantic import Field
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, rate_limited, unsupported_parameter
 from responses_app.protocol.items import ClientModel
-from responses_app.protocol.validation import validate
+from responses_app.protocol.validation import missing, validate
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 MAX_FILES = 50  # that a container begins with
 MAX_MINUTES = 24 * 60
-NO_FILES_API = "This server keeps no files of its own: upload them to a container, with POST /v1/containers/{id}/files."
 
 
 class NetworkPolicy(ClientModel):
@@ -65,9 +64,20 @@ def parse_container(data: Mapping[str, object]) -> NewContainer:
         raise unsupported_parameter("skills", "Containers of this server have none.")
     container = validate(NewContainer, data)
     check_network(container.network_policy, "")
-    if container.file_ids:
-        raise unsupported_parameter("file_ids", NO_FILES_API)
     return container
+
+
+class CopiedFile(ClientModel):
+    """The body that copies a file of the Files API into a container."""
+
+    file_id: str = Field(min_length=1, max_length=256)
+
+
+def parse_copied(data: Mapping[str, object]) -> CopiedFile:
+    """Read the body of a copy. Raises `ApiError`."""
+    if data.get("file_id") is None:
+        raise missing("file")  # which a form would have
+    return validate(CopiedFile, data)
 
 
 def container_object(
@@ -131,8 +141,6 @@ def echoed_interpreter(tool: JsonObject, at: str) -> JsonObject:
             )
         return {"type": "code_interpreter", "container": container}
     check_network(container.network_policy, f"{at}.container.")
-    if container.file_ids:
-        raise unsupported_parameter(f"{at}.container.file_ids", NO_FILES_API)
     return {"type": "code_interpreter", "container": container.model_dump(exclude_none=True)}
 
 

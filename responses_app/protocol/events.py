@@ -53,6 +53,13 @@ class EventType(StrEnum):
     WEB_SEARCH_IN_PROGRESS = "response.web_search_call.in_progress"
     WEB_SEARCH_SEARCHING = "response.web_search_call.searching"
     WEB_SEARCH_COMPLETED = "response.web_search_call.completed"
+    IMAGE_IN_PROGRESS = "response.image_generation_call.in_progress"
+    IMAGE_GENERATING = "response.image_generation_call.generating"
+    IMAGE_PARTIAL = "response.image_generation_call.partial_image"
+    IMAGE_COMPLETED = "response.image_generation_call.completed"
+    FILE_SEARCH_IN_PROGRESS = "response.file_search_call.in_progress"
+    FILE_SEARCH_SEARCHING = "response.file_search_call.searching"
+    FILE_SEARCH_COMPLETED = "response.file_search_call.completed"
 
 
 TERMINAL = frozenset((EventType.COMPLETED, EventType.INCOMPLETE, EventType.FAILED))

@@ -3,6 +3,8 @@
     mcp_call                added, in_progress, arguments.delta…, arguments.done, completed or failed, done
     code_interpreter_call   added, in_progress, code.delta…, code.done, interpreting, completed, done
     web_search_call         added, in_progress, searching, completed, done
+    image_generation_call   added, in_progress, generating, partial_image…, completed, done
+    file_search_call        added, in_progress, searching, completed, done
     mcp_list_tools          added, in_progress, completed or failed, done
     mcp_approval_request    added, done
 
@@ -16,7 +18,7 @@ from typing import ClassVar
 import orjson
 
 from responses_app.protocol import ids
-from responses_app.protocol.builders import HostedBuilder, ItemBuilder, ItemStatus, PendingEvents
+from responses_app.protocol.builders import HostedBuilder, ItemBuilder, ItemStatus, PendingEvents, SilentInput
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
 from responses_app.protocol.offers import OfferedTool
@@ -96,19 +98,14 @@ class CodeInterpreterBuilder(HostedBuilder):
         }
 
 
-class WebSearchBuilder(HostedBuilder):
+class WebSearchBuilder(SilentInput, HostedBuilder):
     """Something done in the web. `action` is what the model asked for; the tool may show it more exactly."""
 
     prefix = ids.WEB_SEARCH_CALL
-    holds_back: ClassVar[bool] = True  # its arguments have no events
 
     def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
         super().__init__(new_id)
         self._kind = _ACTIONS.get(offered.name.rpartition(".")[2], "search")
-
-    def told(self, text: str) -> str:
-        self._texts.append(text)
-        return ""
 
     def opened(self) -> PendingEvents:
         return [(EventType.WEB_SEARCH_IN_PROGRESS, {})]
@@ -123,6 +120,67 @@ class WebSearchBuilder(HostedBuilder):
         asked = {} if status == "in_progress" else _object(self.text)
         action = _action(self._kind, asked)
         return {"id": self.id, "type": "web_search_call", "status": status, "action": action, **self.shown}
+
+
+class ImageGenerationBuilder(SilentInput, HostedBuilder):
+    """An image that is made or edited. The tool shows the `result`, and partial images as its progress."""
+
+    prefix = ids.IMAGE_GENERATION_CALL
+
+    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
+        super().__init__(new_id)
+        self._action = offered.name.rpartition(".")[2]
+
+    def opened(self) -> PendingEvents:
+        return [(EventType.IMAGE_IN_PROGRESS, {})]
+
+    def begun(self) -> PendingEvents:
+        return [(EventType.IMAGE_GENERATING, {})]
+
+    def progressed(self, fields: JsonObject) -> PendingEvents:
+        return [(EventType.IMAGE_PARTIAL, fields)]
+
+    def ended(self) -> PendingEvents:
+        return [] if self.failed else [(EventType.IMAGE_COMPLETED, {})]
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        """Return the item; one that was cut has failed, since OpenAI's cannot be incomplete."""
+        asked = {} if status == "in_progress" else _object(self.text)
+        prompt = asked.get("prompt")
+        return {
+            "id": self.id,
+            "type": "image_generation_call",
+            "status": "failed" if status == "incomplete" else status,
+            "result": None,
+            "action": self._action,
+            "revised_prompt": prompt if isinstance(prompt, str) else None,
+            **self.shown,
+        }
+
+
+class FileSearchBuilder(SilentInput, HostedBuilder):
+    """A search in files. The tool shows its `queries`, and its `results` where they are included."""
+
+    prefix = ids.FILE_SEARCH_CALL
+
+    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
+        super().__init__(new_id)
+
+    def opened(self) -> PendingEvents:
+        return [(EventType.FILE_SEARCH_IN_PROGRESS, {})]
+
+    def begun(self) -> PendingEvents:
+        return [(EventType.FILE_SEARCH_SEARCHING, {})]
+
+    def ended(self) -> PendingEvents:
+        return [(EventType.FILE_SEARCH_COMPLETED, {})]  # OpenAI has none for a failure: the item's status says it
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        asked = {} if status == "in_progress" else _object(self.text)
+        queries = asked.get("queries")
+        said = [query for query in queries if isinstance(query, str)] if isinstance(queries, list) else []
+        item: JsonObject = {"id": self.id, "type": "file_search_call", "status": status}
+        return {**item, "queries": said, "results": None, **self.shown}
 
 
 class ListToolsBuilder(ItemBuilder):
@@ -155,21 +213,16 @@ class ListToolsBuilder(ItemBuilder):
         return item
 
 
-class ApprovalRequestBuilder(ItemBuilder):
+class ApprovalRequestBuilder(SilentInput):
     """A call of an MCP server's tool that the user is to approve; it is there at once, when it is whole."""
 
     prefix = ids.MCP_APPROVAL_REQUEST
-    holds_back: ClassVar[bool] = True
     at_once: ClassVar[bool] = True
 
     def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
         super().__init__(new_id)
         self._new_id = new_id
         self._offered = offered
-
-    def told(self, text: str) -> str:
-        self._texts.append(text)
-        return ""
 
     def closed(self) -> PendingEvents:
         return []
@@ -188,7 +241,7 @@ class ApprovalRequestBuilder(ItemBuilder):
 
 
 class _CutRequestBuilder(ReasoningBuilder):
-    """A request for approval that was cut: nobody can approve half a call, so it is kept as a thought."""
+    """A request for approval that was cut: half a call cannot be approved, so it is kept as a thought."""
 
     def __init__(self, new_id: NewId, said: str) -> None:
         super().__init__(new_id)
@@ -209,6 +262,8 @@ _BUILDERS: Mapping[str, Callable[[NewId, OfferedTool], HostedBuilder]] = {
     "mcp_call": McpCallBuilder,
     "code_interpreter_call": CodeInterpreterBuilder,
     "web_search_call": WebSearchBuilder,
+    "image_generation_call": ImageGenerationBuilder,
+    "file_search_call": FileSearchBuilder,
 }
 _ACTIONS = {"search": "search", "open": "open_page", "find": "find_in_page"}
 
@@ -225,7 +280,7 @@ def _action(kind: str, asked: JsonObject) -> JsonObject:
 
 
 def _object(text: str) -> JsonObject:
-    """Return what the model called with, nothing where it is no JSON object."""
+    """Return the arguments of a call; empty where they are not a JSON object."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -50,7 +50,7 @@ class Interjections:
         if unknown is None or self._corrections >= MAX_CORRECTIONS:
             return False
         self._corrections += 1
-        if not self._server.corrections(unknown):
+        if not self._server.refuse_excess(unknown):
             self._stream.interject(self._format.no_such_tool(unknown, functions, list(hosted_names(self._stream))))
         return True
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from responses_app.protocol.errors import JsonObject
 
+SCREENSHOTS = "computer_call_output.output.image_url"  # what `include` calls them
 _WITH_STATUS = (
     "message function_call function_call_output file_search_call web_search_call image_generation_call computer_call "
     "computer_call_output program_output code_interpreter_call local_shell_call shell_call shell_call_output "
@@ -73,6 +74,13 @@ def _trimmed_search(item: JsonObject, include: Collection[str]) -> JsonObject:
     return {**item, "action": {name: value for name, value in action.items() if name != "sources"}}
 
 
+def _trimmed_screenshot(item: JsonObject, include: Collection[str]) -> JsonObject:
+    shown = item.get("output")
+    if SCREENSHOTS in include or not isinstance(shown, dict) or "image_url" not in shown:
+        return item
+    return {**item, "output": {**shown, "image_url": None}}
+
+
 def _trimmed_field(name: str) -> Callable[[JsonObject, Collection[str]], JsonObject]:
     def trim(item: JsonObject, include: Collection[str]) -> JsonObject:
         return item if f"{item['type']}.{name}" in include or name not in item else {**item, name: None}
@@ -84,6 +92,7 @@ _EXTRAS: Mapping[str, Callable[[JsonObject, Collection[str]], JsonObject]] = {
     "message": _trimmed_message,
     "reasoning": _trimmed_reasoning,
     "web_search_call": _trimmed_search,
+    "computer_call_output": _trimmed_screenshot,
     "code_interpreter_call": _trimmed_field("outputs"),
     "file_search_call": _trimmed_field("results"),
 }

@@ -57,10 +57,19 @@ class RefusalPart(ClientModel):
 
 
 class MediaPart(ClientModel):
-    """An image, file or sound: kept, but a text model cannot read it."""
+    """An image, file or sound: kept, but a text model cannot read it; `shown_files` has the files that it can."""
 
     type: Literal["input_image", "computer_screenshot", "input_file", "input_audio"]
     filename: str | None = None
+    file_id: str | None = None
+    file_data: str | None = Field(default=None, repr=False)
+
+
+class OmittedFile(MediaPart):
+    """A file of which the model reads a note. No client sends one."""
+
+    type: Literal["input_file"] = "input_file"
+    note: str
 
 
 Part = Annotated[TextPart | RefusalPart | MediaPart, Field(discriminator="type")]

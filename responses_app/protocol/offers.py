@@ -3,8 +3,8 @@
     request's `tools` ──> a tool's `Offer` ──> the prompt (namespaces), the grammar (contents)
                                           └──> the machine (`OfferedTool`, as an input: it is logged)
 
-The machine knows no tool, only what it was offered: so whoever rebuilds a response from its log makes the same items,
-whether the tool is still there or not.
+The machine does not know the tools, only what was offered of them. So a response that is made again from its log gets
+the same items, whether its tools are still there or not.
 """
 
 import re
@@ -17,15 +17,16 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import MAX_NAME
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
-UNKNOWN = "unknown"  # stands for the name of a tool that nobody told
+UNKNOWN = "unknown"  # stands for the name of a tool that is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedTool:
     """A tool that the server runs when the model calls `name`. `item` is the type of the item that a call becomes.
 
-    `server` and `tool` name a tool of an MCP server. `asks`: the user is to approve each call. `repeatable`: a call
-    that was under way when its worker died may be made again. `fields` are the item's from its beginning.
+    `server` and `tool` name a tool of an MCP server; they are empty for other tools. `asks`: the user is to approve
+    each call. `repeatable`: a call that was under way when its worker died may be made again. `fields` are fields that
+    the item has from its beginning.
     """
 
     name: str
@@ -37,7 +38,7 @@ class OfferedTool:
     fields: JsonObject = field(default_factory=dict)
 
     def as_json(self) -> JsonObject:
-        """Return it as it is logged: what differs from nothing."""
+        """Return it as it is logged: without the fields that are empty or false."""
         return {name: value for name, value in asdict(self).items() if value}
 
 

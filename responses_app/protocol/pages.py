@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.requests import check_include
+from responses_app.protocol.validation import whole_number
 
 MAX_LIMIT, DEFAULT_LIMIT = 100, 20
 
@@ -23,15 +24,19 @@ class ListQuery:
     after: str | None = None
 
 
-def parse_list_query(query: Query) -> ListQuery:
-    """Read `limit`, `order` and `after`. Raises `ApiError` that names the one that is wrong."""
-    limit, order = _last(query, "limit"), _last(query, "order")
-    if limit is not None and not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_LIMIT):
-        raise _invalid("limit", limit, f"It takes a whole number from 1 to {MAX_LIMIT}.")
+def parse_list_query(query: Query, *, most: int = MAX_LIMIT, usual: int = DEFAULT_LIMIT) -> ListQuery:
+    """Read `limit`, `order` and `after`. Raises `ApiError` that names the one that is wrong.
+
+    `most` is what `limit` may be, `usual` what it is where it is not given.
+    """
+    given, order = _last(query, "limit"), _last(query, "order")
+    limit = usual if given is None else whole_number(given, 1, most)
+    if limit is None:
+        raise _invalid("limit", str(given), f"It takes a whole number from 1 to {most}.")
     if order not in (None, "asc", "desc"):
         raise _invalid("order", order, "Supported values are: 'asc' and 'desc'.")
     return ListQuery(
-        limit=int(limit) if limit is not None else DEFAULT_LIMIT,
+        limit=limit,
         descending=order != "asc",
         after=_last(query, "after") or None,  # an empty one is that of a client that has no cursor yet
     )

@@ -5,16 +5,19 @@
 The models were trained to name files so, in links. A file that was written in this response and that its answer does
 not name is cited all the same, at the answer's end and with an empty range: clients find files by their citations only.
 What is known of the files is the interpreter's state, so it holds along a chain: `{"container_id", "files": [[path,
-id], …]}`, the newest last.
+id], …], "written": [path, …]}`, the newest last; `written` are those of the last call.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 
+import orjson
+
 from responses_app.protocol.errors import JsonObject
 
 FILES = "code_interpreter_call"  # the type of items whose tool keeps them
 MAX_FILES = 200  # of a chain that are remembered
+MAX_BYTES = 24 * 1024  # of what is remembered of them, as JSON; `written` may take as much again
 MAX_CITATIONS = 50  # of one message
 FOLDER = "/mnt/data/"
 _NAMED = re.compile(rf"(?:sandbox:)?{re.escape(FOLDER)}([^\s()\[\]<>\"'`*]+)")
@@ -73,11 +76,24 @@ def state_of(container_id: str, before: JsonObject | None, written: Sequence[tup
     for path, file_id in written:
         known.pop(path, None)
         known[path] = file_id
+    kept = _newest(known)
     return {
         "container_id": container_id,
-        "files": [list(each) for each in [*known.items()][-MAX_FILES:]],
-        "written": [path for path, _ in written][-MAX_FILES:],
+        "files": [[path, file_id] for path, file_id in kept.items()],
+        "written": list(dict.fromkeys(path for path, _ in written if path in kept)),
     }
+
+
+def _newest(files: dict[str, str]) -> dict[str, str]:
+    """Return as many of the newest files as are remembered, in their order."""
+    kept: list[tuple[str, str]] = []
+    left = MAX_BYTES
+    for entry in reversed([*files.items()][-MAX_FILES:]):
+        left -= len(orjson.dumps(entry))
+        if left < 0:
+            break
+        kept.append(entry)
+    return dict(reversed(kept))
 
 
 def _files(state: JsonObject) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from responses_app.protocol.items import (
     InputItem,
     MediaPart,
     Message,
+    OmittedFile,
     OpenedCompaction,
     Part,
     PassedThrough,
@@ -237,6 +238,8 @@ def _text_of_part(part: Part) -> str:
     match part:
         case RefusalPart():
             return part.refusal
+        case OmittedFile():
+            return part.note
         case MediaPart():
             return OMITTED_PARTS[part.type]
     return part.text

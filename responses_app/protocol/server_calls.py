@@ -13,9 +13,11 @@ from dataclasses import replace
 
 from engine.formats.base import ModelFormat
 from responses_app.protocol.builders import HostedCall
+from responses_app.protocol.citations import Sources
 from responses_app.protocol.commands import CallTool, ListTools, Step
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event
+from responses_app.protocol.file_searches import FOUND, FoundFiles
 from responses_app.protocol.hosted_items import ListToolsBuilder, McpCallBuilder
 from responses_app.protocol.inputs import Offered, ToolReturned, ToolsListed
 from responses_app.protocol.offers import ApprovedCall, OfferedTool
@@ -24,6 +26,7 @@ from responses_app.protocol.produced_files import FILES, ProducedFiles
 from responses_app.protocol.stream import LocalProtocolError, ResponseStream
 
 NO_MORE_CALLS = "Error: this response may call no more tools of the server (max_tool_calls). Answer with what you have."
+LAST_CALL = "[This response may call no more tools of the server (max_tool_calls). Answer with what you have.]"
 
 
 class ServerCalls:
@@ -46,7 +49,7 @@ class ServerCalls:
         self._to_list.extend(given.servers)
         self._approved.extend(given.approved)
         self.states.update(given.states)
-        self._know_pages()
+        self._know_sources()
         if FILES in self.states:
             self._files().know(self.states[FILES])
 
@@ -85,15 +88,18 @@ class ServerCalls:
         if given.state is not None:
             item = self._offered(call.name).item
             self.states[item] = self.news[item] = given.state
-            self._know_pages()
+            self._know_sources()
             if item == FILES:
                 self._files().learn(given.state)
         events = self._stream.end_call(given.shown, failed=given.failed)
-        self._tell(call.name, given.text)
+        self._tell(call.name, given.text if self._called.may_host else f"{given.text}\n{LAST_CALL}")
         return events
 
-    def corrections(self, name: str) -> bool:
-        """Tell a model that has called one tool too many, and return True, if that is what it has done."""
+    def refuse_excess(self, name: str) -> bool:
+        """Tell the model that it may call no more tools, if that is why `name` was not called; return whether it was.
+
+        Else there is no such tool.
+        """
         if self._called.may_host or not self._called.knows(name):
             return False
         self._tell(name, NO_MORE_CALLS)
@@ -124,11 +130,11 @@ class ServerCalls:
     def _offered(self, name: str) -> OfferedTool:
         return self._called.offered.get(name) or OfferedTool(name=name, item="mcp_call")
 
-    def _know_pages(self) -> None:
-        """Let messages cite the pages of the web that the chain was shown."""
-        shown = self.states.get(PAGES)
-        if shown is not None:
-            self._stream.source_of = PageStack.from_json(shown).source
+    def _know_sources(self) -> None:
+        """Let messages cite the pages of the web that the chain was shown, and the files that it has found."""
+        shown, found = self.states.get(PAGES), self.states.get(FOUND)
+        if shown is not None or found is not None:
+            self._stream.sources = Sources(PageStack.from_json(shown).source, FoundFiles(found).file)
 
     def _files(self) -> ProducedFiles:
         """Return the files that messages may cite, of code of this chain."""

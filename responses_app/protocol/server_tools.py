@@ -5,13 +5,15 @@ of an MCP server the query and the user are credentials, too.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from responses_app.protocol.containers import echoed_interpreter
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.file_searches import echoed_file_search
+from responses_app.protocol.image_tools import echoed_image_tool
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.validation import validate
 from responses_app.protocol.web_searches import echoed_search
@@ -27,10 +29,13 @@ ITEMS: Mapping[str, str] = {  # the type of a tool, and that of the item which a
 _SETTINGS: Mapping[str, str] = {  # what sets a tool up
     "mcp": "MCP_SERVERS",
     "code_interpreter": "SANDBOX",
+    "file_search": "FILE_SEARCH",
+    "image_generation": "IMAGE_SERVICE_URL",
     **dict.fromkeys(WEB_SEARCH, "SEARCH_URL or SEARCH_MCP"),
 }
 LABEL = r"^[A-Za-z0-9_-]{1,64}$"
-RESERVED_LABELS = frozenset("functions python browser container".split())  # what the model knows as something else
+# What the model knows as something else: an MCP server of this label would be called in its place.
+RESERVED_LABELS = frozenset("functions python browser container file_search image_generation".split())
 MAX_URL = 2048
 MAX_HEADERS = 64
 _PRIVATE = ("headers", "authorization")
@@ -76,22 +81,19 @@ def server_tool_missing(kind: str) -> str | None:
     """Return why a tool that a server runs cannot be had, where nothing is set up; None for every other kind."""
     if kind not in ITEMS:
         return None
-    setting = _SETTINGS.get(kind)
-    missing = "this version does not have it yet" if setting is None else f"none is set up here (see {setting})"
-    return f"A server has to run the tool '{kind}', and {missing}. Declare a function and run it in the client."
+    return (
+        f"A server has to run the tool '{kind}', and none is set up here (see {_SETTINGS[kind]}). Declare a function "
+        "and run it in the client."
+    )
 
 
 def parse_server_tool(tool: JsonObject, at: str) -> JsonObject:
     """Validate a tool that a server runs; return it in the form in which it is echoed. Raises `ApiError`."""
-    if tool["type"] == "code_interpreter":
-        return echoed_interpreter(tool, at)
-    if tool["type"] in WEB_SEARCH:
-        return echoed_search(tool, at)
-    return _echoed_server(tool, at) if tool["type"] == "mcp" else tool
+    return _PARSERS[str(tool["type"])](tool, at)
 
 
 def private_fields(tools: object) -> Mapping[str, JsonObject]:
-    """Return what a request's MCP servers need and nobody may keep, by label: it was validated with the tools."""
+    """Return the fields of a request's MCP servers that must not be kept, by label. `tools` have been validated."""
     servers = (tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
     return {
         str(tool["server_label"]): {
@@ -103,7 +105,7 @@ def private_fields(tools: object) -> Mapping[str, JsonObject]:
 
 
 def refuse_double_labels(tools: Iterable[JsonObject]) -> None:
-    """Raise `ApiError` where two MCP servers have one label: calls name nothing else."""
+    """Raise `ApiError` where two MCP servers have one label: a call names its server by that alone."""
     seen: set[object] = set()
     for index, tool in enumerate(tools):
         label = tool.get("server_label") if tool["type"] == "mcp" else None
@@ -135,6 +137,15 @@ def _echoed_server(tool: JsonObject, at: str) -> JsonObject:
         "authorization": None,
         **({} if server.defer_loading is None else {"defer_loading": server.defer_loading}),
     }
+
+
+_PARSERS: Mapping[str, Callable[[JsonObject, str], JsonObject]] = {
+    "mcp": _echoed_server,
+    "code_interpreter": echoed_interpreter,
+    "file_search": echoed_file_search,
+    "image_generation": echoed_image_tool,
+    **dict.fromkeys(WEB_SEARCH, echoed_search),
+}
 
 
 def _check_url(url: str, at: str) -> None:

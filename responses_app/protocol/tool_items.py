@@ -72,8 +72,8 @@ class LateFunctions:
     omitted: int = 0
 
 
-_PYTHON, _FILE_SEARCH, _IMAGE_GENERATION = (
-    Tool(name, hosted=True) for name in ("python", "file_search", "image_generation")
+_PYTHON, _FILE_SEARCH, _GENERATE_IMAGE, _EDIT_IMAGE = (
+    Tool(name, hosted=True) for name in ("python", "file_search", "image_generation.generate", "image_generation.edit")
 )
 ToolItem = ToolCall | ToolOutput | Note | LateFunctions
 ToolOf = Callable[[str], Tool | None]  # the tool of an earlier call, by the call's id
@@ -184,7 +184,8 @@ def _web_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 
 def _image(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     """The picture itself is never written out: it is some hundred thousand characters."""
-    call = ToolCall(_IMAGE_GENERATION, _json({"prompt": item.get("revised_prompt")}))
+    tool = _EDIT_IMAGE if item.get("action") == "edit" else _GENERATE_IMAGE
+    call = ToolCall(tool, _json({"prompt": item.get("revised_prompt")}))
     if item.get("error") is not None:
         return [call, _error(call.tool, item["error"])]
     return [call, ToolOutput(call.tool, IMAGE_OMITTED, 1)]

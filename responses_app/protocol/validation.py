@@ -11,6 +11,7 @@ from responses_app.protocol.errors import ApiError, invalid_request
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_MAX_DIGITS = 18  # of a number in a query or a form
 MAX_NESTING = 240  # levels of objects and arrays in a request: what is read, rendered and written again, all of it
 
 _EXPECTED = {
@@ -56,6 +57,13 @@ def wrong_type(param: str, expected: str, value: object) -> ApiError:
 def missing(param: str) -> ApiError:
     """Say that a field has to be there."""
     return invalid_request(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+
+
+def whole_number(text: str, minimum: int, maximum: int) -> int | None:
+    """Return the number that a text says in ASCII digits; None for any other text, and out of these bounds."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+        return None
+    return int(text) if minimum <= int(text) <= maximum else None
 
 
 def validate(model: type[Model], data: Mapping[str, object], *, at: str = "") -> Model:

@@ -56,8 +56,10 @@ class Admission:
         """Start a background run that another worker has accepted already. Raises `ClaimLost`, and `ApiError`."""
         run.ticket = self._rates.adopt(run.plan.origin.limited, run.plan.amount, Slot.RESPONSE)
         try:
-            with self._registry.admission():  # a stop waits for it, and then gives it back
+            with self._registry.admission_again(run):  # a stop waits for it, and then gives it back
                 await run.accept(again=True)
+                if run.deleted:
+                    raise ClaimLost(f"{run.response_id} was deleted")
                 self._registry.queue.enter()
                 self._registry.start(run)
         except BaseException as error:

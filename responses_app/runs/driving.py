@@ -44,7 +44,9 @@ class CommandDriver:
     ) -> None:
         self.plan = plan
         self.interruption = Interruption()
-        self.tools = ToolRunner(tell=tell, use=self.use)
+        self.tools = ToolRunner(
+            tell=tell, use=self.use, said=lambda: sum(len(each.tokens) for each in machine.stream.messages)
+        )
         self._machine = machine
         self._generating = generating
         self._persistence = persistence

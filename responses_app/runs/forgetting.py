@@ -42,7 +42,7 @@ class Forgetting:
         """Forget responses in this process; those that run are cancelled, and nothing is kept of them."""
         gone = frozenset(response_ids)
         for response_id in gone:
-            run = self._registry.get(response_id) or self._registry.resumable.get(response_id)
+            run = self._registry.remembered(response_id)
             if run is not None and run.plan.stored:
                 self._registry.forget(run, reason=reason)
         for forget in self._memories:

@@ -113,9 +113,11 @@ class Generating:
                 asked = request if span is NO_SPAN else replace(request, trace_headers=span.headers)
                 return await self._sample(plan, generated(self._engine, plan, wanted, asked), meter)
         except PromptTooLong:
-            if not wanted.sampled:
+            if not (wanted.sampled or wanted.said):
                 raise
-            return self._tell(Sampled((), FinishReason.LENGTH))  # it was cut where the context ends
+            return self._tell(
+                Sampled((), FinishReason.LENGTH)
+            )  # what this response has said and read fills the context
 
     async def _sample(
         self, plan: RunPlan, said: AsyncGenerator[TokenChunk, None], meter: TurnMeter | None

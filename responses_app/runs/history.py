@@ -28,6 +28,8 @@ from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.resources import RUNNING
 from responses_app.protocol.sealing import Sealer
+from responses_app.protocol.shown_files import ReadDocument, files_in
+from responses_app.runs.file_reading import FileReading, no_reader
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.unsealing import Unsealing, is_sealed
 from responses_app.stores.base import ConversationRecord, StoreError, Stores
@@ -43,7 +45,7 @@ class Context:
     """What the model is to read: the chain of `parent`, then the items of its conversation, then the request's `own`.
 
     `before` has those of the conversation that the chain does not have. `sampled` is what this server knows of the
-    items.
+    items. `shows_files`: files stand in them, of any size.
     """
 
     parent: ChainLink | None
@@ -51,6 +53,7 @@ class Context:
     own: Items
     sampled: Mapping[str, SampledItem]
     conversation: ConversationRecord | None = None
+    shows_files: bool = False
 
     @property
     def raw(self) -> list[JsonObject]:
@@ -61,11 +64,14 @@ class Context:
 class History:
     """Finds a chain first in the connection, then among what runs, then in the store."""
 
-    def __init__(self, stores: Stores, registry: RunRegistry, *, sealer: Sealer) -> None:
+    def __init__(
+        self, stores: Stores, registry: RunRegistry, *, sealer: Sealer, read_document: ReadDocument = no_reader
+    ) -> None:
         self._store = stores.responses
         self._conversations = stores.conversations
         self._registry = registry
         self._sealer = sealer
+        self._files = FileReading(stores.files, read_document)
 
     async def context(self, project: str, request: CreateRequest, recall: Recall) -> Context:
         """Return what a request continues. Raises `ApiError` for what cannot be found."""
@@ -86,13 +92,15 @@ class History:
             kept = await self._store.input_items(project, parent.root_id)
         except StoreError as error:
             raise store_away() from error
-        return await asyncio.to_thread(self._replaced_of_user, project, kept) if kept else []
+        if not kept:
+            return []
+        asked = await asyncio.to_thread(self._parsed, project, kept)
+        if any(files_in(asked.parsed)):
+            asked, _ = await self._files.read(project, asked, _NOTHING)
+        return await asyncio.to_thread(_replaced_of_user, asked)
 
-    def _replaced_of_user(self, project: str, kept: Sequence[JsonObject]) -> list[tuple[str, JsonObject]]:
-        parsed, raw = parse_input(list(kept))
-        items = Unsealing(self._sealer, project).opened(Items(parsed, raw), named=False).parsed
-        replaced = [(items[place], raw[place]) for place in sorted(places_replaced(items))]
-        return [(text_of(item.content), input_item_resource(each)) for item, each in replaced if is_of_user(item)]
+    def _parsed(self, project: str, kept: Sequence[JsonObject]) -> Items:
+        return Unsealing(self._sealer, project).opened(Items(*parse_input(list(kept))), named=False)
 
     async def _context(self, project: str, request: CreateRequest, recall: Recall) -> Context:
         own = await self._resolved(project, request)
@@ -102,6 +110,9 @@ class History:
         elif request.conversation_id is not None:
             context = await self._in_conversation(project, request.conversation_id, context)
         context.before, context.own = await self._opened(project, request, context.before, own)
+        context.shows_files = any(files_in([*context.before.parsed, *context.own.parsed]))
+        if context.shows_files:
+            context.before, context.own = await self._files.read(project, context.before, context.own)
         context.sampled = await self._sampled(project, [*context.before.parsed, *context.own.parsed])
         return context
 
@@ -182,6 +193,11 @@ class History:
     async def _sampled(self, project: str, items: Sequence[InputItem]) -> Mapping[str, SampledItem]:
         replayed = {item.id for item in items if item.id and item.id.startswith(_OWN_PREFIXES)}
         return await self._store.sampled_items(project, replayed) if replayed else {}
+
+
+def _replaced_of_user(asked: Items) -> list[tuple[str, JsonObject]]:
+    replaced = [(asked.parsed[place], asked.raw[place]) for place in sorted(places_replaced(asked.parsed))]
+    return [(text_of(item.content), input_item_resource(each)) for item, each in replaced if is_of_user(item)]
 
 
 _OWN_PREFIXES = (

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol.approvals import approved_calls
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.offers import ApprovedCall
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.server_tools import ITEMS, WEB_SEARCH, server_tool_missing
@@ -29,15 +29,18 @@ class Shelf:
         return next((tool for tool in self.tools if kind in tool.kinds), None)
 
     async def offered(self, request: CreateRequest, context: Context, *, project: str, response_id: str) -> Toolbox:
-        """Return the tools that a request gets. Raises `ApiError` for what it may not have."""
-        parent, served = context.parent, request.served
+        """Return the tools that a request gets. Raises `ApiError` for what it may not have.
+
+        `context` is what the request continues; `response_id` is the id of the response to it.
+        """
+        parent = context.parent
+        served = [] if request.tool_choice.forbids else request.served
         earlier = [*(parent.all_tool_items() if parent else ()), *context.raw]
         approved = approved_calls(context.own.raw, earlier)
         states = parent.all_states() if parent else {}  # also of tools that are not declared any more
-        if not served or request.tool_choice.forbids:
-            _refuse_unserved(approved, ())
-            return replace(NO_TOOLS, states=states)
         _refuse_unserved(approved, served)
+        if not served:
+            return replace(NO_TOOLS, states=states)
         chain_id = parent.root_id if parent else response_id
         entries: list[Entry] = []
         for index, declared in enumerate(request.tools_json):
@@ -52,6 +55,7 @@ class Shelf:
                 chain_id=chain_id,
                 include=request.include or (),
                 items=earlier,
+                state=states.get(ITEMS[str(declared["type"])]),
             )
             entries.append(Entry(tool, use, await tool.offer(use)))
         return Toolbox(tuple(entries), approved, states, self.max_output_bytes)
@@ -88,13 +92,9 @@ def _refuse_unserved(approved: Sequence[ApprovedCall], served: Sequence[Mapping[
     labels = {str(tool.get("server_label")) for tool in served}
     for call in approved:
         if call.server not in labels:
-            raise _unserved(call)
-
-
-def _unserved(call: ApprovedCall) -> ApiError:
-    return invalid_request(
-        f"'{call.request_id}' approves a call of the MCP server '{call.server}', which is not in 'tools'. Declare it "
-        "again: nothing of its access is kept.",
-        param="tools",
-        code="invalid_value",
-    )
+            raise invalid_request(
+                f"'{call.request_id}' approves a call of the MCP server '{call.server}', which is not in 'tools'. "
+                "Declare it again: nothing of its access is kept.",
+                param="tools",
+                code="invalid_value",
+            )

@@ -6,13 +6,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.protocol.chain import ChainLink, new_link, with_states
 from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import Ended
-from responses_app.protocol.items import SampledItem
+from responses_app.protocol.items import SampledItem, fingerprint
 from responses_app.protocol.resources import CONTINUABLE, ResponseObject, Status, as_failed
 from responses_app.protocol.response import ResponseMachine
+from responses_app.protocol.server_tools import ITEMS
+from responses_app.protocol.stream import ResponseStream
 from responses_app.protocol.tool_outputs import TOOL_MODE, WAIT
 from responses_app.runs.failures import failure
 from responses_app.runs.log import RunLog
@@ -43,6 +46,7 @@ class Measured:
 
 AGAIN_SECONDS = 0.5  # before an end that could not be kept is tried again, beside the pauses of the store's own
 BACKGROUND_PATIENCE = 3600.0  # seconds: nobody waits for a response in the background as for an answer
+_OF_SERVER_TOOLS = frozenset(("mcp_list_tools", *ITEMS.values()))
 NOT_MEASURED = Measured(first_token_ms=None, duration_ms=0)
 
 
@@ -258,7 +262,7 @@ class RunPersistence:
         end = RunEnd(
             response=machine.outcome(ended.at),
             link=link,
-            sampled=machine.stream.sampled,
+            sampled=_known_items(machine.stream),
             measured=measured,
             log=self._whole_log(ended),
         )
@@ -346,3 +350,13 @@ class RunPersistence:
             claim=self.claim,
             log=end.log,
         )
+
+
+def _known_items(stream: ResponseStream) -> list[SampledItem]:
+    """Return the items that clients can name by their ids. Those of this server's tools have no tokens of their own:
+    where they come back, they are rendered anew.
+    """
+    known = {item.id for item in stream.sampled}
+    others = (item for item in stream.output if item["type"] in _OF_SERVER_TOOLS and item["id"] not in known)
+    silent = RenderedMessage(MessageKind.OTHER, as_tokens())
+    return [*stream.sampled, *(SampledItem(str(item["id"]), fingerprint(item), silent) for item in others)]

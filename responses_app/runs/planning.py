@@ -78,7 +78,8 @@ class Draft:
         )
         named = any(isinstance(item, ItemReference) for item in request.input)
         shown = bool(request.enable_response_messages)
-        return request.size > LONG_INPUT or bool(self.context.before.parsed) or held or named or shown
+        reads = self.context.shows_files
+        return request.size > LONG_INPUT or bool(self.context.before.parsed) or held or named or shown or reads
 
 
 def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
@@ -123,7 +124,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         stored=draft.stored,
         writer=writer,
         is_held=engine.supports_grammar,
-        omitted=count_omitted(request.input, request.input_json),
+        omitted=count_omitted(context.own.parsed, context.own.raw),
         tools=draft.tools,
         late_tools=draft.late_tools,
         rules=rules,

@@ -59,6 +59,7 @@ class RunRegistry:
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._readers: set[JournalReader] = set()
         self._coming = 0  # runs that are being accepted
+        self._coming_again: dict[str, ResponseRun] = {}  # those of them that another worker has accepted before
         self.draining = False  # the server stops
         self._hurry = asyncio.Event()
         self.queue = BackgroundQueue(max_running=limits.max_background, max_queued=limits.max_queued)
@@ -111,6 +112,20 @@ class RunRegistry:
             yield
         finally:
             self.leave()
+
+    @contextmanager
+    def admission_again(self, run: ResponseRun) -> Iterator[None]:
+        """Have a place for a run whose id clients know: it may be deleted while it is accepted. Raises `ApiError`."""
+        with self.admission():
+            self._coming_again[run.response_id] = run
+            try:
+                yield
+            finally:
+                del self._coming_again[run.response_id]
+
+    def remembered(self, response_id: str) -> ResponseRun | None:
+        """Return a response that runs, is about to run again, or whose stream is kept."""
+        return self._coming_again.get(response_id) or self.get(response_id) or self.resumable.get(response_id)
 
     def enter(self) -> None:
         """Take a place for a run that is being accepted: a stop waits for it."""

@@ -309,7 +309,10 @@ class ResponseRun:
     def _tell(self, given: Input) -> Command | None:
         """Give the machine an input, publish what came of it, and return what is to be done next."""
         events, command = self._machine.receive(given)
-        self.journal.extend(events) if self._log is None else self._log.take(given, events)
+        if self._log is None:
+            self.journal.extend(events)
+        else:
+            self._log.take(given, events)
         return command
 
     async def _begin(self) -> None:

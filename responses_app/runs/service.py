@@ -82,8 +82,8 @@ class ResponseService:
     """Prepares and starts runs. `machines` makes their machines, `live` keeps the logs of those that run,
     `metrics` counts, and `traces` traces what no request asks for here.
 
-    `shelf` has this server's tools. `rates` are the limits of keys and
-    projects, `keys` keeps whose they are: None where nobody has any.
+    `shelf` has this server's tools. `rates` are the limits of keys and projects, `keys` keeps whose they are: None
+    where there are none.
 
     Its models are ordered; a request without `model` uses the first.
     """

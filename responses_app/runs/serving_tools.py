@@ -14,31 +14,45 @@ from responses_app.protocol.inputs import Failed, Input, ToolsListed
 from responses_app.protocol.offers import Offer
 from responses_app.protocol.turn_rules import RulesOfTurns, rules_of_turns
 from responses_app.runs.compaction import bounded
+from responses_app.runs.fitting import fitted, room_behind, surely_fits
 from responses_app.runs.plan import RunPlan
 from responses_app.runs.tool_calls import call_tool, cut_call, list_tools
 
 
 class ToolRunner:
-    """Of one run. `tell` gives its machine an input, `use` has it go on with another plan."""
+    """Of one run. `tell` gives its machine an input, `use` has it go on with another plan.
 
-    def __init__(self, *, tell: Callable[[Input], Command | None], use: Callable[[RunPlan], None]) -> None:
+    `said` counts the tokens of what the model has said and read since its prompt.
+    """
+
+    def __init__(
+        self,
+        *,
+        tell: Callable[[Input], Command | None],
+        use: Callable[[RunPlan], None],
+        said: Callable[[], int],
+    ) -> None:
         self._tell = tell
         self._use = use
+        self._said = said
 
     async def do(self, plan: RunPlan, wanted: ListTools | CallTool) -> Command | None:
         """Do what the machine wants of a tool, and return what is to be done next. Raises `PromptTooLong`."""
         if isinstance(wanted, ListTools):
             return await self._list(plan, wanted.server)
         tools, span = plan.tools, plan.origin.span
-        return self._tell(
-            await call_tool(
-                tools.entry_of(wanted.name),
-                wanted,
-                tell=self._tell,
-                max_output_bytes=tools.max_output_bytes,
-                span=span,
-            )
+        returned = await call_tool(
+            tools.entry_of(wanted.name),
+            wanted,
+            tell=self._tell,
+            max_output_bytes=tools.max_output_bytes,
+            span=span,
         )
+        room = room_behind(len(plan.generation.prompt_token_ids) + self._said(), plan.writer.max_model_len)
+        if not surely_fits(returned.text, wanted, room=room):
+            text = await asyncio.to_thread(fitted, returned.text, wanted, plan.format, room=room)
+            returned = replace(returned, text=text)
+        return self._tell(returned)
 
     def go_on(self, wanted: ListTools | CallTool) -> Command | None:
         """Return what is to be done of what another worker had under way: a call is not made twice unless it may be."""

@@ -15,12 +15,11 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import Input, TimedOut, ToolProgressed, ToolReturned, ToolsListed, WaitBegan
 from responses_app.protocol.offers import Offer
 from responses_app.runs.toolbox import MAX_OUTPUT_BYTES, Entry
-from responses_app.tools.base import MAX_STATE_BYTES, ToolCall, ToolFailed, ToolResult
+from responses_app.tools.base import MAX_STATE_BYTES, BaseTool, ToolCall, ToolFailed, ToolResult
 
 logger = logging.getLogger("respsite.runs")
 
 TAKEOVER_SECONDS = 5.0  # how long a wait goes on at least behind a takeover, in which nobody took what the client gave
-MAX_SHOWN_BYTES = 4 * 1024 * 1024  # of the fields of a call's item
 _CUT = "Error: the server stopped while the tool ran, and the tool does not say that it can be run twice."
 _BROKE = "Error: the tool broke."
 _GONE = "Error: this tool is not there (any more)."
@@ -48,13 +47,15 @@ async def call_tool(
 ) -> ToolReturned:
     """Call a tool for a response; a cancellation ends its work, and nothing else is raised.
 
-    `tell` gives the machine what the tool reports before it returns. Of its text the model reads `max_output_bytes`.
+    `entry` is None for a tool that is not there. `tell` gives the machine what the tool reports before it returns. Of
+    its text the model reads `max_output_bytes` of UTF-8.
     """
     with span.child("tool call", {"gen_ai.tool.name": wanted.name}) as own:
         result = await _result(entry, wanted, tell)
         if result.failed:
             own.fail("tool_failed")
-        return _returned(result, wanted, max_output_bytes)
+        most_shown = entry.tool.max_shown_bytes if entry is not None else BaseTool.max_shown_bytes
+        return _returned(result, wanted, max_output_bytes, most_shown)
 
 
 async def _result(entry: Entry | None, wanted: CallTool, tell: Callable[[Input], object]) -> ToolResult:
@@ -84,7 +85,8 @@ async def _result(entry: Entry | None, wanted: CallTool, tell: Callable[[Input],
         if not time_left.expired():  # the tool's own, which it should have caught
             logger.exception("response %s: the tool %s broke", response_id, wanted.name)
             return _failed(wanted, _BROKE)
-        return _failed(wanted, f"Error: the tool did not answer within {min(tool.max_seconds, tool.idle_seconds):g} s.")
+        seconds = tool.max_seconds if now() >= ends_at else tool.idle_seconds
+        return _failed(wanted, f"Error: the tool did not answer within {seconds:g} s.")
     except ToolFailed as problem:
         text = f"Error: {problem}"
         return ToolResult(text, problem.shown or _error(wanted, text), failed=True)
@@ -94,15 +96,19 @@ async def _result(entry: Entry | None, wanted: CallTool, tell: Callable[[Input],
 
 
 async def list_tools(entry: Entry) -> tuple[ToolsListed, Offer | None]:
-    """Ask a server which tools it has; nothing is raised but a cancellation. Without an offer it has failed."""
+    """Ask a server which tools it has; nothing is raised but a cancellation. Without an offer it has failed.
+
+    Listing reports no progress, so it may take as long as a call without a report.
+    """
     tool, use = entry.tool, entry.use
+    seconds = min(tool.max_seconds, tool.idle_seconds)
     try:
-        async with asyncio.timeout(tool.max_seconds) as time_left:
+        async with asyncio.timeout(seconds) as time_left:
             tools = await tool.list_tools(use)
         offer = tool.offer_listed(use, tools)
         return ToolsListed(entry.server, tools, offer.tools), offer
     except TimeoutError:
-        problem = f"it did not answer within {tool.max_seconds:g} s" if time_left.expired() else "it broke"
+        problem = f"it did not answer within {seconds:g} s" if time_left.expired() else "it broke"
     except ToolFailed as failed:
         problem = str(failed)
     except Exception:
@@ -115,17 +121,17 @@ def _failed(wanted: CallTool, text: str) -> ToolResult:
     return ToolResult(text, _error(wanted, text), failed=True)
 
 
-def _returned(result: ToolResult, wanted: CallTool, max_output_bytes: int) -> ToolReturned:
+def _returned(result: ToolResult, wanted: CallTool, max_output_bytes: int, max_shown_bytes: int) -> ToolReturned:
     """Bound what a tool gave back: what the model reads, what its item shows, and what later calls want to know."""
     try:
         shown = len(orjson.dumps(result.shown))
         state = 0 if result.state is None else len(orjson.dumps(result.state))
     except (orjson.JSONEncodeError, TypeError):
-        logger.exception("the tool %s gave back what is no JSON", wanted.name)
-        return _returned(_failed(wanted, _BROKE), wanted, max_output_bytes)
-    if shown > MAX_SHOWN_BYTES:
+        logger.exception("the tool %s gave back what is not JSON", wanted.name)
+        return _returned(_failed(wanted, _BROKE), wanted, max_output_bytes, max_shown_bytes)
+    if shown > max_shown_bytes:
         logger.warning("the tool %s gave back %d bytes for its item: too many", wanted.name, shown)
-        return _returned(_failed(wanted, _TOO_LARGE), wanted, max_output_bytes)
+        return _returned(_failed(wanted, _TOO_LARGE), wanted, max_output_bytes, max_shown_bytes)
     if state > MAX_STATE_BYTES:
         logger.warning("the tool %s wants to keep %d bytes: too many", wanted.name, state)
     kept = result.state if state <= MAX_STATE_BYTES else None

@@ -29,7 +29,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """Immutable. `approved` are calls that the user has approved; `states` is what tools left in the chain before.
+    """Immutable. `entries` are the request's tools that can be had here, in the order in which it declares them.
+
+    `approved` are calls that the user has approved; `states` is what tools left in the chain before, by the type of
+    their items.
 
     Of what one call gives back the model reads `max_output_bytes` of UTF-8.
     """
@@ -46,7 +49,7 @@ class Toolbox:
 
     @property
     def is_pending(self) -> bool:
-        """Whether a server is still to list its tools."""
+        """Whether there is a server that has not listed its tools yet."""
         return any(entry.offer is None for entry in self.entries)
 
     @property
@@ -64,9 +67,11 @@ class Toolbox:
             yield from zip(offer.tools, offer.rules(), strict=True)
 
     def entry_of(self, name: str) -> Entry | None:
-        """Return whose tool the model calls so."""
-        named = (entry for entry in self.entries if entry.offer is not None)
-        return next((entry for entry in named if any(tool.name == name for tool in entry.offer.tools)), None)  # type: ignore[union-attr]
+        """Return the entry whose tool the model calls by this name; None where no entry offers it."""
+        for entry in self.entries:
+            if entry.offer is not None and any(tool.name == name for tool in entry.offer.tools):
+                return entry
+        return None
 
     def server(self, label: str) -> Entry:
         """Return the entry of a server, which is there."""

@@ -10,7 +10,7 @@ from responses_app.runs.heartbeat import BEATS_PER_LEASE, WorkerHeartbeat
 from responses_app.runs.reclaimer import OrphanReclaimer
 from responses_app.runs.service import ResponseService
 from responses_app.runs.tasks import end_tasks
-from responses_app.stores.base import BaseResponseStore, StoreError, WorkerState
+from responses_app.stores.base import StoreError, Stores, WorkerState
 
 logger = logging.getLogger("respsite.runs")
 
@@ -24,7 +24,7 @@ class Upkeep:
     def __init__(
         self,
         service: ResponseService,
-        store: BaseResponseStore,
+        stores: Stores,
         *,
         forgetting: Forgetting,
         state: Callable[[], WorkerState],
@@ -32,12 +32,12 @@ class Upkeep:
         lease_seconds: float,
     ) -> None:
         self._service = service
-        self._store = store
+        self._stores = stores
         self._forgetting = forgetting
         self._ready = ready
         self._look_seconds = min(LOOK_SECONDS, lease_seconds / BEATS_PER_LEASE)
-        self._heartbeat = WorkerHeartbeat(store, service.registry, state=state, lease_seconds=lease_seconds)
-        self._reclaimer = OrphanReclaimer(service, store, self._heartbeat)
+        self._heartbeat = WorkerHeartbeat(stores.responses, service.registry, state=state, lease_seconds=lease_seconds)
+        self._reclaimer = OrphanReclaimer(service, stores.responses, self._heartbeat)
         self._tasks: list[asyncio.Task[None]] = []
         self._purged_at = time.monotonic()
         self._purge_goes_on = False  # the last one has left something
@@ -92,7 +92,9 @@ class Upkeep:
             return
         self._purged_at = time.monotonic()
         self._purge_goes_on = False  # where this fails, later
-        purged = await self._store.purge()
+        if files := await self._stores.files.purge():
+            logger.info("%d files whose time was over were removed", files)
+        purged = await self._stores.responses.purge()
         self._purge_goes_on = purged.more and bool(purged.responses)
         await self._forgetting.everywhere(purged.ids)
         if purged.responses:

@@ -9,6 +9,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
 from responses_app.protocol.public_ids import Leg, PublicId
 from responses_app.protocol.resources import ResponseObject
+from responses_app.stores.files import BaseFileStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,8 @@ class AcceptedResponse:
 
     `response` is the object as clients read it, `claim` that of the process that runs it. `request` is what a
     background response was asked: with it another worker can run it, and go on behind `log`, which is what came to it
-    so far. `again`: it was accepted before, and taken over; if it was deleted meanwhile, it stays deleted. `parent` is
-    the stored response that it continues, "" for none. `public` is what clients call it, None for its own id.
+    so far. `again`: it was accepted before, and taken over. `parent` is the stored response that it continues, "" for
+    none. `public` is what clients call it, None for its own id.
     """
 
     project: str
@@ -228,9 +229,9 @@ class BaseResponseStore(ABC):
     async def accept(self, accepted: AcceptedResponse) -> None:
         """Keep a response that is about to run (or, `again`, one that was taken over and is about to run).
 
-        A response that has ended stays as it is. Raises `StoreError`, and `ClaimLost`; `ParentGone`, and nothing is
-        kept, where its `parent` is not known (any more); `NameTaken`, and nothing is kept, where its `public` id is
-        another response's.
+        A response that has ended stays as it is. Raises `StoreError`, and `ClaimLost`, also for one taken over that has
+        ended or was deleted since; `ParentGone`, and nothing is kept, where its `parent` is not known (any more);
+        `NameTaken`, and nothing is kept, where its `public` id is another response's.
         """
 
     @abstractmethod
@@ -243,10 +244,7 @@ class BaseResponseStore(ABC):
 
     @abstractmethod
     async def give_back(self, accepted: AcceptedResponse) -> None:
-        """Leave a response that waits or runs to nobody: whichever worker looks first takes it over.
-
-        Raises `StoreError`, and `ClaimLost`.
-        """
+        """Leave a response that waits or runs to the worker that looks first. Raises `StoreError`, and `ClaimLost`."""
 
     @abstractmethod
     async def save(self, stored: StoredResponse) -> None:
@@ -394,7 +392,8 @@ class BaseConversationStore(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Where responses and where conversations are kept."""
+    """Where responses, conversations and files are kept."""
 
     responses: BaseResponseStore
     conversations: BaseConversationStore
+    files: BaseFileStore

@@ -88,7 +88,9 @@ class MemoryResponseStore(BaseResponseStore):
             legs = self._names.setdefault((accepted.project, accepted.public.name), {})
             if legs.setdefault(accepted.public.leg, key[1]) != key[1]:
                 raise NameTaken(f"{accepted.public} is another response's")
-        if before.runs if before else not accepted.again:
+        if accepted.again and not (before and before.runs):
+            raise ClaimLost(f"{key[1]} was deleted, or has ended")
+        if before is None or before.runs:
             self._responses[key] = _Kept(
                 accepted, accepted.response, accepted.claim, before.log if before else accepted.log
             )

@@ -34,8 +34,9 @@ class ToolUse:
 
     `declared` is the request's, as it is echoed; `private` are those of its fields that nobody keeps or shows, such as
     credentials: they are missing where another worker goes on with the response. `chain_id` is the same for all
-    responses that continue each other. `include` is the request's. `items` are those of the request, and of its
-    conversation, that are new to the chain.
+    responses that continue each other: the id of the first. `include` is the request's. `items`, oldest first, are
+    those that the chain keeps for tools (`chain.kept_items`), and those of the request and its conversation that are
+    new to the chain. `state` is what calls of the tool have left in the chain before (`ToolResult.state`).
     """
 
     declared: JsonObject
@@ -45,6 +46,7 @@ class ToolUse:
     chain_id: str
     include: Collection[str] = ()
     items: Sequence[JsonObject] = field(default=(), repr=False)
+    state: JsonObject | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +87,15 @@ MAX_STATE_BYTES = 64 * 1024  # of one tool, as JSON; a state that is larger is n
 class BaseTool(ABC):
     """One tool, or several under one namespace. `kinds` are the `type`s by which a request's `tools` ask for it.
 
-    A call may take `max_seconds`, and `idle_seconds` without a report. `setting` names what sets it up, for errors.
+    A call may take `max_seconds`, and `idle_seconds` without a report, and what its item shows `max_shown_bytes` as
+    JSON. `setting` names what sets it up, for errors.
     """
 
     kinds: ClassVar[Collection[str]]
     setting: ClassVar[str] = ""
     max_seconds: float = 120.0
     idle_seconds: float = 120.0
+    max_shown_bytes: int = 4 * 1024 * 1024
 
     async def start(self) -> None:  # noqa: B027 - most tools have nothing to start
         """Get ready. Raises nothing: a tool that cannot be used says so by `problem`."""

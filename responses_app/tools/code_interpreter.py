@@ -6,31 +6,40 @@ none any more. Which sandbox this machine has is tried when the tool is first as
 
 import base64
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import ClassVar
 
 import orjson
 
 from engine.formats.base import ToolNamespace
-from responses_app.protocol.errors import JsonObject, container_not_found, unsupported_parameter
+from responses_app.protocol.errors import (
+    JsonObject,
+    container_not_found,
+    invalid_request,
+    overloaded,
+    unsupported_parameter,
+)
+from responses_app.protocol.files import file_not_found
 from responses_app.protocol.offers import Offer, OfferedTool
 from responses_app.protocol.produced_files import state_of
+from responses_app.stores.base import StoreError
+from responses_app.stores.files import BaseFileStore
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.containers import (
-    Container,
-    Containers,
-    Policy,
-    Run,
-)
+from responses_app.tools.sandbox.containers import Containers, Policy, Run
 from responses_app.tools.sandbox.executions import Ended, Execution, Image
-from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound
+from responses_app.tools.sandbox.given_files import GivenFile, GivenFiles, copied_in, with_copied
+from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, ContainerRecord, FileUnknown
+from responses_app.tools.sandbox.sharing import SharedContainers
 
 logger = logging.getLogger("respsite.tools")
 
 OUTPUTS = "code_interpreter_call.outputs"  # what `include` calls them
 ITEM = "code_interpreter_call"
+MAX_NAMED = 4  # containers in the items of a request, of which the latest that is still there is used
 MAX_SHOWN_IMAGES = 2 * MIB  # bytes of an item's images, before they are written as base64
 # As the models were trained to read it, but for the time and the network.
 _ABOUT = (
@@ -41,6 +50,7 @@ _ABOUT = (
     "environment. python will respond with the output of the execution or time out after {seconds:g} seconds. The "
     "drive at '/mnt/data' can be used to save and persist user files. Internet access for this session is disabled."
 )
+_FILES = "\nFiles of the user in '/mnt/data': {names}"
 _NOTHING = "[no output: print what you want to see]"
 _NEW = "[The container of the earlier calls is gone: its variables and files are lost. This is a new one.]"
 _LOST = "[All processes of the container were ended: its variables are lost, its files are not.]"
@@ -54,7 +64,10 @@ _ENDINGS = {
 
 
 class CodeInterpreter(BaseTool):
-    """Runs code in containers. `choose` tries which sandbox this machine has."""
+    """Runs code in containers. `choose` tries which sandbox this machine has.
+
+    In `folder` the workers of this machine find each other's containers; None where there is one worker alone.
+    """
 
     kinds: ClassVar = ("code_interpreter",)
     setting: ClassVar = "SANDBOX"
@@ -66,9 +79,12 @@ class CodeInterpreter(BaseTool):
         limits: Limits,
         policy: Policy,
         new_id: Callable[[str], str],
+        files: BaseFileStore,
+        folder: Path | None = None,
     ) -> None:
         self._limits = limits
-        self.containers = Containers(choose, limits, policy, new_id=new_id)
+        self.containers = SharedContainers(Containers(choose, limits, policy, new_id=new_id), folder)
+        self.given_files = GivenFiles(files, self.containers, max_bytes=limits.disk)
 
     def problem(self) -> str | None:
         choice = self.containers.choice
@@ -85,12 +101,26 @@ class CodeInterpreter(BaseTool):
             raise unsupported_parameter("tools", f"The code interpreter cannot be used here. {problem}") from None
         except ContainerNotFound as unknown:
             raise container_not_found(str(unknown), param="tools") from None
+        about = _ABOUT.format(seconds=self._limits.call_seconds)
+        if file_ids := _file_ids(use):
+            about += _FILES.format(names=", ".join(each.path for each in await self._given(use, container, file_ids)))
         tool = OfferedTool(name="python", item=ITEM, fields={"container_id": container.id})
-        return Offer(ToolNamespace("python", _ABOUT.format(seconds=self._limits.call_seconds)), [tool])
+        return Offer(ToolNamespace("python", about), [tool])
+
+    async def _given(self, use: ToolUse, container: ContainerRecord, file_ids: Sequence[str]) -> Sequence[GivenFile]:
+        try:
+            return await self.given_files.find(use.project, file_ids, copied_in(use.state, container.id))
+        except FileUnknown as unknown:
+            raise file_not_found(str(unknown), param="tools") from None
+        except SandboxError as problem:
+            raise invalid_request(f"The container cannot have the file: {problem}.", param="tools") from None
+        except StoreError:
+            raise overloaded("The files cannot be read now. Try again shortly.", retry_after=2) from None
 
     async def call(self, call: ToolCall) -> ToolResult:
         try:
             container = await self._container(call.use)
+            copied = await self._provided(call, container)
             run = await self.containers.run(container.project, container.id, code_of(call.arguments))
         except ContainerNotFound:
             raise ToolFailed("the container has expired.", shown=_failed()) from None
@@ -106,9 +136,25 @@ class CodeInterpreter(BaseTool):
         text = "\n".join([*notes, told(run)])
         failed = run.execution.ended in _TOO_FAR
         written = [(file.path, file.id) for file in (*run.files, *await self._kept(container, run.execution.images))]
-        return ToolResult(text, shown, failed, state_of(container.id, call.state, written))
+        state = with_copied(state_of(container.id, call.state, written), copied)
+        return ToolResult(text, shown, failed, state)
 
-    async def _kept(self, container: Container, images: Sequence[Image]) -> Sequence[ContainerFile]:
+    async def _provided(self, call: ToolCall, container: ContainerRecord) -> Mapping[str, str]:
+        """Have the files of a request in its container; return where those of the chain are, by their ids."""
+        copied = copied_in(call.state, container.id)
+        file_ids = _file_ids(call.use)
+        if not file_ids:
+            return copied
+        try:
+            given = await self.given_files.find(call.use.project, file_ids, copied)
+            provided = await self.given_files.provide(call.use.project, container.id, given)
+        except FileUnknown:
+            raise ToolFailed("a file of the request has been deleted.", shown=_failed()) from None
+        except StoreError:
+            raise ToolFailed("the files of the request cannot be read now.", shown=_failed()) from None
+        return {**copied, **{each.id: each.path for each in provided}}
+
+    async def _kept(self, container: ContainerRecord, images: Sequence[Image]) -> Sequence[ContainerFile]:
         """Keep what was shown as files, by which clients get it without `include`; none where there is no room."""
         try:
             return [
@@ -119,13 +165,12 @@ class CodeInterpreter(BaseTool):
             logger.info("container %s does not keep its images: %s", container.id, problem)
             return ()
 
-    async def _container(self, use: ToolUse) -> Container:
+    async def _container(self, use: ToolUse) -> ContainerRecord:
         """Return the container of a request: the same one for its offer and for its calls."""
         containers, wanted = self.containers, use.declared.get("container")
         if isinstance(wanted, str):
             return await containers.find(use.project, wanted)
-        named = [item["container_id"] for item in reversed(use.items) if isinstance(item.get("container_id"), str)]
-        found = await containers.of_chain(use.project, [use.chain_id, *map(str, named)])
+        found = await containers.of_chain(use.project, _keys(use))
         if found is None:
             memory = wanted.get("memory_limit") if isinstance(wanted, dict) else None
             found = await containers.create(use.project, memory=memory if isinstance(memory, str) else None)
@@ -140,6 +185,22 @@ class CodeInterpreter(BaseTool):
 
 
 _TOO_FAR = (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT, Ended.TOO_MUCH_DISK)
+
+
+def _file_ids(use: ToolUse) -> Sequence[str]:
+    """Return the files that a request's container is to begin with."""
+    wanted = use.declared.get("container")
+    named = wanted.get("file_ids") if isinstance(wanted, dict) else None
+    return [str(each) for each in named] if isinstance(named, list) else ()
+
+
+def _keys(use: ToolUse) -> Iterator[str]:
+    """Yield by what the container of a chain may be known, the surest first."""
+    if use.state is not None:
+        yield str(use.state.get("container_id"))
+    yield use.chain_id
+    named = (item["container_id"] for item in reversed(use.items) if isinstance(item.get("container_id"), str))
+    yield from islice(dict.fromkeys(map(str, named)), MAX_NAMED)
 
 
 def code_of(arguments: str) -> str:

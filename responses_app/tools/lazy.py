@@ -11,7 +11,11 @@ Tool = TypeVar("Tool", bound=BaseTool)
 
 
 class LazyTool(BaseTool, Generic[Tool]):
-    """Stands for the tool that `make` gives, which has these `kinds` and needs no start; `make` runs on a thread."""
+    """Stands for the tool that `make` gives, on a thread.
+
+    That tool has these `kinds`, and a call of it may take `seconds`, reports or not. It overrides neither `start` nor
+    `refusal`, and lists no tools: these are not handed on.
+    """
 
     def __init__(self, kinds: Collection[str], make: Callable[[], Tool], *, setting: str, seconds: float) -> None:
         self.kinds = kinds  # type: ignore[misc]  # each has its own

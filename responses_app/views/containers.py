@@ -1,5 +1,6 @@
 """The Containers API: `/v1/containers`, their files, and what is in them."""
 
+import asyncio
 import mimetypes
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,32 +10,35 @@ from django.http import HttpRequest, HttpResponse
 
 from responses_app.http import MethodNotAllowed, json_response, project_of, read_json
 from responses_app.protocol.containers import (
-    NO_FILES_API,
     container_file_not_found,
     container_file_object,
     container_object,
     deleted_object,
     parse_container,
+    parse_copied,
     too_many_containers,
 )
-from responses_app.protocol.errors import (
-    ApiError,
-    JsonObject,
-    container_not_found,
-    invalid_request,
-    unsupported_parameter,
-)
+from responses_app.protocol.errors import JsonObject, container_not_found, invalid_request
+from responses_app.protocol.files import file_not_found
 from responses_app.protocol.pages import list_page, parse_list_query, unknown_cursor
-from responses_app.protocol.validation import missing
+from responses_app.runs.history import store_away
 from responses_app.server_tools import interpreter_of
+from responses_app.stores.base import StoreError
 from responses_app.tools.sandbox.base import WORK_FOLDER, SandboxError
-from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, TooManyContainers
+from responses_app.tools.sandbox.records import (
+    ContainerFile,
+    ContainerNotFound,
+    ContainerRecord,
+    FileUnknown,
+    TooManyContainers,
+)
 from responses_app.views.queries import query_of
 from responses_app.views.uploads import is_form, read_upload
 from responses_app.wiring import get_site
 
 if TYPE_CHECKING:
-    from responses_app.tools.sandbox.containers import Container, Containers
+    from responses_app.tools.sandbox.given_files import GivenFiles
+    from responses_app.tools.sandbox.sharing import SharedContainers
 
 Handler = Callable[..., Awaitable[HttpResponse]]
 
@@ -72,7 +76,7 @@ async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *na
         return await handlers[method](request, await _containers(), *named)
 
 
-async def _containers() -> "Containers":
+async def _containers() -> "SharedContainers":
     interpreter = interpreter_of(get_site().tools)
     if interpreter is None:
         raise invalid_request("This server has no code interpreter (SANDBOX=off).", code="unsupported_parameter")
@@ -93,59 +97,92 @@ def _errors(container_id: str = "", file_id: str = "") -> Iterator[None]:
         raise invalid_request(f"The container cannot do that: {problem}.") from None
 
 
-async def _create(request: HttpRequest, containers: "Containers") -> HttpResponse:
+async def _create(request: HttpRequest, containers: "SharedContainers") -> HttpResponse:
     wanted = await read_json(request, parse_container, get_site().reader)
     await containers.sandbox()
-    container = await containers.create(
-        project_of(request), name=wanted.name, idle=wanted.idle_seconds, memory=wanted.memory_limit
-    )
+    project, files = project_of(request), await _given_files()
+    with _given_errors("file_ids"):
+        given = await files.find(project, wanted.file_ids or ())
+        container = await containers.create(
+            project, name=wanted.name, idle=wanted.idle_seconds, memory=wanted.memory_limit
+        )
+        await files.copy(project, container.id, given)
     return json_response(_object(container))
 
 
-async def _list(request: HttpRequest, containers: "Containers") -> HttpResponse:
+async def _list(request: HttpRequest, containers: "SharedContainers") -> HttpResponse:
     found = await containers.all_of(project_of(request))
     return json_response(_page(request, [_object(each) for each in found]))
 
 
-async def _get(request: HttpRequest, containers: "Containers", container_id: str) -> HttpResponse:
+async def _get(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
     return json_response(_object(await containers.find(project_of(request), container_id)))
 
 
-async def _delete(request: HttpRequest, containers: "Containers", container_id: str) -> HttpResponse:
+async def _delete(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
     await containers.delete(project_of(request), container_id)
     return json_response(deleted_object(container_id, "container"))
 
 
-async def _list_files(request: HttpRequest, containers: "Containers", container_id: str) -> HttpResponse:
+async def _list_files(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
     found = await containers.files_of(project_of(request), container_id)
     return json_response(_page(request, [_file(container_id, each) for each in found]))
 
 
-async def _upload(request: HttpRequest, containers: "Containers", container_id: str) -> HttpResponse:
+async def _upload(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
     await containers.find(project_of(request), container_id)  # before its body is read
     if not is_form(request):
-        raise await _no_file(request)
+        return await _copy(request, container_id)
     upload = await read_upload(request)
-    put = await containers.put_file(project_of(request), container_id, upload.name, upload.content)
+    try:
+        content = await asyncio.to_thread(upload.file.read)
+    finally:
+        upload.close()
+    put = await containers.put_file(project_of(request), container_id, upload.name, content)
     return json_response(_file(container_id, put))
 
 
-async def _no_file(request: HttpRequest) -> ApiError:
-    """Return why a body that is no form is refused."""
-    data = await read_json(request, dict, get_site().reader)
-    return unsupported_parameter("file_id", NO_FILES_API) if "file_id" in data else missing("file")
+async def _copy(request: HttpRequest, container_id: str) -> HttpResponse:
+    """Copy a file of the Files API into a container."""
+    wanted = await read_json(request, parse_copied, get_site().reader)
+    project, files = project_of(request), await _given_files()
+    with _given_errors("file_id"):
+        (copied,) = await files.copy(project, container_id, await files.find(project, [wanted.file_id]))
+    return json_response(_file(container_id, copied))
 
 
-async def _get_file(request: HttpRequest, containers: "Containers", container_id: str, file_id: str) -> HttpResponse:
+async def _given_files() -> "GivenFiles":
+    interpreter = interpreter_of(get_site().tools)
+    assert interpreter is not None, "there are containers"
+    return (await interpreter.tool()).given_files
+
+
+@contextmanager
+def _given_errors(param: str) -> Iterator[None]:
+    try:
+        yield
+    except FileUnknown as unknown:
+        raise file_not_found(str(unknown), param=param) from None
+    except StoreError as error:
+        raise store_away() from error
+
+
+async def _get_file(
+    request: HttpRequest, containers: "SharedContainers", container_id: str, file_id: str
+) -> HttpResponse:
     return json_response(_file(container_id, await containers.file(project_of(request), container_id, file_id)))
 
 
-async def _remove_file(request: HttpRequest, containers: "Containers", container_id: str, file_id: str) -> HttpResponse:
+async def _remove_file(
+    request: HttpRequest, containers: "SharedContainers", container_id: str, file_id: str
+) -> HttpResponse:
     await containers.remove_file(project_of(request), container_id, file_id)
     return json_response(deleted_object(file_id, "container.file"))
 
 
-async def _content(request: HttpRequest, containers: "Containers", container_id: str, file_id: str) -> HttpResponse:
+async def _content(
+    request: HttpRequest, containers: "SharedContainers", container_id: str, file_id: str
+) -> HttpResponse:
     about = await containers.file(project_of(request), container_id, file_id)
     body = await containers.content(project_of(request), container_id, file_id)
     headers = {
@@ -173,7 +210,7 @@ def _page(request: HttpRequest, objects: Sequence[JsonObject]) -> JsonObject:
     return list_page(ordered[: wanted.limit], has_more=len(ordered) > wanted.limit)
 
 
-def _object(container: "Container") -> JsonObject:
+def _object(container: ContainerRecord) -> JsonObject:
     return container_object(
         container.id,
         name=container.name,

@@ -22,11 +22,11 @@ from responses_app.protocol.conversations import (
 from responses_app.protocol.errors import JsonObject, conversation_not_found
 from responses_app.protocol.identified import identified
 from responses_app.protocol.item_resources import with_included
-from responses_app.protocol.pages import list_page, parse_include_query, parse_list_query, unknown_cursor
+from responses_app.protocol.pages import list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.validation import missing
 from responses_app.runs.history import store_away
 from responses_app.stores.base import ConversationEntry, ConversationFull, ConversationRecord, StoreError
-from responses_app.views.queries import query_of
+from responses_app.views.queries import include_of, query_of
 from responses_app.wiring import get_site
 
 Handler = Callable[..., Awaitable[HttpResponse]]
@@ -109,7 +109,7 @@ async def _delete(request: HttpRequest, conversation_id: str) -> HttpResponse:
 async def _list_items(request: HttpRequest, conversation_id: str) -> HttpResponse:
     query = query_of(request)
     wanted = parse_list_query(query)
-    include = parse_include_query(query)
+    include = include_of(query)
     store = get_site().conversations
     entries = await store.entries(
         project_of(request), conversation_id, after=wanted.after, descending=wanted.descending, limit=wanted.limit + 1
@@ -122,7 +122,7 @@ async def _list_items(request: HttpRequest, conversation_id: str) -> HttpRespons
 
 
 async def _add_items(request: HttpRequest, conversation_id: str) -> HttpResponse:
-    include = parse_include_query(query_of(request))
+    include = include_of(query_of(request))
     added = await _whole(project_of(request), await read_json(request, parse_added_items, get_site().reader))
     entries = await get_site().conversations.append(project_of(request), conversation_id, added)
     if entries is None:
@@ -131,7 +131,7 @@ async def _add_items(request: HttpRequest, conversation_id: str) -> HttpResponse
 
 
 async def _get_item(request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
-    include = parse_include_query(query_of(request))
+    include = include_of(query_of(request))
     store = get_site().conversations
     entry = await store.entry(project_of(request), conversation_id, item_id)
     if entry is None:

@@ -29,7 +29,7 @@ from responses_app.protocol.tool_outputs import TOOL_MODE_HEADER, parse_tool_out
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.servers.backpressure import CUT
-from responses_app.views.queries import query_of
+from responses_app.views.queries import include_of, query_of
 from responses_app.wiring import Site, get_site
 
 
@@ -91,7 +91,7 @@ async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
     _only(request, "GET")
     query = query_of(request)
     wanted = parse_list_query(query)
-    include = parse_include_query(query)
+    include = include_of(query)
     items = list(await get_site().responses.input_items(project_of(request), response_id))
     if wanted.descending:
         items.reverse()

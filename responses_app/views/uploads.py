@@ -1,25 +1,45 @@
-"""Files that clients upload, as forms of several parts."""
+"""Files that clients upload, as forms of several parts (RFC 7578). Django reads them, and keeps long ones on disk."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.core.files.uploadedfile import UploadedFile
 from django.http import HttpRequest
-from django.http.multipartparser import MultiPartParserError
+from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from django.http.request import UnreadablePostError
 
 from responses_app.protocol.body_errors import FORM_TYPE
 from responses_app.protocol.errors import invalid_request
 from responses_app.protocol.validation import missing
 
+_UNKNOWN = str(1 << 40)  # what Django is told of a body that came in chunks: of one without a length it reads nothing
+_TAIL = 1024  # bytes in which a form's last boundary is looked for
+
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file: its name without a path, and what is in it."""
+    """A file and the fields beside it. `name` has no path, no control characters and at most 255 characters.
+
+    `size` is in bytes. The content is on disk where it is long; to read it blocks.
+    """
 
     name: str
-    content: bytes
+    size: int
+    fields: Mapping[str, str]
+    file: "UploadedFile[Any]" = field(repr=False)
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        """Yield what is in it, `size` bytes at a time."""
+        self.file.seek(0)
+        while piece := self.file.read(size):
+            yield piece
+
+    def close(self) -> None:
+        """Let go of what is on disk."""
+        self.file.close()
 
 
 def is_form(request: HttpRequest) -> bool:
@@ -28,15 +48,42 @@ def is_form(request: HttpRequest) -> bool:
 
 
 async def read_upload(request: HttpRequest) -> Upload:
-    """Return the `file` of a form. Raises `ApiError` for a form that cannot be read, or has none."""
+    """Return the `file` of a form; to be closed. Raises `ApiError` for a form that cannot be read, or has none."""
     return await asyncio.to_thread(_read, request)
 
 
 def _read(request: HttpRequest) -> Upload:
+    meta = {**request.META, "CONTENT_LENGTH": request.META.get("CONTENT_LENGTH") or _UNKNOWN}
+    body = _Body(request)
     try:
-        file = request.FILES.get("file")
-    except (MultiPartParserError, RequestDataTooBig, SuspiciousOperation, UnreadablePostError):
-        raise invalid_request("The form could not be read. Send it as multipart/form-data, with a 'file'.") from None
-    if not isinstance(file, UploadedFile):
-        raise missing("file")
-    return Upload(file.name or "file", file.read())
+        fields, files = MultiPartParser(meta, body, request.upload_handlers, request.encoding).parse()  # type: ignore[arg-type]
+    except (MultiPartParserError, RequestDataTooBig, SuspiciousOperation, UnreadablePostError, LookupError):
+        raise invalid_request(
+            "The form could not be read. Send it as multipart/form-data, with a 'file' whose part has headers of at "
+            "most 1024 bytes, its name among them."
+        ) from None
+    file = files.get("file")
+    whole = body.ends_with(request.content_params.get("boundary", ""))
+    if not whole or not isinstance(file, UploadedFile):
+        for each in files.values():
+            each.close()
+        raise missing("file") if whole else invalid_request("The form has no end: its last boundary is missing.")
+    return Upload(file.name or "file", file.size or 0, {name: str(value) for name, value in fields.items()}, file)
+
+
+class _Body:
+    """A request's body, whose end is remembered: Django takes a form that was cut for a whole one."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._request = request
+        self._tail = b""
+
+    def read(self, size: int | None = None) -> bytes:
+        """Return the next bytes."""
+        data = self._request.read(size)
+        self._tail = (self._tail + data[-_TAIL:])[-_TAIL:] if data else self._tail
+        return data
+
+    def ends_with(self, boundary: str) -> bool:
+        """Whether the form's last boundary has come."""
+        return f"--{boundary}--".encode() in self._tail

@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime
 
 import pytest
 from django.contrib.admin import site
@@ -11,7 +12,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from responses_app.admin import conversations, response_page
-from responses_app.models import Conversation, ConversationItem, Response
+from responses_app.models import Conversation, ConversationItem, FilePart, Response, StoredFile
 from tests.admin import samples
 from tests.admin.conftest import ClientWith
 
@@ -239,6 +240,20 @@ def test_a_conversation_shows_its_items_and_their_responses(
     assert "came with" not in html
 
 
+def test_files_are_listed_without_what_is_in_them(admin: Client) -> None:
+    name, at = f"{SHELLS[1]}\u202e.txt", datetime(2026, 11, 22, tzinfo=UTC)
+    file = StoredFile.objects.create(
+        id="file-1", filename=name, purpose="user_data", bytes=2048, created_at=at, is_whole=True
+    )
+    FilePart.objects.create(file=file, position=0, data=b"what is in it")
+    html = admin.get("/admin/responses_app/storedfile/?q=file-").content.decode()
+    assert "2.0 KiB" in html
+    assert not any(each in html for each in (*SHELLS, "\u202e", "what is in it"))
+    assert "file-1" not in admin.get("/admin/responses_app/storedfile/?q=file-2").content.decode()
+    assert admin.get("/admin/responses_app/storedfile/file-1/change/").status_code == 302
+    assert admin.get("/admin/responses_app/storedfile/file-1/delete/").status_code == 403
+
+
 def test_a_long_conversation_goes_on_on_the_next_page(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversations, "AT_ONCE", 3)
     samples.agent_loop()
@@ -257,7 +272,7 @@ def test_pages_need_djangos_permission_to_view(client_with: ClientWith) -> None:
     paths = [
         *(f"/admin/responses_app/response/{response}/{page}/" for page in ("change", "json")),
         f"/admin/responses_app/conversation/{conversation}/change/",
-        *(f"/admin/responses_app/{model}/" for model in ("response", "conversation", "worker")),
+        *(f"/admin/responses_app/{model}/" for model in ("response", "conversation", "worker", "storedfile")),
         "/admin/dashboard/",
     ]
     stranger = client_with()

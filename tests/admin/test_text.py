@@ -123,6 +123,7 @@ def test_calls_of_a_servers_tools_stand_with_what_they_gave() -> None:
         {"type": "code_interpreter_call", "code": "1+1", "outputs": [{"type": "logs", "logs": "2"}]},
         {"type": "code_interpreter_call", "code": "plot()", "outputs": [{"type": "image", "url": "data:"}]},
         {"type": "code_interpreter_call", "outputs": None},
+        {"type": "image_generation_call", "revised_prompt": "a cat", "result": "iVBO", "action": "edit"},
     ]
     blocks = Transcript().read(items)
     assert {block.kind for block in blocks} == {"call"}
@@ -139,11 +140,16 @@ def test_calls_of_a_servers_tools_stand_with_what_they_gave() -> None:
     assert "https://a.example/" in str(gave[0])
     assert "image" in str(gave[5])
     assert gave[6] is None
+    assert (asked[-1], gave[7]) == (("image: edit", "a cat"), "[an image: 4 characters of base64]")
 
 
 @pytest.mark.parametrize("kind", READERS)
 @settings(max_examples=30)
-@given(st.dictionaries(st.sampled_from("action error output outputs code arguments name".split()), json_values))
+@given(
+    st.dictionaries(
+        st.sampled_from("action error output outputs code arguments name result revised_prompt".split()), json_values
+    )
+)
 def test_nothing_is_taken_for_granted_of_a_servers_call(kind: str, fields: dict[str, object]) -> None:
     (block,) = Transcript().read([{"type": kind, **fields}])
     assert block.kind == "call"
@@ -155,9 +161,9 @@ def test_an_output_without_its_call_stands_alone() -> None:
 
 
 def test_other_items_are_named_and_folded() -> None:
-    blocks = Transcript().read([{"type": "image_generation_call", "id": "ig_1", "status": "failed"}, {"x": 1}, 7])
+    blocks = Transcript().read([{"type": "file_search_call", "id": "fs_1", "status": "failed"}, {"x": 1}, 7])
     assert [(block.kind, block.title, block.status) for block in blocks] == [
-        ("other", "image_generation_call", "failed"),
+        ("other", "file_search_call", "failed"),
         ("other", "An item without a type", ""),
         ("other", "An item without a type", ""),
     ]

@@ -9,7 +9,7 @@ from statistics import median
 
 from responses_app.protocol.page_stack import PageStack
 from responses_app.tools.browser.backends.json_search import json_search
-from responses_app.tools.browser.browsing import Browser, BrowsingWishes
+from responses_app.tools.browser.browsing import Browser, BrowsingOptions
 from responses_app.tools.browser.page_cache import PageCache
 from responses_app.tools.browser.page_reader import PageReader
 from responses_app.tools.fetching import Fetcher
@@ -61,7 +61,7 @@ async def _opened() -> tuple[float, float, float, float]:
 
         async def opened() -> float:
             began = time.perf_counter()
-            await browser.act("open", {"id": web.url()}, PageStack(), BrowsingWishes(), project="bench")
+            await browser.act("open", {"id": web.url()}, PageStack(), BrowsingOptions(), project="bench")
             return (time.perf_counter() - began) * 1e3
 
         started = await opened()

@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.conformance.sdk import PATIENCE, Chat
+from tests.conformance.sdk import PATIENCE
 from tests.server import Server
 from tests.tools.sandbox.sandboxes import needs_bubblewrap
 
@@ -58,16 +58,6 @@ def test_a_stream_has_the_events_of_openai(client: OpenAI) -> None:
     assert (call_of(final).code, call_of(final).outputs[0].logs) == ("2**100", f"{2**100}\n")
 
 
-def test_over_the_websocket_and_in_the_background(client: OpenAI) -> None:
-    with client.responses.connect() as connection:
-        done = Chat(connection).ask(input="python: y = 1", **ASKED)
-    assert call_of(done).status == "completed"
-    response = client.responses.create(input="python: y", previous_response_id=done.id, background=True, **ASKED)
-    while response.status in ("queued", "in_progress"):
-        response = client.responses.retrieve(response.id, include=ASKED["include"])
-    assert call_of(response).outputs[0].logs == "1\n"
-
-
 def test_a_client_that_leaves_stops_its_code(server: Server, client: OpenAI) -> None:
     stream = client.responses.create(input="python: while True: pass", stream=True, **ASKED)
     for event in stream:
@@ -106,19 +96,52 @@ def test_containers_and_their_files(client: OpenAI) -> None:
         client.containers.retrieve(made.id)
 
 
-def test_what_containers_do_not_take(server: Server, client: OpenAI) -> None:
-    for wrong in (
-        {"file_ids": ["file-1"]},
-        {"network_policy": {"type": "allowlist", "allowed_domains": ["a.example"]}},
+def test_files_of_the_files_api_lie_in_a_container(client: OpenAI) -> None:
+    one, other = (client.files.create(file=("data.csv", text), purpose="user_data") for text in (b"1", b"2"))
+    tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [one.id, other.id]}}
+    asked: Any = {**ASKED, "tools": [tool]}
+    read = "python: open('data.csv').read() + open('data_2.csv').read()"
+    first = client.responses.create(input=read, **asked)
+    assert call_of(first).outputs[0].logs == "'12'\n"
+    assert first.tools[0].model_dump(exclude_none=True) == tool
+    client.files.delete(one.id)  # its copy stays
+    changed = "python: open('data.csv', 'w').write('changed');"
+    second = client.responses.create(input=changed, previous_response_id=first.id, **asked)
+    third = client.responses.create(input=read, previous_response_id=second.id, **asked)
+    assert call_of(third).outputs[0].logs == "'changed2'\n"
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.responses.create(input=read, **asked)
+    assert (caught.value.param, one.id in caught.value.message) == ("tools", True)
+
+
+def test_a_container_is_made_with_files(client: OpenAI) -> None:
+    file = client.files.create(file=("a.txt", b"text"), purpose="user_data")
+    made = client.containers.create(name="x", file_ids=[file.id])
+    assert [(each.path, each.source) for each in client.containers.files.list(made.id)] == [("/mnt/data/a.txt", "user")]
+    empty = client.containers.create(name="y")
+    copied = client.containers.files.create(empty.id, file_id=file.id)
+    assert (copied.path, copied.bytes) == ("/mnt/data/a.txt", 4)
+    assert client.containers.files.content.retrieve(copied.id, container_id=empty.id).read() == b"text"
+    for param, ask in (
+        ("file_ids", lambda: client.containers.create(name="z", file_ids=["file-1"])),
+        ("file_id", lambda: client.containers.files.create(empty.id, file_id="file-1")),
     ):
-        with pytest.raises(openai.BadRequestError, match="Unsupported parameter"):
-            client.containers.create(name="x", **wrong)  # type: ignore[arg-type]
+        with pytest.raises(openai.NotFoundError) as caught:
+            ask()
+        assert caught.value.param == param
+    assert "z" not in [each.name for each in client.containers.list()]
+
+
+def test_what_containers_do_not_take(server: Server, client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="Unsupported parameter"):
+        client.containers.create(name="x", network_policy={"type": "allowlist", "allowed_domains": ["a.example"]})
     with pytest.raises(openai.BadRequestError, match="minutes"):
         client.containers.create(name="x", expires_after={"anchor": "last_active_at", "minutes": 0})
     made = client.containers.create(name="x")
     files = f"{server.base_url}/containers/{made.id}/files"
     assert httpx.post(files, files={"other": b"x"}).json()["error"]["param"] == "file"
-    assert httpx.post(files, json={"file_id": "file-1"}).json()["error"]["param"] == "file_id"
+    assert httpx.post(files, json={}).json()["error"]["param"] == "file"
+    assert httpx.post(files, json={"file_id": 1}).json()["error"]["param"] == "file_id"
     broken = httpx.post(files, content=b"--x", headers={"content-type": "multipart/form-data; boundary=y"})
     assert broken.status_code == 400
     large = httpx.post(files, content=b"", headers={"content-type": "multipart/form-data; boundary=y"})

@@ -100,8 +100,9 @@ def open_client(tmp_path_factory: pytest.TempPathFactory, open_journal: Path) ->
     """A client of a server that takes vLLM's own fields."""
     options = json.dumps({"journal": str(open_journal)})
     folder = tmp_path_factory.mktemp("open-fields")
+    more = {"responses_compatibility_mode": "false", "enable_computer_call": "on"}
     with (
-        Server(folder, script=SCRIPT, engine_options=options, responses_compatibility_mode="false") as server,
+        Server(folder, script=SCRIPT, engine_options=options, **more) as server,
         OpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client,
     ):
         yield client
@@ -230,6 +231,21 @@ def test_lists_have_what_an_include_asks_for(client: OpenAI) -> None:
         listed: Any = client.conversations.items.list(conversation.id, include=include).data[0]
         got: Any = client.conversations.items.retrieve(listed.id, conversation_id=conversation.id, include=include)
         assert [each.content[0].image_url for each in (asked, listed, got)] == [expected] * 3
+
+
+def test_screenshots_are_listed_where_the_server_is_set_to(client: OpenAI, open_client: OpenAI) -> None:
+    url = "data:image/png;base64,AA=="
+    item: Any = {
+        "type": "computer_call_output",
+        "call_id": "c",
+        "output": {"type": "computer_screenshot", "image_url": url},
+    }
+    include: Any = ["computer_call_output.output.image_url"]
+    for asks, expected in ((client, None), (open_client, url)):
+        response = asks.responses.create(input=[item, {"role": "user", "content": "hi"}])
+        (*_, listed) = asks.responses.input_items.list(response.id, include=include).data
+        assert listed.type == "computer_call_output"
+        assert listed.output.image_url == expected
 
 
 def test_an_id_that_the_client_chooses(open_client: OpenAI) -> None:

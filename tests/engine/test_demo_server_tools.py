@@ -1,11 +1,15 @@
 """The demo engine calls the tools of MCP servers that a developer message declares beside the client's functions."""
 
+from collections.abc import Sequence
+
 from engine.backends.demo_functions import read_functions, read_server_tools
-from engine.backends.demo_replies import DemoAnswer, DemoCall, reply_to
+from engine.backends.demo_replies import DemoAnswer, DemoCall, reply_to, reply_tokens
 from engine.backends.transcript import Transcript
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.formats.harmony.declarations import developer_text
+from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
+from engine.grammar import TurnRules
 
 HARMONY = HarmonyFormat()
 CITY = '{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}'
@@ -13,16 +17,37 @@ WEATHER = ToolNamespace("weather", "Of the world.", (FunctionTool("now", "", CIT
 ADD = FunctionTool("add", "", "")
 
 
-def reply(text: str, *functions: FunctionTool, outputs: tuple[tuple[str, str], ...] = ()) -> DemoAnswer | DemoCall:
+def reply(
+    text: str,
+    *functions: FunctionTool,
+    outputs: tuple[tuple[str, str], ...] = (),
+    namespaces: tuple[ToolNamespace, ...] = (WEATHER,),
+) -> DemoAnswer | DemoCall:
+    return reply_to(Transcript(prompt_of(text, *functions, outputs=outputs, namespaces=namespaces)))
+
+
+def prompt_of(
+    text: str,
+    *functions: FunctionTool,
+    outputs: tuple[tuple[str, str], ...] = (),
+    namespaces: tuple[ToolNamespace, ...] = (WEATHER,),
+) -> Sequence[int]:
+    """Return a prompt, with calls of the server's tools and what they gave back."""
     prompt = HARMONY.frame(
-        instructions=None, functions=functions, effort="low", date="2026-01-01", namespaces=(WEATHER,)
+        instructions=None, functions=functions, effort="low", date="2026-01-01", namespaces=namespaces
     )
     prompt.extend(HARMONY.user(text).tokens)
     for name, output in outputs:
         prompt.extend(HARMONY.call(name, "{}", hosted=True).tokens)
         prompt.extend(HARMONY.output(name, output, hosted=True).tokens)
     prompt.extend(HARMONY.generation_start())
-    return reply_to(Transcript(prompt))
+    return prompt
+
+
+def answer_by(text: str, rules: TurnRules, outputs: tuple[tuple[str, str], ...] = ()) -> str:
+    """Return the answer that rules without calls allow."""
+    said = decode_tokens(reply_tokens(prompt_of(text, outputs=outputs), rules))
+    return said.rpartition("<|channel|>final<|message|>")[2].removesuffix("<|return|>")
 
 
 def test_it_reads_each_namespace_apart() -> None:
@@ -47,3 +72,28 @@ def test_it_says_what_came_of_it() -> None:
     answer = reply("call weather.now", outputs=(("weather.now", "18 °C"),))
     assert isinstance(answer, DemoAnswer)
     assert "called weather.now and it returned: 18 °C." in answer.text
+
+
+def test_it_draws_once_where_images_can_be_made() -> None:
+    draw = FunctionTool("generate", "", '{"type":"object","properties":{"prompt":{"type":"string"}}}')
+    images = ToolNamespace("image_generation", "", (draw,))
+    for text, prompt in (("Please draw a cat.", "a cat"), ("call image_generation", "call image_generation")):
+        call = reply(text, namespaces=(images,))
+        assert isinstance(call, DemoCall)
+        assert (call.name, call.arguments, call.hosted) == (
+            "image_generation.generate",
+            f'{{"prompt": "{prompt}"}}',
+            True,
+        )
+        done = reply(text, namespaces=(images,), outputs=(("image_generation.generate", "It was made."),))
+        assert isinstance(done, DemoAnswer)
+        assert "called image_generation.generate and it returned: It was made." in done.text
+    assert isinstance(reply("Please draw a cat."), DemoAnswer)
+
+
+def test_what_it_may_not_call_it_says() -> None:
+    rules = TurnRules()
+    text = answer_by('call weather.now for "Rome" and weather.now', rules, outputs=(("weather.now", "18 °C"),))
+    assert "called weather.now and it returned: 18 °C." in text
+    assert text.endswith("The demo engine would call weather.now now, and may not.")
+    assert answer_by("call weather.now", rules) == "The demo engine would call weather.now now, and may not."

@@ -46,6 +46,11 @@ CASES: list[tuple[str, JsonObject, JsonObject]] = [
         {"type": "file_search_call", "id": "fs_1", "queries": ["q"], "results": None},
     ),
     (
+        "computer_call_output.output.image_url",
+        {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": "data:"}},
+        {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": None}},
+    ),
+    (
         "web_search_call.action.sources",
         {
             "type": "web_search_call",

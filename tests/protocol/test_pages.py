@@ -34,7 +34,14 @@ def test_what_is_asked_for(query: dict[str, list[str]], expected: ListQuery) -> 
     assert parse_list_query(query) == expected
 
 
-@pytest.mark.parametrize("limit", ["0", "101", "-1", "", " 5", "5.0", "1e1", "ten", "٥", "²", "9" * 5000, "0" * 5000])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        *("0", "101", "0000000101", "000000001000", "-1", "", " 5", "5.0", "1e1", "ten", "٥", "²"),
+        "9" * 5000,
+        "0" * 5000,
+    ],
+)
 def test_a_wrong_limit_is_told(limit: str) -> None:
     with pytest.raises(ApiError, match="from 1 to 100") as refused:
         parse_list_query({"limit": [limit]})

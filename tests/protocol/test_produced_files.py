@@ -1,7 +1,10 @@
 """Files that code has written, as messages cite them."""
 
+import orjson
+
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.produced_files import MAX_CITATIONS, MAX_FILES, ProducedFiles, state_of
+from responses_app.tools.base import MAX_STATE_BYTES
 
 STATE = state_of("cntr_1", None, [("table.csv", "cfile_1"), ("plots/a.png", "cfile_2")])
 
@@ -48,6 +51,14 @@ def test_another_container_has_other_files() -> None:
     files.learn(state_of("cntr_2", STATE, [("table.csv", "cfile_9")]))
     assert [each["file_id"] for each in files.cite("/mnt/data/table.csv", is_last=True)] == ["cfile_9"]
     assert files.cite("/mnt/data/plots/a.png", is_last=True) == []
+
+
+def test_files_with_long_names_are_remembered_as_long_as_a_state_may_be() -> None:
+    long = "\x01" * 1000  # each is written as six characters
+    written = [(f"{number}/{long}", f"cfile_{number}") for number in range(MAX_FILES)]
+    state = state_of("cntr_1", None, written)
+    assert len(orjson.dumps(state)) <= MAX_STATE_BYTES
+    assert state["files"] == [list(each) for each in written[-len(state["files"]) :]] != []  # type: ignore[arg-type]
 
 
 def test_it_is_bounded_and_takes_any_state() -> None:

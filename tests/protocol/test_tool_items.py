@@ -126,7 +126,7 @@ ITEMS: dict[str, tuple[JsonObject, list[str]]] = {
     ),
     "image_generation_call": (
         {"result": "AAAA", "revised_prompt": "a cat"},
-        [call("image_generation", '{"prompt":"a cat"}'), output("image_generation", IMAGE)],
+        [call("image_generation.generate", '{"prompt":"a cat"}'), output("image_generation.generate", IMAGE)],
     ),
     "mcp_call": (
         {"server_label": "git hub", "name": "issues", "arguments": '{"n":1}', "output": "none"},

@@ -21,9 +21,11 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.sealing import Sealer
+from responses_app.protocol.shown_files import ReadDocument
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.fair_turns import FairTurns
+from responses_app.runs.file_reading import no_reader
 from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.history import History
@@ -49,8 +51,10 @@ from responses_app.stores.base import (
     StoreError,
     Stores,
 )
+from responses_app.stores.files import BaseFileStore
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.base import BaseTool
+from tests.memory_files import MemoryFileStore
 from tests.protocol.laws import counting_ids
 
 ANSWER = "<|channel|>final<|message|>Hello.<|return|>"
@@ -245,6 +249,8 @@ class Site:
     rates: BaseRates = field(default_factory=MemoryRates)
     metrics: Metrics = field(default_factory=Metrics)
     new_id: Callable[[str], str] = field(default_factory=counting_ids)
+    files: BaseFileStore = field(default_factory=MemoryFileStore)
+    read_document: ReadDocument = no_reader
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
     def __post_init__(self) -> None:
@@ -258,12 +264,12 @@ class Site:
         )
         meter = self.metrics.model("fake")
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format, meter, self.turns)
-        stores = Stores(self.store, self.conversations)
+        stores = Stores(self.store, self.conversations, self.files)
         machines = Machines(ServedModels([model, *self.more_models]), b"key", self.sealer)
         self.service = ResponseService(
             machines=machines,
             stores=stores,
-            history=History(stores, self.registry, sealer=self.sealer),
+            history=History(stores, self.registry, sealer=self.sealer, read_document=self.read_document),
             registry=self.registry,
             sealer=self.sealer,
             new_id=self.new_id,

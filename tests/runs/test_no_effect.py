@@ -11,7 +11,6 @@ from tests.server import ROOT
 
 WITHOUT_EFFECT: dict[str, JsonObject] = {
     "text.verbosity": {"text": {"verbosity": "high"}},
-    "max_tool_calls": {"max_tool_calls": 1},
     "prompt_cache_retention": {"prompt_cache_retention": "24h"},
     "stream_options.include_obfuscation": {"stream_options": {"include_obfuscation": True}},
     "include": {"include": sorted(KNOWN_INCLUDES - {LOGPROBS, ENCRYPTED_REASONING})},

@@ -6,10 +6,13 @@ from typing import ClassVar
 
 import pytest
 
+from engine.errors import PromptTooLong
 from engine.formats.base import ToolNamespace
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.offers import Offer, OfferedTool
+from responses_app.protocol.server_calls import LAST_CALL
+from responses_app.runs.fitting import LEFT_OUT
 from responses_app.runs.tool_calls import cut_text
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from tests.protocol.laws import assert_laws
@@ -208,6 +211,21 @@ async def test_what_it_leaves_later_calls_know() -> None:
     assert [call.state for call in tool.calls] == [None, {"calls": 1}, {"calls": 2}, {"calls": 3}]
 
 
+async def test_a_client_can_name_its_items_by_their_ids() -> None:
+    site = site_with(Shell())
+    first = await site.ask(input="hi", tools=ASKED)
+    call, answer = first["output"]  # type: ignore[misc]
+    site.engine.turns[:] = [[ANSWER]]
+    again = [
+        {"role": "user", "content": "hi"},
+        *({"type": "item_reference", "id": each["id"]} for each in (call, answer)),
+    ]
+    await site.ask(input=[*again, {"role": "user", "content": "more"}])
+    read = prompt_of(site, -1)
+    assert "to=python code<|message|>1+1<|call|>" in read
+    assert "It is 2.<|end|><|start|>user" in read
+
+
 async def test_what_it_shows_is_the_items() -> None:
     tool = Shell()
     tool.gives = lambda call: ToolResult("2", {"outputs": [{"type": "logs", "logs": "2"}]})
@@ -218,6 +236,37 @@ async def test_what_it_shows_is_the_items() -> None:
         [{"type": "logs", "logs": "2"}],
         tool.calls[0].item_id,
     )
+
+
+async def test_the_model_is_told_which_call_is_its_last() -> None:
+    site = Site(FakeEngine([CALL, CALL, ANSWER]), tools=[Shell()])
+    await site.ask(input="hi", tools=ASKED, max_tool_calls=2)
+    assert "<|message|>2<|end|>" in prompt_of(site, 1)
+    assert f"<|message|>2\n{LAST_CALL}<|end|>" in prompt_of(site, 2)
+
+
+async def test_an_output_is_cut_to_what_the_context_has_room_for() -> None:
+    tool = Shell()
+    tool.gives = lambda call: ToolResult("many words, " * 5000)
+    site = Site(FakeEngine([CALL, CALL, CALL, ANSWER], max_model_len=2000), tools=[tool])
+    events = await events_of(site)
+    assert items_of(events) == [*[("code_interpreter_call", "completed")] * 3, ("message", "completed")]
+    assert "more bytes are left out]<|end|>" in prompt_of(site, 1)
+    assert prompt_of(site, 3).endswith(f"{LEFT_OUT}<|end|><|start|>assistant")
+    assert [len(prompt) for prompt in site.engine.prompts][-1] < 2000
+    assert 1300 < len(site.engine.prompts[1]) <= 1500, "a quarter of it is left for the answer"
+
+
+async def test_a_response_whose_context_is_full_ends_there() -> None:
+    full = PromptTooLong(prompt_tokens=2001, max_model_len=2000)
+    site = Site(FakeEngine([CALL, [full]]), tools=[Shell()])
+    events = await events_of(site)
+    assert items_of(events) == [("code_interpreter_call", "completed")]
+    response = events[-1]["response"]
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})  # type: ignore[index]
+    site.engine.turns[:] = [[ANSWER]]
+    more = await site.ask(input="short", previous_response_id=response["id"])  # type: ignore[index]
+    assert more["status"] == "completed"
 
 
 async def test_of_a_long_text_the_model_reads_as_much_as_is_set() -> None:
@@ -256,6 +305,20 @@ async def test_a_report_gives_it_more_time() -> None:
 
     events = await events_of(site_with(Slow()))
     assert items_of(events) == [("code_interpreter_call", "completed"), ("message", "completed")]
+
+
+async def test_reports_give_it_no_more_than_the_whole_time() -> None:
+    class Endless(Shell):
+        idle_seconds, max_seconds = 60.0, 0.1
+
+        async def call(self, call: ToolCall) -> ToolResult:
+            while True:
+                await asyncio.sleep(0.01)
+                call.report({})
+
+    site = site_with(Endless())
+    assert items_of(await events_of(site)) == [("code_interpreter_call", "failed"), ("message", "completed")]
+    assert "Error: the tool did not answer within 0.1 s." in prompt_of(site, 1)
 
 
 async def test_of_its_calls_as_many_are_made_as_the_request_allows() -> None:

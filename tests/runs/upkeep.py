@@ -34,7 +34,7 @@ async def looked_after(
     """Let the upkeep look after a site, whose own responses are of the worker ""."""
     upkeep = Upkeep(
         site.service,
-        site.store,
+        site.service.stores,
         forgetting=site.forgetting,
         state=lambda: WorkerState(id=worker, started_at=0),
         ready=ready,

@@ -7,7 +7,7 @@ import pytest
 
 from responses_app.protocol.page_stack import PageStack
 from responses_app.tools.browser.backends.json_search import json_search
-from responses_app.tools.browser.browsing import Browser, BrowsingFailed, BrowsingWishes, wishes_of
+from responses_app.tools.browser.browsing import Browser, BrowsingFailed, BrowsingOptions, options_of
 from responses_app.tools.browser.page_cache import PageCache
 from responses_app.tools.browser.page_reader import PageReader
 from responses_app.tools.browser.pages import Page
@@ -17,7 +17,7 @@ from tests.tools.search_servers import searxng
 from tests.tools.web_server import WebServer, answer, redirect
 
 SHELL = "".join(f"<p>Fact {number} about the shell of turtles.</p>" for number in range(100))
-ANY = BrowsingWishes()
+ANY = BrowsingOptions()
 
 
 class Model:
@@ -29,10 +29,10 @@ class Model:
         self.stack = PageStack()
         self.action: Any = None
 
-    async def call(self, action: str, wishes: BrowsingWishes = ANY, **asked: object) -> str:
+    async def call(self, action: str, options: BrowsingOptions = ANY, **asked: object) -> str:
         """Call a function, as if what was shown had been kept meanwhile, and return what it shows."""
         self.stack = PageStack.from_json(self.stack.as_json())
-        browsed = await self.browser.act(action, dict(asked), self.stack, wishes, project="p")
+        browsed = await self.browser.act(action, dict(asked), self.stack, options, project="p")
         self.action = browsed.action
         return browsed.text
 
@@ -116,26 +116,26 @@ async def test_another_worker_goes_on_with_what_was_shown(model: Model) -> None:
 async def test_views_are_as_large_as_the_request_wants(model: Model) -> None:
     lengths = []
     for size in ("low", "medium", "high"):
-        wishes = wishes_of({"type": "web_search", "search_context_size": size})
-        lengths.append(len(await model.call("open", wishes, id=model.web.url("/turtles"))))
+        options = options_of({"type": "web_search", "search_context_size": size})
+        lengths.append(len(await model.call("open", options, id=model.web.url("/turtles"))))
     assert lengths == sorted(lengths)
     assert 1900 < lengths[0] < 2200
     assert 3900 < lengths[1] < 4300
     text = await model.call(
-        "open", wishes_of({"search_context_size": "low"}), id=model.web.url("/turtles"), num_lines=1000
+        "open", options_of({"search_context_size": "low"}), id=model.web.url("/turtles"), num_lines=1000
     )
     assert len(text) < 4 * 2048 + 200
 
 
 async def test_only_allowed_domains_are_found_and_opened(model: Model) -> None:
-    here = wishes_of({"filters": {"allowed_domains": ["Far.example"]}})
+    here = options_of({"filters": {"allowed_domains": ["Far.example"]}})
     text = await model.call("search", here, query="turtles")
     assert "Turtles" not in text
     assert "Far" in text
     assert "site:far.example" in model.web.asked[-1]
     with pytest.raises(BrowsingFailed, match=r"only pages of far\.example are allowed"):
         await model.call("open", here, id=model.web.url("/turtles"))
-    assert wishes_of({}) == wishes_of({"filters": None, "search_context_size": None}) == ANY
+    assert options_of({}) == options_of({"filters": None, "search_context_size": None}) == ANY
 
 
 async def test_redirects_and_sources(model: Model) -> None:
@@ -151,6 +151,7 @@ WRONG: Sequence[tuple[str, dict[str, object], str]] = (
     ("search", {"query": 7}, "`query` should be a text"),
     ("open", {"cursor": 3}, "Cursor `3` is out of range"),
     ("open", {"cursor": "x"}, "`cursor` should be a whole number"),
+    ("open", {"cursor": "--1"}, "`cursor` should be a whole number"),
     ("open", {"cursor": 1e300}, "`cursor` should be a whole number"),
     ("open", {"cursor": 0, "id": 7}, "Invalid link id `7`"),
     ("open", {"loc": 5000}, "Invalid location parameter: `5000`. Cannot exceed page maximum of"),
@@ -195,8 +196,8 @@ def test_pages_are_kept_by_project_for_a_while_and_up_to_a_size() -> None:
     assert (cache.get("a", "u"), cache.get("b", "u")) == (page, None)
     for number in range(5):
         cache.put("a", str(number), page)
-        assert cache.get("a", "4" if number == 4 else "0") or number
-    assert (cache.get("a", "u"), cache.get("a", "4")) == (None, page)
+        assert cache.get("a", "0") == page  # what is asked for stays
+    assert [cache.get("a", each) for each in ("u", "1", "2", "4")] == [None, None, page, page]
     assert cache.bytes <= 5000
     cache.put("a", "big", Page(url="u", title="t", lines=["x" * 9000]))
     assert cache.get("a", "big") is None

@@ -11,8 +11,10 @@ import pytest
 from responses_app.tools.browser.extraction import MAX_LINES, MAX_LINKS, Unreadable, read_document
 from responses_app.tools.browser.page_reader import PageReader
 from responses_app.tools.fetching import Fetched, FetchFailed
+from tests.tools.documents.samples import docx_file, pdf_file
 from tests.waiting import eventually
 
+DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 URL = "https://here.example/folder/page?q=1"
 SLOW = f"<a {' '.join(f'a{number}=x' for number in range(200_000))}>x</a>"  # takes minutes
 ARTICLE = "Turtles carry a shell and live for a very long time. " * 10
@@ -103,9 +105,23 @@ async def test_a_reader_reads_one_page_after_the_other(reader: PageReader) -> No
     for number in range(3):
         page = await reader.read(html(f"<title>T{number}</title><p>{ARTICLE}<a href='/x'>on</a>"))
         assert (page.title, page.links, page.url) == (f"T{number}", ["https://here.example/x"], URL)
-    with pytest.raises(FetchFailed, match=r"cannot be shown\. It is application/pdf"):
-        await reader.read(Fetched(URL, 200, "application/pdf", None, b"%PDF", False))
+    with pytest.raises(FetchFailed, match=r"cannot be shown\. It is image/png"):
+        await reader.read(Fetched(URL, 200, "image/png", None, b"x", False))
     assert (await reader.read(Fetched(URL, 200, "text/plain", None, b"cut", True))).truncated
+
+
+async def test_documents_are_pages_too(reader: PageReader) -> None:
+    pdf, url = pdf_file("Turtles live long."), "https://here.example/On%20turtles.pdf"
+    for kind in ("application/pdf", "application/octet-stream"):
+        page = await reader.read(Fetched(url, 200, kind, None, pdf, False))
+        assert (page.title, page.lines[0], page.url) == ("On turtles.pdf", "Turtles live long.", url)
+    docx = docx_file("Shells \u3010are\u3011 bone.")
+    page = await reader.read(Fetched(URL, 200, DOCX, None, docx, False))
+    assert "are" in page.lines[0]
+    assert "\u3010" not in page.lines[0], "what the model reads as citations is not theirs to write"
+    for body, truncated, reason in ((b"%PDF-1.4 no", False, "damaged"), (pdf, True, "more than")):
+        with pytest.raises(FetchFailed, match=rf"cannot be shown\..*{reason}"):
+            await reader.read(Fetched(url, 200, "application/pdf", None, body, truncated))
 
 
 async def test_a_page_that_takes_for_ever_is_given_up_and_others_are_read_meanwhile(reader: PageReader) -> None:

@@ -1,6 +1,7 @@
 """A search by an MCP server's tool, whatever it is called, takes and gives back."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -8,12 +9,14 @@ from mcp.server.mcpserver import MCPServer
 
 from responses_app.conf import from_environ
 from responses_app.server_tools import server_tools
+from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.browser.backends.json_search import DdgsSearch, SearxngSearch
 from responses_app.tools.browser.backends.mcp_search import McpSearch, read_results
 from responses_app.tools.browser.searching import BaseSearch, SearchFailed
 from responses_app.tools.browser.tool import BrowserTool
 from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import McpTool
+from tests.memory_files import MemoryFileStore
 from tests.tools.mcp.mcp_servers import mcp_tool, serving
 
 FOUND = [("https://a.example/", "A", "of a"), ("https://b.example/x", "B", "of b")]
@@ -102,7 +105,8 @@ def test_bare_addresses_are_results() -> None:
 )
 def test_the_settings_say_what_searches(environ: dict[str, str], kind: type[BaseSearch] | None) -> None:
     settings, _ = from_environ(environ)
-    browsers = [tool for tool in server_tools(settings) if "web_search" in tool.kinds]
+    tools = server_tools(settings, files=MemoryFileStore(), stored_items=MemoryResponseStore().items, now=time.time)
+    browsers = [tool for tool in tools if "web_search" in tool.kinds]
     assert [type(tool._browser._search) for tool in browsers if isinstance(tool, BrowserTool)] == (
         [kind] if kind else []
     )

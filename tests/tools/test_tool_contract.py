@@ -5,10 +5,18 @@ from itertools import count
 
 import pytest
 
+from responses_app.stores.vector_stores import VectorStoreLimits
 from responses_app.tools.code_interpreter import CodeInterpreter
+from responses_app.tools.documents.indexer import Indexer
+from responses_app.tools.documents.reader import DocumentReader
+from responses_app.tools.documents.tool import NAME, FileSearch
 from responses_app.tools.sandbox.containers import Policy
+from tests.adapters.conftest import OpenDatabase, migrated_sqlite, open_database, sqlite_url  # noqa: F401 - fixtures
+from tests.adapters.test_vector_stores import Hands, Kept
 from tests.contracts.tools import ToolCase, ToolContract
+from tests.memory_files import MemoryFileStore
 from tests.runs.test_server_tools import ASKED, Shell
+from tests.tools.image_server import image_server, image_tool
 from tests.tools.mcp.mcp_servers import mcp_server, mcp_tool
 from tests.tools.sandbox.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
 from tests.tools.search_servers import searxng
@@ -59,13 +67,46 @@ class TestBrowser(ToolContract):
         await tool.aclose()
 
 
+class TestFileSearch(ToolContract):
+    @pytest.fixture
+    async def case(self, sqlite_url: str, open_database: OpenDatabase) -> AsyncIterator[ToolCase]:  # noqa: F811
+        with open_database(sqlite_url) as alias:
+            kept = Kept(alias, Hands(), VectorStoreLimits())
+            store_id, _ = await kept.filled(project="default")
+            indexer = Indexer(kept.stores, kept.files, DocumentReader(), worker="worker_1")
+            tool = FileSearch(kept.stores, indexer)
+            declared = {"type": "file_search", "vector_store_ids": [store_id]}
+            yield ToolCase(tool, declared, (NAME, '{"queries": ["turtle shell"]}'), "[0:0] shell.txt", (NAME, "{}"))
+            await tool.aclose()
+            await kept.files.aclose()
+
+
+class TestImages(ToolContract):
+    @pytest.fixture
+    async def case(self) -> AsyncIterator[ToolCase]:
+        async with image_server() as images:
+            tool = image_tool(images)
+            name = "image_generation.generate"
+            good, bad, slow = (
+                (name, '{"prompt": "a cat"}'),
+                (name, '{"prompt": "forbidden"}'),
+                (name, '{"prompt": "slow"}'),
+            )
+            yield ToolCase(tool, {"type": "image_generation"}, good, "The image was made", bad, slow)
+            await tool.aclose()
+
+
 @needs_bubblewrap
 class TestCodeInterpreter(ToolContract):
     @pytest.fixture
     async def case(self) -> AsyncIterator[ToolCase]:
         numbers = count(1)
         tool = CodeInterpreter(
-            choose=has_bubblewrap, limits=SMALL, policy=Policy(), new_id=lambda prefix: f"{prefix}{next(numbers)}"
+            choose=has_bubblewrap,
+            limits=SMALL,
+            policy=Policy(),
+            new_id=lambda prefix: f"{prefix}{next(numbers)}",
+            files=MemoryFileStore(),
         )
         declared = {"type": "code_interpreter", "container": {"type": "auto"}}
         endless = ("python", "while True: print('x' * 1000)")

@@ -46,6 +46,9 @@ class Theirs:
     item_id: str
     conversation_item_id: str
     container_id: str
+    uploaded_id: str
+    vector_store_id: str
+    batch_id: str
     reasoning: Frame
     compaction: Frame
 
@@ -56,7 +59,9 @@ class Theirs:
             "conversation_id": self.conversation_id,
             "item_id": self.conversation_item_id,
             "container_id": self.container_id,
-            "file_id": f"cfile_{'1' * 32}",  # of that container, which is not found before it
+            "file_id": self.uploaded_id,  # or one of that container or store, which is not found before it
+            "vector_store_id": self.vector_store_id,
+            "batch_id": self.batch_id,
         }[parameter]
 
 
@@ -93,12 +98,18 @@ def _made(client: httpx.Client) -> Theirs:
     response = _post(client, "/v1/responses", asked)
     (reasoning,) = [item for item in response["output"] if item["type"] == "reasoning"]
     compacted = _post(client, "/v1/responses/compact", {"model": response["model"], "input": HELLO})
+    uploaded_id = _uploaded(client)
+    vector_store_id = _post(client, "/v1/vector_stores", {})["id"]
+    batch = _post(client, f"/v1/vector_stores/{vector_store_id}/file_batches", {"file_ids": [uploaded_id]})
     return Theirs(
         response_id=response["id"],
         conversation_id=conversation["id"],
         item_id=response["output"][-1]["id"],
         conversation_item_id=listed["data"][0]["id"],
         container_id=_container(client),
+        uploaded_id=uploaded_id,
+        vector_store_id=vector_store_id,
+        batch_id=batch["id"],
         reasoning=reasoning,
         compaction=next(item for item in compacted["output"] if item["type"] == "compaction"),
     )
@@ -108,6 +119,11 @@ def _container(client: httpx.Client) -> str:
     """Return the id of a container; where this machine has no sandbox there can be none."""
     made = client.post("/v1/containers", json={"name": "c"})
     return str(made.json()["id"]) if made.status_code == 200 else f"cntr_{'1' * 32}"
+
+
+def _uploaded(client: httpx.Client) -> str:
+    made = client.post("/v1/files", files={"file": ("a.txt", b"text")}, data={"purpose": "user_data"})
+    return str(made.json()["id"])
 
 
 def _post(client: httpx.Client, path: str, body: Mapping[str, object]) -> Frame:
@@ -148,14 +164,14 @@ def test_no_verb_reaches_what_is_another_projects(
             assert verb not in answer.headers["allow"]
             continue
         assert answer.status_code == 404, (verb, path, answer.text)
-        made_up = re.sub(r"_[0-9a-f]{32}", "_" + "0" * 32, path)
+        made_up = re.sub(r"([_-])[0-9a-f]{32}", r"\g<1>" + "0" * 32, path)
         same = projects.mine.request(verb, made_up + query, json=body if verb == "POST" else None)
         assert same.status_code == 404
         assert _without_ids(answer.text) == _without_ids(same.text), "it tells that there is such a thing"
 
 
 def _without_ids(text: str) -> str:
-    return re.sub(r"_[0-9a-f]{32}", "_…", text)
+    return re.sub(r"[_-][0-9a-f]{32}", "_…", text)
 
 
 def test_nothing_of_it_was_changed(projects: Projects) -> None:
@@ -163,6 +179,8 @@ def test_nothing_of_it_was_changed(projects: Projects) -> None:
     assert projects.others.get(f"/v1/responses/{theirs.response_id}").status_code == 200
     items = projects.others.get(f"/v1/conversations/{theirs.conversation_id}/items").json()["data"]
     assert theirs.conversation_item_id in [item["id"] for item in items]
+    assert projects.others.get(f"/v1/files/{theirs.uploaded_id}/content").content == b"text"
+    assert projects.mine.get("/v1/files").json()["data"] == []
 
 
 def test_every_field_that_may_name_something_is_known_here() -> None:
@@ -192,11 +210,41 @@ async def test_no_reference_reaches_it_over_the_websocket(projects: Projects, fi
 
 @needs_bubblewrap
 @pytest.mark.parametrize("where", ["/v1/responses", "/v1/responses/input_tokens"])
+def test_no_container_begins_with_a_file_of_another_project(projects: Projects, where: str) -> None:
+    container = {"type": "auto", "file_ids": [projects.theirs.uploaded_id]}
+    asked = {"input": HELLO, "tools": [{"type": "code_interpreter", "container": container}]}
+    answer = projects.mine.post(where, json=asked)
+    _assert_unknown(answer.status_code, answer.json()["error"])
+    assert projects.others.post(where, json=asked).status_code == 200
+    answer = projects.mine.post("/v1/containers", json={"name": "c", "file_ids": [projects.theirs.uploaded_id]})
+    _assert_unknown(answer.status_code, answer.json()["error"])
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("where", ["/v1/responses", "/v1/responses/input_tokens"])
 def test_no_tool_reaches_a_container_of_another_project(projects: Projects, where: str) -> None:
     tools = [{"type": "code_interpreter", "container": projects.theirs.container_id}]
     answer = projects.mine.post(where, json={"model": "demo", "input": HELLO, "tools": tools})
     _assert_unknown(answer.status_code, answer.json()["error"])
     assert projects.others.post(where, json={"model": "demo", "input": HELLO, "tools": tools}).status_code == 200
+
+
+def test_no_search_reaches_a_vector_store_or_a_file_of_another_project(projects: Projects) -> None:
+    asked = {"input": HELLO, "tools": [{"type": "file_search", "vector_store_ids": [projects.theirs.vector_store_id]}]}
+    for where in ("/v1/responses", "/v1/responses/input_tokens"):
+        answer = projects.mine.post(where, json=asked)
+        _assert_unknown(answer.status_code, answer.json()["error"])
+        assert projects.others.post(where, json=asked).status_code == 200
+    own = _post(projects.mine, "/v1/vector_stores", {})["id"]
+    uploaded = projects.theirs.uploaded_id
+    for path, body in (
+        ("", {"file_ids": [uploaded]}),
+        (f"/{own}/files", {"file_id": uploaded}),
+        (f"/{own}/file_batches", {"file_ids": [uploaded]}),
+        (f"/{own}/file_batches", {"files": [{"file_id": uploaded}]}),
+    ):
+        answer = projects.mine.post(f"/v1/vector_stores{path}", json=body)
+        _assert_unknown(answer.status_code, answer.json()["error"])
 
 
 @pytest.mark.parametrize("kind", ["response.steer", "response.interrupt", "response.cancel"])

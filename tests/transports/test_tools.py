@@ -107,7 +107,7 @@ async def test_a_function_that_was_not_declared_is_the_clients(socket: Socket) -
 @pytest.mark.parametrize(
     ("kind", "code", "hint"),
     [
-        ("file_search", "unsupported_parameter", "version"),
+        ("image_generation", "unsupported_parameter", "version"),
         ("bogus", "invalid_value", "'function', 'custom'"),
     ],
 )

@@ -1,4 +1,7 @@
-"""`manage.py purge_responses`: remove stored responses that are past their time or beyond the limits."""
+"""`manage.py purge_responses`: remove stored responses that are past their time or beyond the limits.
+
+Files whose time is over go, too: each says when that is.
+"""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection
@@ -8,13 +11,15 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.core.management import BaseCommand, CommandParser
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 
 from responses_app.management.failures import database_failed
 from responses_app.relay import Relay
 from responses_app.stores.base import Purged, StoreLimits
+from responses_app.stores.database.files import files_to_purge, remove_files
 from responses_app.stores.database.purging import MAX_PLANNED
 from responses_app.stores.database.retention import MAX_RESPONSES, added, purge
+from responses_app.stores.database.rows import database_time
 
 MAX_COUNTED = 1_000_000  # responses a dry run looks at
 
@@ -38,6 +43,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Remove until there is no more to do, or look only."""
         limits = _limits(options)
+        try:
+            self._purge_files(dry_run=options["dry_run"])
+        except DatabaseError as error:
+            raise database_failed(error) from None
         if limits == StoreLimits():
             self.stdout.write(
                 "Nothing limits what is stored: set RESPONSES_STORE_TTL, RESPONSES_STORE_MAX_ENTRIES or "
@@ -48,6 +57,19 @@ class Command(BaseCommand):
             self._look(limits) if options["dry_run"] else self._remove(limits)
         except DatabaseError as error:
             raise database_failed(error) from None
+
+    def _purge_files(self, *, dry_run: bool) -> None:
+        connection = connections["default"]
+        with connection.cursor() as cursor:
+            now = database_time(cursor)
+        found = 0
+        while some := files_to_purge(connection, now):
+            found += len(some)
+            if dry_run:
+                break
+            remove_files("default", some)
+        if found:
+            self.stdout.write(f"{'Would remove' if dry_run else 'Removed'} {found:,} files whose time is over.")
 
     def _look(self, limits: StoreLimits) -> None:
         found = purge("default", limits, dry_run=True, max_responses=MAX_COUNTED)

@@ -35,6 +35,10 @@ FLAGS = {  # older names, and the settings they stand for
     "--responses-store-ttl": "RESPONSES_STORE_TTL",
     "--responses-store-max-entries": "RESPONSES_STORE_MAX_ENTRIES",
     "--responses-store-max-bytes": "RESPONSES_STORE_MAX_BYTES",
+    "--max-tool-output-bytes": "RESPONSES_MAX_TOOL_OUTPUT_BYTES",
+    "--responses-tool-timeout": "RESPONSES_TOOL_TIMEOUT",
+    "--enable-computer-call": "ENABLE_COMPUTER_CALL",
+    "--image-service-config": "IMAGE_SERVICE_URL",
     "--responses-compatibility-mode": "RESPONSES_COMPATIBILITY_MODE",
     "--responses-default-service-tier": "RESPONSES_DEFAULT_SERVICE_TIER",
     "--responses-allowed-service-tiers": "RESPONSES_ALLOWED_SERVICE_TIERS",
@@ -44,7 +48,7 @@ FLAGS = {  # older names, and the settings they stand for
 }
 
 
-SWITCHES = ("--responses-compatibility-mode",)  # that need no value: `on` is meant then
+SWITCHES = ("--responses-compatibility-mode", "--enable-computer-call")  # that need no value: `on` is meant then
 PRESETS = {  # older flags, and the presets of RESPONSES_DIALECT that they stand for
     "--compatibility-mode": "codex-turn",
     "--legacy-reasoning-events": "legacy-events",

@@ -9,6 +9,7 @@ its worker is told, and where it is not, what it would keep at its end finds no 
 """
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -20,14 +21,19 @@ from responses_app.models import (
     ChainPart,
     Conversation,
     ConversationItem,
+    FilePart,
     LogPart,
     Project,
     PublicName,
     Response,
     SampledItem,
+    StoredFile,
     json_text,
 )
+from responses_app.stores.database.files import remove_files
 from responses_app.stores.database.removal import remove
+from responses_app.stores.database.vector_store_sweep import erase_stores
+from responses_app.vector_store_models import VectorStore, VectorStoreFile
 
 AT_ONCE = 200  # rows in one transaction
 
@@ -49,6 +55,11 @@ class Subject:
         rows = Conversation.objects.using(using).filter(project=self.project)
         return rows.none() if self.key_id else rows
 
+    def files(self, using: str) -> "QuerySet[StoredFile]":
+        """Return its files: they belong to the project, too."""
+        rows = StoredFile.objects.using(using).filter(project=self.project)
+        return rows.none() if self.key_id else rows
+
 
 def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
     """Return how many rows of each kind there are. All are 0 once nothing is left."""
@@ -65,6 +76,8 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "sampled items": SampledItem.objects.using(using).filter(**of_project).count(),
         "public names": PublicName.objects.using(using).filter(**of_project).count(),
         "log parts": logs.count(),
+        "files": subject.files(using).count(),
+        "vector stores": VectorStore.objects.using(using).filter(**of_project).count(),
         "API keys": ApiKey.objects.using(using).filter(project_id=subject.project).count(),
         "projects": Project.objects.using(using).filter(name=subject.project).count(),
     }
@@ -80,6 +93,16 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
         yield json_text({"conversation": kept, "items": [row.item for row in items.iterator(chunk_size=AT_ONCE)]})
     if subject.key_id:
         return
+    for store in VectorStore.objects.using(using).filter(project=subject.project).order_by("pk"):
+        about = {"id": store.pk, "name": store.name, "description": store.description, "metadata": store.metadata}
+        files = VectorStoreFile.objects.using(using).filter(store=store).values("file_id", "attributes")
+        yield json_text({"vector_store": about, "files": list(files)})
+    for file in subject.files(using).order_by("pk").iterator(chunk_size=AT_ONCE):
+        about = {"id": file.pk, "filename": file.filename, "purpose": file.purpose, "bytes": file.bytes}
+        yield json.dumps({"file": {**about, "created_at": file.created_at.isoformat()}})
+        parts = FilePart.objects.using(using).filter(file=file).order_by("position")
+        for part in parts.iterator(chunk_size=1):
+            yield json.dumps({"content_of": file.pk, "base64": b64encode(part.data).decode()})
     for key in ApiKey.objects.using(using).filter(project_id=subject.project).order_by("created_at"):
         told = {"id": key.pk, "name": key.name, "prefix": key.prefix, "created_at": key.created_at.isoformat()}
         yield json.dumps({"api_key": told})
@@ -98,8 +121,11 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
         with transaction.atomic(using=using):
             ConversationItem.objects.using(using).filter(conversation_id__in=ids).delete()
             Conversation.objects.using(using).filter(pk__in=ids).delete()
+    while ids := list(subject.files(using).values_list("pk", flat=True)[:AT_ONCE]):
+        remove_files(using, ids)
     if subject.key_id:
         return
+    erase_stores(using, subject.project)
     with transaction.atomic(using=using):
         for model in (ChainPart, SampledItem, PublicName):  # what an older version may have left behind
             model.objects.using(using).filter(project=subject.project).delete()

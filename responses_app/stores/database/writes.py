@@ -233,7 +233,8 @@ def _accept(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
             case GivenBack(accepted=accepted):
                 changed.append((step, returned_row(cursor.db, accepted)))
     _write(cursor, KEEP_RESPONSE, new)
-    _write(cursor, CHANGE_RESPONSE, changed)
+    for step in _write(cursor, CHANGE_RESPONSE, changed):
+        step.lost = step.lost or isinstance(step.act, Acceptance)  # it was deleted, or has ended: it is not to run
 
 
 def _refuse(cursor: CursorWrapper, steps: Sequence[Step]) -> None:

@@ -48,9 +48,11 @@ class BrowsingFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrowsingWishes:
-    """What a request wants of its browser: pages of these `domains` only, views of about so many tokens, `results` in a
-    list."""
+class BrowsingOptions:
+    """How a request lets the web be browsed: pages of these `domains` only, or of all where it names none.
+
+    About `view_tokens` of a page are shown at once, and `results` of a search at most.
+    """
 
     domains: Collection[str] = ()
     view_tokens: int = 1024
@@ -58,7 +60,7 @@ class BrowsingWishes:
 
     @property
     def view_bytes(self) -> int:
-        """The size of a view."""
+        """The size of a view, in bytes of UTF-8."""
         return self.view_tokens * BYTES_PER_TOKEN
 
 
@@ -81,10 +83,10 @@ class Browser:
         self._cache = cache
 
     async def act(
-        self, action: str, asked: JsonObject, stack: PageStack, wishes: BrowsingWishes, *, project: str
+        self, action: str, asked: JsonObject, stack: PageStack, options: BrowsingOptions, *, project: str
     ) -> Browsed:
         """Do one of `ACTIONS`, and put what is shown on the stack. Raises `BrowsingFailed`."""
-        visit = _Visit(self, stack, wishes, project)
+        visit = _Visit(self, stack, options, project)
         match action:
             case "search":
                 return await visit.search(asked)
@@ -94,10 +96,10 @@ class Browser:
                 return await visit.find(asked)
         raise BrowsingFailed(f"Unknown function: {action[:80]}")
 
-    async def results(self, query: str, wishes: BrowsingWishes, count: int) -> list[SearchResult]:
-        """Search, and return what the wishes allow. Raises `SearchFailed`."""
-        found = await self._search.search(within(query, wishes.domains), count=count)
-        return [result for result in found if is_within(result.url, wishes.domains)][:count]
+    async def results(self, query: str, options: BrowsingOptions, count: int) -> list[SearchResult]:
+        """Search, and return what the options allow. Raises `SearchFailed`."""
+        found = await self._search.search(within(query, options.domains), count=count)
+        return [result for result in found if is_within(result.url, options.domains)][:count]
 
     async def page(self, url: str, project: str, *, anew: bool = False) -> Page:
         """Return a page, from the cache where it is there. Raises `NetworkError`."""
@@ -129,19 +131,19 @@ class Browser:
 class _Visit:
     """One call."""
 
-    def __init__(self, browser: Browser, stack: PageStack, wishes: BrowsingWishes, project: str) -> None:
+    def __init__(self, browser: Browser, stack: PageStack, options: BrowsingOptions, project: str) -> None:
         self._browser = browser
         self._stack = stack
-        self._wishes = wishes
+        self._options = options
         self._project = project
         self._start = 0  # where a page is shown from, unless the model says it
 
     async def search(self, asked: JsonObject) -> Browsed:
         query = _text(asked, "query", MAX_QUERY)
         action: JsonObject = {"type": "search", "query": query, "queries": [query], "sources": []}
-        count = _whole(asked, "topn", self._wishes.results)
+        count = _whole(asked, "topn", self._options.results)
         try:
-            found = await self._browser.results(query, self._wishes, min(max(count, 1), self._wishes.results))
+            found = await self._browser.results(query, self._options, min(max(count, 1), self._options.results))
         except SearchFailed as problem:
             raise BrowsingFailed(str(problem), action) from None
         page, listed = results_page(query, found)
@@ -228,8 +230,8 @@ class _Visit:
         )
 
     def _check(self, url: str) -> None:
-        if not is_within(url, self._wishes.domains):
-            allowed = ", ".join(sorted(self._wishes.domains)[:20])
+        if not is_within(url, self._options.domains):
+            allowed = ", ".join(sorted(self._options.domains)[:20])
             raise BrowsingFailed(f"{url[:200]} may not be opened: only pages of {allowed} are allowed.")
 
     def _show(self, page: Page, shown: Shown, action: JsonObject, asked: JsonObject | None = None) -> Browsed:
@@ -240,19 +242,19 @@ class _Visit:
             raise BrowsingFailed(
                 f"Invalid location parameter: `{start}`. Cannot exceed page maximum of {last}.", action
             )
-        max_bytes = self._wishes.view_bytes * (MAX_VIEWS if count else 1)
+        max_bytes = self._options.view_bytes * (MAX_VIEWS if count else 1)
         text = page.view(self._stack.next_cursor, start=start, count=count, max_bytes=max_bytes)
         self._stack.push(shown)
         return Browsed(text, action)
 
 
-def wishes_of(tool: JsonObject) -> BrowsingWishes:
+def options_of(tool: JsonObject) -> BrowsingOptions:
     """Return what a request's `web_search` tool wants, which has been validated."""
     size = str(tool.get("search_context_size") or "medium")
     filters = tool.get("filters")
     domains = filters.get("allowed_domains") if isinstance(filters, dict) else None
     tokens, results = _SIZES.get(size, _SIZES["medium"])
-    return BrowsingWishes(domains=tuple(map(normal_domain, domains or ())), view_tokens=tokens, results=results)
+    return BrowsingOptions(domains=tuple(map(normal_domain, domains or ())), view_tokens=tokens, results=results)
 
 
 _SIZES = {"low": (512, 5), "medium": (1024, 10), "high": (2048, MAX_RESULTS)}  # tokens of a view, results of a search
@@ -269,7 +271,7 @@ def _listed_again(shown: Shown) -> tuple[Page, Shown]:
 def _target(asked: JsonObject) -> int | str:
     """Return what is to be opened: a link's number, -1 for none, or an address."""
     target = asked.get("id", -1)
-    if isinstance(target, str) and not target.strip().lstrip("-").isdecimal():
+    if isinstance(target, str) and not target.strip().removeprefix("-").isdecimal():
         address = target.strip()
         return address if "://" in address or not address else f"https://{address}"
     return _whole(asked, "id", -1)
@@ -287,7 +289,7 @@ def _whole(asked: JsonObject, name: str, default: int) -> int:
     value = asked.get(name)
     if value is None:
         return default
-    if isinstance(value, str) and value.strip().lstrip("-").isdecimal() and len(value) < 12:
+    if isinstance(value, str) and value.strip().removeprefix("-").isdecimal() and len(value) < 12:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 10**9:
         _invalid(name, "a whole number")

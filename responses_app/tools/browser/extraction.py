@@ -2,28 +2,19 @@
 
     python -m responses_app.tools.browser.extraction
 
-It reads documents from its standard input and writes what they say to its standard output, one after the other:
-
-    in   the length of a header (4 bytes, big-endian), the header (JSON: `url`, `content_type`, `charset`, `size`),
-         and `size` bytes of the document
-    out  the length of the answer (4 bytes), and the answer (JSON: `title`, `lines`, `links`, `truncated`, or `error`)
-
-Whoever writes a page can make it costly to read (a parser that walks in circles, a crash): so it is read where that
-harms no response. `PageReader` ends the process where it takes too long; should that be gone, the limit of its CPU time
-ends it. A document of 200 KB takes about 20 ms.
+Headers have `url`, `content_type` and `charset`, answers `title`, `lines`, `links` and `truncated`, or `error` (see
+`reading_process`). `PageReader` has such processes. A document of 200 KB takes about 20 ms.
 """
 
-import json
 import re
-import resource
 import secrets
-import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
 from responses_app.tools.browser.pages import MAX_TITLE, domain_of, escaped, lines_of, link, one_line
+from responses_app.tools.reading_process import serve
 
 if TYPE_CHECKING:
     from resiliparse.parse.html import HTMLTree
@@ -34,7 +25,6 @@ MAX_LINK_URL = 2048  # characters
 MAX_LINK_TEXT = 300  # characters
 CPU_SECONDS = 15  # for one document
 MEMORY_BYTES = 2 * 1024**3  # of address space
-LENGTH_BYTES = 4
 _MIN_TEXT = 250  # characters: a page that says less is read with what stands around its text
 _AROUND = ["nav", "footer", "dialog", "[role=navigation]", "[role=contentinfo]", "[aria-hidden=true]"]
 _BEGINNING = 1024  # bytes that are looked at where nothing says what a document is
@@ -60,7 +50,7 @@ class Document:
 def read_document(body: bytes, *, url: str, content_type: str = "", charset: str | None = None) -> Document:
     """Return what a document says. Raises `Unreadable`."""
     is_html = _is_html(content_type, body)
-    text = _decoded(body, charset, is_html=is_html)
+    text = decoded(body, charset, is_html=is_html)
     if is_html:
         return _read_html(text, url)
     lines, truncated = lines_of(escaped(text.replace("\r\n", "\n").replace("\t", "    ")), max_lines=MAX_LINES)
@@ -78,7 +68,8 @@ def _is_html(content_type: str, body: bytes) -> bool:
     return b"<html" in beginning or b"<!doctype html" in beginning
 
 
-def _decoded(body: bytes, charset: str | None, *, is_html: bool) -> str:
+def decoded(body: bytes, charset: str | None = None, *, is_html: bool = False) -> str:
+    """Return the text of a document."""
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 
     with suppress(UnicodeDecodeError, LookupError):  # what is UTF-8 is so by no chance; what is told may be wrong
@@ -88,19 +79,23 @@ def _decoded(body: bytes, charset: str | None, *, is_html: bool) -> str:
 
 
 def _read_html(text: str, url: str) -> Document:
-    from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
     tree = HTMLTree.parse(text)
     title = escaped(one_line(tree.title or ""))[:MAX_TITLE] or domain_of(url)
     links = _Links(url)
     links.mark(tree)
-    # The library can also look for the main part, but leaves out lists and tables of it.
-    said = extract_plain_text(tree, skip_elements=_AROUND)
-    if len(said) < _MIN_TEXT:  # a page of links
-        said = extract_plain_text(tree)
-    lines, truncated = lines_of(links.shown(escaped(said)), max_lines=MAX_LINES)
+    lines, truncated = lines_of(links.shown(escaped(said_by(tree))), max_lines=MAX_LINES)
     return Document(title, lines, links.urls, truncated)
+
+
+def said_by(tree: "HTMLTree") -> str:
+    """Return the text of a page, without what stands around it."""
+    from resiliparse.extract.html2text import extract_plain_text
+
+    # The library can also look for the main part, but leaves out lists and tables of it.
+    said = str(extract_plain_text(tree, skip_elements=_AROUND))
+    return said if len(said) >= _MIN_TEXT else str(extract_plain_text(tree))  # else a page of links
 
 
 class _Links:
@@ -169,22 +164,5 @@ def answer(header: dict[str, Any], body: bytes) -> dict[str, Any]:
         return {"error": "It cannot be read."}
 
 
-def serve(source: BinaryIO, target: BinaryIO) -> None:
-    """Read documents until there are no more."""
-    while length := source.read(LENGTH_BYTES):
-        header = json.loads(source.read(int.from_bytes(length)))
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + CPU_SECONDS)
-        written = json.dumps(answer(header, source.read(header.pop("size")))).encode()
-        target.write(len(written).to_bytes(LENGTH_BYTES) + written)
-        target.flush()
-
-
-def _limit(what: int, wanted: int) -> None:
-    _, most = resource.getrlimit(what)
-    resource.setrlimit(what, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
-
-
 if __name__ == "__main__":
-    _limit(resource.RLIMIT_AS, MEMORY_BYTES)
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    serve(answer, cpu_seconds=CPU_SECONDS, memory=MEMORY_BYTES)

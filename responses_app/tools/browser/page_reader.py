@@ -1,17 +1,18 @@
-"""`PageReader`: has processes that read documents (`extraction`), and ends one that takes too long."""
+"""`PageReader`: has processes that read documents (`extraction`), and ends one that takes too long.
+
+A PDF or DOCX file is read as file search reads one: by a process for it alone.
+"""
 
 import asyncio
-import json
 import logging
-import sys
-from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from responses_app.tools.browser.extraction import LENGTH_BYTES
-from responses_app.tools.browser.pages import Page, domain_of
+from responses_app.tools.browser.extraction import MAX_LINES
+from responses_app.tools.browser.pages import MAX_TITLE, WIDTH, Page, domain_of, escaped, lines_of, one_line
+from responses_app.tools.documents.reader import DocumentReader, ReadFailed
 from responses_app.tools.fetching import Fetched, FetchFailed
+from responses_app.tools.reading_process import ReadingProcess
 
 logger = logging.getLogger("respsite.tools")
 
@@ -19,8 +20,10 @@ MAX_PROCESSES = 2  # so one page that takes long does not hold up all others
 READ_SECONDS = 8.0  # for one document, on a busy machine; a usual one takes 0.1
 START_SECONDS = 15.0  # and so much more for the first one of a process
 MAX_ANSWER = 32 * 1024 * 1024  # bytes: 20,000 lines as JSON have some 2 MB
+DOCUMENT_SECONDS = 20.0  # for a PDF or DOCX file, with the start of its process; one of a hundred pages takes 2
+_DOCUMENTS = ("application/pdf", "application/vnd.openxmlformats-officedocument.wordprocessingml.document")
+_PDF = b"%PDF-"  # which some servers send as nothing in particular
 MODULE = "responses_app.tools.browser.extraction"
-_ROOT = str(Path(__file__).parents[3])
 
 
 class PageReader:
@@ -29,8 +32,9 @@ class PageReader:
     def __init__(self, *, seconds: float = READ_SECONDS, processes: int = MAX_PROCESSES) -> None:
         self._seconds = seconds
         self._places = asyncio.Semaphore(processes)
-        self._idle: list[_Process] = []
-        self._running: set[_Process] = set()
+        self._idle: list[ReadingProcess] = []
+        self._running: set[ReadingProcess] = set()
+        self._documents = DocumentReader(seconds=DOCUMENT_SECONDS, at_once=processes)
 
     @property
     def pids(self) -> list[int]:
@@ -39,11 +43,13 @@ class PageReader:
 
     async def read(self, fetched: Fetched) -> Page:
         """Return a page. Raises `FetchFailed` for what is not text, or cannot be read in time."""
+        if fetched.content_type in _DOCUMENTS or (_is_unnamed(fetched) and fetched.body.startswith(_PDF)):
+            return await self._document(fetched)
         async with self._places:
             process = await self._take()
             try:
                 said = await self._said(process, fetched)
-            except BaseException:  # what it would answer is nobody's any more
+            except BaseException:  # it may still answer, which would be taken for the next answer
                 self._running.discard(process)
                 await process.end()
                 raise
@@ -59,22 +65,34 @@ class PageReader:
         self._idle.clear()
         await asyncio.gather(*(process.end() for process in running))
 
-    async def _take(self) -> "_Process":
+    async def _document(self, fetched: Fetched) -> Page:
+        if fetched.truncated:  # what tells where its parts are stands at its end
+            raise FetchFailed(f"The page cannot be shown. It is a document of more than {len(fetched.body)} bytes.")
+        most = MAX_LINES * WIDTH
+        try:
+            text = await self._documents.text(_name(fetched.url), fetched.body, most=most)
+        except ReadFailed as problem:
+            raise FetchFailed(f"The page cannot be shown. {problem}") from None
+        lines, truncated = await asyncio.to_thread(lines_of, escaped(text), max_lines=MAX_LINES)
+        title = escaped(one_line(_name(fetched.url)))[:MAX_TITLE] or domain_of(fetched.url)
+        return Page(url=fetched.url, title=title, lines=lines, truncated=truncated or len(text) == most)
+
+    async def _take(self) -> ReadingProcess:
         while self._idle:
             process = self._idle.pop()
             if process.is_running:
                 return process
             self._running.discard(process)
-        process = await _Process.start()
+        process = await ReadingProcess.start(MODULE, max_answer=MAX_ANSWER)
         self._running.add(process)
         return process
 
-    async def _said(self, process: "_Process", fetched: Fetched) -> dict[str, Any]:
+    async def _said(self, process: ReadingProcess, fetched: Fetched) -> dict[str, Any]:
         header = {"url": fetched.url, "content_type": fetched.content_type, "charset": fetched.charset}
         seconds = self._seconds if process.is_warm else self._seconds + START_SECONDS
         try:
             async with asyncio.timeout(seconds):
-                return await process.ask({**header, "size": len(fetched.body)}, fetched.body)
+                return await process.ask(header, fetched.body)
         except TimeoutError:
             logger.warning("a page of %s was not read within %g s", domain_of(fetched.url), seconds)
             raise FetchFailed("The page could not be read in time.") from None
@@ -83,50 +101,10 @@ class PageReader:
             raise FetchFailed("The page could not be read.") from None
 
 
-class _Process:
-    """One process; `is_warm`: it has read a document."""
+def _is_unnamed(fetched: Fetched) -> bool:
+    return fetched.content_type in ("", "application/octet-stream")
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.is_warm = False
 
-    @classmethod
-    async def start(cls) -> "_Process":
-        return cls(
-            await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", MODULE),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                cwd=_ROOT,
-                env={"LANG": "C.UTF-8"},  # nothing of the server's: it needs none of its secrets
-                start_new_session=True,  # a Ctrl-C is for the server, which ends it
-            )
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._process.returncode is None
-
-    async def ask(self, header: Mapping[str, object], body: bytes) -> dict[str, Any]:
-        source, target = self._process.stdin, self._process.stdout
-        assert source is not None
-        assert target is not None
-        written = json.dumps(header).encode()
-        source.write(len(written).to_bytes(LENGTH_BYTES) + written + body)
-        await source.drain()
-        size = int.from_bytes(await target.readexactly(LENGTH_BYTES))
-        if size > MAX_ANSWER:
-            raise OSError("the answer is too long")
-        answer: dict[str, Any] = json.loads(await target.readexactly(size))
-        self.is_warm = True
-        return answer
-
-    async def end(self) -> None:
-        with suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
+def _name(url: str) -> str:
+    """Return what a document is called, by its address."""
+    return unquote(urlsplit(url).path.rpartition("/")[2])

@@ -11,7 +11,7 @@ from responses_app.protocol.offers import Offer, OfferedTool
 from responses_app.protocol.page_stack import PAGES, PageStack, Shown
 from responses_app.protocol.server_tools import WEB_SEARCH
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
-from responses_app.tools.browser.browsing import Browser, BrowsingFailed, wishes_of
+from responses_app.tools.browser.browsing import Browser, BrowsingFailed, options_of
 from responses_app.tools.browser.pages import domain_of, one_line
 
 NAMESPACE = "browser"
@@ -100,7 +100,7 @@ class BrowserTool(BaseTool):
         try:
             asked = _arguments(call.arguments)
             browsed = await self._browser.act(
-                function, asked, stack, wishes_of(call.use.declared), project=call.use.project
+                function, asked, stack, options_of(call.use.declared), project=call.use.project
             )
         except BrowsingFailed as problem:
             error = {"type": "web_search_error", "message": str(problem)}

@@ -19,7 +19,7 @@ logger = logging.getLogger("respsite.tools")
 MAX_CONNECTIONS = 256  # clients that are kept; the one unused for longest makes room
 IDLE_SECONDS = 300.0  # after which an unused one is closed
 SWEEP_SECONDS = 30.0
-CLOSE_SECONDS = 5.0  # for all of them to close, in a stop
+CLOSE_SECONDS = 5.0  # for one to close, and for all of them in a stop
 
 OpenClient = Callable[["Connection"], AbstractAsyncContextManager[Any]]
 
@@ -47,8 +47,13 @@ class Connection:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it can be used no more."""
+        """Whether it can no longer be used."""
         return self._task.done() or self._leave.is_set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, with all that it kept open."""
+        return self._task.done()
 
     @property
     def is_connected(self) -> bool:
@@ -93,7 +98,7 @@ class Connection:
         finally:
             if not self._client.done():
                 self._client.set_exception(self._as_exception())
-                self._client.exception()  # whoever waits gets it; nobody may
+                self._client.exception()  # marks it as seen: perhaps nobody waits for it
 
     def _as_exception(self) -> Exception:
         return self.problem if isinstance(self.problem, Exception) else ConnectionError("it was closed")
@@ -101,9 +106,10 @@ class Connection:
 
 @dataclass
 class Connections:
-    """All of a process."""
+    """All of a process. `_leaving` are those that nobody gets any more, and that have not ended yet."""
 
     _kept: dict[Hashable, Connection] = field(default_factory=dict)
+    _leaving: list[Connection] = field(default_factory=list)
     _sweeper: asyncio.Task[None] | None = None
     has_closed: bool = False
 
@@ -125,17 +131,17 @@ class Connections:
         self.has_closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
-        kept = list(self._kept.values())
-        self._kept.clear()
-        for connection in kept:
-            connection.close()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        for key in list(self._kept):
+            self._let_go(key)
+        every, self._leaving = self._leaving, []
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                await asyncio.gather(*(connection.closed() for connection in kept))
+                await asyncio.gather(*(connection.closed() for connection in every))
         except TimeoutError:
-            for connection in kept:
+            for connection in every:
                 connection.cancel()
-            await asyncio.gather(*(connection.closed() for connection in kept))
+            await asyncio.gather(*(connection.closed() for connection in every))
 
     def _open(self, key: Hashable, open_client: OpenClient) -> Connection:
         self._sweep(room_for=1)
@@ -154,11 +160,17 @@ class Connections:
         for key, connection in list(self._kept.items()):
             is_idle = not connection.users and now - connection.last_used > IDLE_SECONDS
             if is_idle or connection.has_ended:
-                connection.close()
-                del self._kept[key]
+                self._let_go(key)
         unused = sorted((c.last_used, key) for key, c in self._kept.items() if not c.users)
         for _, key in unused[: max(0, len(self._kept) + room_for - MAX_CONNECTIONS)]:
-            self._kept.pop(key).close()
+            self._let_go(key)
+
+    def _let_go(self, key: Hashable) -> None:
+        """Have a connection end; its server may leave the farewell unanswered, so then it is cut."""
+        connection = self._kept.pop(key)
+        connection.close()
+        asyncio.get_running_loop().call_later(CLOSE_SECONDS, connection.cancel)
+        self._leaving = [each for each in (*self._leaving, connection) if not each.is_over]
 
 
 def cause_of(error: BaseException) -> BaseException:

@@ -28,6 +28,7 @@ MAX_PAGES = 32  # of a server's list of tools
 MAX_LISTED = 1024  # tools on all pages
 LIST_SECONDS = 60.0  # how long a list is good whose server does not say
 MAX_LIST_SECONDS = 3600.0
+MAX_CALL_SECONDS = 600.0  # of one call, whatever progress it reports; more where it may be silent for longer
 GONE = 404  # the HTTP status of a session that is not known
 FORBIDDEN_HEADERS = frozenset(
     "host connection content-length transfer-encoding te trailer upgrade accept accept-encoding content-type "
@@ -67,7 +68,7 @@ class McpTool(BaseTool):
         self._servers = servers
         self._by_url = by_url
         self._sse = sse
-        self.max_seconds = max(call_seconds, 600.0)
+        self.max_seconds = max(call_seconds, MAX_CALL_SECONDS)
         self.idle_seconds = call_seconds
         self._connections = Connections()
         self._library: ModuleType | None = None

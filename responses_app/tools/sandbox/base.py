@@ -1,8 +1,8 @@
 """The contract of a sandbox: how a program is started so that it can harm nobody but itself.
 
-A sandbox holds one program of ours, the warden (`inside/warden.py`), which runs code that nobody has looked at. What
-that code must never reach: the network, files and processes of others, the memory and the disk of the machine. A
-sandbox says how the warden is started (`command`); `escapes` tries whether it holds.
+A sandbox holds one program of ours, the warden (`inside/respsite_kernel/warden.py`), which runs code that nobody has
+looked at. That code must never reach the network, files and processes of others, or more memory and disk than it was
+given. A sandbox says how the warden is started (`BaseSandbox.launch`); `escapes` tests whether it holds.
 """
 
 from abc import ABC, abstractmethod

@@ -13,12 +13,15 @@ from pathlib import Path
 
 from responses_app.tools.sandbox import seccomp
 from responses_app.tools.sandbox.base import INSIDE, WORK_FOLDER, BaseSandbox, Launch, Limits
-from responses_app.tools.sandbox.environment import SCRATCH, environment, warden_command, warden_settings
-from responses_app.tools.sandbox.interpreter import Interpreter
-
-_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")  # links into `/usr` on most systems
-_OF_ETC = ("alternatives", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
-_INSIDE = "/opt/respsite"
+from responses_app.tools.sandbox.environment import (
+    OF_ETC,
+    PROGRAMS,
+    SCRATCH,
+    environment,
+    warden_command,
+    warden_settings,
+)
+from responses_app.tools.sandbox.interpreter import SYSTEM_FOLDERS, Interpreter
 
 
 class Bubblewrap(BaseSandbox):
@@ -30,7 +33,7 @@ class Bubblewrap(BaseSandbox):
         if shutil.which("bwrap") is None:
             return "it is not installed (apt install bubblewrap)"
         if not seccomp.can_filter():
-            return "it is used on x86_64 and aarch64 only"
+            return seccomp.UNKNOWN_MACHINE
         return None
 
     def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
@@ -48,12 +51,10 @@ class Bubblewrap(BaseSandbox):
             *_in_memory(SCRATCH, limits.disk // 2),
             *_in_memory(WORK_FOLDER, limits.disk),
             *(each for path in interpreter.folders for each in _in_place(path, path)),  # also where it lies in /tmp
-            *_in_place(_INSIDE, str(INSIDE)),
+            *_in_place(PROGRAMS, str(INSIDE)),
             *("--remount-ro", "/dev", "--remount-ro", "/"),  # both are memory that nothing bounds
             *("--chdir", "/", "--"),
-            *warden_command(
-                interpreter, _INSIDE, warden_settings(limits, folder=WORK_FOLDER, uid=uid, has_own_processes=True)
-            ),
+            *warden_command(interpreter, warden_settings(limits, folder=WORK_FOLDER, uid=uid, has_own_processes=True)),
         ]
         return Launch(argv, environment(limits), pass_fds=(reading,))
 
@@ -68,14 +69,13 @@ def _as_user() -> Iterator[str]:
 
 
 def _system() -> Iterator[str]:
-    yield from ("--ro-bind", "/usr", "/usr")
-    for folder in map(Path, _FOLDERS):
+    for folder in map(Path, SYSTEM_FOLDERS):
         if folder.is_symlink():
             yield from ("--symlink", str(folder.readlink()), str(folder))
         elif folder.is_dir():
             yield from ("--ro-bind", str(folder), str(folder))
     yield from ("--dir", "/etc")
-    for name in _OF_ETC:
+    for name in OF_ETC:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
 
 

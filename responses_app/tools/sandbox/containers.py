@@ -110,15 +110,16 @@ class Containers:
         return self.choice.sandbox, self.choice.interpreter
 
     async def create(
-        self, project: str, *, name: str = "auto", idle: float | None = None, memory: str | None = None
+        self, project: str, *, name: str = "auto", idle: float | None = None, memory: str | None = None, tag: str = ""
     ) -> Container:
-        """Make a container."""
+        """Make a container. The last digits of its id are `tag`, by which other workers know whose it is."""
         await self.sweep()
         if len(self._containers) >= MAX_KNOWN:
             await self._end(self._least_missed(list(self._containers.values())))
         now = self._clock()
+        id = self._new_id(CONTAINER)
         container = Container(
-            id=self._new_id(CONTAINER),
+            id=id[: len(id) - len(tag)] + tag,
             project=project,
             name=name[:MAX_NAME],
             created_at=int(now),
@@ -138,15 +139,16 @@ class Containers:
             raise ContainerNotFound(id)
         return container
 
-    async def of_chain(self, project: str, keys: Iterable[str]) -> Container | None:
-        """Return the container that one of these has used: ids of responses, conversations or containers."""
-        for key in keys:
-            with contextlib.suppress(ContainerNotFound):
-                return await self.find(project, self._of_responses.get(key, key))
-        return None
+    def has(self, id: str) -> bool:
+        """Whether this is the id of a container of this process, whosever it is."""
+        return id in self._containers
+
+    def id_of(self, key: str) -> str:
+        """Return the id of the container that a response uses (see `join_chain`); else `key` itself."""
+        return self._of_responses.get(key, key)
 
     async def join_chain(self, id: str, keys: Iterable[str]) -> None:
-        """Remember that these responses and conversations use a container."""
+        """Remember that these responses use a container: the first of each chain stands for all of it."""
         container = self._containers.get(id)
         if container is None:
             return
@@ -242,7 +244,7 @@ class Containers:
             await self._end(container)
 
     def memory_of(self) -> Mapping[str, int]:
-        """Return the bytes of memory that each started container holds now."""
+        """Return the bytes of memory that each started container holds now, by its id."""
         return {each.id: each.session.memory() for each in self._containers.values() if each.session is not None}
 
     @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""What every sandbox gives the warden: its command, its settings, its environment."""
+"""What every sandbox gives the warden: its command, its settings, its environment, and what it sees of the machine."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,12 +7,18 @@ from responses_app.tools.sandbox.base import Limits
 from responses_app.tools.sandbox.interpreter import Interpreter
 
 SCRATCH = "/tmp"  # inside
+PROGRAMS = "/opt/respsite"  # where our programs (`base.INSIDE`) are seen inside
+# Files and folders of `/etc` that programs need, and that hold nothing of the machine's users or services.
+OF_ETC = ("alternatives", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
 _MAIN = "import sys; sys.path.insert(0, {folder!r}); from respsite_kernel.warden import main; main()"
 
 
-def warden_command(interpreter: Interpreter, inside: str, settings: str) -> Sequence[str]:
-    """Return how the warden is started; `inside` is where our programs are seen. It writes no compiled files."""
-    return [interpreter.executable, "-I", "-B", "-c", _MAIN.format(folder=inside), settings]
+def warden_command(interpreter: Interpreter, settings: str, *, programs: str = PROGRAMS) -> Sequence[str]:
+    """Return how the warden is started, with its `warden_settings`; it finds our programs in the folder `programs`.
+
+    It writes no compiled files.
+    """
+    return [interpreter.executable, "-I", "-B", "-c", _MAIN.format(folder=programs), settings]
 
 
 def warden_settings(

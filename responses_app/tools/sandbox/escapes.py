@@ -24,17 +24,18 @@ from responses_app.tools.sandbox.session import SandboxSession
 
 logger = logging.getLogger("respsite.sandbox")
 
-LIMITS = Limits(memory=96 * MIB, disk=8 * MIB, processes=16, call_seconds=20.0, output=16 * KIB)
+LIMITS = Limits(memory=96 * MIB, disk=8 * MIB, processes=16, call_seconds=60.0, output=16 * KIB)
 _STAYED_IN = "stayed in"  # what code prints that found no way
-_CANARY_SECONDS = "300"
+_MANY = 8  # processes that take a third of the memory each
+_NOTICE_SECONDS = 10.0  # until the host must have seen that they did
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
     """What code in a sandbox must not reach: a port and local sockets that anybody may use, a file, a process.
 
-    `letter_box` is a local socket that takes datagrams. `secret` is what stands in the file and in the environment of
-    the process.
+    `letter_box` is a local socket that takes datagrams. `secret` is what stands in the file, and in the environment
+    and the command line of the process.
     """
 
     port: int
@@ -63,7 +64,8 @@ def _canary_lives(done: Execution, host: Host) -> bool:
 
 
 def _was_ended(done: Execution, host: Host) -> bool:
-    return done.ended is not Ended.DONE or done.error in ("MemoryError", "BlockingIOError")  # of a fork
+    too_much = done.ended in (Ended.TOO_MUCH_MEMORY, Ended.DIED)
+    return too_much or done.error in ("MemoryError", "BlockingIOError")  # of a fork
 
 
 def _was_bounded(done: Execution, host: Host) -> bool:
@@ -215,14 +217,29 @@ while len(kept) * {8 * MIB} < {2 * LIMITS.memory}:
 
 
 def _memory_of_many(host: Host) -> str:
+    """Each process takes less than a process may have; when all have it, the host has some time to see that."""
     return f"""
 import os, time
-for _ in range(8):
-    if os.fork() == 0:
-        kept = bytearray(b"x" * {LIMITS.memory // 3})
-        time.sleep(60)
-        os._exit(0)
-time.sleep(60)
+children, (reading, writing) = [], os.pipe()
+for _ in range({_MANY}):
+    children.append(os.fork())
+    if children[-1] == 0:
+        try:
+            kept = bytearray(b"x" * {LIMITS.memory // 3})
+            os.write(writing, b"x")
+            time.sleep(60)
+        finally:
+            os._exit(0)
+os.close(writing)
+filled = 0
+while filled < {_MANY} and os.read(reading, 1):
+    filled += 1
+if filled < {_MANY}:
+    raise MemoryError
+time.sleep({_NOTICE_SECONDS})
+for child in children:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
 """
 
 
@@ -253,7 +270,9 @@ async def escapes(sandbox: BaseSandbox, interpreter: Interpreter) -> list[str]:
             possible = [each.name for each in ESCAPES if not await _failed(each, session, host)]
             await session.put(_SECRET_FILE, host.secret.encode())
             async with _session(sandbox, interpreter) as other:
-                if not _stayed_in(await other.run(_search_folders(host)), host):
+                done = await other.run(_search_folders(host))
+                if not _stayed_in(done, host):
+                    _log(_OTHER_CONTAINER, done)
                     possible.append(_OTHER_CONTAINER)
     return possible
 
@@ -263,8 +282,12 @@ async def _failed(escape: Escape, session: SandboxSession, host: Host) -> bool:
     await session.restart()  # each begins with nothing that another has left
     if escape.failed(done, host):
         return True
-    logger.warning("an escape: %s: %s %s %r", escape.name, done.ended, done.error, done.output[-500:])
+    _log(escape.name, done)
     return False
+
+
+def _log(name: str, done: Execution) -> None:
+    logger.warning("an escape: %s: %s %s %r", name, done.ended, done.error, done.output[-500:])
 
 
 def _search_folders(host: Host) -> str:
@@ -313,8 +336,8 @@ def _host() -> Iterator[Host]:
         for name in ("socket", "letters"):
             (folder / name).chmod(0o777)
         abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
-        canary = subprocess.Popen(["sleep", _CANARY_SECONDS], env={"SECRET": secret})
-        stack.callback(canary.wait)
+        waits = ["/bin/sh", "-c", "read line", secret]
+        canary = stack.enter_context(subprocess.Popen(waits, env={"SECRET": secret}, stdin=subprocess.PIPE))
         stack.callback(canary.kill)
         sockets = (str(folder / "socket"), str(folder / "letters"))
         host = Host(port.getsockname()[1], *sockets, str(file), canary, secret)

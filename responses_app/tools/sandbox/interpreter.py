@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ASK_SECONDS = 10.0
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")  # where every sandbox sees the system's own
+# Of the system's own, what every sandbox shows; all but the first are links into it on most systems.
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _QUESTION = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, sys.version_info[:2]]))"
 OLDEST = (3, 9)
 
@@ -49,4 +50,4 @@ def _on_the_way(path: Path) -> Iterator[Path]:
 
 
 def _is_system(folder: str) -> bool:
-    return folder in ("/", "") or any(folder == each or folder.startswith(f"{each}/") for each in _SYSTEM)
+    return folder in ("/", "") or any(folder == each or folder.startswith(f"{each}/") for each in SYSTEM_FOLDERS)

@@ -49,8 +49,8 @@ def _has_ended(pid: int) -> bool:
 def memory(root: int) -> int:
     """Return the bytes of memory that these processes hold, without what programs share by being the same file.
 
-    Forked processes share pages until they write to them, and each is counted with all of them; so `shared_memory` is
-    to be asked, too, before anybody is blamed.
+    Forked processes share pages until they write to them, and each is counted with all of them. So more than a limit
+    is only too much if `proportional_memory` says so, too.
     """
     return sum(map(_resident, tree(root)))
 

@@ -9,11 +9,28 @@ class ContainerNotFound(Exception):
     """There is no such container, or no such file in it; or it is another project's, or has expired."""
 
 
+class FileUnknown(Exception):
+    """The project has no such file of the Files API; the text is its id."""
+
+
 class TooManyContainers(SandboxError):
     """As many containers work as there may be; asking again later helps."""
 
     def __init__(self) -> None:
         super().__init__("all containers that this server may have are at work; try again later")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRecord:
+    """A container as it stands now, whichever worker has it. Times are Unix seconds, `idle` is in seconds."""
+
+    id: str
+    project: str
+    name: str
+    created_at: int
+    idle: float
+    memory: str
+    last_active: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,23 @@ host that are removed behind the container: what they hold is looked at by the h
 import json
 import os
 import sys
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from responses_app.tools.sandbox import seccomp
 from responses_app.tools.sandbox.base import INSIDE, WORK_FOLDER, BaseSandbox, Launch, Limits
-from responses_app.tools.sandbox.environment import SCRATCH, environment, warden_command, warden_settings
-from responses_app.tools.sandbox.interpreter import Interpreter
+from responses_app.tools.sandbox.environment import (
+    OF_ETC,
+    PROGRAMS,
+    SCRATCH,
+    environment,
+    warden_command,
+    warden_settings,
+)
+from responses_app.tools.sandbox.folders import Folders
+from responses_app.tools.sandbox.interpreter import SYSTEM_FOLDERS, Interpreter
 
 _LAUNCHER = Path(__file__).with_name("sandlock_launcher.py")
-_INSIDE = "/opt/respsite"
-_READABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/proc")
-_OF_ETC = ("alternatives", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
 
@@ -29,29 +33,30 @@ class Sandlock(BaseSandbox):
 
     name = "sandlock"
 
+    def __init__(self) -> None:
+        self._folders = Folders()
+
     def missing(self) -> str | None:
         if not seccomp.can_filter():
-            return "it is used on x86_64 and aarch64 only"
+            return seccomp.UNKNOWN_MACHINE
         return None if find_spec("sandlock") else "it is not installed (pip install sandlock)"
 
     def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
-        folder = Path(tempfile.mkdtemp(prefix="respsite-container-"))
+        folder = self._folders.make()
         data, scratch = folder / "data", folder / "tmp"
         for each in (data, scratch):
             each.mkdir()
         if uid is not None:
-            folder.chmod(0o711)
             for each in (data, scratch):
                 os.chown(each, uid, uid)
         found = find_spec("sandlock")
-        readable = [*_READABLE, *(f"/etc/{name}" for name in _OF_ETC), *interpreter.folders, *_DEVICES]
+        readable = [*SYSTEM_FOLDERS, "/proc", *(f"/etc/{name}" for name in OF_ETC), *interpreter.folders, *_DEVICES]
         settings = {
             "library": str(Path(found.origin).parents[1]) if found is not None and found.origin else "",
             "uid": uid,
             "command": list(
                 warden_command(
                     interpreter,
-                    _INSIDE,
                     warden_settings(
                         limits,
                         folder=WORK_FOLDER,
@@ -62,7 +67,7 @@ class Sandlock(BaseSandbox):
                 )
             ),
             "readable": [path for path in readable if os.path.exists(path)],
-            "programs": {_INSIDE: str(INSIDE)},
+            "programs": {PROGRAMS: str(INSIDE)},
             "mounts": {WORK_FOLDER: str(data), SCRATCH: str(scratch)},
             "memory": 4 * limits.memory,  # it counts what is reserved; the host looks at what is used
             "processes": limits.processes,

@@ -67,6 +67,7 @@ _MACHINES = {
     "x86_64": _Machine(0, 0xC000003E, socket=41, socketpair=53, clone=56, sendto=44),
     "aarch64": _Machine(1, 0xC00000B7, socket=198, socketpair=199, clone=220, sendto=206),
 }
+UNKNOWN_MACHINE = f"it is used on {' and '.join(_MACHINES)} only"  # what a sandbox says where `can_filter` is false
 
 
 def can_filter() -> bool:

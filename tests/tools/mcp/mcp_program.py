@@ -68,6 +68,16 @@ def _add_more(server: MCPServer) -> None:
         await asyncio.sleep(60)
         return "waited"
 
+    looks = []
+
+    @server.tool(annotations=READS)
+    async def look() -> str:
+        """Waits when it is called for the first time."""
+        looks.append("look")
+        if len(looks) == 1:
+            await asyncio.sleep(60)
+        return f"looked {len(looks)} times"
+
     @server.tool()
     def long(size: int) -> str:
         """Says a lot."""

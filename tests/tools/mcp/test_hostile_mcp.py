@@ -20,6 +20,7 @@ from responses_app.tools.mcp.tool import MAX_LISTED, MAX_PAGES, McpTool
 from tests.tools.mcp.mcp_servers import STDIO, call_of, mcp_server, mcp_tool, serving, use_of
 
 Answer = Callable[[JsonObject], Awaitable[Any] | Any]
+EVENTS = b"text/event-stream"
 TOOL: JsonObject = {"name": "ask", "inputSchema": {"type": "object"}}
 
 
@@ -31,7 +32,10 @@ async def tool() -> AsyncIterator[McpTool]:
 
 @asynccontextmanager
 async def answering(**methods: Answer) -> AsyncIterator[str]:
-    """Run a server that answers JSON-RPC by these functions: a dict is a result, bytes and an int are HTTP's own."""
+    """Run a server that answers JSON-RPC by these functions: a dict is a result, bytes and an int are HTTP's own.
+
+    None: it begins to answer, and closes the connection.
+    """
     handlers: dict[str, Answer] = {"server/discover": discovered, "tools/list": lambda _: {"tools": [TOOL]}}
     handlers |= {name.replace("_", "/", 1): handler for name, handler in methods.items()}
 
@@ -46,6 +50,10 @@ async def answering(**methods: Answer) -> AsyncIterator[str]:
         asked = orjson.loads(body or b"{}")
         given = handlers.get(asked.get("method"), lambda _: 404)(asked.get("params") or {})
         given = await given if isinstance(given, Awaitable) else given
+        if given is None:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", EVENTS)]})
+            await send({"type": "http.response.body", "body": b"data: {", "more_body": True})
+            return
         status, kind, content = 200, b"application/json", given
         if isinstance(given, tuple):
             status, kind, content = given
@@ -95,10 +103,21 @@ async def test_an_http_error_keeps_its_status(tool: McpTool, status: int) -> Non
         (200, b"text/event-stream", b"data: {\n\n"),
         (200, b"text/event-stream", b""),
         (202, b"application/json", b""),
+        None,
         {"content": "no list"},
         {"resultType": "input_required", "inputRequests": {}},
     ],
-    ids=["a page", "cut JSON", "another id", "cut event", "no event", "accepted", "no content", "wants input"],
+    ids=[
+        "a page",
+        "cut JSON",
+        "another id",
+        "cut event",
+        "no event",
+        "accepted",
+        "closes",
+        "no content",
+        "wants input",
+    ],
 )
 async def test_what_is_not_mcp_is_a_failure(tool: McpTool, given: Any) -> None:
     tool.idle_seconds = 1.0
@@ -188,7 +207,7 @@ async def test_one_that_hangs_is_left_in_time_and_a_cancellation_at_once(tool: M
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
-        tool.idle_seconds = tool.max_seconds = 0.2
+        tool.idle_seconds = 0.2
         returned = await call_tool(entry, CallTool("tests.ask", "{}", "mcp_1", tool="ask"), tell=lambda _: None)
         assert "did not answer within 0.2 s" in returned.text
         listed, offer = await list_tools(entry)

@@ -130,6 +130,36 @@ async def test_it_is_made_once_however_often_it_is_approved(tool: McpTool, runni
     assert [item["type"] for item in replayed["output"]] == ["message"]  # type: ignore[attr-defined]
 
 
+async def test_each_branch_of_a_conversation_is_approved_by_itself(tool: McpTool, running: McpServer) -> None:
+    """Who continues the response that asked a second time has a conversation of its own, which has made no call."""
+    tools = declared(running, require_approval="always")
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    for approve, kinds in ((True, ["mcp_call", "message"]), (False, ["message"]), (True, ["mcp_call", "message"])):
+        answer = answer_to(request, approve=approve)
+        done = await site.ask(input=answer, tools=tools, previous_response_id=first["id"])
+        assert [item["type"] for item in done["output"]] == kinds  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_another_project_answers_no_request_for_approval(
+    tool: McpTool, running: McpServer, approve: bool
+) -> None:
+    tools = declared(running, require_approval="always")
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    answer = answer_to(request, approve=approve)
+    for named in ({"previous_response_id": first["id"]}, {}):
+        with pytest.raises(ApiError) as refused:
+            await site.begin(input=answer, tools=tools, project="another", **named)
+        made_up = dict.fromkeys(named, f"resp_{'0' * 32}")
+        with pytest.raises(ApiError) as same:
+            await site.begin(input=answer, tools=tools, project="another", **made_up)
+        assert (refused.value.status, refused.value.code) == (same.value.status, same.value.code)
+    done = await site.ask(input=answer_to(request, approve=True), tools=tools, previous_response_id=first["id"])
+    assert done["output"][0]["output"] == "5"  # type: ignore[index]
+
+
 async def test_a_refused_call_is_told_to_the_model(tool: McpTool, running: McpServer) -> None:
     tools = declared(running, require_approval="always")
     site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])

@@ -12,7 +12,7 @@ from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.network import NOTHING_ALLOWED
 from tests.tools.mcp.mcp_servers import STDIO, McpServer, call_of, mcp_server, mcp_tool, use_of
 
-NAMES = {"add", "say", "fail", "refuse", "draw", "process", "leave", "count", "wait", "long"}
+NAMES = {"add", "say", "fail", "refuse", "draw", "process", "leave", "count", "wait", "look", "long"}
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.tools.code_interpreter import CodeInterpreter, code_of
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import Policy
+from tests.memory_files import MemoryFileStore
 from tests.protocol.laws import assert_laws, counting_ids
 from tests.runs.fakes import FakeEngine, Site
 from tests.runs.test_server_tools import prompt_of
@@ -36,7 +37,11 @@ async def tool() -> AsyncIterator[CodeInterpreter]:
     """Return a tool that the tests of this module share, with its containers."""
     numbers = count(1)
     made = CodeInterpreter(
-        choose=has_bubblewrap, limits=SMALL, policy=Policy(), new_id=lambda prefix: f"{prefix}{next(numbers)}"
+        choose=has_bubblewrap,
+        limits=SMALL,
+        policy=Policy(),
+        new_id=lambda prefix: f"{prefix}{next(numbers)}",
+        files=MemoryFileStore(),
     )
     yield made
     await made.aclose()
@@ -139,12 +144,38 @@ async def test_code_that_does_not_end_fails_and_the_response_goes_on() -> None:
         limits=type(SMALL)(call_seconds=0.3, memory=SMALL.memory),
         policy=Policy(),
         new_id=lambda prefix: f"{prefix}1",
+        files=MemoryFileStore(),
     )
     site = site_of(slow, calling("import time\ntime.sleep(60)"), ANSWER)
     response = await site.ask(input="hi", tools=AUTO)
     assert (response["status"], calls_of(response)[0]["status"]) == ("completed", "failed")
     assert "ran for longer than 0.3 seconds and was stopped" in prompt_of(site, 1)
     await slow.aclose()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "told"),
+    [
+        ("import os\nos.kill(os.getppid(), 9)", "failed", "the container has ended"),
+        ("import os\nwhile True: os.fork()", None, ""),
+        ("open('a', 'wb').write(bytes(64 * 2**20))", "completed", "OSError"),
+        ("kept = bytearray(2**30)", "completed", "MemoryError"),
+        ("import socket\nsocket.create_connection(('127.0.0.1', 9))", "completed", "PermissionError"),
+    ],
+    ids=["kills its parent", "forks", "fills the disk", "fills memory", "opens a socket"],
+)
+async def test_what_code_does_to_its_container_the_response_goes_on(
+    tool: CodeInterpreter, code: str, status: str | None, told: str
+) -> None:
+    site = site_of(tool, calling(code), calling("print(6 * 7)"), calling("print(6 * 7)"), ANSWER)
+    async with asyncio.timeout(60):
+        response = await site.ask(input="hi", tools=AUTO, include=OUTPUTS)
+    assert response["status"] == "completed"
+    first, *_, last = calls_of(response)
+    assert first["status"] in ((status,) if status else ("completed", "failed"))
+    assert told in prompt_of(site, 1)
+    assert last["status"] == "completed"
+    assert "42\n" in str(last["outputs"][0]["logs"])  # type: ignore[index]
 
 
 async def test_a_cancelled_response_stops_its_code(tool: CodeInterpreter) -> None:
@@ -175,7 +206,9 @@ async def test_without_a_sandbox_a_request_is_refused_and_told_why() -> None:
     async def nothing() -> Choice:
         return Choice(None, None, "No sandbox can be used here. bubblewrap: it is not installed.")
 
-    tool = CodeInterpreter(choose=nothing, limits=SMALL, policy=Policy(), new_id=lambda prefix: prefix)
+    tool = CodeInterpreter(
+        choose=nothing, limits=SMALL, policy=Policy(), new_id=lambda prefix: prefix, files=MemoryFileStore()
+    )
     for _ in range(2):  # before it was tried, and behind that
         with pytest.raises(ApiError) as raised:
             await site_of(tool).begin(input="hi", tools=AUTO)

@@ -12,6 +12,7 @@ from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import Containers, Policy
 from responses_app.tools.sandbox.records import ContainerNotFound, TooManyContainers
+from responses_app.tools.sandbox.sharing import SharedContainers
 from tests.tools.sandbox.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
 from tests.waiting import eventually
 
@@ -76,16 +77,17 @@ async def test_one_that_nobody_uses_expires(containers: Containers, clock: Clock
 
 
 async def test_a_chain_keeps_its_container(containers: Containers) -> None:
+    of_one_worker = SharedContainers(containers)
     first = await containers.create("p")
-    await containers.join_chain(first.id, ["resp_1", "conv_1"])
+    await of_one_worker.join_chain(first.id, ["resp_1", "conv_1"])
     for key in ("resp_1", "conv_1", first.id):
-        found = await containers.of_chain("p", ["resp_0", key])
+        found = await of_one_worker.of_chain("p", ["resp_0", key])
         assert found is not None
         assert found.id == first.id
-        assert await containers.of_chain("q", [key]) is None
-    assert await containers.of_chain("p", []) is None
+        assert await of_one_worker.of_chain("q", [key]) is None
+    assert await of_one_worker.of_chain("p", []) is None
     await containers.delete("p", first.id)
-    assert await containers.of_chain("p", ["resp_1"]) is None
+    assert await of_one_worker.of_chain("p", ["resp_1"]) is None
 
 
 @needs_bubblewrap

@@ -1,6 +1,7 @@
 """The self-test of escapes, on every sandbox that this machine has; and that it would find them."""
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -17,7 +18,8 @@ from responses_app.tools.sandbox.base import INSIDE, BaseSandbox, Launch, Limits
 from responses_app.tools.sandbox.bubblewrap import Bubblewrap
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.environment import environment, warden_command, warden_settings
-from responses_app.tools.sandbox.executions import Ended
+from responses_app.tools.sandbox.escapes import Host
+from responses_app.tools.sandbox.executions import Ended, Execution
 from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
 from responses_app.tools.sandbox.sandlock import Sandlock
 from responses_app.tools.sandbox.session import SandboxSession
@@ -63,6 +65,7 @@ def readable_copy() -> Iterator[Path]:
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
+    shutil.copy(Path(__file__).with_name("leaks.py"), folder)
     for name in ("responses_app", "responses_app/tools"):
         (folder / name / "__init__.py").touch()
     if HAS_SANDLOCK:
@@ -74,8 +77,13 @@ def readable_copy() -> Iterator[Path]:
 
 def tried_as_nobody(folder: Path, *before: str) -> str:
     """Try all sandboxes as a user that is not root; return what is chosen, or why nothing is."""
+    return run_as_nobody(folder, *before, SYSTEM_PYTHON, "-c", TRIAL, SYSTEM_PYTHON)
+
+
+def run_as_nobody(folder: Path, *command: str) -> str:
+    """Run a program as a user that is not root; return what it prints."""
     done = subprocess.run(
-        [*before, SYSTEM_PYTHON, "-c", TRIAL, SYSTEM_PYTHON],
+        command,
         cwd=folder,
         env={"PATH": os.environ["PATH"]},
         user=NOBODY,
@@ -121,9 +129,27 @@ class NoSandbox(BaseSandbox):
         folder = Path(tempfile.mkdtemp(prefix="respsite-no-sandbox-"))
         folder.chmod(0o777)
         settings = warden_settings(limits, folder=str(folder), uid=uid, has_own_processes=True)
-        command = warden_command(interpreter, str(INSIDE), settings)
-        env = {**environment(limits), "HOME": str(folder)}  # that of the machine may have any number of files to clear
-        return Launch(command, env, folder=folder, ends_together=False)
+        return Launch(
+            warden_command(interpreter, settings, programs=str(INSIDE)),
+            {**environment(limits), "HOME": str(folder)},  # the warden clears it: it must not be this machine's /tmp
+            folder=folder,
+            ends_together=False,
+        )
+
+
+@needs_bubblewrap
+@needs_root
+def test_the_self_test_finds_every_hole(readable_copy: Path) -> None:
+    tried = json.loads(run_as_nobody(readable_copy, SYSTEM_PYTHON, "leaks.py", SYSTEM_PYTHON))
+    assert [found for _, found in tried] == [expected for expected, _ in tried]
+    host = Host(0, "", "", "", canary := subprocess.Popen(["true"]), "secret")
+    canary.wait()
+    stayed_in = Execution("stayed in\n", Ended.DONE)
+    checks = {each.name: each.failed for each in attempts.ESCAPES}
+    assert not checks["send signals to the host"](stayed_in, host), "what it was to leave alone is dead"
+    assert not checks["print for ever"](Execution("x" * 10**6, Ended.TIMED_OUT), host)
+    covered = {name for names, _ in tried for name in names} | {"send signals to the host", "print for ever"}
+    assert covered > set(checks), "each has its hole here"
 
 
 @needs_root

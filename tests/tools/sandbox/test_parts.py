@@ -4,6 +4,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from responses_app.tools.sandbox import disk, seccomp
 from responses_app.tools.sandbox.base import KIB, MIB, Limits
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.environment import environment
+from responses_app.tools.sandbox.folders import Folders, remove_those_of_the_dead
 from responses_app.tools.sandbox.interpreter import InterpreterError, find_interpreter
 from responses_app.tools.sandbox.output import Output
 from responses_app.views.containers import content_type_of
@@ -72,6 +74,31 @@ async def test_without_a_fitting_python_the_setting_is_named() -> None:
 def test_the_environment_holds_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KEY", "x")
     assert "SECRET_KEY" not in environment(Limits())
+
+
+def test_folders_of_a_process_that_was_killed_are_removed_and_of_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "import os; from responses_app.tools.sandbox.folders import Folders; (Folders().make() / 'a').touch()"
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    for end in ("pass", "os.kill(os.getpid(), 9)"):
+        assert list(tmp_path.iterdir()) == [], "one that ends by itself leaves nothing"
+        subprocess.run([sys.executable, "-c", f"{script}; {end}"], env=environ, check=False)
+    assert len(list(tmp_path.glob("*/*/a"))) == 1
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "respsite-containers-link").symlink_to(tmp_path.parent)
+    (tmp_path / "respsite-containers-new").mkdir()
+    ours, others = Folders(), Folders()
+    mine, theirs = ours.make(), others.make()
+    assert mine.is_dir()
+    assert theirs.is_dir()
+    assert list(tmp_path.glob("*/*/a")) == []
+    assert (tmp_path / "respsite-containers-new").is_dir(), "its process may be about to lock it"
+    os.utime(tmp_path / "respsite-containers-new", (0, 0))
+    remove_those_of_the_dead()
+    left = {each.name for each in tmp_path.iterdir()} - {"respsite-containers-link"}
+    assert left == {mine.parent.name, theirs.parent.name}
+    assert tmp_path.parent.is_dir()
 
 
 @pytest.fixture

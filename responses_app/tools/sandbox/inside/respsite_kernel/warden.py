@@ -106,7 +106,7 @@ class Warden:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb") as file:
                 file.write(frame.payload)
-            self._changed()  # it is no news that it is there
+            self._changed()  # the next cell is not to be taken for its writer
             return {"size": len(frame.payload)}, b""
         if asked == "get":
             return {}, _content(path, int(frame.header["limit"]))
@@ -228,7 +228,7 @@ class Warden:
 
 
 def _has_ended(pid: str) -> bool:
-    """Whether a process has ended, and only nobody has asked how."""
+    """Whether a process has ended; it stays in the table (a zombie) until its parent has asked how."""
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0] == "Z"
 

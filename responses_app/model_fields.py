@@ -1,0 +1,42 @@
+"""What the columns of models are made of."""
+
+import json
+from typing import Any
+
+import orjson
+from django.db import models
+
+ID_LENGTH = 64
+
+
+def json_text(value: object) -> str:
+    """Write JSON as text. NaN and infinities, which JSON does not have, become null.
+
+    Raises `TypeError` or `ValueError` for what is not JSON.
+    """
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # lone surrogates and integers of more than 64 bits, which orjson refuses
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+class JSONTextField(models.TextField):
+    """JSON, kept as the text it was written as; read and written, never searched.
+
+    PostgreSQL's jsonb refuses NUL characters and lone surrogates, which models and clients do send, and reorders keys.
+    In JSON text both are escapes, so every response comes back as it went out.
+    """
+
+    description = "JSON as text"
+
+    def get_prep_value(self, value: Any) -> str | None:
+        return None if value is None else json_text(value)
+
+    def from_db_value(self, value: str | None, expression: object, connection: object) -> Any:
+        return None if value is None else json.loads(value)
+
+    def to_python(self, value: Any) -> Any:
+        return json.loads(value) if isinstance(value, str) else value
+
+    def value_to_string(self, obj: models.Model) -> str:
+        return json_text(self.value_from_object(obj))

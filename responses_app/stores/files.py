@@ -1,0 +1,102 @@
+"""The contract of what keeps the files that clients upload; `tests/contracts/files.py` is its suite."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+
+PIECE_BYTES = 1024 * 1024  # of a file's content that are kept, and in memory, as one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRecord:
+    """What is known of a file; `bytes` is its size, times are Unix seconds, `expires_at` None for one that stays."""
+
+    id: str
+    filename: str
+    purpose: str
+    bytes: int
+    created_at: int
+    expires_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileUsage:
+    """How much a project keeps: files, those that are being uploaded too, and their bytes."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLimits:
+    """How much one project may keep; 0 means as much as it likes."""
+
+    max_files: int = 0
+    max_bytes: int = 0
+
+
+class FilesFull(Exception):
+    """The project keeps as much as it may; the message says of what."""
+
+
+class FileGone(Exception):
+    """A file was deleted, or has expired, while it was read or written."""
+
+
+class BaseFileStore(ABC):
+    """Keeps files of projects. A file is found from the moment it is whole until its `expires_at`.
+
+    Every method raises `StoreError` where the store is away. One object serves one worker process.
+    """
+
+    @abstractmethod
+    async def create(self, project: str, record: FileRecord, pieces: Iterable[bytes]) -> None:
+        """Keep a file whose content is `record.bytes` long, in `pieces` of up to `PIECE_BYTES`, read on a thread.
+
+        Where this raises or is cancelled, nothing is kept.
+        Raises `FilesFull`, and `ValueError` for pieces that are more or less than that.
+        """
+
+    @abstractmethod
+    async def get(self, project: str, file_id: str) -> FileRecord | None:
+        """Return what is known of a file."""
+
+    @abstractmethod
+    async def some(self, project: str, file_ids: Sequence[str]) -> Sequence[FileRecord]:
+        """Return those of these files that there are, in the order of their ids."""
+
+    @abstractmethod
+    async def listed(
+        self, project: str, *, purpose: str | None, after: str | None, descending: bool, limit: int
+    ) -> Sequence[FileRecord] | None:
+        """Return up to `limit` files behind the file `after`; None where that is unknown."""
+
+    @abstractmethod
+    def pieces(self, project: str, file_id: str) -> AsyncIterator[bytes]:
+        """Yield what is in a file, a piece at a time. Raises `FileGone`, also at the start for one that is unknown."""
+
+    @abstractmethod
+    async def delete(self, project: str, file_id: str) -> bool:
+        """Forget a file; return whether there was one."""
+
+    @abstractmethod
+    async def usage(self, project: str) -> FileUsage:
+        """Return how much a project keeps."""
+
+    @abstractmethod
+    async def purge(self) -> int:
+        """Remove files that have expired, and what uploads that were broken off have left; return how many."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice."""
+
+    async def content(self, project: str, file_id: str, *, max_bytes: int) -> bytes | None:
+        """Return what is in a file as a whole, None for one larger than `max_bytes`. Raises `FileGone`."""
+        parts, size = [], 0
+        async for piece in self.pieces(project, file_id):
+            parts.append(piece)
+            size += len(piece)
+            if size > max_bytes:
+                return None
+        return b"".join(parts)

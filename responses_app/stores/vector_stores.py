@@ -1,0 +1,239 @@
+"""The contract of what keeps vector stores: files that are searched together, cut into chunks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from responses_app.protocol.chunking import Chunking
+
+Value = str | int | float | bool
+MAX_TRIES = 3  # to read a file: after that, it is the file that ends workers
+DAY = 86_400  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCounts:
+    """How many files of a store or a batch have which status."""
+
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.in_progress + self.completed + self.failed + self.cancelled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorStoreRecord:
+    """What is known of a store. Times are Unix seconds; `expires_days` counts from `last_active_at`."""
+
+    id: str
+    name: str
+    created_at: int
+    last_active_at: int
+    description: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    expires_days: int | None = None
+    counts: FileCounts = FileCounts()
+    usage_bytes: int = 0
+
+    @property
+    def expires_at(self) -> int | None:
+        """When nothing more can be found in it; None: never."""
+        return None if self.expires_days is None else self.last_active_at + self.expires_days * DAY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewStoreFile:
+    """A file that is to be put into a store."""
+
+    file_id: str
+    filename: str
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    chunking: Chunking = Chunking()  # noqa: RUF009 - it is frozen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFileRecord:
+    """A file in a store. `error` are a code and a message of one that has failed, `usage_bytes` those of its chunks."""
+
+    store_id: str
+    file_id: str
+    filename: str
+    created_at: int
+    status: str
+    attributes: Mapping[str, Value]
+    chunking: Chunking
+    usage_bytes: int = 0
+    error: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecord:
+    """Files that were put into a store together."""
+
+    id: str
+    store_id: str
+    created_at: int
+    cancelled: bool
+    counts: FileCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileQuery:
+    """Which files of a store are listed: up to `limit`, behind the file `after`."""
+
+    status: str | None = None
+    batch_id: str | None = None
+    after: str | None = None
+    descending: bool = True
+    limit: int = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingFile:
+    """A file that `worker` is to read, by the right of a lease; `room` is how many chunks the store still takes."""
+
+    key: int
+    project: str
+    store_id: str
+    file_id: str
+    filename: str
+    chunking: Chunking
+    worker: str
+    room: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What is looked for: up to `limit` chunks for any of the queries, of files whose attributes match."""
+
+    queries: Sequence[str]
+    limit: int = 10
+    threshold: float = 0.0
+    matches: Callable[[Mapping[str, Value]], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A chunk that was found; `score` is from 0 to 1."""
+
+    key: int
+    file_id: str
+    filename: str
+    attributes: Mapping[str, Value]
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorStoreLimits:
+    """How much there may be: stores in a project, files in a store, chunks in a store; 0 is any number."""
+
+    stores: int = 0
+    files: int = 0
+    chunks: int = 0
+
+
+class VectorStoresFull(Exception):
+    """There are as many as there may be; the message says of what."""
+
+
+class BaseVectorStores(ABC):
+    """Keeps the vector stores of projects. A file is in its stores as long as it is kept (`BaseFileStore`).
+
+    Every method raises `StoreError` where the store is away.
+    """
+
+    @abstractmethod
+    async def create(self, project: str, record: VectorStoreRecord, files: Sequence[NewStoreFile]) -> None:
+        """Keep a new store. Raises `VectorStoresFull`."""
+
+    @abstractmethod
+    async def get(self, project: str, store_id: str) -> VectorStoreRecord | None:
+        """Return a store."""
+
+    @abstractmethod
+    async def listed(
+        self, project: str, *, after: str | None, descending: bool, limit: int
+    ) -> Sequence[VectorStoreRecord] | None:
+        """Return up to `limit` stores behind the store `after`; None where that is unknown."""
+
+    @abstractmethod
+    async def update(self, project: str, store_id: str, changes: Mapping[str, object]) -> VectorStoreRecord | None:
+        """Change fields of a store's record."""
+
+    @abstractmethod
+    async def delete(self, project: str, store_id: str) -> bool:
+        """Forget a store; the files stay."""
+
+    @abstractmethod
+    async def add(
+        self, project: str, store_id: str, files: Sequence[NewStoreFile], *, batch_id: str = ""
+    ) -> Sequence[StoreFileRecord] | None:
+        """Put files into a store, where they are read; one that is there is read again. Raises `VectorStoresFull`."""
+
+    @abstractmethod
+    async def files(self, project: str, store_id: str, query: FileQuery) -> Sequence[StoreFileRecord] | None:
+        """Return files of a store; None where `after` is unknown."""
+
+    @abstractmethod
+    async def file(self, project: str, store_id: str, file_id: str) -> StoreFileRecord | None:
+        """Return a file of a store."""
+
+    @abstractmethod
+    async def set_attributes(
+        self, project: str, store_id: str, file_id: str, attributes: Mapping[str, Value]
+    ) -> StoreFileRecord | None:
+        """Give a file of a store other attributes."""
+
+    @abstractmethod
+    async def remove(self, project: str, store_id: str, file_id: str) -> bool:
+        """Take a file out of a store."""
+
+    @abstractmethod
+    async def forget_file(self, project: str, file_id: str) -> None:
+        """Take a file out of all stores."""
+
+    @abstractmethod
+    async def content(self, project: str, store_id: str, file_id: str) -> Sequence[str] | None:
+        """Return the chunks of a file."""
+
+    @abstractmethod
+    async def batch(self, project: str, store_id: str, batch_id: str) -> BatchRecord | None:
+        """Return a batch."""
+
+    @abstractmethod
+    async def cancel_batch(self, project: str, store_id: str, batch_id: str) -> BatchRecord | None:
+        """Leave those files of a batch out that were not read yet."""
+
+    @abstractmethod
+    async def search(self, project: str, store_id: str, search: Search) -> Sequence[Hit] | None:
+        """Return what was found, the best first; None where there is no such store, or it has expired."""
+
+    @abstractmethod
+    async def claim(self, worker: str, *, lease_seconds: float) -> PendingFile | None:
+        """Return a file that is to be read, the oldest first, for so long; what it had is gone. None for nothing."""
+
+    @abstractmethod
+    async def keep(self, pending: PendingFile, chunks: Sequence[str]) -> bool:
+        """Keep the chunks of a file, which is then found; False where it is nobody's any more, or another worker's."""
+
+    @abstractmethod
+    async def fail(self, pending: PendingFile, code: str, message: str) -> None:
+        """Note that a file cannot be read, and why."""
+
+    @abstractmethod
+    async def release(self, pending: PendingFile) -> None:
+        """Leave a file that was not read to the worker that looks first."""
+
+    @abstractmethod
+    async def sweep(self) -> bool:
+        """Remove a part of what was deleted or has expired; return whether there may be more."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice."""

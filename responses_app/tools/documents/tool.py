@@ -1,0 +1,150 @@
+"""`FileSearch`: the `file_search` tool of requests, and what keeps and fills the vector stores that it searches."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import orjson
+
+from engine.formats.base import FunctionTool, ToolNamespace
+from engine.grammar import JsonSchema
+from responses_app.protocol.attribute_filters import Filter
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.file_searches import FOUND, FoundFiles
+from responses_app.protocol.offers import Offer, OfferedTool
+from responses_app.protocol.search_words import MAX_QUERY
+from responses_app.protocol.vector_stores import MAX_QUERIES, store_expired, store_not_found
+from responses_app.stores.base import StoreError
+from responses_app.stores.vector_stores import BaseVectorStores, Hit, Search
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.documents.indexer import Indexer
+
+logger = logging.getLogger("respsite.tools")
+
+NAMESPACE, FUNCTION = "file_search", "msearch"
+NAME = f"{NAMESPACE}.{FUNCTION}"
+RESULTS = "file_search_call.results"  # of `include`
+DESCRIPTION = """Tool for searching the files that the user has uploaded.
+Results are parts of files, each after its mark and the file's name: `[{search}:{result}] {name}`.
+Cite them in your answer by `【{search}:{result}†{name}】`, for example: `【0:2†report.pdf】`."""
+_SEARCH = "Searches the files for parts that have words of one of the `queries`. Give several queries, in other words."
+SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"queries": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_QUERIES}},
+    "required": ["queries"],
+}
+_NOTHING = "Nothing was found. Other words may find something."
+_MAX_NAME = 200  # characters of a file's name that the model reads
+
+
+class FileSearch(BaseTool):
+    """Searches vector stores, and owns what reads their files."""
+
+    kinds: ClassVar = ("file_search",)
+    setting: ClassVar = "FILE_SEARCH"
+
+    def __init__(self, stores: BaseVectorStores, indexer: Indexer) -> None:
+        self.stores = stores
+        self.indexer = indexer
+
+    async def start(self) -> None:
+        self.indexer.start()
+
+    async def aclose(self) -> None:
+        await self.indexer.aclose()
+        await self.stores.aclose()
+
+    async def forget(self, project: str, file_id: str) -> None:
+        """Take a file that was deleted out of all stores. Where that fails, it is found no more, and goes later."""
+        try:
+            await self.stores.forget_file(project, file_id)
+        except StoreError as problem:
+            logger.warning("%s is taken out of its vector stores later: %s", file_id, problem)
+        self.indexer.ring()
+
+    async def offer(self, use: ToolUse) -> Offer:
+        declared: dict[str, Any] = use.declared
+        await asyncio.gather(*(self._check(use.project, store_id) for store_id in declared["vector_store_ids"]))
+        function = FunctionTool(FUNCTION, _SEARCH, orjson.dumps(SCHEMA).decode())
+        tool = OfferedTool(name=NAME, item=FOUND, repeatable=True)
+        return Offer(ToolNamespace(NAMESPACE, DESCRIPTION, (function,)), [tool], {NAME: JsonSchema(function.schema)})
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        queries = queries_of(call.arguments)
+        try:
+            hits = await self._hits(call.use, queries)
+        except StoreError:
+            raise ToolFailed("the files cannot be searched now.", shown={"queries": queries}) from None
+        found = FoundFiles(call.state)
+        number = found.next_search
+        found.add([(hit.file_id, hit.filename) for hit in hits])
+        shown: JsonObject = {"queries": queries}
+        if RESULTS in call.use.include:
+            shown["results"] = [_result(hit) for hit in hits]
+        return ToolResult(told(number, hits), shown, state=found.as_json())
+
+    async def _check(self, project: str, store_id: str) -> None:
+        """Raise `ApiError` for a store that cannot be searched."""
+        record = await self.stores.get(project, store_id)
+        if record is None:
+            raise store_not_found(store_id, param="tools")
+        if await self.stores.search(project, store_id, Search(queries=())) is None:
+            raise store_expired(store_id, param="tools")
+
+    async def _hits(self, use: ToolUse, queries: Sequence[str]) -> Sequence[Hit]:
+        """Return the best results of all stores. Raises `ToolFailed` where there is none left."""
+        declared: dict[str, Any] = use.declared
+        search = Search(
+            queries=queries,
+            limit=declared["max_num_results"],
+            threshold=declared["ranking_options"]["score_threshold"],
+            matches=None if declared["filters"] is None else Filter(declared["filters"]).matches,
+        )
+        every = await asyncio.gather(
+            *(self.stores.search(use.project, store_id, search) for store_id in declared["vector_store_ids"])
+        )
+        there = [hits for hits in every if hits is not None]
+        if not there:
+            raise ToolFailed("the files are gone.", shown={"queries": queries})
+        best = {hit.key: hit for hits in there for hit in hits}
+        return sorted(best.values(), key=lambda hit: (-hit.score, hit.key))[: search.limit]
+
+
+def queries_of(arguments: str) -> list[str]:
+    """Return what the model looks for. Raises `ToolFailed` for arguments that say nothing of it."""
+    try:
+        asked = orjson.loads(arguments or "{}")
+    except orjson.JSONDecodeError:
+        asked = None
+    wanted = asked.get("queries", asked.get("query")) if isinstance(asked, dict) else None
+    every = wanted if isinstance(wanted, list) else [wanted]
+    queries = [query[:MAX_QUERY] for query in every if isinstance(query, str) and query.strip()]
+    if not queries:
+        raise ToolFailed("Invalid arguments: they should be a JSON object with 'queries', an array of strings.")
+    return queries[:MAX_QUERIES]
+
+
+def told(number: int, hits: Sequence[Hit]) -> str:
+    """Return what the model reads."""
+    parts = [f"[{number}:{place}] {_name(hit.filename)}\n{_without_marks(hit.text)}" for place, hit in enumerate(hits)]
+    return "\n\n".join(parts) or _NOTHING
+
+
+def _name(filename: str) -> str:
+    return _without_marks(" ".join(filename.split()))[:_MAX_NAME]
+
+
+def _without_marks(text: str) -> str:
+    """Return a text without what could be taken for a citation of ours."""
+    return text.replace("【", "[").replace("】", "]")
+
+
+def _result(hit: Hit) -> JsonObject:
+    return {
+        "file_id": hit.file_id,
+        "filename": hit.filename,
+        "score": hit.score,
+        "attributes": dict(hit.attributes),
+        "text": hit.text,
+    }

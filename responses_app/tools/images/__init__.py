@@ -1,0 +1,1 @@
+"""Images that are made and edited at a service of the operator's."""

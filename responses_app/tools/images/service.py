@@ -1,0 +1,256 @@
+"""`ImageService`: asks a service with OpenAI's Images API for images, bounded in time, size and number.
+
+    POST {IMAGE_SERVICE_URL}/images/generations   JSON
+    POST {IMAGE_SERVICE_URL}/images/edits         multipart/form-data, with the images to begin with
+
+Services know more or fewer of the parameters: OpenAI's own refuses `response_format`, without which others answer with
+URLs; some cannot stream. What one refuses by name is left out; where that helps, it is not said again as long as the
+process lives.
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import orjson
+
+from responses_app.protocol.errors import JsonObject
+from responses_app.tools.images.answers import (
+    Image,
+    ImageFailed,
+    answered,
+    base64_size,
+    failed_in_stream,
+    image_of,
+    invalid,
+    refused,
+    told_of,
+    too_large,
+)
+from responses_app.tools.network import AllowedHosts, Network, NetworkError
+
+if TYPE_CHECKING:
+    import httpx2
+
+KIB = 1024
+MAX_AT_ONCE = 16  # requests of this process; further ones wait, within their time
+MAX_BESIDE = 64 * KIB  # bytes of an answer, or of an event, beside its image
+MAX_REFUSAL = 64 * KIB  # bytes of an answer that says why there is no image
+_STREAM = frozenset(("stream", "partial_images"))  # one is nothing without the other
+_NO_STREAM = re.compile(
+    r"['\"`]stream['\"`]|\bstreaming\b[^.]{0,40} not |(?:unknown|unsupported|unexpected)[^.]{0,40} stream\b",
+    re.IGNORECASE,
+)
+
+Partial = Callable[[int, Image], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRequest:
+    """An image that is wanted. `parameters` are the API's, without `None`; with `begin_with` those are edited."""
+
+    parameters: Mapping[str, object]
+    begin_with: Sequence[Image] = ()
+    mask: Image | None = None
+    partial_images: int = 0
+
+
+@dataclass(slots=True)
+class ImageService:
+    """The service at `url`; `key` is its API key, if it wants one. Belongs to one event loop, which closes it."""
+
+    url: str
+    key: str = field(default="", repr=False)
+    seconds: float = 180.0
+    max_bytes: int = 8 * KIB * KIB
+    _unknown: set[str] = field(default_factory=set, init=False)
+    _at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE), init=False)
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _client: "httpx2.AsyncClient | None" = field(default=None, init=False)
+
+    async def make(self, request: ImageRequest, partial: Partial) -> Image:
+        """Return the image; `partial` is told those that come before it is done. Raises `ImageFailed`."""
+        try:
+            async with asyncio.timeout(self.seconds), self._at_once:
+                return await self._make(request, partial)
+        except TimeoutError:
+            raise ImageFailed(
+                f"The image service did not answer within {self.seconds:g} s.", code="image_service_timeout"
+            ) from None
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _make(self, request: ImageRequest, partial: Partial) -> Image:
+        left_out = set(self._unknown)
+        while True:
+            try:
+                image = await self._ask(request, partial, left_out)
+            except ImageFailed as failed:
+                unknown = _unknown_to_service(failed) - left_out
+                if not unknown:
+                    raise
+                left_out |= unknown
+            else:  # only now: a refusal may repeat the words of a prompt
+                self._unknown |= left_out
+                return image
+
+    async def _ask(self, request: ImageRequest, partial: Partial, left_out: Collection[str]) -> Image:
+        import httpx2
+
+        client = await self._opened()
+        try:
+            async with self._sent(client, request, left_out) as answer:
+                if answer.status_code != 200:
+                    raise refused(answer.status_code, await _start_of(answer, MAX_REFUSAL), answer.url.path)
+                if answer.headers.get("content-type", "").lower().startswith("text/event-stream"):
+                    return await self._streamed(answer, request.partial_images, partial)
+                body = await self._whole(answer)
+                return await asyncio.to_thread(answered, body, max_bytes=self.max_bytes)
+        except NetworkError:
+            raise _unreachable() from None
+        except httpx2.ConnectError:
+            raise _unreachable() from None
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError):
+            raise ImageFailed(
+                "The connection to the image service broke before the image was there.", code="image_service_broke"
+            ) from None
+
+    def _sent(
+        self, client: "httpx2.AsyncClient", request: ImageRequest, left_out: Collection[str]
+    ) -> "AbstractAsyncContextManager[httpx2.Response]":
+        more: JsonObject = {"response_format": "b64_json"}
+        if request.partial_images:
+            more |= {"stream": True, "partial_images": request.partial_images}
+        parameters = {**request.parameters, **{name: more[name] for name in more if name not in left_out}}
+        if not request.begin_with:
+            return client.stream("POST", f"{self.url}/images/generations", json=parameters)
+        name = "image" if len(request.begin_with) == 1 else "image[]"
+        files = [(name, _file(f"image_{at}", each)) for at, each in enumerate(request.begin_with, 1)]
+        files += [] if request.mask is None else [("mask", _file("mask", request.mask))]
+        data = {name: _form_value(value) for name, value in parameters.items()}
+        return client.stream("POST", f"{self.url}/images/edits", data=data, files=files)
+
+    async def _opened(self) -> "httpx2.AsyncClient":
+        async with self._opening:
+            if self._client is None:
+                self._client = await asyncio.to_thread(self._open)  # 30 ms, for TLS
+            return self._client
+
+    def _open(self) -> "httpx2.AsyncClient":
+        import httpx2
+
+        from responses_app.tools.httpx_network import CheckedTransport
+
+        transport = CheckedTransport(
+            Network("IMAGE_SERVICE_URL", AllowedHosts.of_url(self.url)),
+            max_body_bytes=base64_size(self.max_bytes) + 16 * MAX_BESIDE,  # beyond our own bound, which says why
+            # Certificates take 100 ms to load; without TLS there are none to check.
+            ssl_context=None if self.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+        )
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        return httpx2.AsyncClient(transport=transport, headers=headers, timeout=None, follow_redirects=False)
+
+    async def _whole(self, answer: "httpx2.Response") -> bytes:
+        most = base64_size(self.max_bytes) + MAX_BESIDE
+        body = await _start_of(answer, most + 1)
+        if len(body) > most:
+            raise too_large(self.max_bytes)
+        return body
+
+    async def _streamed(self, answer: "httpx2.Response", most: int, partial: Partial) -> Image:
+        """Read a stream: partial images, of which `most` are passed on, then the image."""
+        async for event in self._events(answer, most):
+            kind = str(event.get("type"))
+            if kind == "error" or event.get("error") is not None:
+                raise failed_in_stream(event)
+            is_done = kind.endswith(".completed")
+            if not is_done and not (kind.endswith(".partial_image") and most > 0):
+                continue
+            image = told_of(await asyncio.to_thread(image_of, event.get("b64_json"), max_bytes=self.max_bytes), event)
+            if is_done:
+                return image
+            most -= 1
+            index = event.get("partial_image_index")
+            partial(index if isinstance(index, int) else 0, image)
+        raise ImageFailed(
+            "The connection to the image service broke before the image was there.", code="image_service_broke"
+        )
+
+    async def _events(self, answer: "httpx2.Response", partial_images: int) -> AsyncIterator[JsonObject]:
+        """Yield what the events of a stream hold. Raises `ImageFailed` for too large ones, and for what is no JSON."""
+        lines, most, read = _Lines(), base64_size(self.max_bytes) + MAX_BESIDE, 0
+        async for part in answer.aiter_raw():
+            read += len(part)
+            for line in lines.feed(part):
+                data = line.removeprefix(b"data:").strip()
+                if line.startswith(b"data:") and data != b"[DONE]":
+                    yield await asyncio.to_thread(_object, data)
+            if lines.size > most or read > (partial_images + 2) * most:
+                raise too_large(self.max_bytes)
+
+
+def _unknown_to_service(failed: ImageFailed) -> set[str]:
+    """Return which parameters a refusal names that can be left out."""
+    said = failed.parameter or failed.said
+    named = {"response_format"} if "response_format" in said else set()
+    if failed.parameter == "stream" or "partial_images" in said or _NO_STREAM.search(said):
+        named |= _STREAM
+    return named
+
+
+class _Lines:
+    """Cuts a stream into lines; `size` is what the unfinished one has."""
+
+    def __init__(self) -> None:
+        self._kept: list[bytes] = []
+        self.size = 0
+
+    def feed(self, part: bytes) -> list[bytes]:
+        """Return the lines that are whole now, without their ends."""
+        *lines, rest = part.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._kept, lines[0]))
+            self._kept, self.size = [], 0
+        self._kept.append(rest)
+        self.size += len(rest)
+        return [line.removesuffix(b"\r") for line in lines]
+
+
+def _object(data: bytes) -> JsonObject:
+    try:
+        event = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        event = None
+    if not isinstance(event, dict):
+        raise invalid("an event of its stream is not a JSON object")
+    return event
+
+
+async def _start_of(answer: "httpx2.Response", most: int) -> bytes:
+    """Return the first `most` bytes of an answer, and leave the rest."""
+    body = bytearray()
+    async for part in answer.aiter_raw():
+        body += part[: most - len(body)]
+        if len(body) >= most:
+            break
+    return bytes(body)
+
+
+def _file(name: str, image: Image) -> tuple[str, bytes, str]:
+    return f"{name}.{image.format}", image.content, image.media_type
+
+
+def _form_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _unreachable() -> ImageFailed:
+    return ImageFailed("The image service cannot be reached (IMAGE_SERVICE_URL).", code="image_service_unreachable")

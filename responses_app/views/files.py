@@ -1,0 +1,182 @@
+"""The Files API: `/v1/files`, and what is in them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.http import content_disposition_header
+
+from responses_app.http import Cut, MethodNotAllowed, json_response, project_of
+from responses_app.protocol import ids
+from responses_app.protocol.body_errors import FORM_TYPE, unsupported_media_type
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.files import (
+    MAX_LISTED,
+    check_purpose,
+    deleted_file,
+    file_not_found,
+    file_object,
+    file_too_large,
+    files_full,
+    parse_upload,
+)
+from responses_app.protocol.pages import list_page, parse_list_query, unknown_cursor
+from responses_app.runs.history import store_away
+from responses_app.server_tools import file_search_of
+from responses_app.servers.backpressure import CUT
+from responses_app.stores.base import StoreError
+from responses_app.stores.files import PIECE_BYTES, FileGone, FileRecord, FilesFull
+from responses_app.views.queries import query_of
+from responses_app.views.uploads import Upload, is_form, read_upload
+from responses_app.wiring import get_site
+
+Handler = Callable[..., Awaitable[HttpResponseBase]]
+
+
+async def index(request: HttpRequest) -> HttpResponseBase:
+    """List (GET) or upload (POST) files."""
+    return await _dispatched(request, {"GET": _list, "POST": _create})
+
+
+async def detail(request: HttpRequest, file_id: str) -> HttpResponseBase:
+    """Return (GET) what is known of a file, or delete it (DELETE)."""
+    return await _dispatched(request, {"GET": _get, "DELETE": _delete}, file_id)
+
+
+async def content(request: HttpRequest, file_id: str) -> HttpResponseBase:
+    """Return what is in a file (GET)."""
+    return await _dispatched(request, {"GET": _content}, file_id)
+
+
+async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponseBase:
+    method = "GET" if request.method == "HEAD" else str(request.method)
+    if method not in handlers:
+        raise MethodNotAllowed(method, list(handlers))
+    with _errors(*named):
+        return await handlers[method](request, *named)
+
+
+@contextmanager
+def _errors(file_id: str = "") -> Iterator[None]:
+    try:
+        yield
+    except FileGone:
+        raise file_not_found(file_id) from None
+    except FilesFull as problem:
+        raise files_full(str(problem)) from None
+    except StoreError as error:
+        raise store_away() from error
+
+
+async def _create(request: HttpRequest) -> HttpResponse:
+    if not is_form(request):
+        raise unsupported_media_type(request.content_type, FORM_TYPE)
+    upload = await read_upload(request)
+    try:
+        return json_response(_object(await _kept(project_of(request), upload)))
+    finally:
+        await asyncio.to_thread(upload.close)
+
+
+async def _kept(project: str, upload: Upload) -> FileRecord:
+    site = get_site()
+    wanted = parse_upload(upload.fields)
+    if upload.size > site.settings.file_max_bytes:
+        raise file_too_large(site.settings.file_max_bytes)
+    now = int(site.service.now())
+    record = FileRecord(
+        id=site.new_id(ids.FILE),
+        filename=upload.name,
+        purpose=wanted.purpose,
+        bytes=upload.size,
+        created_at=now,
+        expires_at=None if wanted.seconds is None else now + wanted.seconds,
+    )
+    await site.files.create(project, record, upload.pieces(PIECE_BYTES))
+    return record
+
+
+async def _list(request: HttpRequest) -> HttpResponse:
+    query = query_of(request)
+    wanted = parse_list_query(query, most=MAX_LISTED, usual=MAX_LISTED)
+    purpose = (query.get("purpose") or [""])[-1] or None
+    if purpose is not None:
+        check_purpose(purpose)
+    found = await get_site().files.listed(
+        project_of(request),
+        purpose=purpose,
+        after=wanted.after,
+        descending=wanted.descending,
+        limit=wanted.limit + 1,
+    )
+    if found is None:
+        raise unknown_cursor(str(wanted.after))
+    page = [_object(record) for record in found[: wanted.limit]]
+    return json_response(list_page(page, has_more=len(found) > wanted.limit))
+
+
+async def _get(request: HttpRequest, file_id: str) -> HttpResponse:
+    return json_response(_object(await _found(request, file_id)))
+
+
+async def _delete(request: HttpRequest, file_id: str) -> HttpResponse:
+    if not await get_site().files.delete(project_of(request), file_id):
+        raise file_not_found(file_id)
+    if get_site().settings.file_search:  # else its chunks are found nowhere
+        await file_search_of(get_site().tools).forget(project_of(request), file_id)
+    return json_response(deleted_file(file_id))
+
+
+async def _content(request: HttpRequest, file_id: str) -> HttpResponseBase:
+    record = await _found(request, file_id)
+    headers = {
+        "content-length": str(record.bytes),
+        # Never shown by a browser: anybody may have written it.
+        "content-disposition": str(content_disposition_header(True, record.filename)),
+        "x-content-type-options": "nosniff",
+    }
+    if request.method == "HEAD":
+        return HttpResponse(b"", content_type=_BYTES, headers=headers)
+    pieces = get_site().files.pieces(project_of(request), file_id)
+    first = await anext(pieces, b"")  # what fails by then is answered as an error
+    if record.bytes <= PIECE_BYTES:
+        return HttpResponse(first, content_type=_BYTES, headers=headers)
+    cut = request.scope.get(CUT) if isinstance(request, ASGIRequest) else None
+    body = _streamed(first, pieces, cut)
+    return StreamingHttpResponse(body, content_type=_BYTES, headers=headers)
+
+
+_BYTES = "application/octet-stream"
+
+
+async def _streamed(first: bytes, pieces: AsyncIterator[bytes], cut: Cut | None) -> AsyncIterator[bytes]:
+    """Yield a file; where it is deleted meanwhile, or the store is away, the connection is cut, not ended."""
+    yield first
+    try:
+        async for piece in pieces:
+            yield piece
+    except (FileGone, StoreError):
+        if cut is None:
+            raise
+        await cut()
+
+
+async def _found(request: HttpRequest, file_id: str) -> FileRecord:
+    record = await get_site().files.get(project_of(request), file_id)
+    if record is None:
+        raise file_not_found(file_id)
+    return record
+
+
+def _object(record: FileRecord) -> JsonObject:
+    return file_object(
+        record.id,
+        filename=record.filename,
+        purpose=record.purpose,
+        bytes=record.bytes,
+        created_at=record.created_at,
+        expires_at=record.expires_at,
+    )

@@ -1,0 +1,338 @@
+"""The Vector Stores API: `/v1/vector_stores`, their files, batches of these, and searches."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from django.http import HttpRequest, HttpResponse
+
+from responses_app.http import MethodNotAllowed, json_response, project_of, read_json
+from responses_app.protocol import ids
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.files import file_not_found
+from responses_app.protocol.pages import Query, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.vector_stores import (
+    FileToAdd,
+    batch_not_found,
+    check_status,
+    parse_attributes,
+    parse_batch,
+    parse_search,
+    parse_store,
+    parse_store_changes,
+    parse_store_file,
+    store_expired,
+    store_file_not_found,
+    store_not_found,
+    stores_full,
+)
+from responses_app.runs.history import store_away
+from responses_app.server_tools import file_search_of
+from responses_app.stores.base import StoreError
+from responses_app.stores.vector_stores import (
+    BaseVectorStores,
+    BatchRecord,
+    FileQuery,
+    NewStoreFile,
+    Search,
+    StoreFileRecord,
+    VectorStoreRecord,
+    VectorStoresFull,
+)
+from responses_app.tools.documents.indexer import Indexer
+from responses_app.views.queries import query_of
+from responses_app.views.vector_store_objects import (
+    batch_object,
+    content_page,
+    deleted_object,
+    file_object,
+    search_page,
+    store_object,
+)
+from responses_app.wiring import get_site
+
+Handler = Callable[..., Awaitable[HttpResponse]]
+
+
+async def index(request: HttpRequest) -> HttpResponse:
+    """List (GET) or create (POST) vector stores."""
+    return await _dispatched(request, {"GET": _list, "POST": _create})
+
+
+async def detail(request: HttpRequest, vector_store_id: str) -> HttpResponse:
+    """Return (GET), change (POST) or delete (DELETE) a vector store."""
+    return await _dispatched(request, {"GET": _get, "POST": _update, "DELETE": _delete}, vector_store_id)
+
+
+async def search(request: HttpRequest, vector_store_id: str) -> HttpResponse:
+    """Search a vector store (POST)."""
+    return await _dispatched(request, {"POST": _search}, vector_store_id)
+
+
+async def files(request: HttpRequest, vector_store_id: str) -> HttpResponse:
+    """List (GET) the files of a store, or put one in (POST)."""
+    return await _dispatched(request, {"GET": _list_files, "POST": _add_file}, vector_store_id)
+
+
+async def file(request: HttpRequest, vector_store_id: str, file_id: str) -> HttpResponse:
+    """Return (GET) a file of a store, change its attributes (POST), or take it out (DELETE)."""
+    handlers: Mapping[str, Handler] = {"GET": _get_file, "POST": _update_file, "DELETE": _remove_file}
+    return await _dispatched(request, handlers, vector_store_id, file_id)
+
+
+async def content(request: HttpRequest, vector_store_id: str, file_id: str) -> HttpResponse:
+    """Return the text of a file, as it is searched (GET)."""
+    return await _dispatched(request, {"GET": _content}, vector_store_id, file_id)
+
+
+async def batches(request: HttpRequest, vector_store_id: str) -> HttpResponse:
+    """Put several files into a store (POST)."""
+    return await _dispatched(request, {"POST": _add_batch}, vector_store_id)
+
+
+async def batch(request: HttpRequest, vector_store_id: str, batch_id: str) -> HttpResponse:
+    """Return a batch (GET)."""
+    return await _dispatched(request, {"GET": _get_batch}, vector_store_id, batch_id)
+
+
+async def cancel_batch(request: HttpRequest, vector_store_id: str, batch_id: str) -> HttpResponse:
+    """Leave out what was not read yet (POST)."""
+    return await _dispatched(request, {"POST": _cancel_batch}, vector_store_id, batch_id)
+
+
+async def batch_files(request: HttpRequest, vector_store_id: str, batch_id: str) -> HttpResponse:
+    """List the files of a batch (GET)."""
+    return await _dispatched(request, {"GET": _list_batch_files}, vector_store_id, batch_id)
+
+
+async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponse:
+    method = "GET" if request.method == "HEAD" else str(request.method)
+    if method not in handlers:
+        raise MethodNotAllowed(method, list(handlers))
+    with _errors():
+        return await handlers[method](request, *named)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except VectorStoresFull as problem:
+        raise stores_full(str(problem)) from None
+    except StoreError as error:
+        raise store_away() from error
+
+
+def _stores() -> BaseVectorStores:
+    return file_search_of(get_site().tools).stores
+
+
+def _indexer() -> Indexer:
+    return file_search_of(get_site().tools).indexer
+
+
+async def _create(request: HttpRequest) -> HttpResponse:
+    site, project = get_site(), project_of(request)
+    wanted, named = await read_json(request, parse_store, site.reader)
+    now = int(site.service.now())
+    record = VectorStoreRecord(
+        id=site.new_id(ids.VECTOR_STORE),
+        name=wanted.name or "",
+        description=wanted.description or "",
+        metadata=wanted.metadata or {},
+        created_at=now,
+        last_active_at=now,
+        expires_days=wanted.expires_after.days if wanted.expires_after else None,
+    )
+    await _stores().create(project, record, await _known_files(project, named))
+    _indexer().ring()
+    return _store_answer(await _found(project, record.id))
+
+
+async def _list(request: HttpRequest) -> HttpResponse:
+    wanted = parse_list_query(query_of(request))
+    found = await _stores().listed(
+        project_of(request), after=wanted.after, descending=wanted.descending, limit=wanted.limit + 1
+    )
+    if found is None:
+        raise unknown_cursor(str(wanted.after))
+    now = get_site().service.now()
+    page = [store_object(record, now=now) for record in found[: wanted.limit]]
+    return json_response(list_page(page, has_more=len(found) > wanted.limit))
+
+
+async def _get(request: HttpRequest, store_id: str) -> HttpResponse:
+    return _store_answer(await _found(project_of(request), store_id))
+
+
+async def _update(request: HttpRequest, store_id: str) -> HttpResponse:
+    changes = await read_json(request, parse_store_changes, get_site().reader)
+    record = await _stores().update(project_of(request), store_id, changes)
+    if record is None:
+        raise store_not_found(store_id)
+    return _store_answer(record)
+
+
+async def _delete(request: HttpRequest, store_id: str) -> HttpResponse:
+    if not await _stores().delete(project_of(request), store_id):
+        raise store_not_found(store_id)
+    _indexer().ring()
+    return json_response(deleted_object(store_id, "vector_store"))
+
+
+async def _search(request: HttpRequest, store_id: str) -> HttpResponse:
+    project = project_of(request)
+    await _found(project, store_id)  # before the body is judged: what is another project's does not exist
+    wanted = await read_json(request, parse_search, get_site().reader)
+    search = Search(queries=wanted.queries, limit=wanted.limit, threshold=wanted.threshold, matches=wanted.matches)
+    hits = await _stores().search(project, store_id, search)
+    if hits is None:
+        raise store_expired(store_id)
+    return json_response(search_page(wanted.queries, hits))
+
+
+async def _add_file(request: HttpRequest, store_id: str) -> HttpResponse:
+    project = project_of(request)
+    await _found(project, store_id)
+    wanted = await read_json(request, parse_store_file, get_site().reader)
+    (record,) = await _added(project, store_id, [wanted])
+    return json_response(file_object(record))
+
+
+async def _list_files(request: HttpRequest, store_id: str) -> HttpResponse:
+    project = project_of(request)
+    await _found(project, store_id)
+    return json_response(await _file_page(project, store_id, query_of(request)))
+
+
+async def _get_file(request: HttpRequest, store_id: str, file_id: str) -> HttpResponse:
+    return json_response(file_object(await _found_file(project_of(request), store_id, file_id)))
+
+
+async def _update_file(request: HttpRequest, store_id: str, file_id: str) -> HttpResponse:
+    project = project_of(request)
+    await _found_file(project, store_id, file_id)
+    attributes = await read_json(request, parse_attributes, get_site().reader)
+    record = await _stores().set_attributes(project, store_id, file_id, attributes)
+    if record is None:
+        raise store_file_not_found(store_id, file_id)
+    return json_response(file_object(record))
+
+
+async def _remove_file(request: HttpRequest, store_id: str, file_id: str) -> HttpResponse:
+    project = project_of(request)
+    await _found(project, store_id)
+    if not await _stores().remove(project, store_id, file_id):
+        raise store_file_not_found(store_id, file_id)
+    _indexer().ring()
+    return json_response(deleted_object(file_id, "vector_store.file"))
+
+
+async def _content(request: HttpRequest, store_id: str, file_id: str) -> HttpResponse:
+    project = project_of(request)
+    record = await _found_file(project, store_id, file_id)
+    return json_response(content_page(record, await _stores().content(project, store_id, file_id) or ()))
+
+
+async def _add_batch(request: HttpRequest, store_id: str) -> HttpResponse:
+    project = project_of(request)
+    await _found(project, store_id)
+    wanted = await read_json(request, parse_batch, get_site().reader)
+    batch_id = get_site().new_id(ids.VECTOR_STORE_BATCH)
+    await _added(project, store_id, wanted, batch_id=batch_id)
+    return json_response(batch_object(await _found_batch(project, store_id, batch_id)))
+
+
+async def _get_batch(request: HttpRequest, store_id: str, batch_id: str) -> HttpResponse:
+    return json_response(batch_object(await _found_batch(project_of(request), store_id, batch_id)))
+
+
+async def _cancel_batch(request: HttpRequest, store_id: str, batch_id: str) -> HttpResponse:
+    project = project_of(request)
+    await _found_batch(project, store_id, batch_id)
+    record = await _stores().cancel_batch(project, store_id, batch_id)
+    if record is None:
+        raise batch_not_found(store_id, batch_id)
+    return json_response(batch_object(record))
+
+
+async def _list_batch_files(request: HttpRequest, store_id: str, batch_id: str) -> HttpResponse:
+    project = project_of(request)
+    await _found_batch(project, store_id, batch_id)
+    return json_response(await _file_page(project, store_id, query_of(request), batch_id=batch_id))
+
+
+async def _found(project: str, store_id: str) -> VectorStoreRecord:
+    record = await _stores().get(project, store_id)
+    if record is None:
+        raise store_not_found(store_id)
+    return record
+
+
+async def _found_file(project: str, store_id: str, file_id: str) -> StoreFileRecord:
+    await _found(project, store_id)
+    record = await _stores().file(project, store_id, file_id)
+    if record is None:
+        raise store_file_not_found(store_id, file_id)
+    return record
+
+
+async def _found_batch(project: str, store_id: str, batch_id: str) -> BatchRecord:
+    await _found(project, store_id)
+    record = await _stores().batch(project, store_id, batch_id)
+    if record is None:
+        raise batch_not_found(store_id, batch_id)
+    return record
+
+
+async def _known_files(project: str, wanted: Sequence[FileToAdd]) -> Sequence[NewStoreFile]:
+    """Return the files that a request names. Raises `ApiError` for one that is not there."""
+    records = await get_site().files.some(project, [file.file_id for file in wanted])
+    names = {record.id: record.filename for record in records}
+    for file in wanted:
+        if file.file_id not in names:
+            raise file_not_found(file.file_id, param=file.at)
+    return [
+        NewStoreFile(
+            file_id=file.file_id,
+            filename=names[file.file_id],
+            attributes=file.attributes,
+            chunking=file.chunking,
+        )
+        for file in wanted
+    ]
+
+
+async def _added(
+    project: str, store_id: str, wanted: Sequence[FileToAdd], *, batch_id: str = ""
+) -> Sequence[StoreFileRecord]:
+    known = await _known_files(project, wanted)
+    records = await _stores().add(project, store_id, known, batch_id=batch_id)
+    if records is None:
+        raise store_expired(store_id)
+    _indexer().ring()
+    return records
+
+
+async def _file_page(project: str, store_id: str, query: Query, *, batch_id: str | None = None) -> JsonObject:
+    wanted = parse_list_query(query)
+    status = (query.get("filter") or [""])[-1] or None
+    check_status(status)
+    found = await _stores().files(
+        project,
+        store_id,
+        FileQuery(
+            status=status,
+            batch_id=batch_id,
+            after=wanted.after,
+            descending=wanted.descending,
+            limit=wanted.limit + 1,
+        ),
+    )
+    if found is None:
+        raise unknown_cursor(str(wanted.after))
+    page = [file_object(record) for record in found[: wanted.limit]]
+    return list_page(page, has_more=len(found) > wanted.limit)
+
+
+def _store_answer(record: VectorStoreRecord) -> HttpResponse:
+    return json_response(store_object(record, now=get_site().service.now()))

@@ -1,0 +1,106 @@
+"""Sandboxes of bubblewrap with a hole each, run by a user who is not root: what the self-test says of them, as JSON.
+
+A program of its own, on the standard library and the package of sandboxes alone. There is none whose processes can
+reach those of the host by signals: its warden would stop and kill them all.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from responses_app.tools.sandbox import escapes, session
+from responses_app.tools.sandbox.base import Launch, Limits
+from responses_app.tools.sandbox.bubblewrap import Bubblewrap
+from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
+
+OTHER = "read the files of another container"
+Change = Callable[[list[str]], list[str]]
+
+
+def without(flag: str, values: int = 0) -> Change:
+    """Leave out a flag with what follows it."""
+
+    def change(argv: list[str]) -> list[str]:
+        place = argv.index(flag)
+        return argv[:place] + argv[place + 1 + values :]
+
+    return change
+
+
+def of_the_host(folder: str, source: str) -> Change:
+    """Show a folder of the host where the container has one in memory."""
+
+    def change(argv: list[str]) -> list[str]:
+        place = argv.index(folder) - 5  # --perms P --size S --tmpfs FOLDER
+        return [*argv[:place], "--bind", source, folder, *argv[place + 6 :]]
+
+    return change
+
+
+def with_a_folder_of_the_host(folder: str) -> Change:
+    """Show a folder of the host beside what is in the container's `/tmp`."""
+
+    def change(argv: list[str]) -> list[str]:
+        place = argv.index("/tmp") + 1
+        return [*argv[:place], "--bind", folder, folder, *argv[place:]]
+
+    return change
+
+
+def with_the_hosts_processes(argv: list[str]) -> list[str]:
+    """Show the host's table of processes."""
+    place = argv.index("--proc")
+    return [*argv[:place], "--ro-bind", "/proc", "/proc", *argv[place + 2 :]]
+
+
+def unchanged(argv: list[str]) -> list[str]:
+    """Leave it as it is."""
+    return argv
+
+
+class Leaky(Bubblewrap):
+    """bubblewrap with a hole."""
+
+    def __init__(self, change: Change = unchanged, **more: int) -> None:
+        self._change = change
+        self._more = more
+
+    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
+        launch = super().launch(interpreter, replace(limits, **self._more), uid=uid)  # type: ignore[arg-type]
+        return replace(launch, argv=self._change(list(launch.argv)))
+
+
+async def main() -> None:
+    """Try each on what it lets out, and the whole one on all of that."""
+    python, every = find_interpreter(sys.argv[1]), escapes.ESCAPES
+    much = 64 * escapes.LIMITS.disk
+    tempfile.tempdir = tempfile.mkdtemp()  # the machine's own may have more files than a container's
+    holes: list[tuple[Leaky, list[str]]] = [
+        (Leaky(without("--unshare-net")), ["reach the network"]),
+        (Leaky(with_a_folder_of_the_host(tempfile.tempdir)), ["read and write files of the host"]),
+        (Leaky(with_the_hosts_processes), ["read of other processes"]),
+        (Leaky(without("--seccomp", 1)), ["gain privileges"]),
+        (Leaky(processes=4096), ["start any number of processes"]),
+        (Leaky(disk=much), ["fill the disk"]),
+        (Leaky(of_the_host("/mnt/data", tempfile.mkdtemp())), [OTHER]),
+    ]
+    said: list[Any] = []
+    session.WATCH_SECONDS = 3600.0  # the host does not look at what they use
+
+    async def tried(sandbox: Leaky, names: list[str]) -> None:
+        escapes.ESCAPES = tuple(each for each in every if each.name in names)
+        said.append([names, await escapes.escapes(sandbox, python)])
+
+    for sandbox, names in holes:
+        await tried(sandbox, names)
+    escapes._NOTICE_SECONDS = 0.1
+    await tried(Leaky(memory=much), ["take all memory", "take all memory with many processes"])
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,201 @@
+"""Uploads that are broken, too large, or named to do harm; and what a project may keep."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.clients import raw_connection, read_error_answer
+from tests.server import Server
+
+pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+
+BOUNDARY = b"the-boundary"
+FORM = {"content-type": f"multipart/form-data; boundary={BOUNDARY.decode()}"}
+PURPOSE = b'Content-Disposition: form-data; name="purpose"\r\n\r\nuser_data'
+FILE = b'Content-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\ntext'
+MAX_BYTES = 300_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that takes small files, and few of them."""
+    limits = {"file_max_bytes": MAX_BYTES, "files_max_entries": 3, "files_max_bytes": 2 * MAX_BYTES}
+    with Server(tmp_path_factory.mktemp("files"), **limits) as server:
+        yield server
+        assert "Traceback" not in server.output
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    """A client, after which no file is left."""
+    with httpx.Client(base_url=server.base_url, verify=False, timeout=30) as client:
+        yield client
+        for file in client.get("/files").json()["data"]:
+            client.delete(f"/files/{file['id']}")
+
+
+def form(*parts: bytes, end: bytes = b"--" + BOUNDARY + b"--\r\n") -> bytes:
+    """Return a form of these parts, headers and all."""
+    return b"".join(b"--" + BOUNDARY + b"\r\n" + part + b"\r\n" for part in parts) + end
+
+
+def uploaded(client: httpx.Client, content: bytes = b"text", name: str = "a.txt") -> httpx.Response:
+    """Upload a file in the usual way."""
+    return client.post("/files", files={"file": (name, content)}, data={"purpose": "user_data"})
+
+
+def named(client: httpx.Client, disposition: bytes) -> httpx.Response:
+    """Upload a file whose part says this of its name."""
+    part = b'Content-Disposition: form-data; name="file"; ' + disposition + b"\r\n\r\ntext"
+    return client.post("/files", content=form(PURPOSE, part), headers=FORM)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        (form(PURPOSE), "file", "missing_required_parameter"),
+        (form(FILE), "purpose", "missing_required_parameter"),
+        (form(), "file", "missing_required_parameter"),
+        (
+            form(PURPOSE, b'Content-Disposition: form-data; name="file"\r\n\r\ntext'),
+            "file",
+            "missing_required_parameter",
+        ),
+        (form(PURPOSE, FILE, end=b""), None, None),
+        (form(PURPOSE, FILE, end=b"--" + BOUNDARY), None, None),
+        (b"nonsense", None, None),
+        (form(PURPOSE, b"Content-Transfer-Encoding: base64\r\n" + FILE.replace(b"text", b"t?x")), None, None),
+        (form(*[PURPOSE] * 2000, FILE), None, None),
+        (form(PURPOSE, *[FILE] * 200), None, None),
+    ],
+    ids=["no file", "no purpose", "empty", "no name", "no end", "half an end", "nonsense", "base64", "fields", "files"],
+)
+def test_a_form_that_is_broken(client: httpx.Client, body: bytes, param: str | None, code: str | None) -> None:
+    answer = client.post("/files", content=body, headers=FORM)
+    read_error_answer(answer, status=400, code=code, param=param)
+    assert client.get("/files").json()["data"] == []
+
+
+@pytest.mark.parametrize("boundary", ["", "; boundary=", "; boundary=" + "b" * 300, '; boundary="\\x00"'])
+def test_a_form_without_a_boundary(client: httpx.Client, boundary: str) -> None:
+    answer = client.post(
+        "/files", content=form(PURPOSE, FILE), headers={"content-type": f"multipart/form-data{boundary}"}
+    )
+    read_error_answer(answer, status=400, code=None)
+
+
+@pytest.mark.parametrize(
+    ("disposition", "name"),
+    [
+        (b'filename="../../etc/passwd"', "passwd"),
+        (b'filename="C:\\\\temp\\\\a.txt"', "a.txt"),
+        (b'filename="a\tb\x01\x7f.txt"', "ab.txt"),
+        ('filename="Übung 漢字 \u202etxt.exe"'.encode(), "Übung 漢字 txt.exe"),
+        (b"filename*=UTF-8''%E2%82%AC%0D%0AX-Evil%3A%201%22.txt", '€X-Evil: 1".txt'),
+        (b'filename="' + b"n" * 600 + b'.txt"', "n" * 251 + ".txt"),
+    ],
+    ids=["path", "windows", "controls", "right to left", "new lines", "long"],
+)
+def test_a_hostile_name_is_made_harmless(client: httpx.Client, disposition: bytes, name: str) -> None:
+    made = named(client, disposition)
+    assert made.status_code == 200, made.text
+    assert made.json()["filename"] == name
+    answer = client.get(f"/files/{made.json()['id']}/content")
+    assert answer.content == b"text"
+    assert answer.headers["content-disposition"].startswith("attachment; filename")
+    assert "x-evil" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "disposition",
+    [
+        b'filename="' + b"n" * 10_000 + b'"',
+        b"filename*=nonsense''a.txt",
+        b"filename*=unicode_escape''%5Cud800.txt",
+        b'filename="\xff\xfe.txt"',
+        b'filename=".."',
+        b'filename=""',
+    ],
+    ids=["10 KB", "unknown encoding", "surrogate", "no utf-8", "parent", "empty"],
+)
+def test_a_name_that_cannot_be_taken(client: httpx.Client, disposition: bytes) -> None:
+    answer = named(client, disposition)
+    assert answer.status_code == 400, answer.text
+    assert client.get("/files").json()["data"] == []
+
+
+def test_a_form_in_chunks_is_taken(client: httpx.Client) -> None:
+    body = form(PURPOSE, FILE)
+    answer = client.post("/files", content=(body[at : at + 50] for at in range(0, len(body), 50)), headers=FORM)
+    assert answer.json()["bytes"] == 4
+    longer = form(PURPOSE, FILE.replace(b"text", b"x" * MAX_BYTES))
+    chunks = (longer[at : at + 65536] for at in range(0, len(longer), 65536))
+    assert client.post("/files", content=chunks, headers=FORM).json()["bytes"] == MAX_BYTES
+
+
+def test_other_bodies_are_not_taken(client: httpx.Client) -> None:
+    for length in (1, MAX_BYTES):
+        answer = client.post("/files", json={"file": "x" * length, "purpose": "user_data"})
+        message = read_error_answer(answer, status=415, code="unsupported_media_type")
+        assert "multipart/form-data" in message
+
+
+@pytest.mark.parametrize("excess", [1, 200_000])
+def test_a_file_that_is_too_large(client: httpx.Client, excess: int) -> None:
+    """The one by its own size, the other by that of the whole form already."""
+    answer = uploaded(client, b"x" * (MAX_BYTES + excess))
+    assert "FILE_MAX_BYTES" in read_error_answer(answer, status=413, code="request_too_large")
+    chunks = (form(PURPOSE, FILE.replace(b"text", b"x" * (MAX_BYTES + excess))) for _ in range(1))
+    answer = client.post("/files", content=chunks, headers=FORM)
+    assert "FILE_MAX_BYTES" in read_error_answer(answer, status=413, code="request_too_large")
+    assert client.get("/files").json()["data"] == []
+
+
+def test_a_project_that_is_full(client: httpx.Client) -> None:
+    uploaded(client, b"x" * MAX_BYTES)
+    uploaded(client, b"x" * (MAX_BYTES - 1))
+    answer = uploaded(client, b"xx")
+    assert "FILES_MAX_BYTES" in read_error_answer(answer, status=400, code="files_full", param="file")
+    uploaded(client, b"x")
+    answer = uploaded(client, b"")
+    assert "FILES_MAX_ENTRIES" in read_error_answer(answer, status=400, code="files_full", param="file")
+
+
+def test_a_client_that_leaves_during_its_upload_leaves_nothing(server: Server, client: httpx.Client) -> None:
+    head = "".join(
+        f"{line}\r\n" for line in ("Host: localhost", f"Content-Type: {FORM['content-type']}", "Content-Length: 9000")
+    )
+    with raw_connection(server.port) as raw:
+        raw.sendall(f"POST /v1/files HTTP/1.1\r\n{head}\r\n".encode() + form(PURPOSE, FILE))
+    assert client.get("/files").json()["data"] == []
+
+
+def test_an_empty_file_is_one(client: httpx.Client) -> None:
+    made = uploaded(client, b"").json()
+    assert made["bytes"] == 0
+    answer = client.get(f"/files/{made['id']}/content")
+    assert (answer.content, answer.headers["content-length"]) == (b"", "0")
+
+
+def test_a_head_tells_the_length(client: httpx.Client) -> None:
+    for content in (b"", b"text"):
+        answer = client.head(f"/files/{uploaded(client, content).json()['id']}/content")
+        assert (answer.status_code, answer.headers["content-length"]) == (200, str(len(content)))
+
+
+@pytest.mark.parametrize("file_id", ["file-" + "0" * 32, "file-%00", "x" * 2000, "%F0%9F%98%80", "..%2f.."])
+def test_what_is_not_there(client: httpx.Client, file_id: str) -> None:
+    for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/content")):
+        answer = client.request(method, f"/files/{file_id}{path}")
+        assert answer.status_code == 404, answer.text
+        assert json.loads(answer.content)["error"]["type"] == "not_found_error"
+
+
+def test_methods_that_are_not_there(client: httpx.Client) -> None:
+    wanted: Any = {"/files": "GET, POST", "/files/file-1": "GET, DELETE", "/files/file-1/content": "GET"}
+    for path, allowed in wanted.items():
+        answer = client.put(path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
