@@ -16,7 +16,7 @@ from responses_app.tools.json_weight import JsonWeight, TooManyValues
 from responses_app.tools.network import Network
 
 CONNECT_SECONDS = 10.0  # for one connection, its name and all of its addresses included
-MAX_CONNECTIONS = 100
+MAX_CONNECTIONS = 300  # more than clients of MCP are kept: one of the oldest kind holds a connection all the time
 MAX_IDLE_CONNECTIONS = 20
 KEEP_ALIVE_SECONDS = 30.0
 MAX_VALUES = 30_000  # of JSON; the library of MCP takes half a second for so many

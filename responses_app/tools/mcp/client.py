@@ -26,6 +26,7 @@ __all__ = ["MCPError", "Opener", "statuses"]
 
 MAX_BODY_BYTES = 8 * 1024 * 1024  # of one answer
 MAX_EVENT_BYTES = 8 * 1024 * 1024  # of one event of a stream
+NOT_ALLOWED = 405  # HTTP status
 TIMEOUT = httpx2.Timeout(30.0, read=None)  # a call has its own time; this one is for connecting and sending
 INFO = types.Implementation(name="respsite", version="1")
 
@@ -33,12 +34,20 @@ statuses: ContextVar[list[int] | None] = ContextVar("statuses", default=None)  #
 
 
 class _Shared(httpx2.AsyncBaseTransport):
-    """A transport that many clients have; it outlives them."""
+    """A transport that many clients have; it outlives them. `listens`: GET is more than an offer to listen.
 
-    def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
+    A client of the old era offers its server a stream for whatever that may want to say at any time, and would hold a
+    connection for as long as it is kept. There is nothing that we want to hear there: a server may refuse it (405), so
+    it is refused here. A stream that broke, and is asked for again, is another thing.
+    """
+
+    def __init__(self, transport: httpx2.AsyncBaseTransport, *, listens: bool) -> None:
         self._transport = transport
+        self._listens = listens
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET" and not self._listens and "last-event-id" not in request.headers:
+            return httpx2.Response(NOT_ALLOWED, request=request)
         return await self._transport.handle_async_request(request)
 
     async def aclose(self) -> None:
@@ -78,7 +87,9 @@ class Opener:
         if access.transport == "sse":
             return sse_client(access.url, headers=dict(access.headers), httpx_client_factory=self._client)
         return streamable_http_client(
-            access.url, http_client=self._client(dict(access.headers)), max_sse_event_size=MAX_EVENT_BYTES
+            access.url,
+            http_client=self._client(dict(access.headers), listens=False),
+            max_sse_event_size=MAX_EVENT_BYTES,
         )
 
     def _client(
@@ -86,9 +97,11 @@ class Opener:
         headers: dict[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
+        *,
+        listens: bool = True,
     ) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(
-            transport=_Shared(self._transport),
+            transport=_Shared(self._transport, listens=listens),
             headers=headers,
             timeout=TIMEOUT,
             auth=auth,
@@ -99,7 +112,8 @@ class Opener:
 
 async def _note_status(response: httpx2.Response) -> None:
     noted = statuses.get()
-    if noted is not None and response.status_code >= 400:
+    refused_here = response.request.method == "GET" and response.status_code == NOT_ALLOWED
+    if noted is not None and response.status_code >= 400 and not refused_here:
         noted.append(response.status_code)
 
 

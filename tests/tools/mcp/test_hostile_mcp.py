@@ -17,7 +17,7 @@ from responses_app.tools.base import ToolFailed
 from responses_app.tools.mcp.listing import MAX_LIST_BYTES, MAX_TOOLS
 from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import MAX_LISTED, MAX_PAGES, McpTool
-from tests.tools.mcp.mcp_servers import STDIO, call_of, mcp_tool, serving, use_of
+from tests.tools.mcp.mcp_servers import STDIO, call_of, mcp_server, mcp_tool, serving, use_of
 
 Answer = Callable[[JsonObject], Awaitable[Any] | Any]
 EVENTS = b"text/event-stream"
@@ -261,3 +261,10 @@ async def test_a_list_of_tools_in_the_input_may_say_anything(tool: McpTool, name
     offer = await tool.offer(replace(use, items=[listed]))
     assert offer is not None
     assert [each.tool for each in offer.tools] == ["ask"]
+
+
+async def test_a_server_cannot_have_a_connection_held_for_what_it_may_want_to_say(tool: McpTool) -> None:
+    async with mcp_server("old http") as server:
+        await tool.list_tools(use_of(server.url))
+        await tool.call(call_of(use_of(server.url), "say", '{"text": "hello"}'))
+        assert {method for method, _ in server.requests} == {"POST"}
