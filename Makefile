@@ -5,8 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # The tests that start servers run once more with their databases on PostgreSQL, under daphne alone, but for those that
-# depend on no database; those of the stores do both at once.
-ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin -m "not any_database"
+# depend on no database or name their own; those of the stores do both at once.
+ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin/test_server.py -m "not any_database"
 # Tests of one file stay together, so that those who share a server share one; each process has servers of its own. The
 # order of the files is that of `tests/conftest.py`.
 PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
@@ -53,6 +53,10 @@ run: $(INSTALLED) ## migrate, then serve in the foreground
 install-sandbox: ## make .venv-sandbox: a Python with NumPy, pandas and Matplotlib for SANDBOX_PYTHON
 	$(PYTHON) -m venv .venv-sandbox
 	.venv-sandbox/bin/pip install --quiet --disable-pip-version-check numpy pandas matplotlib
+
+# Hundreds of processes start in a run: each would compile all modules anew where an environment keeps Python from
+# writing what it has compiled.
+test test-vllm: export PYTHONDONTWRITEBYTECODE =
 
 test: $(INSTALLED) services ## run the whole suite but the vLLM part
 	$(PYTEST) $(PARALLEL) || $(AGAIN)

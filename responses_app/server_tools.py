@@ -54,12 +54,12 @@ def _tools(
     if settings.file_search:
         yield _file_search(settings, files, now)
     if settings.image_service_url:
-        yield _images(settings, stored_items)
+        yield _images(settings, files, stored_items)
 
 
 def document_text() -> ReadDocument:
     """Return what reads files that messages carry, where they are not plain text."""
-    reader = DocumentReader()
+    reader = DocumentReader(at_once=2)
 
     async def text(name: str, content: bytes) -> str:
         try:
@@ -138,7 +138,7 @@ def _mcp(settings: Settings) -> BaseTool:
     )
 
 
-def _images(settings: Settings, stored_items: FindItems) -> BaseTool:
+def _images(settings: Settings, files: BaseFileStore, stored_items: FindItems) -> BaseTool:
     from responses_app.tools.images.earlier import EarlierImages
     from responses_app.tools.images.service import ImageService
     from responses_app.tools.images.tool import ImageTool
@@ -149,7 +149,7 @@ def _images(settings: Settings, stored_items: FindItems) -> BaseTool:
         seconds=settings.image_service_seconds,
         max_bytes=settings.image_max_bytes,
     )
-    earlier = EarlierImages(stored_items, max_bytes=settings.image_max_bytes)
+    earlier = EarlierImages(stored_items, files, max_bytes=settings.image_max_bytes)
     return ImageTool(service, earlier, model=settings.image_service_model)
 
 

@@ -1,4 +1,4 @@
-"""`manage.py forget` erases only when no worker opens for the revoked keys any more."""
+"""`manage.py forget` erases only when no worker opens for the revoked keys any more; what `purge_responses` removes."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -7,10 +7,24 @@ import pytest
 from django.core.management import call_command
 
 from responses_app.management.commands import forget
-from responses_app.models import ApiKey, Conversation, Project
+from responses_app.models import ApiKey, Conversation, FilePart, Project, StoredFile
 from responses_app.stores.database.api_keys import create_key
 
 pytestmark = pytest.mark.django_db
+
+
+def test_files_whose_time_is_over_are_purged(capsys: pytest.CaptureFixture[str]) -> None:
+    at = datetime(2026, 11, 22, tzinfo=UTC)
+    for name, expires_at in (("gone", at), ("stays", None)):
+        file = StoredFile.objects.create(
+            id=name, filename="a", purpose="batch", bytes=1, created_at=at, expires_at=expires_at, is_whole=True
+        )
+        FilePart.objects.create(file=file, position=0, data=b"x")
+    call_command("purge_responses", "--dry-run")
+    assert "Would remove 1 files whose time is over." in capsys.readouterr().out
+    call_command("purge_responses")
+    assert "Removed 1 files whose time is over." in capsys.readouterr().out
+    assert list(FilePart.objects.values_list("file_id", flat=True)) == ["stays"]
 
 
 @pytest.mark.parametrize(("revoked_before", "waits"), [(None, True), (1.0, True), (60.0, False)])

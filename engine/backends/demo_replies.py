@@ -5,7 +5,7 @@
 3. `repeat: TEXT`                         → TEXT, exactly
 4. `think: TEXT`                          → thinks TEXT, exactly
 5. `python: CODE`                         → has the server's interpreter run CODE, where it has one
-6. `search for X`, and there is a browser → searches, opens the first hit, and says what stands there
+6. `search the files for X`, or `search for X` in the web, where that can be had → searches, and says what it found
 7. `draw X`, and images can be made       → has an image of X made
 8. the user names functions, or MCP tools → calls them, one a turn, in the order they are named
 9. a tool has given its output            → says what it returned
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from engine.backends.demo_browsing import Browsing
 from engine.backends.demo_contents import make_content
+from engine.backends.demo_file_search import SEARCH, FileSearching
 from engine.backends.demo_functions import (
     Hints,
     ObjectType,
@@ -115,6 +116,11 @@ def _of_server_tools(transcript: Transcript, text: str) -> DemoAnswer | DemoCall
     code = python_code(transcript, text)
     if code is not None:
         return DemoCall("The user wants code to be run.", "python", code, hosted=True, freeform=True)
+    files = FileSearching(transcript, text)
+    if files.wanted:
+        if files.has_searched:
+            return DemoAnswer("The files have said something. I tell the user.", files.answer())
+        return DemoCall("The user wants the files searched.", SEARCH, files.arguments(), hosted=True)
     image = image_call(transcript, text)
     if image is not None:
         return DemoCall("The user wants an image.", image[0], json.dumps({"prompt": image[1]}), hosted=True)

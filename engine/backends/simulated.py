@@ -41,7 +41,7 @@ class SimulatedEngine(BaseEngine):
         """
         self.check()
         await self._pause(self._start_seconds)
-        await asyncio.to_thread(load_encoding)  # 1.4 s the first time in a process
+        await asyncio.to_thread(load_encoding)  # 0.7 s the first time in a process
         await self._load()
         self._require_open()
         self._started = True

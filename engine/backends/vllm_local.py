@@ -98,7 +98,7 @@ class VllmEngine(BaseEngine):
         `EngineUnavailable` where the hub is out of reach, and once the engine is closed.
         """
         self.check()
-        await asyncio.to_thread(load_encoding)  # 1.4 s the first time in a process
+        await asyncio.to_thread(load_encoding)  # 0.7 s the first time in a process
         llm = await self._core.load()
         self._require_open()
         self._llm = llm

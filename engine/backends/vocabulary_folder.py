@@ -43,10 +43,14 @@ def write_vocabulary(folder: Path) -> None:
         "pad_token": special[ENDOFTEXT],
         "clean_up_tokenization_spaces": False,
     }
+    (folder / "config.json").write_text(json.dumps(_MODEL), encoding="utf-8")
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False), encoding="utf-8")
 
 
+# vLLM looks for a model beside every tokenizer, and where there is none it waits 2 s and looks again, in each of its
+# processes (vllm/transformers_utils/config.py, `get_config`). Without a version transformers takes it for Mistral's.
+_MODEL = {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "transformers_version": "5.0.0"}
 _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 _SPECIAL = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
 

@@ -1,11 +1,11 @@
 """The document: the paths of the URL table, what is done at each, and the schemas of what goes in and out."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from importlib.metadata import version
 
-from responses_app.openapi.operations import OPERATIONS, PARAMETERS, REQUIRED, Operation
+from responses_app.openapi.operations import JSON, OPERATIONS, PARAMETERS, REQUIRED, Operation
 from responses_app.openapi.schemas import ref, schemas
 from responses_app.protocol.errors import JsonObject
 
@@ -113,11 +113,19 @@ def _operation(operation: Operation) -> JsonObject:
     if operation.body is not None:
         described["requestBody"] = {
             "required": True,
-            "content": {operation.body_type: {"schema": ref(operation.body)}},
+            "content": {kind: {"schema": ref(schema)} for kind, schema in _bodies(operation)},
         }
     if operation.is_open:
         described["security"] = []
     return described
+
+
+def _bodies(operation: Operation) -> Iterator[tuple[str, str]]:
+    """Yield the media types of a request's body, each with its schema."""
+    if operation.body is not None:
+        yield operation.body_type, operation.body
+    if operation.json is not None:
+        yield JSON, operation.json
 
 
 def _parameter(name: str) -> JsonObject:

@@ -24,8 +24,8 @@ class Operation:
     """One method of a path.
 
     `answers` are the schemas of a 200 by their media types, `body` is that of a request's JSON, or of the form that is
-    its `body_type`. `takes` names entries of `PARAMETERS`, `errors` are statuses beside those that all operations have.
-    `is_open`: nobody needs a key.
+    its `body_type`; `json` is that of JSON which may come in the form's place. `takes` names entries of `PARAMETERS`,
+    `errors` are statuses beside those that all operations have. `is_open`: nobody needs a key.
     """
 
     id: str
@@ -34,6 +34,7 @@ class Operation:
     answers: Mapping[str, str]
     body: str | None = None
     body_type: str = JSON
+    json: str | None = None
     takes: tuple[str, ...] = ()
     errors: tuple[int, ...] = ()
     is_open: bool = False
@@ -239,10 +240,11 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         ),
         "POST": _of_containers(
             "CreateContainerFile",
-            "Upload a file to a container",
+            "Upload a file to a container, or copy one of the Files API there",
             "ContainerFile",
             body="Upload",
             body_type=FORM,
+            json="CopiedFile",
             errors=(404, 429),
         ),
     },

@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from responses_app.openapi.answers import DESCRIBED
 from responses_app.openapi.file_answers import NEW_FILE
 from responses_app.protocol.compact_requests import FIELDS as COMPACT_FIELDS
-from responses_app.protocol.containers import NewContainer
+from responses_app.protocol.containers import CopiedFile, NewContainer
 from responses_app.protocol.conversations import MAX_ITEMS, ConversationFields
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
@@ -59,7 +59,7 @@ def ref(name: str) -> JsonObject:
 def schemas(*, engine_fields: bool) -> JsonObject:
     """Return all schemas by their names; `engine_fields`: a create takes the fields that are the engine's."""
     types: tuple[type[BaseModel], ...] = (
-        *(Fields, ConversationFields, NewContainer, ToolOutput, Function, Custom, Namespace, McpServer),
+        *(Fields, ConversationFields, NewContainer, CopiedFile, ToolOutput, Function, Custom, Namespace, McpServer),
         *(NewVectorStore, VectorStoreChanges, VectorStoreSearch),
         *(NewVectorStoreFile, VectorStoreFileChanges, NewVectorStoreBatch),
         *DESCRIBED,

@@ -1,21 +1,21 @@
-"""A message that cites pages of the web: its citations become links, with an annotation for each (`citations`)."""
+"""A message that cites pages of the web, or files: there is an annotation for each citation (`citations`)."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
 from engine.formats.base import ItemKind, TextLogprob
 from responses_app.protocol.builders import MessageBuilder, PendingEvents
-from responses_app.protocol.citations import CitationReader, SourceOf, annotation
+from responses_app.protocol.citations import CitationReader, Sources, annotation
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.produced_files import ProducedFiles
 
 
 def message_builder(
-    new_id: Callable[[str], str], kind: ItemKind, source_of: SourceOf | None, files: ProducedFiles | None
+    new_id: Callable[[str], str], kind: ItemKind, sources: Sources | None, files: ProducedFiles | None
 ) -> MessageBuilder:
-    """Return what writes a message; it may cite the pages of `source_of`, and `files`, where there are any."""
+    """Return what writes a message; it may cite `sources`, and `files` that code has written, where there are any."""
     phase: Literal["commentary", "final_answer"] = "commentary" if kind is ItemKind.PREAMBLE else "final_answer"
-    made = MessageBuilder(new_id, phase) if source_of is None else CitedMessageBuilder(new_id, phase, source_of)
+    made = MessageBuilder(new_id, phase) if sources is None else CitedMessageBuilder(new_id, phase, sources)
     made.files = files
     return made
 
@@ -26,10 +26,10 @@ class CitedMessageBuilder(MessageBuilder):
     holds_back: ClassVar[bool] = True
 
     def __init__(
-        self, new_id: Callable[[str], str], phase: Literal["commentary", "final_answer"], source_of: SourceOf
+        self, new_id: Callable[[str], str], phase: Literal["commentary", "final_answer"], sources: Sources
     ) -> None:
         super().__init__(new_id, phase)
-        self._reader = CitationReader(source_of)
+        self._reader = CitationReader(sources)
         self._length = 0  # of the text that was told
         self._unsaid: list[JsonObject] = []  # annotations
         self._unsaid_logprobs: list[TextLogprob] = []
@@ -37,7 +37,7 @@ class CitedMessageBuilder(MessageBuilder):
     def told(self, text: str) -> str:
         told = []
         for piece in self._reader.read(text):
-            if piece.source is not None:
+            if piece.cites:
                 self._unsaid.append(annotation(self._length, piece))
             self._length += len(piece.text)
             told.append(piece.text)
@@ -54,6 +54,9 @@ class CitedMessageBuilder(MessageBuilder):
     def noted(self) -> PendingEvents:
         unsaid, self._unsaid = self._unsaid, []
         return [self.annotated(each) for each in unsaid]
+
+    def closed(self) -> PendingEvents:
+        return [*self.noted(), *super().closed()]  # of a citation with which the message ends
 
     def rest(self) -> str:
         return self._reader.rest()

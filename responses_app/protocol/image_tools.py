@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints
 
@@ -14,7 +14,14 @@ MAX_PARTIAL_IMAGES = 3
 _SIZE = r"^(auto|[1-9][0-9]{1,4}x[1-9][0-9]{1,4})$"
 _DATA_URL = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)
 _NOT_HERE = ("complexity", "frame_count", "frame_duration_ms", "svg")  # what only OpenAI's own models have
-_ONLY_DATA_URLS = "Give it as a data URL, data:image/png;base64,…, in 'image_url'."
+_NO_URLS = "Give it as a data URL (data:image/png;base64,…) in 'image_url', or as a 'file_id'."
+
+
+class SentImage(NamedTuple):
+    """An image that a client has sent: its base64, or the id of a file."""
+
+    data: str = ""
+    file_id: str = ""
 
 
 class _Mask(ClientModel):
@@ -53,10 +60,13 @@ def echoed_image_tool(tool: JsonObject, at: str) -> JsonObject:
     return tool
 
 
-def image_data(url: object) -> str | None:
-    """Return the base64 of an image that is given as a data URL, None for everything else."""
+def sent_image(part: JsonObject) -> SentImage | None:
+    """Return the image of a part, or of a mask; None where it is at a URL, which nobody opens."""
+    url, file_id = part.get("image_url"), part.get("file_id")
     found = _DATA_URL.match(url) if isinstance(url, str) else None
-    return None if found is None or not isinstance(url, str) else url[found.end() :]
+    if found is not None and isinstance(url, str):
+        return SentImage(data=url[found.end() :])
+    return SentImage(file_id=file_id) if isinstance(file_id, str) and file_id else None
 
 
 def newest_images(items: Sequence[JsonObject]) -> Iterator[JsonObject]:
@@ -72,18 +82,16 @@ def newest_images(items: Sequence[JsonObject]) -> Iterator[JsonObject]:
             yield item
 
 
-def sent_images(message: JsonObject) -> list[str]:
-    """Return the base64 of the images of a message that came as data URLs."""
+def sent_images(message: JsonObject) -> list[SentImage]:
+    """Return the images of a message, without those at a URL."""
     content = message.get("content")
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-    found = (image_data(part.get("image_url")) for part in parts if part.get("type") == "input_image")
-    return [data for data in found if data]
+    found = (sent_image(part) for part in parts if part.get("type") == "input_image")
+    return [image for image in found if image is not None]
 
 
 def _check_mask(mask: _Mask, at: str) -> None:
-    if mask.file_id is not None:
-        raise unsupported_parameter(f"{at}.file_id", _ONLY_DATA_URLS)
-    if image_data(mask.image_url) is None:
+    if sent_image(mask.model_dump()) is None:
         raise invalid_request(
-            f"Invalid value for '{at}.image_url': {_ONLY_DATA_URLS}", param=f"{at}.image_url", code="invalid_value"
+            f"Invalid value for '{at}.image_url': {_NO_URLS}", param=f"{at}.image_url", code="invalid_value"
         )

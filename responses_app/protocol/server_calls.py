@@ -13,9 +13,11 @@ from dataclasses import replace
 
 from engine.formats.base import ModelFormat
 from responses_app.protocol.builders import HostedCall
+from responses_app.protocol.citations import Sources
 from responses_app.protocol.commands import CallTool, ListTools, Step
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import Event
+from responses_app.protocol.file_searches import FOUND, FoundFiles
 from responses_app.protocol.hosted_items import ListToolsBuilder, McpCallBuilder
 from responses_app.protocol.inputs import Offered, ToolReturned, ToolsListed
 from responses_app.protocol.offers import ApprovedCall, OfferedTool
@@ -47,7 +49,7 @@ class ServerCalls:
         self._to_list.extend(given.servers)
         self._approved.extend(given.approved)
         self.states.update(given.states)
-        self._know_pages()
+        self._know_sources()
         if FILES in self.states:
             self._files().know(self.states[FILES])
 
@@ -86,7 +88,7 @@ class ServerCalls:
         if given.state is not None:
             item = self._offered(call.name).item
             self.states[item] = self.news[item] = given.state
-            self._know_pages()
+            self._know_sources()
             if item == FILES:
                 self._files().learn(given.state)
         events = self._stream.end_call(given.shown, failed=given.failed)
@@ -128,11 +130,11 @@ class ServerCalls:
     def _offered(self, name: str) -> OfferedTool:
         return self._called.offered.get(name) or OfferedTool(name=name, item="mcp_call")
 
-    def _know_pages(self) -> None:
-        """Let messages cite the pages of the web that the chain was shown."""
-        shown = self.states.get(PAGES)
-        if shown is not None:
-            self._stream.source_of = PageStack.from_json(shown).source
+    def _know_sources(self) -> None:
+        """Let messages cite the pages of the web that the chain was shown, and the files that it has found."""
+        shown, found = self.states.get(PAGES), self.states.get(FOUND)
+        if shown is not None or found is not None:
+            self._stream.sources = Sources(PageStack.from_json(shown).source, FoundFiles(found).file)
 
     def _files(self) -> ProducedFiles:
         """Return the files that messages may cite, of code of this chain."""

@@ -41,7 +41,9 @@ MAX_HEADERS = 64
 _PRIVATE = ("headers", "authorization")
 _REDACTED = "?<redacted>"
 _URL = re.compile(
-    r"(?P<scheme>https?://)(?:[^/?#@\s]*@)?(?P<host>[^/?#@\s]+)(?P<path>(?:/[^?#\s]*)?)(?P<query>(?:\?[^#\s]*)?)(?:#\S*)?",
+    r"(?P<scheme>https?://)(?:[^/?#@\s]*@)?"
+    r"(?P<host>(?:\[[0-9a-f:.]+\]|[^][/?#@:\s]+)(?::0*[1-9][0-9]{0,4})?)"
+    r"(?P<path>(?:/[^?#\s]*)?)(?P<query>(?:\?[^#\s]*)?)(?:#\S*)?",
     re.IGNORECASE,
 )
 

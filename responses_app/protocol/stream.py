@@ -23,7 +23,7 @@ from responses_app.protocol.builders import (
 )
 from responses_app.protocol.call_items import CallBuilder
 from responses_app.protocol.called import Called, HostedTools
-from responses_app.protocol.citations import SourceOf
+from responses_app.protocol.citations import Sources
 from responses_app.protocol.cited_messages import message_builder
 from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.endings import Ending
@@ -65,7 +65,7 @@ class ResponseStream:
         self.sampled: list[SampledItem] = []  # the output items with their messages
         self.called = Called(new_id, tools, hosted)
         self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
-        self.source_of: SourceOf | None = None  # pages that messages may cite
+        self.sources: Sources | None = None  # that messages may cite
         self.files: ProducedFiles | None = None  # and files
         self._response = response
         self._new_id = new_id
@@ -300,7 +300,7 @@ class ResponseStream:
                 return self.called.builder(event)
             case ItemKind.REASONING:
                 return ReasoningBuilder(self._new_id, summarised=self._summarised)
-        return message_builder(self._new_id, event.kind, self.source_of, self.files)
+        return message_builder(self._new_id, event.kind, self.sources, self.files)
 
     def _open_item(self, event: ItemStarted) -> list[Event]:
         if self._open is not None:

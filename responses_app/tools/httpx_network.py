@@ -12,12 +12,14 @@ from contextlib import contextmanager
 import httpcore2
 import httpx2
 
+from responses_app.tools.json_weight import JsonWeight, TooManyValues
 from responses_app.tools.network import Network
 
 CONNECT_SECONDS = 10.0  # for one connection, its name and all of its addresses included
 MAX_CONNECTIONS = 100
 MAX_IDLE_CONNECTIONS = 20
 KEEP_ALIVE_SECONDS = 30.0
+MAX_VALUES = 30_000  # of JSON; the library of MCP takes half a second for so many
 _EVENTS = "text/event-stream"
 _PLAIN = ("", "identity")
 
@@ -58,15 +60,24 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
 class CheckedTransport(httpx2.AsyncBaseTransport):
     """A transport that reaches what a `Network` allows, and nothing else. It knows no proxies.
 
-    A body may have `max_body_bytes`; a stream of events has no end, so its reader bounds each event. Answers are not
+    A body may have `max_body_bytes`; a stream of events has no end, so its reader bounds each event. A body, or an
+    event, may have `max_values` of JSON: what is made of small ones takes long to read. Answers are not
     compressed: what is, in spite of the request, is refused, since a few bytes of it can become gigabytes.
     `ssl_context` is for what tests its servers with certificates of its own.
 
     Raises `NetworkError` besides httpx2's own errors, when a request is made.
     """
 
-    def __init__(self, network: Network, *, max_body_bytes: int, ssl_context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        *,
+        max_body_bytes: int,
+        max_values: int = MAX_VALUES,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
         self._max_body_bytes = max_body_bytes
+        self._max_values = max_values
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=ssl_context or httpx2.create_ssl_context(),
             max_connections=MAX_CONNECTIONS,
@@ -93,7 +104,8 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         assert isinstance(answer.stream, AsyncIterable)
         headers = httpx2.Headers(answer.headers)
         is_events = headers.get("content-type", "").partition(";")[0].strip().lower() == _EVENTS
-        body = _Body(answer.stream, None if is_events else self._max_body_bytes)
+        weight = JsonWeight(self._max_values, events=is_events)
+        body = _Body(answer.stream, None if is_events else self._max_body_bytes, weight)
         if headers.get("content-encoding", "").strip().lower() not in _PLAIN:
             await body.aclose()
             raise httpx2.DecodingError("the answer is compressed, which was not asked for", request=request)
@@ -106,11 +118,12 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """The body of an answer, up to `limit` bytes; None: as many as come."""
+    """The body of an answer, up to `limit` bytes; None: as many as come. `weight` bounds what is in it."""
 
-    def __init__(self, parts: AsyncIterable[bytes], limit: int | None) -> None:
+    def __init__(self, parts: AsyncIterable[bytes], limit: int | None, weight: JsonWeight) -> None:
         self._parts = parts
         self._limit = limit
+        self._weight = weight
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
@@ -119,7 +132,14 @@ class _Body(httpx2.AsyncByteStream):
                 size += len(part)
                 if self._limit is not None and size > self._limit:
                     raise httpx2.ReadError(f"the answer has more than {self._limit} bytes")
+                self._weigh(part)
                 yield part
+
+    def _weigh(self, part: bytes) -> None:
+        try:
+            self._weight.add(part)
+        except TooManyValues:
+            raise httpx2.ReadError("the answer has more values than are read") from None
 
     async def aclose(self) -> None:
         """Leave the rest of the body unread."""

@@ -188,10 +188,12 @@ async def _content(
         "content-disposition": "attachment",  # never shown by a browser: a model or a user wrote it
         "x-content-type-options": "nosniff",
     }
-    return HttpResponse(body, content_type=mimetypes.guess_type(about.path)[0] or _BYTES, headers=headers)
+    return HttpResponse(body, content_type=content_type_of(about.path), headers=headers)
 
 
-_BYTES = "application/octet-stream"
+def content_type_of(path: str) -> str:
+    """Return the media type of a file by its name: not what its name says in the form of a `data:` URL."""
+    return mimetypes.guess_type(f"{WORK_FOLDER}/{path}")[0] or "application/octet-stream"
 
 
 def _page(request: HttpRequest, objects: Sequence[JsonObject]) -> JsonObject:

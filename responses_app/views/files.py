@@ -25,6 +25,7 @@ from responses_app.protocol.files import (
 )
 from responses_app.protocol.pages import list_page, parse_list_query, unknown_cursor
 from responses_app.runs.history import store_away
+from responses_app.server_tools import file_search_of
 from responses_app.servers.backpressure import CUT
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import PIECE_BYTES, FileGone, FileRecord, FilesFull
@@ -122,6 +123,8 @@ async def _get(request: HttpRequest, file_id: str) -> HttpResponse:
 async def _delete(request: HttpRequest, file_id: str) -> HttpResponse:
     if not await get_site().files.delete(project_of(request), file_id):
         raise file_not_found(file_id)
+    if get_site().settings.file_search:  # else its chunks are found nowhere
+        await file_search_of(get_site().tools).forget(project_of(request), file_id)
     return json_response(deleted_file(file_id))
 
 
@@ -133,6 +136,8 @@ async def _content(request: HttpRequest, file_id: str) -> HttpResponseBase:
         "content-disposition": str(content_disposition_header(True, record.filename)),
         "x-content-type-options": "nosniff",
     }
+    if request.method == "HEAD":
+        return HttpResponse(b"", content_type=_BYTES, headers=headers)
     pieces = get_site().files.pieces(project_of(request), file_id)
     first = await anext(pieces, b"")  # what fails by then is answered as an error
     if record.bytes <= PIECE_BYTES:

@@ -40,10 +40,10 @@ TURTLES = {
 class Kept:
     """Stores on one database, and what tests do with them."""
 
-    def __init__(self, alias: str, hands: Hands) -> None:
+    def __init__(self, alias: str, hands: Hands, limits: VectorStoreLimits = LIMITS) -> None:
         self.alias = alias
         self.files = DatabaseFileStore(using=alias, now=hands)
-        self.stores = DatabaseVectorStores(using=alias, limits=LIMITS, now=hands)
+        self.stores = DatabaseVectorStores(using=alias, limits=limits, now=hands)
 
     async def store(self, project: str = MINE, files: Sequence[NewStoreFile] = (), days: int | None = None) -> str:
         record = VectorStoreRecord(

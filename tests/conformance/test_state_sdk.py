@@ -26,6 +26,8 @@ from tests.oracle import validate_response
 from tests.server import Server
 from tests.transports.scripts import WEATHER, gate, release
 
+pytestmark = pytest.mark.any_database  # each names its own
+
 # Reading.
 
 

@@ -21,7 +21,7 @@ from tests.protocol.laws import assert_laws
 from tests.server import Server
 from tests.transports.scripts import gate, main_script, release
 
-pytestmark = pytest.mark.any_server
+pytestmark = [pytest.mark.any_server, pytest.mark.any_database]  # each is on both databases by itself
 
 
 @on_all_kinds

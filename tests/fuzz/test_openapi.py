@@ -67,10 +67,13 @@ def ids(server: ClosedServer) -> dict[str, list[str]]:
         conversation = post("conversations", items=[{"role": "user", "content": "Hello"}])["id"]
         said = post("responses", input="Hello", conversation=conversation)
         waiting = client.post("responses", json=WAITS, headers={"Respsite-Tool-Mode": "wait"}).raise_for_status().json()
+        form = {"files": {"file": ("a.txt", b"text")}, "data": {"purpose": "user_data"}}
+        uploaded = client.post("files", **form).raise_for_status().json()
         items = client.get(f"conversations/{conversation}/items").json()["data"]
     return {
         "response_id": [said["id"], waiting["id"]],
         "conversation_id": [conversation],
         "item_id": [item["id"] for item in items],
         "model": [said["model"]],
+        "file_id": [uploaded["id"]],
     }

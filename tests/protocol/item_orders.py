@@ -13,6 +13,7 @@ ORDER = {
     "mcp_list_tools": re.compile(r"Al[LE]D"),
     "mcp_approval_request": re.compile(r"AD"),
     "web_search_call": re.compile(r"Aw(?:vV?)?D"),
+    "file_search_call": re.compile(r"Aw(?:vV?)?D"),
     "image_generation_call": re.compile(r"Ax(?:y(?:q)*Q?)?D"),
     **dict.fromkeys(("local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"), re.compile(r"AD")),
 }
@@ -52,6 +53,9 @@ LETTERS = {
     "response.web_search_call.in_progress": "w",
     "response.web_search_call.searching": "v",
     "response.web_search_call.completed": "V",
+    "response.file_search_call.in_progress": "w",
+    "response.file_search_call.searching": "v",
+    "response.file_search_call.completed": "V",
     "response.image_generation_call.in_progress": "x",
     "response.image_generation_call.generating": "y",
     "response.image_generation_call.partial_image": "q",

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.protocol.citations import CitationReader, Piece, annotation
+from responses_app.protocol.citations import CitationReader, Piece, Sources, annotation
+from responses_app.protocol.file_searches import FoundFiles
 from responses_app.protocol.page_stack import MAX_BYTES, Listed, PageStack, Shown
 
 TURTLES = ("https://example.com/turtles_(animals)", "Turtles")
@@ -20,12 +21,13 @@ STACK = PageStack(
         Shown(kind="page", url=TURTLES[0], title=TURTLES[1]),
     ]
 )
+NO_FILES = FoundFiles(None).file
 LINK = "([example.com](https://example.com/turtles_%28animals%29))"
 
 
 def read(*parts: str) -> list[Piece]:
     """Return the pieces of a text that comes in parts."""
-    reader = CitationReader(STACK.source)
+    reader = CitationReader(Sources(STACK.source, NO_FILES))
     pieces = [piece for part in parts for piece in reader.read(part)]
     rest = reader.rest()
     return [*pieces, Piece(rest)] if rest else pieces
@@ -35,7 +37,7 @@ def annotations(pieces: list[Piece]) -> list[dict[str, object]]:
     """Return the annotations of pieces."""
     found, length = [], 0
     for piece in pieces:
-        if piece.source:
+        if piece.cites:
             found.append(annotation(length, piece))
         length += len(piece.text)
     return found
@@ -58,7 +60,7 @@ def test_a_citation_is_a_link_and_its_annotation_covers_it() -> None:
 
 def test_a_link_ends_neither_markdown_nor_json() -> None:
     stack = PageStack([Shown(kind="page", url='https://user@a.example:81/x"y\\z?q=(1)<2> 3', title="T")])
-    (piece,) = CitationReader(stack.source).read("【0†L1】")
+    (piece,) = CitationReader(Sources(stack.source, NO_FILES)).read("【0†L1】")
     assert piece.text == "([a.example](https://user@a.example:81/x%22y%5Cz?q=%281%29%3C2%3E%203))"
 
 
@@ -79,7 +81,7 @@ def test_a_line_of_a_list_cites_its_result(line: int, title: str) -> None:
         "【1】",
         "【1†L1\n】",
         "【" * 50,
-        "【1†" + "x" * 200 + "】",
+        "【1†" + "x" * 300 + "】",
         "【999999999999†L1】",
         "日本【注】",
     ],
@@ -92,7 +94,7 @@ def test_everything_else_stays_as_it_was_written(text: str) -> None:
 
 
 def test_text_is_held_back_only_where_it_may_be_a_citation() -> None:
-    reader = CitationReader(STACK.source)
+    reader = CitationReader(Sources(STACK.source, NO_FILES))
     assert reader.read("see 【1") == [Piece("see ")]
     assert reader.read("†L2") == []
     assert reader.read("】 now") == [Piece(LINK, TURTLES), Piece(" now")]

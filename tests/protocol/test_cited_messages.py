@@ -17,11 +17,14 @@ from engine.formats.base import (
     TextLogprob,
     as_tokens,
 )
+from responses_app.protocol.citations import Sources
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.file_searches import FoundFiles
 from responses_app.protocol.page_stack import PageStack, Shown
 from tests.protocol.laws import new_stream
 
 STACK = PageStack([Shown(kind="page", url="https://a.example/x", title="A page")])
+SOURCES = Sources(STACK.source, FoundFiles({"first": 2, "found": [[["file-1", "a.txt"]]]}).file)
 LINK = "([a.example](https://a.example/x))"
 END = ItemEnded(RenderedMessage(MessageKind.FINAL, as_tokens([1])))
 CUT = ItemEnded(RenderedMessage(MessageKind.FINAL, as_tokens([1])), truncated=True)
@@ -30,7 +33,7 @@ CUT = ItemEnded(RenderedMessage(MessageKind.FINAL, as_tokens([1])), truncated=Tr
 def said(texts: Sequence[Text], end: ItemEnded = END, kind: ItemKind = ItemKind.ANSWER) -> list[JsonObject]:
     """Return the events of a message that may cite a page."""
     stream = new_stream()
-    stream.source_of = STACK.source
+    stream.sources = SOURCES
     stream.start()
     events = stream.receive_all([ItemStarted(kind), *texts, end])
     return [{"type": event.type, "sequence_number": event.sequence_number, **event.fields} for event in events]
@@ -96,3 +99,23 @@ def test_however_the_text_is_cut_the_deltas_are_the_text_and_annotations_cover_l
     assert "".join(event["delta"] for event in events if event["type"].endswith(".delta")) == whole["text"]
     assert whole == said([Text(text)] if text else [])[-1]["item"]["content"][0]
     assert all(whole["text"][each["start_index"] : each["end_index"]] == LINK for each in whole["annotations"])
+
+
+def test_a_file_is_cited_at_the_place_of_its_citation_also_at_the_end() -> None:
+    events = said([Text("Bone【2:"), Text("0†a.t"), Text("xt】, and more【2:0】")])
+    kinds = [event["type"].removeprefix("response.output_text.") for event in events[2:-2]]
+    assert kinds == ["delta", "delta", "annotation.added", "annotation.added", "done"]
+    part = ResponseOutputMessage.model_validate(events[-1]["item"]).content[0]
+    assert part.type == "output_text"
+    assert part.text == "Bone, and more"
+    assert [each.model_dump() for each in part.annotations] == [
+        {"type": "file_citation", "file_id": "file-1", "filename": "a.txt", "index": index} for index in (4, 14)
+    ]
+    added = [event["annotation"] for event in events if event["type"].endswith("annotation.added")]
+    assert added == [each.model_dump() for each in part.annotations]
+
+
+def test_what_was_never_found_stays_as_it_was_written() -> None:
+    text = "Bone【1:0†a.txt】【2:1】【2:x】【3:0†"
+    part = said([Text(text)])[-1]["item"]["content"][0]  # type: ignore[index]
+    assert (part["text"], part["annotations"]) == (text, [])

@@ -44,3 +44,12 @@ def test_all_schemas_of_a_request_together_are_checked_in_bounded_time() -> None
     assert caught.value.param == "tools"
     assert "all together" in caught.value.message
     parse_tools(tools[:2])
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://[", "http://[::1", "http://a:999999/", "http://a:x/", "http://[x]/", "http://a:0/", "http://user@:80/"],
+)
+def test_a_url_of_an_mcp_server_without_a_host_or_a_port_is_refused(url: str) -> None:
+    error = refusal(input="hi", tools=[{"type": "mcp", "server_label": "wiki", "server_url": url}])
+    assert (error.status, error.param) == (400, "tools[0].server_url")

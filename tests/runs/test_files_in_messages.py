@@ -1,12 +1,14 @@
 """`input_file` parts: the model reads what is in the file, or a note of why it cannot."""
 
+import asyncio
 import base64
 
 import pytest
 
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.shown_files import MAX_FILES, MAX_TEXT
+from responses_app.protocol.shown_files import MAX_FILES
+from responses_app.runs import file_reading
 from responses_app.server_tools import document_text
 from responses_app.stores.files import FileRecord
 from tests.runs.fakes import FakeEngine, Site
@@ -109,9 +111,37 @@ async def test_a_deleted_file_stays_what_was_read_in_its_chain(site: Site) -> No
     assert "The code is 4711." in decode_tokens(site.engine.prompts[-1])
 
 
-async def test_too_many_files_and_too_long_ones_are_cut() -> None:
-    site = Site(FakeEngine(max_model_len=10**7))
-    long = await keep(site, b"x " * MAX_TEXT)
+async def test_a_document_is_read_once(site: Site) -> None:
+    read: list[str] = []
+
+    async def reading(name: str, content: bytes) -> str:
+        read.append(name)
+        return "Its text."
+
+    site = Site(read_document=reading)
+    file_id = await keep(site, b"%PDF-", "a.pdf")
+    for _ in range(2):
+        assert "Its text." in await read_by_model(site, {"file_id": file_id})
+    assert read == ["a.pdf"]
+
+
+async def test_documents_that_take_too_long_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_reading, "READ_SECONDS", 0.01)
+
+    async def endless(name: str, content: bytes) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    site = Site(read_document=endless)
+    file = {"file_data": as_data(b"%PDF-"), "filename": "a.pdf"}
+    prompt = await read_by_model(site, file, file)
+    assert prompt.count("[file omitted: a.pdf: the files of this request take too long to read]") == 2
+
+
+async def test_too_many_files_and_too_long_ones_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_reading, "MAX_TEXT", 1000)
+    site = Site(FakeEngine())
+    long = await keep(site, b"x " * 1000)
     prompt = await read_by_model(site, {"file_id": long}, {"file_id": long})
     assert prompt.count("[the file is longer: its rest is left out]") == 1
     assert prompt.count("there are too many") == 1

@@ -11,7 +11,9 @@ from engine.errors import EngineUnavailable
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.input_codec import encode
 from responses_app.protocol.inputs import Enqueued, Input, Sampled, Sealed, Started, ToolReturned
+from responses_app.runs import upkeep
 from responses_app.stores.base import AcceptedResponse, Orphans, StoreError, WorkerState
+from responses_app.stores.files import FileRecord
 from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
 from tests.runs.upkeep import LEASE, LEFT, StoppedStore, go_on_living, kept, left_behind, looked_after, statuses
 from tests.waiting import eventually
@@ -24,6 +26,16 @@ async def test_what_a_dead_worker_left_runs() -> None:
     assert site.metrics.takeovers.at("continued").value == 3
     ended = {labels[-1]: cell.value for labels, cell in site.metrics.responses.cells.items() if cell.value}
     assert ended == {"completed": 3}
+
+
+async def test_files_whose_time_is_over_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "PURGE_SECONDS", LEASE)
+    site = Site()
+    for file_id, expires_at in (("file-1", 1), ("file-2", None)):
+        about = {"filename": "a", "purpose": "user_data", "bytes": 1, "created_at": 0, "expires_at": expires_at}
+        await site.files.create("default", FileRecord(id=file_id, **about), [b"x"])  # type: ignore[arg-type]
+    async with looked_after(site):
+        await eventually(lambda: [file_id for _, file_id in site.files._files] == ["file-2"])  # type: ignore[attr-defined]
 
 
 async def test_nothing_is_taken_over_before_the_engine_is_ready() -> None:

@@ -12,6 +12,7 @@ import pytest
 from openai.types.responses import Response
 
 from tests.server import ROOT
+from tests.tools.image_server import ImageServer, as_base64, image_server
 from tests.tools.mcp.mcp_servers import PROGRAM, McpServer, mcp_server
 from tests.tools.sandbox.sandboxes import needs_bubblewrap
 from tests.tools.search_servers import ddgs, searxng
@@ -26,10 +27,15 @@ MCP_EVENTS = ("in_progress", "arguments.delta", "arguments.done", "completed")
 
 @dataclass(frozen=True)
 class Counterparts:
-    """What the tools talk to: MCP servers by their kinds, and a web that is searched."""
+    """What the tools talk to: MCP servers by their kinds, a web that is searched, a service that makes images.
+
+    `store_ids` are vector stores with a file on holidays, once there is a server that has them.
+    """
 
     mcp: dict[str, McpServer]
     web: WebServer
+    images: ImageServer
+    store_ids: list[str] = field(default_factory=list)
 
     def settings(self, *, ddgs: bool) -> dict[str, object]:
         """Return what sets a server up for them, with one of the two searches."""
@@ -44,6 +50,7 @@ class Counterparts:
             "mcp_servers": json.dumps(programs),
             "search_url": f"ddgs+{self.web.url()}" if ddgs else self.web.url(),
             "search_allowed_hosts": f"127.0.0.1:{self.web.port}",
+            "image_service_url": self.images.url,
             "sandbox_memory_bytes": 256 * 1024 * 1024,
         }
 
@@ -174,6 +181,31 @@ def _search(first: int, *slow: Slow) -> Case:
     return Case("web_search_call", lambda _: tools, asked, found, events, calls=2, first=first, slow=slow)
 
 
+# File search, and images.
+
+
+def looked_up(response: Response, turn: int = 0) -> None:
+    """Assert that the file was found."""
+    (call,) = (item for item in response.output if item.type == "file_search_call")
+    assert call.status == "completed"
+    assert [(hit.filename, "30 days" in (hit.text or "")) for hit in call.results or ()] == [("handbook.md", True)]
+    assert "30 days" in response.output_text
+
+
+def drawn(response: Response, turn: int = 0) -> None:
+    """Assert that an image was made, and the same one edited in the second turn."""
+    (call,) = (item for item in response.output if item.type == "image_generation_call")
+    what, action = ("a cat", "generate") if turn == 0 else ("a red cat", "edit")
+    assert (call.status, call.result, call.to_dict()["action"]) == ("completed", as_base64(what), action)
+
+
+def not_drawn_twice(response: Response) -> None:
+    """Assert that an image which was being made is not made again."""
+    (call,) = (item for item in response.output if item.type == "image_generation_call")
+    assert (call.status, call.result) == ("failed", None)
+    assert "the server stopped while the tool ran" in response.output_text
+
+
 CASES = {
     "MCP over HTTP": _mcp(
         mcp_at("http"),
@@ -209,6 +241,27 @@ CASES = {
         Slow("Please search for turtles.", "response.web_search_call.completed", found),
     ),
     "ddgs": _search(1),
+    "file search": Case(
+        "file_search_call",
+        lambda there: [{"type": "file_search", "vector_store_ids": there.store_ids}],
+        ('call file_search.msearch for "holidays"', 'call file_search.msearch for "days a year"'),
+        looked_up,
+        ("in_progress", "searching", "completed"),
+        slow=[
+            Slow('call file_search.msearch for "holidays"', "response.file_search_call.completed", looked_up),
+        ],
+    ),
+    "images": Case(
+        "image_generation_call",
+        lambda _: [{"type": "image_generation", "partial_images": 1}],
+        ("Please draw a cat.", 'Please call image_generation.edit with "a red cat".'),
+        drawn,
+        ("in_progress", "generating", "partial_image", "completed"),
+        slow=[
+            Slow("Please draw slow.", "response.image_generation_call.generating", not_drawn_twice),
+            Slow("Please draw a cat.", "response.image_generation_call.completed", drawn),
+        ],
+    ),
 }
 
 
@@ -218,7 +271,8 @@ def counterparts() -> Iterator[Counterparts]:
     with ExitStack() as stack:
         web = stack.enter_context(in_a_thread(_web()))
         kinds: Any = ("http", "old http", "sse")
-        yield Counterparts({kind: stack.enter_context(in_a_thread(mcp_server(kind))) for kind in kinds}, web)
+        images = stack.enter_context(in_a_thread(image_server()))
+        yield Counterparts({kind: stack.enter_context(in_a_thread(mcp_server(kind))) for kind in kinds}, web, images)
 
 
 @asynccontextmanager

@@ -13,9 +13,11 @@ from threading import Thread
 from aiohttp import web
 
 from responses_app.protocol.errors import JsonObject
+from responses_app.stores.files import BaseFileStore
 from responses_app.tools.images.earlier import EarlierImages, FindItems
 from responses_app.tools.images.service import ImageService
 from responses_app.tools.images.tool import ImageTool
+from tests.memory_files import MemoryFileStore
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -71,7 +73,12 @@ class ImageServer:
 
 
 def image_tool(
-    images: ImageServer, *, stored: FindItems | None = None, seconds: float = 20.0, max_bytes: int = 64 * 1024
+    images: ImageServer,
+    *,
+    stored: FindItems | None = None,
+    files: BaseFileStore | None = None,
+    seconds: float = 20.0,
+    max_bytes: int = 64 * 1024,
 ) -> ImageTool:
     """Return the tool that asks a service."""
 
@@ -79,7 +86,7 @@ def image_tool(
         return {}
 
     service = ImageService(images.url, "sk-of-the-service", seconds=seconds, max_bytes=max_bytes)
-    return ImageTool(service, EarlierImages(stored or nothing, max_bytes=max_bytes))
+    return ImageTool(service, EarlierImages(stored or nothing, files or MemoryFileStore(), max_bytes=max_bytes))
 
 
 def png(text: str) -> bytes:

@@ -22,7 +22,7 @@ from tests.server import Server
 from tests.tools.cells import CASES, Case, Counterparts, Slow, added, counterparts, mcp_at
 
 pytestmark = pytest.mark.any_database
-INCLUDE: Any = ["code_interpreter_call.outputs", "reasoning.encrypted_content"]
+INCLUDE: Any = ["code_interpreter_call.outputs", "file_search_call.results", "reasoning.encrypted_content"]
 LEASE = 3  # WORKER_LEASE_SECONDS
 SECRET = "a-secret-token"
 NOISE = ("Traceback", "was never", "Task was destroyed")
@@ -57,6 +57,10 @@ def house(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
             worker.log = folder / f"{name}.log"
         with workers[0], workers[1]:
             clients = [client_of(worker) for worker in workers]
+            store = clients[0].vector_stores.create()
+            handbook = ("handbook.md", b"# Holidays\nEverybody has 30 days a year.")
+            clients[0].vector_stores.files.upload_and_poll(vector_store_id=store.id, file=handbook)
+            there.store_ids.append(store.id)
             yield House(workers, clients, there, shared)
             for client in clients:
                 client.close()

@@ -2,89 +2,23 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import pytest
 from aiohttp import web
 
-from engine.formats.harmony.encoding import decode_tokens
-from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.server_tools import parse_server_tool
-from responses_app.tools.base import BaseTool
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.input_codec import decode, encode
+from responses_app.protocol.inputs import ToolProgressed, ToolReturned
 from responses_app.tools.images import service as service_module
 from responses_app.tools.images import tool as tool_module
-from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
-from tests.tools.image_server import Answer, ImageServer, as_base64, event, image_server, image_tool, png, refusal
+from tests.runs.fakes import ANSWER, Site
+from tests.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
+from tests.tools.drawing import DRAW, DRAWN, SiteOf, call, drawn, events_of, play, told
+from tests.tools.image_server import Answer, ImageServer, as_base64, event, image_tool, refusal
 from tests.waiting import eventually
-
-DRAW: JsonObject = {"type": "image_generation"}
-DRAWN = "[The image was made, and is shown to the user: png, 1024x1024.]"
-OF_USER: JsonObject = {
-    "role": "user",
-    "content": [
-        {"type": "input_text", "text": "hi"},
-        {"type": "input_image", "image_url": f"data:image/png;base64,{as_base64('a photo')}"},
-    ],
-}
-SiteOf = Callable[..., Site]
-
-
-def call(action: str = "generate", prompt: str = "a cat") -> str:
-    """Return a turn that calls for an image."""
-    arguments = json.dumps({"prompt": prompt})
-    return f"<|channel|>commentary to=image_generation.{action} <|constrain|>json<|message|>{arguments}<|call|>"
-
-
-@pytest.fixture
-async def images() -> AsyncIterator[ImageServer]:
-    """The service."""
-    async with image_server() as server:
-        yield server
-
-
-@pytest.fixture
-async def site_of(images: ImageServer) -> AsyncIterator[SiteOf]:
-    """What makes a site whose model says some turns, and then answers."""
-    tools: list[BaseTool] = []
-
-    def made(*turns: str, **options: Any) -> Site:
-        store = FakeStore()
-        tools.append(image_tool(images, stored=store.items, **options))
-        return Site(FakeEngine([*turns, ANSWER]), store, tools=tools[-1:])
-
-    yield made
-    for tool in tools:
-        await tool.aclose()
-
-
-def play(site: Site, *turns: str) -> None:
-    """Let the model of a site say other turns, from the first on."""
-    site.engine.requests.clear()
-    site.engine.turns[:] = [[turn] for turn in (*turns, ANSWER)]
-
-
-def drawn(response: JsonObject) -> list[JsonObject]:
-    """Return the images of a response."""
-    return [item for item in response["output"] if item["type"] == "image_generation_call"]  # type: ignore[attr-defined,index]
-
-
-async def events_of(site: Site, **fields: object) -> list[JsonObject]:
-    reading = await site.begin(**{"input": "hi", "tools": [DRAW], "transport": "sse", **fields})  # type: ignore[arg-type]
-    events = await reading.to_the_end()
-    assert_laws(events)
-    for each in events:
-        validate_event(each)
-    return events
-
-
-def told(site: Site, turn: int = 1) -> str:
-    """Return what the model has read before a turn."""
-    return decode_tokens(site.engine.prompts[turn])
 
 
 async def test_an_image_is_made_and_the_model_reads_a_note(images: ImageServer, site_of: SiteOf) -> None:
@@ -162,67 +96,23 @@ async def test_a_refused_prompt_changes_nothing_for_the_next_one(images: ImageSe
     assert [set(each.parameters) for each in images.asked] == [every, {"prompt"}, every]
 
 
-# What an edit begins with.
-
-
-async def test_an_edit_begins_with_the_newest_image(images: ImageServer, site_of: SiteOf) -> None:
-    """First with the user's, then with what was made of it, then with that of the response before, from the store."""
-    site = site_of(call("edit", "older"), call("edit", "redder"))
-    first = await site.ask(input=[OF_USER], tools=[{**DRAW, "input_fidelity": "high"}])
-    site.tools[0]._earlier._kept.clear()  # type: ignore[attr-defined]  # as on another worker
-    play(site, call("edit", "wilder"))
-    second = await site.ask(input="more", tools=[DRAW], previous_response_id=first["id"])
-    assert [item["action"] for item in (*drawn(first), *drawn(second))] == ["edit"] * 3
-    assert [asked.path for asked in images.asked] == ["/v1/images/edits"] * 3
-    began_with = [asked.files for asked in images.asked]
-    assert began_with == [[("image", png(each))] for each in ("a photo", "older", "redder")]
-    assert images.asked[0].parameters["input_fidelity"] == "high"
-    assert "base64" not in told(site, 1)
-    assert as_base64("older") not in told(site, 1)
-
-
-async def test_an_edit_of_what_a_client_sends_back(images: ImageServer, site_of: SiteOf) -> None:
-    """Items are replayed with the image, and without it."""
-    site = site_of(call())
-    first = await site.ask(input="hi", tools=[DRAW])
-    (item,) = drawn(first)
-    for sent in (item, {name: item[name] for name in item if name != "result"}):
-        play(site, call("edit", "redder"))
-        more = [{"role": "user", "content": "hi"}, sent, {"role": "user", "content": "more"}]
-        second = await site.ask(input=more, tools=[DRAW], store=False)
-        assert drawn(second)[0]["status"] == "completed"
-        assert images.asked[-1].files == [("image", png("a cat"))]
-        assert as_base64("a cat") not in told(site, 0)
-        assert "to=image_generation.generate" in told(site, 0)
-
-
-async def test_several_images_and_a_mask(images: ImageServer, site_of: SiteOf) -> None:
-    site = site_of(call("edit"))
-    url = f"data:image/png;base64,{as_base64('mask')}"
-    both = {"role": "user", "content": [*OF_USER["content"], *OF_USER["content"]]}  # type: ignore[misc]
-    await site.ask(input=[both], tools=[{**DRAW, "action": "edit", "input_image_mask": {"image_url": url}}])
-    assert images.asked[0].files == [("image[]", png("a photo"))] * 2 + [("mask", png("mask"))]
-
-
-async def test_where_there_is_nothing_to_edit(images: ImageServer, site_of: SiteOf) -> None:
-    site = site_of(call("edit"))
-    with pytest.raises(ApiError, match="no image to edit") as refused:
-        await site.begin(input="hi", tools=[{**DRAW, "action": "edit"}])
-    assert (refused.value.status, refused.value.param) == (400, "tools")
-    (item,) = drawn(await site.ask(input="hi", tools=[DRAW]))
-    assert (item["status"], item["error"]["code"]) == ("failed", "no_image")  # type: ignore[index]
-    assert not images.asked
-
-
-async def test_images_are_of_their_project(images: ImageServer, site_of: SiteOf) -> None:
-    site = site_of(call())
-    (item,) = drawn(await site.ask(input="hi", tools=[DRAW]))
-    play(site, call("edit"))
-    reading = await site.begin(
-        project="other", input=[{"type": "image_generation_call", "id": item["id"]}], tools=[DRAW]
-    )
-    (stolen,) = drawn((await reading.to_the_end())[-1]["response"])  # type: ignore[arg-type]
-    assert stolen["error"]["code"] == "no_image"  # type: ignore[index]
+async def test_a_worker_that_dies_meanwhile_has_its_image_made_no_second_time(images: ImageServer) -> None:
+    tool = image_tool(images)
+    turns, fields = [call(), ANSWER], {"tools": [{**DRAW, "partial_images": 1}]}
+    accepted, events = await undisturbed(turns, fields, tools=[tool])
+    inputs = list(decode(accepted.log))
+    asked = len(images.asked)
+    for count in (at for at, each in enumerate(inputs) if isinstance(each, ToolProgressed | ToolReturned)):
+        store = await left_at(accepted, encode(inputs[: count + 1]))
+        site = Site(TokenEngine(turns), store, worker="heir", tools=[tool])
+        again = await (await taken_over(site, str(accepted.response["id"]))).to_the_end()
+        assert_laws(again)
+        (item,) = drawn(again[-1]["response"])  # type: ignore[arg-type]
+        has_returned = isinstance(inputs[count], ToolReturned)
+        assert item["status"] == ("completed" if has_returned else "failed")
+        assert again == events or not has_returned
+    assert len(images.asked) == asked
+    await tool.aclose()
 
 
 # A service that is wrong, slow or hostile.
@@ -359,36 +249,6 @@ async def test_the_bounds_of_a_response_and_of_a_process(site_of: SiteOf, monkey
     ((_, image),) = earlier._kept.values()
     earlier.keep("default", next(iter(earlier._kept))[1], image)  # a call that another worker made again
     assert earlier._size == len(image.content)
-
-
-# What a request may say.
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("size", "big"),
-        ("size", "0x10"),
-        ("quality", "best"),
-        ("output_format", "bmp"),
-        ("output_format", "svg"),
-        ("background", 1),
-        ("partial_images", 4),
-        ("partial_images", True),
-        ("output_compression", 101),
-        ("action", "draw"),
-        ("frame_count", 3),
-        ("svg", {}),
-        ("complexity", "low"),
-        ("input_image_mask", {"file_id": "file_1"}),
-        ("input_image_mask", {"image_url": "https://example.com/a.png"}),
-    ],
-)
-def test_what_it_does_not_take_is_named(field: str, value: object) -> None:
-    with pytest.raises(ApiError) as refused:
-        parse_server_tool({**DRAW, field: value}, "tools[0]")
-    assert (refused.value.param or "").startswith(f"tools[0].{field}")
-    assert refused.value.status == 400
 
 
 async def test_it_is_refused_where_no_service_is_set() -> None:

@@ -48,20 +48,6 @@ def assert_drawn(response: Response, what: str = "a cat", action: str = "generat
     assert response.usage.input_tokens < 2000, "the model does not read the image"
 
 
-@pytest.mark.parametrize("store", [True, False])
-def test_at_once_and_streamed(client: OpenAI, store: bool) -> None:
-    assert_drawn(client.responses.create(model="demo", input=ASKED, tools=TOOLS, store=store))
-    events = []
-    with client.responses.stream(model="demo", input=ASKED, tools=TOOLS, store=store) as stream:
-        for event in stream:
-            events.append(event)
-        assert_drawn(stream.get_final_response())
-    calls = [each for each in events if "image_generation_call" in each.type]
-    order = ("in_progress", "generating", "partial_image", "completed")
-    assert [each.type for each in calls] == [f"response.image_generation_call.{each}" for each in order]
-    assert calls[2].partial_image_b64 == as_base64("a cat 0")
-
-
 def test_in_the_background_and_edited_along_a_chain(client: OpenAI, images: ImageServer) -> None:
     response = client.responses.create(model="demo", input=ASKED, tools=TOOLS, background=True)
     while response.status in ("queued", "in_progress"):
@@ -86,16 +72,6 @@ def test_when_it_is_demanded_and_when_it_fails(client: OpenAI) -> None:
     assert (drawn.status, drawn.result, response.status) == ("failed", None, "completed")
     assert drawn.error is not None
     assert (drawn.error.type, drawn.error.code) == ("image_generation_user_error", "moderation_blocked")
-
-
-async def test_over_the_websocket(server: Server) -> None:
-    client = AsyncOpenAI(base_url=server.base_url, api_key="none")
-    async with client, client.responses.connect() as connection:
-        await connection.response.create(model="demo", input=ASKED, tools=TOOLS)
-        async for event in connection:
-            if event.type == "response.completed":
-                assert_drawn(event.response)
-                break
 
 
 async def test_by_the_agents_sdk_with_a_history_that_it_carries(server: Server, images: ImageServer) -> None:

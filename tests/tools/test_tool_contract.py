@@ -5,8 +5,14 @@ from itertools import count
 
 import pytest
 
+from responses_app.stores.vector_stores import VectorStoreLimits
 from responses_app.tools.code_interpreter import CodeInterpreter
+from responses_app.tools.documents.indexer import Indexer
+from responses_app.tools.documents.reader import DocumentReader
+from responses_app.tools.documents.tool import NAME, FileSearch
 from responses_app.tools.sandbox.containers import Policy
+from tests.adapters.conftest import OpenDatabase, migrated_sqlite, open_database, sqlite_url  # noqa: F401 - fixtures
+from tests.adapters.test_vector_stores import Hands, Kept
 from tests.contracts.tools import ToolCase, ToolContract
 from tests.memory_files import MemoryFileStore
 from tests.runs.test_server_tools import ASKED, Shell
@@ -59,6 +65,20 @@ class TestBrowser(ToolContract):
         good, bad = ("browser.search", '{"query": "turtles"}'), ("browser.open", '{"id": "ftp://a"}')
         yield ToolCase(tool, {"type": "web_search"}, good, "Turtles", bad)
         await tool.aclose()
+
+
+class TestFileSearch(ToolContract):
+    @pytest.fixture
+    async def case(self, sqlite_url: str, open_database: OpenDatabase) -> AsyncIterator[ToolCase]:  # noqa: F811
+        with open_database(sqlite_url) as alias:
+            kept = Kept(alias, Hands(), VectorStoreLimits())
+            store_id, _ = await kept.filled(project="default")
+            indexer = Indexer(kept.stores, kept.files, DocumentReader(), worker="worker_1")
+            tool = FileSearch(kept.stores, indexer)
+            declared = {"type": "file_search", "vector_store_ids": [store_id]}
+            yield ToolCase(tool, declared, (NAME, '{"queries": ["turtle shell"]}'), "[0:0] shell.txt", (NAME, "{}"))
+            await tool.aclose()
+            await kept.files.aclose()
 
 
 class TestImages(ToolContract):

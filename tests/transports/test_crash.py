@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.clients import Frame, http_client, text_of
 from tests.databases import postgres_url
@@ -122,6 +123,7 @@ async def test_what_was_promised_is_kept_and_nothing_hangs(folder: Path) -> None
         server.stop()
 
 
+@pytest.mark.any_database  # it is on PostgreSQL by itself
 async def test_another_server_takes_over_while_it_serves(folder: Path) -> None:
     url = postgres_url(folder, manage)
     victim, heir = (crash_server(folder / name, database_url=url) for name in ("victim", "heir"))

@@ -178,7 +178,12 @@ def test_an_empty_file_is_one(client: httpx.Client) -> None:
     assert made["bytes"] == 0
     answer = client.get(f"/files/{made['id']}/content")
     assert (answer.content, answer.headers["content-length"]) == (b"", "0")
-    assert client.head(f"/files/{made['id']}/content").headers["content-length"] == "0"
+
+
+def test_a_head_tells_the_length(client: httpx.Client) -> None:
+    for content in (b"", b"text"):
+        answer = client.head(f"/files/{uploaded(client, content).json()['id']}/content")
+        assert (answer.status_code, answer.headers["content-length"]) == (200, str(len(content)))
 
 
 @pytest.mark.parametrize("file_id", ["file-" + "0" * 32, "file-%00", "x" * 2000, "%F0%9F%98%80", "..%2f.."])

@@ -14,7 +14,8 @@ from tests.transports.test_api_keys import ClosedServer
 from tests.transports.test_ownership import HELLO, client_of
 
 TABLES = (
-    "response chainpart sampleditem publicname logpart conversation conversationitem apikey project storedfile filepart"
+    "response chainpart sampleditem publicname logpart conversation conversationitem apikey project storedfile "
+    "filepart vectorstore vectorstorefile vectorstorechunk vectorstorebatch"
 ).split()
 
 
@@ -42,7 +43,12 @@ def test_a_project_is_forgotten_whole_and_others_not_at_all(server: ClosedServer
         kept = made(theirs)
         for client in (theirs, mine):
             before = rows(server)
-            client.post("/v1/files", files={"file": ("a.txt", b"text")}, data={"purpose": "user_data"})
+            up = client.post("/v1/files", files={"file": ("a.txt", b"text")}, data={"purpose": "user_data"}).json()
+            store = client.post("/v1/vector_stores", json={"name": "s"}).json()["id"]
+            client.post(f"/v1/vector_stores/{store}/file_batches", json={"file_ids": [up["id"]]})
+            read = f"/v1/vector_stores/{store}/files/{up['id']}"
+            while client.get(read).json()["status"] == "in_progress":
+                pass
         first = made(mine)
         made(mine, previous_response_id=first)
         made(mine, previous_response_id=first)
@@ -58,6 +64,8 @@ def test_a_project_is_forgotten_whole_and_others_not_at_all(server: ClosedServer
         assert {first, running} < {line["response"]["id"] for line in exported if "response" in line}
         assert [line["conversation"]["metadata"] for line in exported if "conversation" in line] == [{"a": "b"}]
         assert [line["file"]["filename"] for line in exported if "file" in line] == ["a.txt"]
+        (kept_store,) = [line for line in exported if "vector_store" in line]
+        assert kept_store["vector_store"]["name"] == "s"
         assert [line["base64"] for line in exported if "content_of" in line] == ["dGV4dA=="]
         assert os.stat(file).st_mode & 0o777 == 0o600
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.clients import Frame, http_client, read_error_answer, text_of
 from tests.databases import postgres, postgres_url
@@ -20,6 +21,7 @@ from tests.transports.stored import stored
 from tests.transports.test_crash import A_BIT, LEASE, assert_quiet, assert_stopped, crash_server
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_database  # each names its own
 ROWS = "SELECT id, status, worker, epoch, body FROM responses_app_response"
 TIMEOUT = 2.0  # DATABASE_TIMEOUT_SECONDS
 HANG = 9.0  # seconds: three leases

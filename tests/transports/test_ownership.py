@@ -47,6 +47,8 @@ class Theirs:
     conversation_item_id: str
     container_id: str
     uploaded_id: str
+    vector_store_id: str
+    batch_id: str
     reasoning: Frame
     compaction: Frame
 
@@ -57,7 +59,9 @@ class Theirs:
             "conversation_id": self.conversation_id,
             "item_id": self.conversation_item_id,
             "container_id": self.container_id,
-            "file_id": self.uploaded_id,  # or one of that container, which is not found before it
+            "file_id": self.uploaded_id,  # or one of that container or store, which is not found before it
+            "vector_store_id": self.vector_store_id,
+            "batch_id": self.batch_id,
         }[parameter]
 
 
@@ -94,13 +98,18 @@ def _made(client: httpx.Client) -> Theirs:
     response = _post(client, "/v1/responses", asked)
     (reasoning,) = [item for item in response["output"] if item["type"] == "reasoning"]
     compacted = _post(client, "/v1/responses/compact", {"model": response["model"], "input": HELLO})
+    uploaded_id = _uploaded(client)
+    vector_store_id = _post(client, "/v1/vector_stores", {})["id"]
+    batch = _post(client, f"/v1/vector_stores/{vector_store_id}/file_batches", {"file_ids": [uploaded_id]})
     return Theirs(
         response_id=response["id"],
         conversation_id=conversation["id"],
         item_id=response["output"][-1]["id"],
         conversation_item_id=listed["data"][0]["id"],
         container_id=_container(client),
-        uploaded_id=_uploaded(client),
+        uploaded_id=uploaded_id,
+        vector_store_id=vector_store_id,
+        batch_id=batch["id"],
         reasoning=reasoning,
         compaction=next(item for item in compacted["output"] if item["type"] == "compaction"),
     )
@@ -201,11 +210,41 @@ async def test_no_reference_reaches_it_over_the_websocket(projects: Projects, fi
 
 @needs_bubblewrap
 @pytest.mark.parametrize("where", ["/v1/responses", "/v1/responses/input_tokens"])
+def test_no_container_begins_with_a_file_of_another_project(projects: Projects, where: str) -> None:
+    container = {"type": "auto", "file_ids": [projects.theirs.uploaded_id]}
+    asked = {"input": HELLO, "tools": [{"type": "code_interpreter", "container": container}]}
+    answer = projects.mine.post(where, json=asked)
+    _assert_unknown(answer.status_code, answer.json()["error"])
+    assert projects.others.post(where, json=asked).status_code == 200
+    answer = projects.mine.post("/v1/containers", json={"name": "c", "file_ids": [projects.theirs.uploaded_id]})
+    _assert_unknown(answer.status_code, answer.json()["error"])
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("where", ["/v1/responses", "/v1/responses/input_tokens"])
 def test_no_tool_reaches_a_container_of_another_project(projects: Projects, where: str) -> None:
     tools = [{"type": "code_interpreter", "container": projects.theirs.container_id}]
     answer = projects.mine.post(where, json={"model": "demo", "input": HELLO, "tools": tools})
     _assert_unknown(answer.status_code, answer.json()["error"])
     assert projects.others.post(where, json={"model": "demo", "input": HELLO, "tools": tools}).status_code == 200
+
+
+def test_no_search_reaches_a_vector_store_or_a_file_of_another_project(projects: Projects) -> None:
+    asked = {"input": HELLO, "tools": [{"type": "file_search", "vector_store_ids": [projects.theirs.vector_store_id]}]}
+    for where in ("/v1/responses", "/v1/responses/input_tokens"):
+        answer = projects.mine.post(where, json=asked)
+        _assert_unknown(answer.status_code, answer.json()["error"])
+        assert projects.others.post(where, json=asked).status_code == 200
+    own = _post(projects.mine, "/v1/vector_stores", {})["id"]
+    uploaded = projects.theirs.uploaded_id
+    for path, body in (
+        ("", {"file_ids": [uploaded]}),
+        (f"/{own}/files", {"file_id": uploaded}),
+        (f"/{own}/file_batches", {"file_ids": [uploaded]}),
+        (f"/{own}/file_batches", {"files": [{"file_id": uploaded}]}),
+    ):
+        answer = projects.mine.post(f"/v1/vector_stores{path}", json=body)
+        _assert_unknown(answer.status_code, answer.json()["error"])
 
 
 @pytest.mark.parametrize("kind", ["response.steer", "response.interrupt", "response.cancel"])

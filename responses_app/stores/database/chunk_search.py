@@ -17,6 +17,7 @@ from responses_app.vector_store_models import VectorStoreChunk
 
 CHUNKS = VectorStoreChunk._meta.db_table
 WORDS = "responses_app_chunkwords"  # of FTS5
+LARGE = 1000  # chunks: from there on it takes time to rank by a word that says little
 MAX_RANKED = 12  # of a query's words: the rarest
 
 _COUNTS = {
@@ -76,7 +77,9 @@ def _counts(connection: BaseDatabaseWrapper, store_id: str, terms: Sequence[str]
 
 
 def _telling(counts: Mapping[str, int], size: int) -> Mapping[str, int]:
-    """Return the words without those that stand in most chunks, where one of the others is found."""
+    """Return the words; of a large store without those that stand in most chunks, where one of the others is found."""
+    if size < LARGE:
+        return counts
     rarer = {term: count for term, count in counts.items() if count <= size / 2}
     return rarer if any(rarer.values()) else counts
 

@@ -32,6 +32,8 @@ from responses_app.models import (
 )
 from responses_app.stores.database.files import remove_files
 from responses_app.stores.database.removal import remove
+from responses_app.stores.database.vector_store_sweep import erase_stores
+from responses_app.vector_store_models import VectorStore, VectorStoreFile
 
 AT_ONCE = 200  # rows in one transaction
 
@@ -75,6 +77,7 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "public names": PublicName.objects.using(using).filter(**of_project).count(),
         "log parts": logs.count(),
         "files": subject.files(using).count(),
+        "vector stores": VectorStore.objects.using(using).filter(**of_project).count(),
         "API keys": ApiKey.objects.using(using).filter(project_id=subject.project).count(),
         "projects": Project.objects.using(using).filter(name=subject.project).count(),
     }
@@ -90,6 +93,10 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
         yield json_text({"conversation": kept, "items": [row.item for row in items.iterator(chunk_size=AT_ONCE)]})
     if subject.key_id:
         return
+    for store in VectorStore.objects.using(using).filter(project=subject.project).order_by("pk"):
+        about = {"id": store.pk, "name": store.name, "description": store.description, "metadata": store.metadata}
+        files = VectorStoreFile.objects.using(using).filter(store=store).values("file_id", "attributes")
+        yield json_text({"vector_store": about, "files": list(files)})
     for file in subject.files(using).order_by("pk").iterator(chunk_size=AT_ONCE):
         about = {"id": file.pk, "filename": file.filename, "purpose": file.purpose, "bytes": file.bytes}
         yield json.dumps({"file": {**about, "created_at": file.created_at.isoformat()}})
@@ -118,6 +125,7 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
         remove_files(using, ids)
     if subject.key_id:
         return
+    erase_stores(using, subject.project)
     with transaction.atomic(using=using):
         for model in (ChainPart, SampledItem, PublicName):  # what an older version may have left behind
             model.objects.using(using).filter(project=subject.project).delete()

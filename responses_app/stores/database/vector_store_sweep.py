@@ -50,6 +50,20 @@ def remove_stores(using: str, store_ids: Collection[str]) -> None:
     VectorStore.objects.using(using).filter(pk__in=store_ids).delete()
 
 
+def erase_stores(using: str, project: str) -> None:
+    """Remove all stores of a project, in small transactions."""
+    stores = VectorStore.objects.using(using).filter(project=project)
+    while keys := list(stores.values_list("pk", flat=True)[:STORES_AT_ONCE]):
+        stores.filter(pk__in=keys).update(removed=True)
+        files = VectorStoreFile.objects.using(using).filter(store_id__in=keys)
+        while some := list(files.values_list("pk", flat=True)[:FILES_AT_ONCE]):
+            with transaction.atomic(using=using):
+                files.filter(pk__in=some).update(status=REMOVED)
+                _remove_files(using, some)
+        with transaction.atomic(using=using):
+            remove_stores(using, keys)
+
+
 def _remove_files(using: str, keys: Collection[int]) -> None:
     chunks = VectorStoreChunk.objects.using(using)
     some = list(chunks.filter(file_id__in=keys).values_list("pk", flat=True)[: CHUNKS_AT_ONCE + 1])

@@ -1,6 +1,7 @@
 """`FileSearch`: the `file_search` tool of requests, and what keeps and fills the vector stores that it searches."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -18,6 +19,8 @@ from responses_app.stores.base import StoreError
 from responses_app.stores.vector_stores import BaseVectorStores, Hit, Search
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.documents.indexer import Indexer
+
+logger = logging.getLogger("respsite.tools")
 
 NAMESPACE, FUNCTION = "file_search", "msearch"
 NAME = f"{NAMESPACE}.{FUNCTION}"
@@ -52,6 +55,14 @@ class FileSearch(BaseTool):
         await self.indexer.aclose()
         await self.stores.aclose()
 
+    async def forget(self, project: str, file_id: str) -> None:
+        """Take a file that was deleted out of all stores. Where that fails, it is found no more, and goes later."""
+        try:
+            await self.stores.forget_file(project, file_id)
+        except StoreError as problem:
+            logger.warning("%s is taken out of its vector stores later: %s", file_id, problem)
+        self.indexer.ring()
+
     async def offer(self, use: ToolUse) -> Offer:
         declared: dict[str, Any] = use.declared
         await asyncio.gather(*(self._check(use.project, store_id) for store_id in declared["vector_store_ids"]))
@@ -71,7 +82,7 @@ class FileSearch(BaseTool):
         shown: JsonObject = {"queries": queries}
         if RESULTS in call.use.include:
             shown["results"] = [_result(hit) for hit in hits]
-        return ToolResult(_told(number, hits), shown, state=found.as_json())
+        return ToolResult(told(number, hits), shown, state=found.as_json())
 
     async def _check(self, project: str, store_id: str) -> None:
         """Raise `ApiError` for a store that cannot be searched."""
@@ -114,7 +125,7 @@ def queries_of(arguments: str) -> list[str]:
     return queries[:MAX_QUERIES]
 
 
-def _told(number: int, hits: Sequence[Hit]) -> str:
+def told(number: int, hits: Sequence[Hit]) -> str:
     """Return what the model reads."""
     parts = [f"[{number}:{place}] {_name(hit.filename)}\n{_without_marks(hit.text)}" for place, hit in enumerate(hits)]
     return "\n\n".join(parts) or _NOTHING

@@ -68,10 +68,16 @@ def image_of(text: object, *, max_bytes: int) -> Image:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise invalid("what it calls an image is not base64") from None
-    known = _format(content)
-    if known is None:
+    image = image_in(content)
+    if image is None:
         raise invalid("what it calls an image is none: it is neither PNG, nor JPEG, nor WebP")
-    return Image(content, known)
+    return image
+
+
+def image_in(content: bytes) -> Image | None:
+    """Return the image that a file holds, None where it holds none."""
+    known = _format(content)
+    return None if known is None else Image(content, known)
 
 
 def base64_size(size: int) -> int:

@@ -12,7 +12,7 @@ import orjson
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.grammar import JsonSchema
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.image_tools import image_data, newest_images
+from responses_app.protocol.image_tools import newest_images, sent_image
 from responses_app.protocol.offers import Offer, OfferedTool
 from responses_app.protocol.server_tools import ITEMS
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
@@ -61,8 +61,8 @@ class ImageTool(BaseTool):
         action = use.declared.get("action") or "auto"
         if action == "edit" and next(newest_images(use.items), None) is None:
             raise invalid_request(
-                "'action' is 'edit', and there is no image to edit. Send one as an 'input_image' with a data URL, or "
-                "continue a response that has made one.",
+                "'action' is 'edit', and there is no image to edit. Send one as an 'input_image' with a data URL or a "
+                "'file_id', or continue a response that has made one.",
                 param="tools",
                 code="invalid_value",
             )
@@ -98,7 +98,7 @@ class ImageTool(BaseTool):
             if not images:
                 raise ImageFailed("There is no image to edit. Make one first.", code="no_image")
             parameters["input_fidelity"] = declared.get("input_fidelity")
-            mask = await self._mask(declared)
+            mask = await self._mask(call.use)
         return ImageRequest(
             {name: value for name, value in parameters.items() if value is not None},
             images,
@@ -106,10 +106,10 @@ class ImageTool(BaseTool):
             _whole_number(declared.get("partial_images")),
         )
 
-    async def _mask(self, declared: JsonObject) -> Image | None:
-        mask = declared.get("input_image_mask")
-        data = image_data(mask.get("image_url")) if isinstance(mask, dict) else None
-        return None if data is None else await self._earlier.read(data)
+    async def _mask(self, use: ToolUse) -> Image | None:
+        mask = use.declared.get("input_image_mask")
+        sent = sent_image(mask) if isinstance(mask, dict) else None
+        return None if sent is None else await self._earlier.read(use.project, sent)
 
 
 def _made_here(call: ToolCall) -> list[str]:

@@ -40,7 +40,10 @@ class ServerAccess:
     @property
     def host(self) -> str:
         """What stands for it in the log: never a path or a query, which may hold credentials."""
-        return urlsplit(self.url).hostname or self.command[0]
+        try:
+            return urlsplit(self.url).hostname or self.command[0]
+        except ValueError:
+            return "an address that is none"
 
 
 def parse_servers(value: str) -> dict[str, ServerAccess]:

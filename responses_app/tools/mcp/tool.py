@@ -90,7 +90,7 @@ class McpTool(BaseTool):
                 continue
             tools = item.get("tools")
             listed = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-            names = {tool.get("name") for tool in listed}
+            names = {name for tool in listed if isinstance(name := tool.get("name"), str)}  # clients may write it
             if listed and not (isinstance(allowed, list) and not names.issuperset(allowed)):
                 return offer_of(use.declared, listed)
         return None

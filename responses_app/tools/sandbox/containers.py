@@ -115,7 +115,7 @@ class Containers:
         """Make a container. The last digits of its id are `tag`, by which other workers know whose it is."""
         await self.sweep()
         if len(self._containers) >= MAX_KNOWN:
-            await self._end(next(iter(self._containers.values())))
+            await self._end(self._least_missed(list(self._containers.values())))
         now = self._clock()
         id = self._new_id(CONTAINER)
         container = Container(
@@ -305,11 +305,14 @@ class Containers:
     async def _make_room(self, wanted: Container) -> None:
         """End the container that is missed least. Raises `TooManyContainers` where all of them work."""
         started = [each for each in self._containers.values() if each.session is not None and each is not wanted]
-        idle = [each for each in started if not each.working]
-        if not idle:
+        if all(each.working for each in started):
             raise TooManyContainers
-        of_project = Counter(each.project for each in started)
-        await self._end(max(idle, key=lambda each: (of_project[each.project], -each.last_active)))
+        await self._end(self._least_missed(started))
+
+    def _least_missed(self, of: Sequence[Container]) -> Container:
+        """Return the one that was idle for longest, of the project that has most; one that works is last."""
+        of_project = Counter(each.project for each in of)
+        return max(of, key=lambda each: (not each.working, of_project[each.project], -each.last_active))
 
     async def _end(self, container: Container) -> None:
         self._containers.pop(container.id, None)

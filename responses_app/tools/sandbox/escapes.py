@@ -24,7 +24,7 @@ from responses_app.tools.sandbox.session import SandboxSession
 
 logger = logging.getLogger("respsite.sandbox")
 
-LIMITS = Limits(memory=96 * MIB, disk=8 * MIB, processes=16, call_seconds=20.0, output=16 * KIB)
+LIMITS = Limits(memory=96 * MIB, disk=8 * MIB, processes=16, call_seconds=60.0, output=16 * KIB)
 _STAYED_IN = "stayed in"  # what code prints that found no way
 _MANY = 8  # processes that take a third of the memory each
 _NOTICE_SECONDS = 10.0  # until the host must have seen that they did
@@ -270,7 +270,9 @@ async def escapes(sandbox: BaseSandbox, interpreter: Interpreter) -> list[str]:
             possible = [each.name for each in ESCAPES if not await _failed(each, session, host)]
             await session.put(_SECRET_FILE, host.secret.encode())
             async with _session(sandbox, interpreter) as other:
-                if not _stayed_in(await other.run(_search_folders(host)), host):
+                done = await other.run(_search_folders(host))
+                if not _stayed_in(done, host):
+                    _log(_OTHER_CONTAINER, done)
                     possible.append(_OTHER_CONTAINER)
     return possible
 
@@ -280,8 +282,12 @@ async def _failed(escape: Escape, session: SandboxSession, host: Host) -> bool:
     await session.restart()  # each begins with nothing that another has left
     if escape.failed(done, host):
         return True
-    logger.warning("an escape: %s: %s %s %r", escape.name, done.ended, done.error, done.output[-500:])
+    _log(escape.name, done)
     return False
+
+
+def _log(name: str, done: Execution) -> None:
+    logger.warning("an escape: %s: %s %s %r", name, done.ended, done.error, done.output[-500:])
 
 
 def _search_folders(host: Host) -> str:

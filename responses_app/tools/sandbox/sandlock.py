@@ -8,7 +8,6 @@ host that are removed behind the container: what they hold is looked at by the h
 import json
 import os
 import sys
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from responses_app.tools.sandbox.environment import (
     warden_command,
     warden_settings,
 )
+from responses_app.tools.sandbox.folders import Folders
 from responses_app.tools.sandbox.interpreter import SYSTEM_FOLDERS, Interpreter
 
 _LAUNCHER = Path(__file__).with_name("sandlock_launcher.py")
@@ -33,18 +33,20 @@ class Sandlock(BaseSandbox):
 
     name = "sandlock"
 
+    def __init__(self) -> None:
+        self._folders = Folders()
+
     def missing(self) -> str | None:
         if not seccomp.can_filter():
             return seccomp.UNKNOWN_MACHINE
         return None if find_spec("sandlock") else "it is not installed (pip install sandlock)"
 
     def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
-        folder = Path(tempfile.mkdtemp(prefix="respsite-container-"))
+        folder = self._folders.make()
         data, scratch = folder / "data", folder / "tmp"
         for each in (data, scratch):
             each.mkdir()
         if uid is not None:
-            folder.chmod(0o711)
             for each in (data, scratch):
                 os.chown(each, uid, uid)
         found = find_spec("sandlock")

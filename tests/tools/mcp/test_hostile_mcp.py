@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -236,3 +237,27 @@ async def test_what_is_closed_is_used_no_more() -> None:
             with pytest.raises(ToolFailed):
                 await tool.list_tools(use_of(url))
         await tool.aclose()
+
+
+@pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])
+@pytest.mark.parametrize("block", [b'{"type":"text","text":""}', b"0"])
+async def test_what_would_take_long_to_read_is_not_read(tool: McpTool, kind: bytes, block: bytes) -> None:
+    content = b",".join([block] * 31_000)
+    body = b'{"jsonrpc":"2.0","id":2,"result":{"resultType":"complete","content":[' + content + b"]}}"
+    body = b"event: message\ndata: " + body + b"\n\n" if kind == b"text/event-stream" else body
+    async with answering(tools_call=lambda _: (200, kind, body)) as url:
+        await failure_of(tool, url)
+
+
+async def test_an_address_that_is_none_is_a_failure(tool: McpTool) -> None:
+    for url in ("http://[:::::]/", "http://[1.2]/mcp", "http://a:99999/"):
+        await failure_of(tool, url)
+
+
+@pytest.mark.parametrize("name", [{}, ["a"], None, 5, "x" * 300, "\ud800"])
+async def test_a_list_of_tools_in_the_input_may_say_anything(tool: McpTool, name: object) -> None:
+    listed = {"type": "mcp_list_tools", "server_label": "tests", "tools": [{"name": name}, {"name": "ask"}, 5]}
+    use = use_of("http://wiki.example/mcp", allowed_tools=["ask"])
+    offer = await tool.offer(replace(use, items=[listed]))
+    assert offer is not None
+    assert [each.tool for each in offer.tools] == ["ask"]

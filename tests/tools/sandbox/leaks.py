@@ -89,6 +89,7 @@ async def main() -> None:
         (Leaky(of_the_host("/mnt/data", tempfile.mkdtemp())), [OTHER]),
     ]
     said: list[Any] = []
+    session.WATCH_SECONDS = 3600.0  # the host does not look at what they use
 
     async def tried(sandbox: Leaky, names: list[str]) -> None:
         escapes.ESCAPES = tuple(each for each in every if each.name in names)
@@ -96,7 +97,6 @@ async def main() -> None:
 
     for sandbox, names in holes:
         await tried(sandbox, names)
-    session.WATCH_SECONDS = 3600.0  # nobody looks
     escapes._NOTICE_SECONDS = 0.1
     await tried(Leaky(memory=much), ["take all memory", "take all memory with many processes"])
     print(json.dumps(said))

@@ -174,7 +174,8 @@ async def test_what_code_does_to_its_container_the_response_goes_on(
     first, *_, last = calls_of(response)
     assert first["status"] in ((status,) if status else ("completed", "failed"))
     assert told in prompt_of(site, 1)
-    assert (last["status"], last["outputs"]) == ("completed", [{"type": "logs", "logs": "42\n"}])
+    assert last["status"] == "completed"
+    assert "42\n" in str(last["outputs"][0]["logs"])  # type: ignore[index]
 
 
 async def test_a_cancelled_response_stops_its_code(tool: CodeInterpreter) -> None:

@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 import pytest_asyncio
 
+from responses_app.tools.sandbox import containers as all_containers
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import Containers, Policy
@@ -158,4 +159,16 @@ async def test_without_a_sandbox_its_problem_is_said(clock: Clock) -> None:
     one = await containers.create("p")
     with pytest.raises(SandboxError, match="No sandbox"):
         await containers.run("p", one.id, "1")
+    await containers.aclose()
+
+
+async def test_one_project_cannot_push_out_those_of_another(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(all_containers, "MAX_KNOWN", 3)
+    containers = make(clock)
+    small = await containers.create("small")
+    for _ in range(5):
+        clock.now += 1
+        await containers.create("large")
+    assert (await containers.find("small", small.id)).id == small.id
+    assert len(await containers.all_of("large")) == 2
     await containers.aclose()

@@ -4,6 +4,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from responses_app.tools.sandbox import disk, seccomp
 from responses_app.tools.sandbox.base import KIB, MIB, Limits
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.environment import environment
+from responses_app.tools.sandbox.folders import Folders, remove_those_of_the_dead
 from responses_app.tools.sandbox.interpreter import InterpreterError, find_interpreter
 from responses_app.tools.sandbox.output import Output
+from responses_app.views.containers import content_type_of
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(2, 64))
@@ -73,6 +76,31 @@ def test_the_environment_holds_nothing_of_the_server(monkeypatch: pytest.MonkeyP
     assert "SECRET_KEY" not in environment(Limits())
 
 
+def test_folders_of_a_process_that_was_killed_are_removed_and_of_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "import os; from responses_app.tools.sandbox.folders import Folders; (Folders().make() / 'a').touch()"
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    for end in ("pass", "os.kill(os.getpid(), 9)"):
+        assert list(tmp_path.iterdir()) == [], "one that ends by itself leaves nothing"
+        subprocess.run([sys.executable, "-c", f"{script}; {end}"], env=environ, check=False)
+    assert len(list(tmp_path.glob("*/*/a"))) == 1
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "respsite-containers-link").symlink_to(tmp_path.parent)
+    (tmp_path / "respsite-containers-new").mkdir()
+    ours, others = Folders(), Folders()
+    mine, theirs = ours.make(), others.make()
+    assert mine.is_dir()
+    assert theirs.is_dir()
+    assert list(tmp_path.glob("*/*/a")) == []
+    assert (tmp_path / "respsite-containers-new").is_dir(), "its process may be about to lock it"
+    os.utime(tmp_path / "respsite-containers-new", (0, 0))
+    remove_those_of_the_dead()
+    left = {each.name for each in tmp_path.iterdir()} - {"respsite-containers-link"}
+    assert left == {mine.parent.name, theirs.parent.name}
+    assert tmp_path.parent.is_dir()
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder of a container."""
@@ -110,3 +138,16 @@ def test_files_on_the_disk_count_however_they_are_kept(folder: Path, code: str) 
 def test_few_files_are_few_bytes(folder: Path) -> None:
     (folder / "x").write_bytes(bytes(10_000))
     assert disk.used(folder, os.getpid(), MIB) < 64 * KIB
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a.csv", "text/csv"),
+        ("data:text/html\r\nX-Own: 1,x", "application/octet-stream"),
+        ("data:text/html,x", "application/octet-stream"),
+        ("x", "application/octet-stream"),
+    ],
+)
+def test_the_name_of_a_file_makes_no_header(path: str, expected: str) -> None:
+    assert content_type_of(path) == expected

@@ -157,6 +157,13 @@ async def test_a_kernel_that_dies_is_replaced(container: SandboxSession) -> None
     assert (await container.run("raise SystemExit(4)")).ended is Ended.DONE
 
 
+async def test_a_forked_process_that_comes_to_the_end_of_its_cell_is_no_second_kernel(
+    container: SandboxSession,
+) -> None:
+    await printed(container, "import os, time\nmine = os.getpid()\nforked = os.fork()\nif not forked: time.sleep(0.2)")
+    assert await printed(container, "os.waitpid(forked, 0)[1], os.getpid() == mine") == "(0, True)\n"
+
+
 async def test_a_cancelled_call_stops_its_cell(container: SandboxSession) -> None:
     call = asyncio.create_task(container.run("open('begun', 'w').close()\nwhile True: pass"))
     await eventually(lambda: not call.done() and container.memory() > 0)

@@ -87,7 +87,7 @@ class Kernel:
 def serve(channel: socket.socket, folder: str) -> None:
     """Run the cells that come, one after another, until nobody sends any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    kernel = Kernel(folder)
+    kernel, own = Kernel(folder), os.getpid()
     channel.sendall(packed({"ready": True}))
     while (frame := read_frame(channel)) is not None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -97,6 +97,8 @@ def serve(channel: socket.socket, folder: str) -> None:
             error, images = None, []
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if os.getpid() != own:  # a process that the cell has forked, and that ran on behind it
+            os._exit(0)
         header = {"error": error, "images": [[kind, len(content)] for kind, content in images]}
         channel.sendall(packed(header, b"".join(content for _, content in images)))
 
