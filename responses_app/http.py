@@ -20,6 +20,7 @@ from responses_app.runs.journal import ReaderTooSlow, Waiter, gather
 from responses_app.runs.reader import ResponseReader
 
 Parsed = TypeVar("Parsed")
+Handler = TypeVar("Handler")
 Cut = Callable[[], Awaitable[None]]
 
 
@@ -176,6 +177,17 @@ class MethodNotAllowed(ApiError):
     def headers(self) -> dict[str, str]:
         """The HTTP headers that belong to this error."""
         return {"allow": ", ".join(self._allowed)}
+
+
+def handler_of(request: HttpRequest, handlers: Mapping[str, Handler]) -> Handler:
+    """Return which of a path's handlers, by their methods, a request is for; HEAD is answered as GET is.
+
+    Raises `MethodNotAllowed`.
+    """
+    method = "GET" if request.method == "HEAD" else str(request.method)
+    if method not in handlers:
+        raise MethodNotAllowed(method, list(handlers))
+    return handlers[method]
 
 
 def only_reads(request: HttpRequest) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import MethodNotAllowed, json_response, project_of, read_json
+from responses_app.http import handler_of, json_response, project_of, read_json
 from responses_app.protocol.containers import (
     container_file_not_found,
     container_file_object,
@@ -69,11 +69,9 @@ async def content(request: HttpRequest, container_id: str, file_id: str) -> Http
 
 
 async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponse:
-    method = "GET" if request.method == "HEAD" else str(request.method)
-    if method not in handlers:
-        raise MethodNotAllowed(method, list(handlers))
+    handler = handler_of(request, handlers)
     with _errors(*named):
-        return await handlers[method](request, await _containers(), *named)
+        return await handler(request, await _containers(), *named)
 
 
 async def _containers() -> "SharedContainers":

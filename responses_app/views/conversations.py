@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import MethodNotAllowed, json_response, project_of, read_json
+from responses_app.http import handler_of, json_response, project_of, read_json
 from responses_app.protocol import ids
 from responses_app.protocol.conversations import (
     conversation_object,
@@ -54,11 +54,9 @@ async def item(request: HttpRequest, conversation_id: str, item_id: str) -> Http
 
 
 async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponse:
-    method = "GET" if request.method == "HEAD" else str(request.method)
-    if method not in handlers:
-        raise MethodNotAllowed(method, list(handlers))
+    handler = handler_of(request, handlers)
     with _store_errors():
-        return await handlers[method](request, *named)
+        return await handler(request, *named)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
-from responses_app.http import Cut, MethodNotAllowed, json_response, project_of
+from responses_app.http import Cut, handler_of, json_response, project_of
 from responses_app.protocol import ids
 from responses_app.protocol.body_errors import FORM_TYPE, unsupported_media_type
 from responses_app.protocol.errors import JsonObject
@@ -52,11 +52,9 @@ async def content(request: HttpRequest, file_id: str) -> HttpResponseBase:
 
 
 async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponseBase:
-    method = "GET" if request.method == "HEAD" else str(request.method)
-    if method not in handlers:
-        raise MethodNotAllowed(method, list(handlers))
+    handler = handler_of(request, handlers)
     with _errors(*named):
-        return await handlers[method](request, *named)
+        return await handler(request, *named)
 
 
 @contextmanager

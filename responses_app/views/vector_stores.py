@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import MethodNotAllowed, json_response, project_of, read_json
+from responses_app.http import handler_of, json_response, project_of, read_json
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files import file_not_found
@@ -105,11 +105,9 @@ async def batch_files(request: HttpRequest, vector_store_id: str, batch_id: str)
 
 
 async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponse:
-    method = "GET" if request.method == "HEAD" else str(request.method)
-    if method not in handlers:
-        raise MethodNotAllowed(method, list(handlers))
+    handler = handler_of(request, handlers)
     with _errors():
-        return await handlers[method](request, *named)
+        return await handler(request, *named)
 
 
 @contextmanager
