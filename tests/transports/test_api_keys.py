@@ -106,7 +106,7 @@ def test_a_key_that_has_expired_opens_no_more(closed: ClosedServer) -> None:
 def test_a_revoked_key_is_out_within_two_seconds(closed: ClosedServer) -> None:
     key = closed.new_key()
     assert post(closed, key).status_code == 200
-    closed.manage("revoke_key", key)
+    closed.operate("revoke_key", key)
     deadline = time.monotonic() + REVOKED_WITHIN
     while post(closed, key).status_code != 401:
         assert time.monotonic() < deadline
@@ -117,7 +117,7 @@ async def test_an_open_websocket_of_a_revoked_key_is_closed_with_a_reason(closed
     async with await Socket.open(closed.ws_url, additional_headers=bearer(key)) as socket:
         await socket.send({"type": "response.create", "input": "Hello"})
         await socket.until("response.completed")
-        await asyncio.to_thread(closed.manage, "revoke_key", key)
+        await asyncio.to_thread(closed.operate, "revoke_key", key)
         async with asyncio.timeout(REVOKED_WITHIN + 1):
             error = await socket.receive()
             assert error["type"] == "error"
