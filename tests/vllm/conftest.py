@@ -1,6 +1,7 @@
 """Real vLLMs for the tests here, each started when the first test needs it and kept to the end of the session.
 
-One at a time is started; those that are idle use no CPU, and 1 GB each. All of them speak `transcripts.SCRIPT`.
+Those that are idle use no CPU, and 1 GB each. All of them speak `transcripts.SCRIPT`. Where several processes run the
+tests, `sharing` says which has which vLLM.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from tests.vllm.engines import EngineUnderTest, LocalEngine, ServerEngine
 from tests.vllm.fronts import LoadingServer
 from tests.vllm.script import SCRIPT_VARIABLE, write_script
 from tests.vllm.server import API_KEY, ENGINE_OPTIONS, MODEL_FOLDER, SERVED_MODEL, START_SECONDS, VllmServer
+from tests.vllm.sharing import ORDER, OneVllmEach, vllm_of
 from tests.vllm.transcripts import SCRIPT
 
 # For every vLLM that is started from here, in this process or in another.
@@ -43,8 +45,18 @@ def pytest_unconfigure() -> None:
     warnings.filterwarnings("ignore", UNCLOSED, ResourceWarning)
 
 
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody asks
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> OneVllmEach:
+    """Have each vLLM started by one process."""
+    return OneVllmEach(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run these tests on one event loop, where the engine in this process lives, and let vLLM's libraries warn."""
+    """Run these tests on one event loop, where the engine in this process lives, and let vLLM's libraries warn.
+
+    Those of one vLLM come together, in their order.
+    """
+    items.sort(key=lambda item: ORDER.index(vllm_of(item.nodeid)))
     for item in items:
         if Path(__file__).parent not in item.path.parents:
             continue

@@ -26,13 +26,14 @@ AT_ONCE = 200
 TWO_CITIES = "the weather of Paris and Rome"
 
 
-def test_while_the_model_loads_a_create_is_told_to_come_back(front_that_loads: LoadingServer) -> None:
-    early = front_that_loads.early_ready
+@pytest.mark.parametrize("front", ["front_with_vllm"], indirect=True)
+def test_while_the_model_loads_a_create_is_told_to_come_back(front: LoadingServer) -> None:
+    early = front.early_ready
     assert early is not None
     assert (early.status_code, early.json()["engine"]) == (503, "the engine is starting")
     assert int(early.headers["retry-after"]) >= 1
-    assert front_that_loads.early_create is not None
-    read_error_answer(front_that_loads.early_create, status=503, code="server_is_overloaded")
+    assert front.early_create is not None
+    read_error_answer(front.early_create, status=503, code="server_is_overloaded")
 
 
 def test_the_log_says_what_was_started(front: Server) -> None:

@@ -50,8 +50,8 @@ def assert_away(front: Server, client: OpenAI) -> None:
     assert int(refused.value.response.headers["retry-after"]) >= 1
 
 
-def test_an_engine_core_that_dies_is_replaced(front_with_vllm: Server) -> None:
-    front = front_with_vllm
+@pytest.mark.parametrize("front", ["front_with_vllm"], indirect=True)
+def test_an_engine_core_that_dies_is_replaced(front: Server) -> None:
     assert front.process is not None
     with connect(front) as client:
         before = client.responses.create(model=MODEL, input="say short")
@@ -71,8 +71,8 @@ def test_an_engine_core_that_dies_is_replaced(front_with_vllm: Server) -> None:
     assert engine_core(front.process.pid).pid != core.pid
 
 
-def test_nothing_survives_sigterm(front_with_vllm: Server) -> None:
-    front = front_with_vllm
+@pytest.mark.parametrize("front", ["front_with_vllm"], indirect=True)
+def test_nothing_survives_sigterm(front: Server) -> None:
     assert front.process is not None
     with connect(front) as client:
         stream = begin(client)
@@ -113,8 +113,8 @@ def test_what_vllm_refuses_stops_the_server_with_one_sentence(tmp_path: Path) ->
     assert "Traceback" not in front.output
 
 
-def test_a_vllm_server_that_dies_and_comes_back(front_of_server: Server, vllm_server: VllmServer) -> None:
-    front = front_of_server
+@pytest.mark.parametrize("front", ["front_of_server"], indirect=True)
+def test_a_vllm_server_that_dies_and_comes_back(front: Server, vllm_server: VllmServer) -> None:
     with connect(front) as client:
         before = client.responses.create(model=MODEL, input="say short")
         stream = begin(client)
