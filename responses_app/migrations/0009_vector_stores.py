@@ -82,6 +82,10 @@ class Migration(migrations.Migration):
                 ('attempts', models.PositiveIntegerField(default=0)),
                 ('store', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, to='responses_app.vectorstore')),
             ],
+            options={
+                'indexes': [models.Index(fields=['store', 'status'], name='vectorstorefile_status'), models.Index(condition=models.Q(('batch_id', ''), _negated=True), fields=['batch_id'], name='vectorstorefile_batch'), models.Index(fields=['file_id'], name='vectorstorefile_file'), models.Index(condition=models.Q(('status__in', ('in_progress', 'removed'))), fields=['status', 'id'], name='vectorstorefile_in_work')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('status', 'removed'), _negated=True), fields=('store', 'file_id'), name='vectorstorefile_once')],
+            },
         ),
         migrations.CreateModel(
             name='VectorStoreChunk',
@@ -92,6 +96,10 @@ class Migration(migrations.Migration):
                 ('store', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, to='responses_app.vectorstore')),
                 ('file', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, to='responses_app.vectorstorefile')),
             ],
+            options={
+                'indexes': [models.Index(fields=['store'], name='vectorstorechunk_store')],
+                'constraints': [models.UniqueConstraint(fields=('file', 'position'), name='vectorstorechunk_position')],
+            },
         ),
         migrations.CreateModel(
             name='VectorStoreBatch',
@@ -104,34 +112,6 @@ class Migration(migrations.Migration):
             options={
                 'indexes': [models.Index(fields=['store'], name='vectorstorebatch_store')],
             },
-        ),
-        migrations.AddIndex(
-            model_name='vectorstorefile',
-            index=models.Index(fields=['store', 'status'], name='vectorstorefile_status'),
-        ),
-        migrations.AddIndex(
-            model_name='vectorstorefile',
-            index=models.Index(condition=models.Q(('batch_id', ''), _negated=True), fields=['batch_id'], name='vectorstorefile_batch'),
-        ),
-        migrations.AddIndex(
-            model_name='vectorstorefile',
-            index=models.Index(fields=['file_id'], name='vectorstorefile_file'),
-        ),
-        migrations.AddIndex(
-            model_name='vectorstorefile',
-            index=models.Index(condition=models.Q(('status__in', ('in_progress', 'removed'))), fields=['status', 'id'], name='vectorstorefile_in_work'),
-        ),
-        migrations.AddConstraint(
-            model_name='vectorstorefile',
-            constraint=models.UniqueConstraint(condition=models.Q(('status', 'removed'), _negated=True), fields=('store', 'file_id'), name='vectorstorefile_once'),
-        ),
-        migrations.AddIndex(
-            model_name='vectorstorechunk',
-            index=models.Index(fields=['store'], name='vectorstorechunk_store'),
-        ),
-        migrations.AddConstraint(
-            model_name='vectorstorechunk',
-            constraint=models.UniqueConstraint(fields=('file', 'position'), name='vectorstorechunk_position'),
         ),
         migrations.RunPython(make_index, drop_index),
     ]
