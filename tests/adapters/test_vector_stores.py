@@ -22,10 +22,13 @@ from responses_app.stores.vector_stores import (
     VectorStoreRecord,
     VectorStoresFull,
 )
+from responses_app.tools.documents.indexer import Indexer
+from responses_app.tools.documents.reader import DocumentReader
 from responses_app.vector_store_models import VectorStore, VectorStoreBatch, VectorStoreChunk, VectorStoreFile
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.stores import SQLITE_AND_POSTGRES, within
 from tests.contracts.files import NOW, Hands, kept
+from tests.waiting import eventually
 
 LIMITS = VectorStoreLimits(stores=3, files=5, chunks=200)
 _new_id = id_factory(time.time)
@@ -255,6 +258,33 @@ async def test_a_worker_that_dies_leaves_its_file_to_others_and_at_last_it_fails
     record = await at.stores.file(MINE, store_id, file.file_id)
     assert record is not None
     assert (record.status, record.error and record.error[0]) == ("failed", "server_error")
+
+
+async def test_a_worker_that_stops_gives_its_file_back_and_another_reads_it(at: Kept) -> None:
+    class Endless(DocumentReader):
+        async def chunks(self, *_: object, **__: object) -> Sequence[str]:
+            begun.set()
+            await asyncio.Event().wait()
+            return []
+
+    begun, file = asyncio.Event(), await at.file(kind="read")
+    store_id = await at.store(files=[file])
+    stopped = Indexer(at.stores, at.files, Endless(), worker="stopped")
+    stopped.start()
+    async with asyncio.timeout(30):
+        await begun.wait()
+    await stopped.aclose()
+    other = Indexer(at.stores, at.files, DocumentReader(), worker="other")
+    other.start()
+
+    async def is_read() -> bool:
+        record = await at.stores.file(MINE, store_id, file.file_id)
+        return record is not None and record.status == "completed"
+
+    await eventually(is_read, timeout=60)
+    await other.aclose()
+    await other.aclose()
+    assert await at.found(store_id, "text") == ["text"]
 
 
 async def test_a_batch_can_be_cancelled_while_it_is_read(at: Kept) -> None:

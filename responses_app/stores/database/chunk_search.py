@@ -17,7 +17,7 @@ from responses_app.vector_store_models import VectorStoreChunk
 
 CHUNKS = VectorStoreChunk._meta.db_table
 WORDS = "responses_app_chunkwords"  # of FTS5
-LARGE = 1000  # chunks: from there on it takes time to rank by a word that says little
+MAX_ROWS = 3000  # that are ranked by all words together: PostgreSQL takes 15 µs for each
 MAX_RANKED = 12  # of a query's words: the rarest
 
 _COUNTS = {
@@ -45,7 +45,7 @@ def scores(
     if not terms:
         return {}
     size = VectorStoreChunk.objects.using(connection.alias).filter(store_id=store_id).count()
-    counts = _telling(_counts(connection, store_id, terms), size)
+    counts = _telling(_counts(connection, store_id, terms))
     weights = {term: math.log(1 + (size - count + 0.5) / (count + 0.5)) for term, count in counts.items()}
     most = sum(weights.values())
     found = sorted((term for term, count in counts.items() if count), key=lambda term: counts[term])
@@ -76,12 +76,14 @@ def _counts(connection: BaseDatabaseWrapper, store_id: str, terms: Sequence[str]
         return {terms[place]: count for place, count in cursor.fetchall() if count >= 0}
 
 
-def _telling(counts: Mapping[str, int], size: int) -> Mapping[str, int]:
-    """Return the words; of a large store without those that stand in most chunks, where one of the others is found."""
-    if size < LARGE:
-        return counts
-    rarer = {term: count for term, count in counts.items() if count <= size / 2}
-    return rarer if any(rarer.values()) else counts
+def _telling(counts: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the rarest of the words: of those that are found one, and as many as do not take too long to rank by."""
+    kept: dict[str, int] = {}
+    for term in sorted(counts, key=lambda term: counts[term]):
+        if any(kept.values()) and sum(kept.values()) + counts[term] > MAX_ROWS:
+            break
+        kept[term] = counts[term]
+    return kept
 
 
 def _ranked(
