@@ -54,6 +54,7 @@ class Sandlock(BaseSandbox):
         settings = {
             "library": str(Path(found.origin).parents[1]) if found is not None and found.origin else "",
             "uid": uid,
+            "server": os.getpid(),
             "command": list(
                 warden_command(
                     interpreter,

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -175,3 +176,35 @@ async def test_what_forks_without_end_stands_still_between_cells() -> None:
         await eventually(lambda: len(set(processes.tree(session._process.pid))) < 20)  # those that ended are no more
     finally:
         await session.close()
+
+
+@needs_sandlock
+@needs_root
+async def test_a_server_that_is_killed_leaves_no_code_behind_that_has_stopped_its_warden() -> None:
+    server = (
+        "import asyncio\n"
+        "from responses_app.tools.sandbox.base import Limits\n"
+        "from responses_app.tools.sandbox.interpreter import find_interpreter\n"
+        "from responses_app.tools.sandbox.sandlock import Sandlock\n"
+        "from responses_app.tools.sandbox.session import SandboxSession\n"
+        "async def main():\n"
+        f"    session = await SandboxSession.start(Sandlock(), find_interpreter({SYSTEM_PYTHON!r}), Limits())\n"
+        "    print(session._process.pid, flush=True)\n"
+        "    await session.run('import os, signal\\nos.kill(os.getppid(), signal.SIGSTOP)\\nwhile True: pass')\n"
+        "asyncio.run(main())\n"
+    )
+    running = await asyncio.create_subprocess_exec(sys.executable, "-c", server, stdout=subprocess.PIPE, cwd=ROOT)
+    assert running.stdout is not None
+    launcher = int(await running.stdout.readline())
+    await eventually(lambda: "T" in map(_state, processes.tree(launcher)))
+    inside = list(processes.tree(launcher))
+    running.kill()
+    await running.wait()
+    await eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in inside))
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
