@@ -70,7 +70,6 @@ class CodeInterpreter(BaseTool):
     """
 
     kinds: ClassVar = ("code_interpreter",)
-    setting: ClassVar = "SANDBOX"
 
     def __init__(
         self,
