@@ -89,7 +89,7 @@ def file_search_of(tools: Iterable[BaseTool]) -> "FileSearch":
 def interpreter(settings: Settings, files: BaseFileStore) -> "LazyTool[CodeInterpreter]":
     """Return the code interpreter; what it needs is imported when it is first asked for."""
     seconds = settings.sandbox_call_seconds + STARTING_SECONDS
-    return LazyTool(("code_interpreter",), lambda: _interpreter(settings, files), setting="SANDBOX", seconds=seconds)
+    return LazyTool(("code_interpreter",), lambda: _interpreter(settings, files), seconds=seconds)
 
 
 def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreter":

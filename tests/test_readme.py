@@ -98,6 +98,15 @@ def test_every_path_that_is_named_exists() -> None:
     assert [path for path in paths if not any((folder / path).exists() for folder in anywhere)] == []
 
 
+def test_the_map_names_every_module_and_folder_of_the_tools() -> None:
+    rows = README.partition("| in `responses_app/tools/` | files |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`(\w+)`", rows))
+    tools = ROOT / "responses_app" / "tools"
+    assert {path.stem for path in tools.iterdir() if not path.name.startswith("__")} <= named
+    below = {path.stem for path in tools.rglob("*") if path.suffix == ".py" or path.is_dir()}
+    assert named - below <= {"MCP_SERVERS"}
+
+
 @pytest.mark.parametrize("folder", ["protocol", "runs"])
 def test_the_map_names_every_module_of_the_largest_floors(folder: str) -> None:
     rows = README.partition(f"| in `responses_app/{folder}/` | files |")[2].partition("\n\n")[0]

@@ -28,7 +28,7 @@ ITEMS: Mapping[str, str] = {  # the type of a tool, and that of the item which a
 }
 _SETTINGS: Mapping[str, str] = {  # what sets a tool up
     "mcp": "MCP_SERVERS",
-    "code_interpreter": "SANDBOX",
+    "code_interpreter": "SANDBOX or SANDBOX_MCP",
     "file_search": "FILE_SEARCH",
     "image_generation": "IMAGE_SERVICE_URL",
     **dict.fromkeys(WEB_SEARCH, "SEARCH_URL or SEARCH_MCP"),

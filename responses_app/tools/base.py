@@ -88,11 +88,10 @@ class BaseTool(ABC):
     """One tool, or several under one namespace. `kinds` are the `type`s by which a request's `tools` ask for it.
 
     A call may take `max_seconds`, and `idle_seconds` without a report, and what its item shows `max_shown_bytes` as
-    JSON. `setting` names what sets it up, for errors.
+    JSON. Which setting sets a tool up, `protocol.server_tools` says: errors name it where there is no tool.
     """
 
     kinds: ClassVar[Collection[str]]
-    setting: ClassVar[str] = ""
     max_seconds: float = 120.0
     idle_seconds: float = 120.0
     max_shown_bytes: int = 4 * 1024 * 1024

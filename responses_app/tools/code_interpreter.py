@@ -57,10 +57,11 @@ _LOST = "[All processes of the container were ended: its variables are lost, its
 _ENDINGS = {
     Ended.TIMED_OUT: "[The code ran for longer than {seconds:g} seconds and was stopped.]",
     Ended.TOO_MUCH_OUTPUT: "[The code printed too much and was stopped.]",
-    Ended.TOO_MUCH_DISK: "[The code wrote too much and was stopped: the files of the container are lost.]",
+    Ended.TOO_MUCH_DISK: "[The code wrote too much and was stopped: its variables and files are lost.]",
     Ended.TOO_MUCH_MEMORY: "[The code took too much memory and was stopped.]",
     Ended.STOPPED: "[The code was stopped.]",
 }
+_TOO_FAR = (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT, Ended.TOO_MUCH_DISK)  # the call has failed
 
 
 class CodeInterpreter(BaseTool):
@@ -70,7 +71,6 @@ class CodeInterpreter(BaseTool):
     """
 
     kinds: ClassVar = ("code_interpreter",)
-    setting: ClassVar = "SANDBOX"
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class CodeInterpreter(BaseTool):
             raise ToolFailed(f"{problem}.", shown=_failed()) from None
         earlier = (call.state or {}).get("container_id", container.id)
         notes = [_NEW] if run.begun_anew or earlier != container.id else []
-        notes += self._notes(run.execution)
+        notes += notes_of(run.execution, self._limits)
         shown: JsonObject = {"container_id": container.id}
         if OUTPUTS in call.use.include:
             shown["outputs"] = outputs_of(run.execution)
@@ -177,15 +177,6 @@ class CodeInterpreter(BaseTool):
         await containers.join_chain(found.id, [use.chain_id])
         return found
 
-    def _notes(self, execution: Execution) -> Iterator[str]:
-        if execution.ended in _ENDINGS:
-            yield _ENDINGS[execution.ended].format(seconds=self._limits.call_seconds)
-        if execution.variables_lost:
-            yield _LOST
-
-
-_TOO_FAR = (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT, Ended.TOO_MUCH_DISK)
-
 
 def _file_ids(use: ToolUse) -> Sequence[str]:
     """Return the files that a request's container is to begin with."""
@@ -201,6 +192,14 @@ def _keys(use: ToolUse) -> Iterator[str]:
     yield use.chain_id
     named = (item["container_id"] for item in reversed(use.items) if isinstance(item.get("container_id"), str))
     yield from islice(dict.fromkeys(map(str, named)), MAX_NAMED)
+
+
+def notes_of(execution: Execution, limits: Limits) -> Iterator[str]:
+    """Yield what the model is told of how a cell ended, and of what is lost."""
+    if execution.ended in _ENDINGS:
+        yield _ENDINGS[execution.ended].format(seconds=limits.call_seconds)
+    if execution.variables_lost and execution.ended is not Ended.TOO_MUCH_DISK:  # that has lost the files, too
+        yield _LOST
 
 
 def code_of(arguments: str) -> str:

@@ -17,9 +17,8 @@ class LazyTool(BaseTool, Generic[Tool]):
     `refusal`, and lists no tools: these are not handed on.
     """
 
-    def __init__(self, kinds: Collection[str], make: Callable[[], Tool], *, setting: str, seconds: float) -> None:
+    def __init__(self, kinds: Collection[str], make: Callable[[], Tool], *, seconds: float) -> None:
         self.kinds = kinds  # type: ignore[misc]  # each has its own
-        self.setting = setting  # type: ignore[misc]
         self.max_seconds = self.idle_seconds = seconds
         self._make = make
         self._making = asyncio.Lock()

@@ -33,7 +33,6 @@ class McpInterpreter(BaseTool):
     """Runs code by one of the operator's MCP servers; `mcp` is what calls those, and another's to close."""
 
     kinds: ClassVar = ("code_interpreter",)
-    setting: ClassVar = "SANDBOX_MCP"
 
     def __init__(self, mcp: BaseTool, wanted: str) -> None:
         self._mcp = mcp

@@ -28,7 +28,6 @@ class Shell(BaseTool):
     """The tool of twenty lines."""
 
     kinds: ClassVar = ("code_interpreter",)
-    setting: ClassVar = "SANDBOX"
     idle_seconds = 0.05
 
     def __init__(self, *, fails: Exception | None = None, hangs: bool = False) -> None:

@@ -71,7 +71,6 @@ class BrowserTool(BaseTool):
     """Searches the web, and reads its pages."""
 
     kinds = WEB_SEARCH
-    setting = "SEARCH_URL or SEARCH_MCP"
     max_seconds = CALL_SECONDS
     idle_seconds = CALL_SECONDS
 

@@ -42,7 +42,6 @@ class FileSearch(BaseTool):
     """Searches vector stores, and owns what reads their files."""
 
     kinds: ClassVar = ("file_search",)
-    setting: ClassVar = "FILE_SEARCH"
 
     def __init__(self, stores: BaseVectorStores, indexer: Indexer) -> None:
         self.stores = stores

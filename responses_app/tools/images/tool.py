@@ -45,7 +45,6 @@ class ImageTool(BaseTool):
     """Makes images at a service. `model` is what that is asked for, whatever a request says; empty: what it says."""
 
     kinds: ClassVar = ("image_generation",)
-    setting: ClassVar = "IMAGE_SERVICE_URL"
 
     def __init__(self, service: ImageService, earlier: EarlierImages, *, model: str = "") -> None:
         self._service = service

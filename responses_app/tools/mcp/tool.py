@@ -52,7 +52,6 @@ class McpTool(BaseTool):
     """
 
     kinds: ClassVar = ("mcp",)
-    setting: ClassVar = "MCP_SERVERS"
 
     def __init__(
         self,

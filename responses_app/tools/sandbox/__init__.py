@@ -6,6 +6,7 @@
 
 - `choosing` tries the sandboxes in turn with `escapes`, code that tries to get out; the first that holds is used.
 - `containers` says whose a container is, how long it lives and how many there may be; `session` is one that lives.
+  `executions` are what came of code in it, `given_files` what is copied in, `disk` and `processes` what it takes.
 - `sharing` has the containers of all workers of the machine, which ask each other by `neighbours`.
 - `inside/respsite_kernel` are our programs in there, on the standard library alone: the container's Python runs them.
   The warden keeps the files and forks the kernel; the kernel runs the cells, under limits that it has taken itself.

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from responses_app.tools.code_interpreter import notes_of
 from responses_app.tools.sandbox import disk, seccomp
 from responses_app.tools.sandbox.base import KIB, MIB, Limits
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.environment import environment
+from responses_app.tools.sandbox.executions import Ended, Execution
 from responses_app.tools.sandbox.folders import Folders, remove_those_of_the_dead
 from responses_app.tools.sandbox.interpreter import InterpreterError, find_interpreter
 from responses_app.tools.sandbox.output import Output
@@ -151,3 +153,18 @@ def test_few_files_are_few_bytes(folder: Path) -> None:
 )
 def test_the_name_of_a_file_makes_no_header(path: str, expected: str) -> None:
     assert content_type_of(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        (Ended.DONE, []),
+        (Ended.DIED, ["its variables are lost, its files are not"]),
+        (Ended.TOO_MUCH_MEMORY, ["too much memory", "its variables are lost, its files are not"]),
+        (Ended.TOO_MUCH_DISK, ["its variables and files are lost"]),
+    ],
+)
+def test_the_model_is_told_what_of_a_container_is_lost(ended: Ended, told: list[str]) -> None:
+    notes = list(notes_of(Execution("", ended, variables_lost=ended is not Ended.DONE), Limits()))
+    assert len(notes) == len(told)
+    assert all(part in note for note, part in zip(notes, told, strict=True))
