@@ -17,6 +17,7 @@ logger = logging.getLogger("respsite.tools")
 
 LEASE_SECONDS = READ_SECONDS + 120.0  # to read a file, and to write its chunks
 POLL_SECONDS = 3.0  # between looks for what other workers have left
+SWEEP_SECONDS = 60.0  # between looks for what is to be removed: those go over all files
 MAX_CHUNKS = 20_000  # of one file
 MAX_FILE_BYTES = 64 * 1024 * 1024
 _PAUSE_SECONDS = 0.02  # between steps of sweeping, so that others write, too
@@ -40,6 +41,7 @@ class Indexer:
         self._worker = worker
         self._poll_seconds = poll_seconds
         self._rung = asyncio.Event()
+        self._sweep_at = 0.0  # by the loop's clock
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -60,6 +62,8 @@ class Indexer:
 
     async def _keep_looking(self) -> None:
         while True:
+            if self._rung.is_set():
+                self._sweep_at = 0.0
             self._rung.clear()
             try:
                 await self._do_all()
@@ -78,6 +82,11 @@ class Indexer:
             except asyncio.CancelledError:
                 await asyncio.shield(self._give_back(pending))
                 raise
+        if asyncio.get_running_loop().time() >= self._sweep_at:
+            await self._sweep()
+            self._sweep_at = asyncio.get_running_loop().time() + SWEEP_SECONDS
+
+    async def _sweep(self) -> None:
         has_more = True
         while has_more:
             has_more = await self._stores.sweep()
