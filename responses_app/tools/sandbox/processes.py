@@ -69,6 +69,19 @@ def sockets(root: int) -> int:
     return next((int(line.split()[2]) for line in lines if line.startswith("sockets:")), 0)
 
 
+def open_sockets(root: int, most: int) -> int:
+    """Return how many sockets a process and all below it hold; more than `most` are not counted to their end."""
+    total = 0
+    for pid in tree(root):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    total += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+        if total > most:
+            break
+    return total
+
+
 def first_below(root: int) -> int | None:
     """Return a process that descends from another one, None where none does."""
     return next(islice(tree(root), 1, None), None)

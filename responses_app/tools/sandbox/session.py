@@ -288,6 +288,10 @@ class SandboxSession:
         root, most = self._process.pid, self._limits.disk
         if self._folder is None:
             return Ended.TOO_MANY_FILES if disk.files_in_memory(root) > MAX_FILES_IN_MEMORY else None
+        if (
+            await asyncio.to_thread(processes.open_sockets, root, MAX_SOCKETS) > MAX_SOCKETS
+        ):  # its network is the host's
+            return Ended.TOO_MUCH_MEMORY
         return Ended.TOO_MUCH_DISK if await asyncio.to_thread(disk.used, self._folder, root, most) > most else None
 
     def _listen(self) -> None:

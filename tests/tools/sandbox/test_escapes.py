@@ -15,6 +15,7 @@ import pytest
 
 from responses_app.tools.sandbox import escapes as attempts
 from responses_app.tools.sandbox import processes
+from responses_app.tools.sandbox import session as sessions
 from responses_app.tools.sandbox.base import INSIDE, BaseSandbox, Launch, Limits
 from responses_app.tools.sandbox.bubblewrap import Bubblewrap
 from responses_app.tools.sandbox.choosing import choose
@@ -174,6 +175,18 @@ async def test_what_forks_without_end_stands_still_between_cells() -> None:
         await asyncio.sleep(0.1)
         assert set(processes.tree(session._process.pid)) <= before
         await eventually(lambda: len(set(processes.tree(session._process.pid))) < 20)  # those that ended are no more
+    finally:
+        await session.close()
+
+
+@needs_sandlock
+@needs_root
+async def test_sockets_are_bounded_where_the_network_is_that_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_SOCKETS", 100)
+    session = await SandboxSession.start(Sandlock(), find_interpreter(SYSTEM_PYTHON), SMALL)
+    try:
+        code = "import socket, time\nheld = [socket.socketpair() for _ in range(80)]\ntime.sleep(20)"
+        assert (await session.run(code)).ended is Ended.TOO_MUCH_MEMORY
     finally:
         await session.close()
 
