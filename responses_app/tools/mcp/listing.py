@@ -74,7 +74,7 @@ def _shown(name: str, tool: JsonObject) -> JsonObject:
         "name": name,
         "description": _text(tool.get("description")),
         "input_schema": schema if fits else {"type": "object"},
-        "annotations": annotations if isinstance(annotations, dict) else None,
+        "annotations": annotations if isinstance(annotations, dict) else {},  # the AI SDK takes no null
     }
 
 

@@ -47,6 +47,8 @@ async def listed_and_called(tool: McpTool, url: str | None) -> None:
     (add,) = [each for each in tools if each["name"] == "add"]
     assert add["description"] == "Adds two numbers."
     assert add["annotations"] == {"readOnlyHint": True}
+    (say,) = [each for each in tools if each["name"] == "say"]
+    assert say["annotations"] == {}, "Vercel's AI SDK refuses a response with null here"
     assert add["input_schema"]["required"] == ["a", "b"]  # type: ignore[index]
     result = await tool.call(call_of(use, "add", '{"a": 2, "b": 3}'))
     assert (result.text, result.shown, result.failed) == ("5", {"output": "5"}, False)
