@@ -204,6 +204,8 @@ class ResponseService:
             model, draft, info = await self._draft(request, origin, recall, accepted=accepted)
         except ApiError as error:
             raise as_conflict(error) if dialect.one_id_a_turn else error from None
+        except StoreError as error:  # a tool looks there for what the request names
+            raise store_away() from error
         public = await self._public_id(draft, dialect, accepted)
         if public is not None:
             draft = replace(draft, public=public)

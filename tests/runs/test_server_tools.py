@@ -14,6 +14,7 @@ from responses_app.protocol.offers import Offer, OfferedTool
 from responses_app.protocol.server_calls import LAST_CALL
 from responses_app.runs.fitting import LEFT_OUT
 from responses_app.runs.tool_calls import cut_text
+from responses_app.stores.base import StoreError
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import FakeEngine, Site
@@ -329,3 +330,16 @@ async def test_of_its_calls_as_many_are_made_as_the_request_allows() -> None:
     assert kinds == ["code_interpreter_call", "code_interpreter_call", "reasoning", "message"]
     assert len(tool.calls) == 2
     assert "(max_tool_calls)" in prompt_of(site, 3)
+
+
+class Homeless(Shell):
+    """A tool that looks into the store, which is away, for what a request names."""
+
+    async def offer(self, use: ToolUse) -> Offer:
+        raise StoreError("away")
+
+
+async def test_a_tool_that_cannot_reach_the_store_is_to_be_asked_for_again() -> None:
+    with pytest.raises(ApiError) as refused:
+        await Site(tools=[Homeless()]).begin(input="hi", tools=ASKED)
+    assert (refused.value.status, refused.value.retry_after is not None) == (503, True)
