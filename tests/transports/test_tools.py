@@ -107,7 +107,7 @@ async def test_a_function_that_was_not_declared_is_the_clients(socket: Socket) -
 @pytest.mark.parametrize(
     ("kind", "code", "hint"),
     [
-        ("image_generation", "unsupported_parameter", "version"),
+        ("image_generation", "unsupported_parameter", "IMAGE_SERVICE_URL"),
         ("bogus", "invalid_value", "'function', 'custom'"),
     ],
 )
