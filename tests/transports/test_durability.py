@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.clients import Frame, Socket, http_client, server_sent
 from tests.server import Server
 from tests.transports.scripts import WEATHER, as_history, journal, main_script
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.any_server
 
 STOP_SECONDS = 2.0
 ENOUGH = 120  # responses that clients saw completed before the kill

@@ -19,6 +19,8 @@ from tests.server import KINDS
 from tests.tools.sandbox.sandboxes import needs_bubblewrap
 from tests.transports.test_api_keys import ClosedServer, bearer
 
+pytestmark = pytest.mark.any_server
+
 VERBS = ("GET", "POST", "DELETE", "PUT", "PATCH")
 OWN_TO_NOBODY = {"model"}  # ids of what all projects share
 # What names something in a create: the field, and what is to be said there of an id of another project.

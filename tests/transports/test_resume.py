@@ -15,6 +15,8 @@ from tests.transports.raw_streams import RawStream
 from tests.transports.scripts import BEGIN, Entry, gate, main_script, release
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_server
+
 KILLS = 50
 SLOW = f"{BEGIN}{' '.join(str(number) for number in range(150))}<|return|>"
 LAG = 512 * 1024  # STREAM_MAX_LAG_BYTES

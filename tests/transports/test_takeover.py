@@ -32,7 +32,11 @@ LEASE = 1.0  # WORKER_LEASE_SECONDS
 NUMBERS = " ".join(str(number) for number in range(400))
 LONG = f"<|channel|>analysis<|message|>Let me count: ümläute 🙂.<|end|><|start|>assistant{BEGIN}{NUMBERS}<|return|>"
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
-REDIS = ("with Redis", "without Redis", "Redis is away")
+REDIS = (
+    "with Redis",
+    pytest.param("without Redis", marks=pytest.mark.any_database),  # on PostgreSQL the first will do
+    pytest.param("Redis is away", marks=pytest.mark.any_database),
+)
 
 
 class Pair:
