@@ -165,13 +165,17 @@ async def test_a_tool_loop_with_async(async_chat: AsyncChat) -> None:
 async def test_lanes_run_side_by_side(async_chat: AsyncChat) -> None:
     lanes = [f"lane-{number}" for number in range(8)]
     for number, lane in enumerate(lanes):
-        await async_chat.send(f"count to {1600 + number}", lane=lane, store=False)  # no lane waits for the disk
-    frames = await async_chat.finish(*lanes)
-    first_end = next(index for index, frame in enumerate(frames) if frame["type"] == "response.completed")
-    began = [frame["stream_id"] for frame in frames[:first_end] if frame["type"] == "response.in_progress"]
-    assert set(began) == set(lanes)
+        await async_chat.send(f"count to {800 + number}", lane=lane, store=False)  # no lane waits for the disk
+    running, most = set(), 0
+    for frame in await async_chat.finish(*lanes):
+        if frame["type"] == "response.in_progress":
+            running.add(frame["stream_id"])
+        elif frame["type"] == "response.completed":
+            running.remove(frame["stream_id"])
+        most = max(most, len(running))
+    assert most > 1, "one after the other there is never a second one; a busy machine may let the first ones end alone"
     for number, lane in enumerate(lanes):
-        assert async_chat.last[lane].output_text.endswith(f" {1600 + number}")
+        assert async_chat.last[lane].output_text.endswith(f" {800 + number}")
 
 
 async def test_a_lane_answers_in_order(async_chat: AsyncChat) -> None:
