@@ -4,8 +4,8 @@
                                                        what is in it
                                                        [end of the file: notes.txt]
 
-A file that cannot be shown becomes a note: it stays in an agent's history, and is no error there (a file that has been
-deleted, say).
+A file that cannot be shown becomes a note: it stays in an agent's history, and is not an error there (a file that has
+been deleted, say).
 """
 
 import base64

@@ -226,7 +226,7 @@ def chunking_object(chunking: Chunking) -> JsonObject:
 
 
 def check_status(status: str | None) -> None:
-    """Raise `ApiError` for a `filter` of a list that is no status of files."""
+    """Raise `ApiError` for a `filter` of a list that is not a status of files."""
     if status is not None and status not in STATUSES:
         raise invalid_request(
             f"Invalid value for 'filter': {status[:80]!r}. Supported values are: {', '.join(map(repr, STATUSES))}.",

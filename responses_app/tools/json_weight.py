@@ -25,7 +25,7 @@ class JsonWeight:
         self._events = events
         self._values = 0
         self._within = False  # a string goes on
-        self._escaped = False  # and what comes next is no end of it
+        self._escaped = False  # and what comes next does not end it
         self._last = b""
 
     def add(self, part: bytes) -> None:
