@@ -112,11 +112,6 @@ def container_file_object(
     }
 
 
-def deleted_object(id: str, kind: str) -> JsonObject:
-    """Return what is left of a container or a file."""
-    return {"id": id, "object": f"{kind}.deleted", "deleted": True}
-
-
 def container_file_not_found(container_id: str, file_id: str) -> ApiError:
     """The container has no such file, or not any more (404)."""
     message = f"File with id '{file_id[:80]}' not found in container '{container_id[:80]}'."

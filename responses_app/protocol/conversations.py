@@ -108,11 +108,6 @@ def conversation_object(
     }
 
 
-def deleted_object(conversation_id: str) -> JsonObject:
-    """Return what is left of a conversation."""
-    return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
-
-
 def item_object(item: JsonObject, *, created_at: int) -> JsonObject:
     """Return a conversation's item as clients read it."""
     return {**item_resource(item), "created_at": created_at}

@@ -13,14 +13,13 @@ from responses_app.protocol.containers import (
     container_file_not_found,
     container_file_object,
     container_object,
-    deleted_object,
     parse_container,
     parse_copied,
     too_many_containers,
 )
 from responses_app.protocol.errors import JsonObject, container_not_found, invalid_request
 from responses_app.protocol.files import file_not_found
-from responses_app.protocol.pages import list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.pages import deleted_object, list_page, parse_list_query, unknown_cursor
 from responses_app.runs.history import store_away
 from responses_app.server_tools import interpreter_of
 from responses_app.stores.base import StoreError

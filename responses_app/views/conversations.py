@@ -9,7 +9,6 @@ from responses_app.http import handler_of, json_response, project_of, read_json
 from responses_app.protocol import ids
 from responses_app.protocol.conversations import (
     conversation_object,
-    deleted_object,
     item_not_found,
     item_object,
     parse_added_items,
@@ -22,7 +21,7 @@ from responses_app.protocol.conversations import (
 from responses_app.protocol.errors import JsonObject, conversation_not_found
 from responses_app.protocol.identified import identified
 from responses_app.protocol.item_resources import with_included
-from responses_app.protocol.pages import list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.pages import deleted_object, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.validation import missing
 from responses_app.runs.history import store_away
 from responses_app.stores.base import ConversationEntry, ConversationFull, ConversationRecord, StoreError
@@ -101,7 +100,7 @@ async def _update(request: HttpRequest, conversation_id: str) -> HttpResponse:
 async def _delete(request: HttpRequest, conversation_id: str) -> HttpResponse:
     if not await get_site().conversations.delete(project_of(request), conversation_id):
         raise conversation_not_found(conversation_id)
-    return json_response(deleted_object(conversation_id))
+    return json_response(deleted_object(conversation_id, "conversation"))
 
 
 async def _list_items(request: HttpRequest, conversation_id: str) -> HttpResponse:

@@ -97,11 +97,6 @@ def content_page(record: StoreFileRecord, chunks: Sequence[str]) -> JsonObject:
     }
 
 
-def deleted_object(id: str, kind: str) -> JsonObject:
-    """Return what is left of a store, or of a file in one."""
-    return {"id": id, "object": f"{kind}.deleted", "deleted": True}
-
-
 def _counts(counts: FileCounts) -> JsonObject:
     return {
         "in_progress": counts.in_progress,

@@ -9,7 +9,7 @@ from responses_app.http import handler_of, json_response, project_of, read_json
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files import file_not_found
-from responses_app.protocol.pages import Query, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.pages import Query, deleted_object, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.vector_stores import (
     FileToAdd,
     batch_not_found,
@@ -43,7 +43,6 @@ from responses_app.views.queries import query_of
 from responses_app.views.vector_store_objects import (
     batch_object,
     content_page,
-    deleted_object,
     file_object,
     search_page,
     store_object,
