@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from responses_app.protocol.conversations import (
     conversation_object,
-    deleted_object,
     item_object,
     parse_added_items,
     parse_changes,
@@ -21,6 +20,7 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.identified import identified
 from responses_app.protocol.item_resources import item_resource
 from responses_app.protocol.items import PASSED_THROUGH
+from responses_app.protocol.pages import deleted_object
 from tests.oracle import validate_conversation, validate_conversation_item
 from tests.protocol.laws import counting_ids
 
@@ -247,7 +247,11 @@ def test_a_conversation_is_one_of_openais() -> None:
         "title": None,
         "status": "open",
     }
-    assert deleted_object("conv_1") == {"id": "conv_1", "object": "conversation.deleted", "deleted": True}
+    assert deleted_object("conv_1", "conversation") == {
+        "id": "conv_1",
+        "object": "conversation.deleted",
+        "deleted": True,
+    }
 
 
 def test_metadata_within_its_bounds() -> None:
