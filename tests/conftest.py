@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Where a shell has started these tests in the background it ignores Ctrl-C for them, and so for their servers.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -18,6 +19,10 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
 
 from tests.redis_server import private_redis_server, redis_of_the_module, shared_redis_server  # noqa: F401 - fixtures
 from tests.server import KINDS, Server
+
+# How long an example takes says more of a busy machine, and of tables that are made once, than of what is tested.
+settings.register_profile("busy", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 # What takes long begins first: else one process is left with it at the end, while the others have nothing to do.
 LONG = (
