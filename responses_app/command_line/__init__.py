@@ -14,6 +14,7 @@ INTERNAL = ("serve_worker", "serve_engine")  # `serve` starts them, as commands 
 _OWN = "responses_app.command_line"
 COMMANDS = {
     "serve": f"{_OWN}.serve",
+    "chat": f"{_OWN}.chat",
     "manage": f"{_OWN}.manage",
     "completion": f"{_OWN}.completion",
 }
