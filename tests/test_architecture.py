@@ -17,7 +17,7 @@ PACKAGES = ("engine", "responses_app", "respsite")
 MAX_FILE, LONG_FILE = 400, 300
 TRANSPORTS = [
     *"views consumer connection lanes handshake handler middleware origins exposure http bodies servers".split(),
-    *"urls routing management admin openapi".split(),
+    *"urls routing management admin openapi command_line".split(),
 ]
 # `apps` is how Django says that an app may begin.
 WIRING = (
@@ -46,19 +46,11 @@ TOP_LEVEL = {
     *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),
     *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy", "docs"),
 }
-DOORS = {
-    "service",
-    "served",
-    "embedding",
-    "completing",
-    "by_id",
-    "reader",
-    "journal",
-    "plan",
-    "history",
-}  # what transports may know of `runs`
+DOORS = set(  # what transports may know of `runs`
+    "service served by_id reader journal plan history choices embedding completing".split()
+)
 READS_THE_ENVIRONMENT = (
-    *("respsite/", "manage.py", "responses_app/management/"),
+    *("respsite/", "manage.py", "responses_app/management/", "responses_app/command_line/"),
     "responses_app/tools/sandbox/inside/",  # programs that run in a sandbox, and see nothing of ours
 )
 
