@@ -56,6 +56,7 @@ urlpatterns = [
     re_path(r"^(?:v1/)?models/?$", models.index),
     re_path(r"^(?:v1/)?models/(?P<model>.+)$", models.detail),
     re_path(r"^(?:v1/)?openapi\.json$", openapi.openapi),
+    re_path(r"^(?:v1/)?openapi/?$", openapi.page),
     re_path(r"^health/?$", health.health),
     re_path(r"^ready/?$", health.ready),
     re_path(r"^metrics/?$", metrics.metrics),

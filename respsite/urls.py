@@ -7,6 +7,8 @@ from django.views.generic import RedirectView
 from responses_app.admin.dashboard import dashboard
 from responses_app.admin.login import login
 
+handler404 = "responses_app.views.missing.missing"
+
 urlpatterns = [
     path("admin/login/", login),  # before the admin's own
     path("admin/dashboard/", admin.site.admin_view(dashboard), name="dashboard"),
