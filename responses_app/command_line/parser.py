@@ -22,6 +22,7 @@ def build_parser() -> ArgumentParser:
     _chat(
         command("chat", "Talk to a model in the terminal, over the WebSocket; in a pipe: a prompt in, its answer out.")
     )
+    _doctor(command("doctor", "Say what is wrong with this installation and what to do, in order."))
     _manage(command("manage", "Run one of Django's commands: `respsite manage create_key`, `respsite manage help`."))
     _completion(command("completion", "Print what a shell needs to complete these commands."))
     return parser
@@ -46,6 +47,10 @@ def _chat(parser: ArgumentParser) -> None:
     parser.add_argument("--no-store", action="store_true", help="keep nothing on the server")
     parser.add_argument("--no-reasoning", action="store_true", help="do not show what the model thinks")
     parser.add_argument("--show-id", action="store_true", help="in a pipe: the response's id on standard error")
+
+
+def _doctor(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="tell it as JSON")
 
 
 def _manage(parser: ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from responses_app.command_line.terminal import printable
 Event = dict[str, Any]
 THOUGHT, TOOL, FIGURES, TROUBLE = "dim italic", "cyan", "dim", "red"
 QUIET_ITEMS = ("message", "reasoning", "compaction")  # shown by their text alone
+SHORT = 0.2  # seconds of a stream that say nothing of its pace
 MAX_SHOWN = 2000  # characters of what a tool of the server gave back
 
 
@@ -121,7 +122,8 @@ class Shown:
         if self._first is not None:
             figures.append(f"first token {self._first * 1000:.0f} ms")
         if tokens := usage.get("output_tokens"):
-            figures.append(f"{tokens} tokens, {tokens / max(seconds - (self._first or 0), 0.001):.0f}/s")
+            streamed = seconds - (self._first or 0)
+            figures.append(f"{tokens} tokens" + (f", {tokens / streamed:.0f}/s" if streamed > SHORT else ""))
         if cached := (usage.get("input_tokens_details") or {}).get("cached_tokens"):
             figures.append(f"{cached} of {usage['input_tokens']} input tokens cached")
         return " · ".join(figures)
