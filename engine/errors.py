@@ -8,6 +8,7 @@ EngineError                    anything an engine raises on purpose
 ├── EngineOverloaded           no room for this request now; try again after `retry_after` seconds
 ├── PromptTooLong              prompt and reserved output do not fit `max_model_len`
 ├── GrammarRefused             the engine cannot hold a model to this grammar: a schema or grammar of the request's
+├── NotRendered                the model's chat template does not take this conversation
 ├── GenerationFailed           this one generation broke; others go on
 └── GrammarBroken              what was sampled is not what the grammar allows, so the generation was ended
 """
@@ -72,6 +73,10 @@ class GrammarRefused(EngineError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class NotRendered(EngineError):
+    """The model's chat template does not take this conversation."""
 
 
 class GenerationFailed(EngineError):

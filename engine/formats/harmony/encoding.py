@@ -33,6 +33,7 @@ MAX_SLICE = 64 * 1024  # characters that are encoded at once
 _FIRST_SPECIAL = 199_998  # id: those from here on are special tokens
 _NAMED = 200_019  # ids: those from here on have no name in a model's own tokenizer, which never samples them
 _VOCABULARY = 201_089  # ids
+MAX_TOKEN = _VOCABULARY - 1
 SPECIAL_TOKENS = range(_FIRST_SPECIAL, _NAMED)
 # How o200k divides text into the pieces that are encoded one by one. `\s+(?!\S)` takes a stack as deep as the
 # whitespace is long, and tiktoken panics where that is over a million characters: another reason for slices.

@@ -18,7 +18,7 @@ from engine.formats.base import (
     TurnParser,
     as_tokens,
 )
-from engine.formats.harmony.encoding import END_TOKENS, STOP_TOKENS, token_bytes
+from engine.formats.harmony.encoding import END_TOKENS, MAX_TOKEN, STOP_TOKENS, token_bytes
 from engine.formats.harmony.grammar import FUNCTIONS, problem_of_turn, turn_grammar
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.formats.harmony.messages import messages_of, render_messages
@@ -144,6 +144,9 @@ class HarmonyFormat(ModelFormat):
 
     def generation_start(self) -> Sequence[int]:
         return generation_start()
+
+    def wrote(self, message: "Tokens[int]") -> bool:
+        return not message or message[0] <= MAX_TOKEN
 
     def user(self, text: str) -> RenderedMessage:
         return render_text("user", text)
