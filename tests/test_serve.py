@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from tests.server import ROOT, START_SECONDS, Server, clean_environ, free_port, manage
 
 PROMPTLY = 2.0  # seconds in which Ctrl-C has to end it
-LINES = ["URL", "Engine", "Database", "Keys", "Redis", "Try"]
+LINES = ["URL", "Engine", "Database", "Keys", "Redis", "Try", "Open"]
 
 
 class ServedSite(Server):
