@@ -109,7 +109,7 @@ def _ends(folder: Path, added: Mapping[str, int]) -> set[int]:
         ends.update(each for each in (given if isinstance(given, list) else [given]) if isinstance(each, int))
     named = _read(folder / "tokenizer_config.json").get("eos_token")
     named = named.get("content") if isinstance(named, dict) else named
-    if named in added:
+    if isinstance(named, str) and named in added:
         ends.add(added[named])
     return ends
 
