@@ -9,6 +9,7 @@ EngineError                    anything an engine raises on purpose
 ├── PromptTooLong              prompt and reserved output do not fit `max_model_len`
 ├── GrammarRefused             the engine cannot hold a model to this grammar: a schema or grammar of the request's
 ├── EmbeddingRefused           the embedding model does not take this input, or these dimensions
+├── NotRendered                the model's chat template does not take this conversation
 ├── GenerationFailed           this one generation broke; others go on
 └── GrammarBroken              what was sampled is not what the grammar allows, so the generation was ended
 """
@@ -82,6 +83,10 @@ class EmbeddingRefused(EngineError):
         super().__init__(reason)
         self.reason = reason
         self.param = param
+
+
+class NotRendered(EngineError):
+    """The model's chat template does not take this conversation."""
 
 
 class GenerationFailed(EngineError):

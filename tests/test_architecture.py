@@ -17,7 +17,7 @@ PACKAGES = ("engine", "responses_app", "respsite")
 MAX_FILE, LONG_FILE = 400, 300
 TRANSPORTS = [
     *"views consumer connection lanes handshake handler middleware origins exposure http bodies servers".split(),
-    *"urls routing management admin openapi command_line".split(),
+    *"urls routing management admin openapi command_line playground".split(),
 ]
 # `apps` is how Django says that an app may begin.
 WIRING = (

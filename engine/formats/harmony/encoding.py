@@ -33,6 +33,7 @@ MAX_SLICE = 64 * 1024  # characters that are encoded at once
 _FIRST_SPECIAL = 199_998  # id: those from here on are special tokens
 _NAMED = 200_019  # ids: those from here on have no name in a model's own tokenizer, which never samples them
 _VOCABULARY = 201_089  # ids
+MAX_TOKEN = _VOCABULARY - 1
 SPECIAL_TOKENS = range(_FIRST_SPECIAL, _NAMED)
 _SPECIAL = re.compile(
     r"(<\|(?:startoftext|endoftext|reserved_\d{6}|return|constrain|channel|start|end|message|call)\|>)"

@@ -20,6 +20,7 @@ from engine.formats.base import (
 )
 from engine.formats.harmony.encoding import (
     END_TOKENS,
+    MAX_TOKEN,
     SPECIAL_TOKENS,
     STOP_TOKENS,
     encode_harmony_slices,
@@ -150,6 +151,9 @@ class HarmonyFormat(ModelFormat):
 
     def generation_start(self) -> Sequence[int]:
         return generation_start()
+
+    def wrote(self, message: "Tokens[int]") -> bool:
+        return not message or message[0] <= MAX_TOKEN
 
     def user(self, text: str) -> RenderedMessage:
         return render_text("user", text)
