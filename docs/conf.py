@@ -8,6 +8,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ["DJANGO_SETTINGS_MODULE"] = "respsite.settings"
 os.environ.setdefault("SECRET_KEY", "no page has anything of it")  # else one would be made, and kept
+os.environ.setdefault("DATA_DIR", str(ROOT / "var"))  # Sphinx reads this file in its own folder
 
 import django
 
