@@ -6,10 +6,14 @@ from django.views.generic import RedirectView
 
 from responses_app.admin.dashboard import dashboard
 from responses_app.admin.login import login
+from responses_app.watch import views as watch
 
 urlpatterns = [
     path("admin/login/", login),  # before the admin's own
     path("admin/dashboard/", admin.site.admin_view(dashboard), name="dashboard"),
     path("admin/", admin.site.urls),
+    path("watch/responses/<str:response_id>.json", watch.response_json, name="watch-json"),
+    path("watch/responses/<str:response_id>", watch.response, name="watch-response"),
+    path("watch/compare", watch.compare, name="watch-compare"),
     path("", RedirectView.as_view(url="/admin/", permanent=False)),
 ]

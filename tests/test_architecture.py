@@ -17,7 +17,7 @@ PACKAGES = ("engine", "responses_app", "respsite")
 MAX_FILE, LONG_FILE = 400, 300
 TRANSPORTS = [
     *"views consumer connection lanes handshake handler middleware origins exposure http bodies servers".split(),
-    *"urls routing management admin openapi".split(),
+    *"urls routing management admin openapi watch".split(),
 ]
 # `apps` is how Django says that an app may begin.
 WIRING = (
@@ -45,7 +45,16 @@ TOP_LEVEL = {
     *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),
     *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy", "docs"),
 }
-DOORS = {"service", "served", "by_id", "reader", "journal", "plan", "history"}  # what transports may know of `runs`
+DOORS = {
+    "service",
+    "served",
+    "by_id",
+    "reader",
+    "journal",
+    "plan",
+    "history",
+    "watching",
+}  # what transports may know of `runs`
 READS_THE_ENVIRONMENT = (
     *("respsite/", "manage.py", "responses_app/management/"),
     "responses_app/tools/sandbox/inside/",  # programs that run in a sandbox, and see nothing of ours
