@@ -1,11 +1,13 @@
 """Paths of Django's own part; the API's are in `responses_app.urls`, behind `ApiMiddleware`."""
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import path, re_path
 from django.views.generic import RedirectView
 
 from responses_app.admin.dashboard import dashboard
 from responses_app.admin.login import login
+from responses_app.playground.page import playground
+from responses_app.views.docs import docs
 from responses_app.watch import views as watch
 
 urlpatterns = [
@@ -15,5 +17,7 @@ urlpatterns = [
     path("watch/responses/<str:response_id>.json", watch.response_json, name="watch-json"),
     path("watch/responses/<str:response_id>", watch.response, name="watch-response"),
     path("watch/compare", watch.compare, name="watch-compare"),
-    path("", RedirectView.as_view(url="/admin/", permanent=False)),
+    path("docs", RedirectView.as_view(url="/docs/", permanent=True)),
+    re_path(r"^docs/(?P<path>.*)$", docs, name="docs"),
+    path("", playground, name="playground"),
 ]
