@@ -49,7 +49,7 @@ async def two(workers: tuple[Server, Server]) -> AsyncIterator[tuple[httpx.Async
         yield first, second
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def folder_of(workers: tuple[Server, Server]) -> Path:
     """Where gates are released."""
     return workers[0].folder
