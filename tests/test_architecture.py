@@ -17,7 +17,7 @@ PACKAGES = ("engine", "responses_app", "respsite")
 MAX_FILE, LONG_FILE = 400, 300
 TRANSPORTS = [
     *"views consumer connection lanes handshake handler middleware origins exposure http bodies servers".split(),
-    *"urls routing management admin openapi command_line playground".split(),
+    *"urls routing management admin openapi command_line playground watch".split(),
 ]
 # `apps` is how Django says that an app may begin.
 WIRING = (
@@ -47,7 +47,7 @@ TOP_LEVEL = {
     *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy", "docs"),
 }
 DOORS = set(  # what transports may know of `runs`
-    "service served by_id reader journal plan history choices embedding completing".split()
+    "service served by_id reader journal plan history choices embedding completing watching".split()
 )
 READS_THE_ENVIRONMENT = (
     *("respsite/", "manage.py", "responses_app/management/", "responses_app/command_line/"),
