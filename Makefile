@@ -8,8 +8,8 @@ INSTALLED := $(VENV)/.installed
 # depend on no database or name their own; those of the stores do both at once.
 ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin/test_server.py -m "not any_database"
 # Tests of one file stay together, so that those who share a server share one; each process has servers of its own. The
-# order of the files is that of `tests/conftest.py`.
-PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# order of the files is that of `tests/conftest.py`. A process waits for a quarter of its time: three keep two cores busy.
+PARALLEL ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
 PYTEST = $(BIN)/python -m pytest
 PYTEST_VLLM = $(BIN_VLLM)/python -m pytest -p no:randomly
 # Tests of one vLLM stay in one process (`tests/vllm/sharing.py`).

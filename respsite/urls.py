@@ -6,6 +6,7 @@ from django.views.generic import RedirectView
 
 from responses_app.admin.dashboard import dashboard
 from responses_app.admin.login import login
+from responses_app.playground.page import playground
 from responses_app.views.docs import docs
 
 urlpatterns = [
@@ -14,5 +15,5 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("docs", RedirectView.as_view(url="/docs/", permanent=True)),
     re_path(r"^docs/(?P<path>.*)$", docs, name="docs"),
-    path("", RedirectView.as_view(url="/admin/", permanent=False)),
+    path("", playground, name="playground"),
 ]

@@ -9,6 +9,7 @@ _RESOURCES = {
     "vector_stores": "api.vector_stores",
     "models": "api.model",
 }
+_FOR_MODELS = ("completions", "embeddings", "decisions")  # OpenAI has one scope for whatever has a model work
 # Who asks whether the server lives, or what it takes, needs no key; who may read the metrics is for their view to say.
 _FOR_EVERYBODY = ("health", "ready", "metrics", "openapi.json")
 
@@ -21,4 +22,6 @@ def needed_scope(method: str, path: str) -> str | None:
     resource = path.strip("/").removeprefix("v1/").partition("/")[0]
     if resource in _FOR_EVERYBODY:
         return None
+    if resource in _FOR_MODELS:
+        return "api.model.read" if method in SAFE_METHODS else "api.model.request"
     return f"{_RESOURCES[resource]}.{'read' if method in SAFE_METHODS else 'write'}"

@@ -26,6 +26,7 @@ READS_METRICS = "api.metrics.read"  # the whole server's: only a key that is mad
 # What a key may be made for; one without any scope may do everything else. The other names are OpenAI's.
 SCOPES = (
     "api.model.read",
+    "api.model.request",
     "api.responses.read",
     "api.responses.write",
     "api.conversations.read",
