@@ -9,10 +9,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from docs.extension import policy, settings
+from docs.extension import commands, dialects, errors, events, metrics, paths, policy, settings
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "settings": settings.markdown,
+    "events": events.events,
+    "frames": events.frames,
+    "dialect-rules": dialects.markdown,
+    "error-codes": errors.markdown,
+    "metrics": metrics.markdown,
+    "paths": paths.markdown,
+    "program": commands.program,
+    "manage-commands": commands.manage,
+    "make-targets": commands.targets,
 }
 NOT_RUN = "not-run: "  # behind the language of a block; what follows says why
 _MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
