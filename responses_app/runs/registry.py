@@ -54,8 +54,8 @@ class RunRegistry:
     """
 
     def __init__(self, limits: RunLimits, *, now: Callable[[], float]) -> None:
-        self._limits = limits
         self._now = now
+        self._limits = limits
         self._runs: dict[str, tuple[ResponseRun, asyncio.Task[None]]] = {}
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._readers: set[JournalReader] = set()
@@ -70,6 +70,10 @@ class RunRegistry:
 
     def __len__(self) -> int:
         return len(self._runs)
+
+    def now(self) -> float:
+        """Return the time by which responses are dated, in Unix seconds."""
+        return self._now()
 
     def get(self, response_id: str) -> ResponseRun | None:
         """Return a response that still runs."""

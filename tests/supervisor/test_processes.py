@@ -45,7 +45,7 @@ def test_it_says_what_it_serves_and_which_worker_says_what(served: Supervised) -
     assert re.match(r"warning: WORKERS=2 without REDIS_URL: [^\n]*set REDIS_URL\.\n", served.output)
     shown = [line.split()[0] for line in served.told()]
     assert [word for word in shown if word.istitle() or word == "URL"] == [
-        *("URL", "Engine", "Database", "Keys", "Redis", "Workers", "Try")
+        *("URL", "Engine", "Database", "Keys", "Redis", "Workers", "Try", "Open")
     ]
     assert len(served.pids()) == 2
     while len(served.answered_by()) < 2:

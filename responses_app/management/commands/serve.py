@@ -21,39 +21,9 @@ from django.db import DatabaseError, connection
 
 from responses_app.conf import Settings
 from responses_app.management.address import base_url, forwarded_headers
+from responses_app.management.flags import add_flags, given_settings
 from responses_app.management.supervisor.fleet import Fleet
 from responses_app.management.supervisor.supervisor import Supervisor, pace
-
-FLAGS = {  # older names, and the settings they stand for
-    "--host": "HOST",
-    "--port": "PORT",
-    "--workers": "WORKERS",
-    "--max-websocket-connections": "MAX_WEBSOCKET_CONNECTIONS",
-    "--responses-ping-interval-seconds": "RESPONSES_PING_INTERVAL_SECONDS",
-    "--responses-session-ttl": "RESPONSES_SESSION_TTL",
-    "--responses-max-active-sessions": "RESPONSES_MAX_ACTIVE_SESSIONS",
-    "--responses-store-ttl": "RESPONSES_STORE_TTL",
-    "--responses-store-max-entries": "RESPONSES_STORE_MAX_ENTRIES",
-    "--responses-store-max-bytes": "RESPONSES_STORE_MAX_BYTES",
-    "--max-tool-output-bytes": "RESPONSES_MAX_TOOL_OUTPUT_BYTES",
-    "--responses-tool-timeout": "RESPONSES_TOOL_TIMEOUT",
-    "--enable-computer-call": "ENABLE_COMPUTER_CALL",
-    "--image-service-config": "IMAGE_SERVICE_URL",
-    "--responses-compatibility-mode": "RESPONSES_COMPATIBILITY_MODE",
-    "--responses-default-service-tier": "RESPONSES_DEFAULT_SERVICE_TIER",
-    "--responses-allowed-service-tiers": "RESPONSES_ALLOWED_SERVICE_TIERS",
-    "--reasoning-encryption-key": "REASONING_ENCRYPTION_KEYS",
-    "--default-openai-organization": "DEFAULT_OPENAI_ORGANIZATION",
-    "--default-openai-version": "DEFAULT_OPENAI_VERSION",
-}
-
-
-SWITCHES = ("--responses-compatibility-mode", "--enable-computer-call")  # that need no value: `on` is meant then
-PRESETS = {  # older flags, and the presets of RESPONSES_DIALECT that they stand for
-    "--compatibility-mode": "codex-turn",
-    "--legacy-reasoning-events": "legacy-events",
-}
-
 
 BACKLOG = 1024  # connections that wait until a worker takes them; the kernel may allow fewer
 NO_REDIS = (
@@ -70,23 +40,11 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the settings that have a flag."""
-        for flag, variable in FLAGS.items():
-            alone = {"nargs": "?", "const": "on"} if flag in SWITCHES else {}
-            parser.add_argument(flag, dest=variable, metavar="VALUE", help=f"same as {variable}=VALUE", **alone)
-        parser.add_argument(
-            "--disable-responses-store", dest="RESPONSES_STORE", action="store_const", const="off",
-            help="same as RESPONSES_STORE=off",
-        )  # fmt: skip
-        for flag, preset in PRESETS.items():
-            parser.add_argument(
-                flag, dest="presets", action="append_const", const=preset, help=f"same as RESPONSES_DIALECT={preset}"
-            )
+        add_flags(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Start over with the flags as settings, or serve."""
-        given = {name: options[name] for name in (*FLAGS.values(), "RESPONSES_STORE") if options.get(name)}
-        if options.get("presets"):
-            given["RESPONSES_DIALECT"] = ",".join(options["presets"])
+        given = given_settings(options)
         if given:
             os.environ.update(given)
             os.execv(sys.executable, [sys.executable, sys.argv[0], "serve"])  # settings are read once, at the start
@@ -174,6 +132,7 @@ class Command(BaseCommand):
         self.stdout.write(
             f"Try       curl {url}/responses -H 'content-type: application/json' -d '{{\"input\": \"Hello\"}}'"
         )
+        self.stdout.write(f"Open      {url.removesuffix('v1')} in a browser: the playground")
         self.stdout.flush()  # a pipe would keep them until the end
 
 

@@ -1,0 +1,52 @@
+"""The program `respsite`. `parser` knows the arguments of all commands, and a command's module is imported to run it.
+
+So what needs no database (`chat`, `replay`, `bench`, `--help`) starts without Django.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from responses_app.command_line.exits import INTERRUPTED, USAGE, CommandFailed
+
+INTERNAL = ("serve_worker", "serve_engine")  # `serve` starts them, as commands of the program that it is itself
+_OWN = "responses_app.command_line"
+COMMANDS = {
+    "serve": f"{_OWN}.serve",
+    "chat": f"{_OWN}.chat",
+    "replay": f"{_OWN}.replay",
+    "bench": f"{_OWN}.bench",
+    "doctor": f"{_OWN}.doctor",
+    "manage": f"{_OWN}.manage",
+    "completion": f"{_OWN}.completion",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command of `respsite` and return the program's exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except CommandFailed as problem:
+        sys.stderr.write(f"respsite: {problem}\n")
+        return problem.status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # as in `respsite … | head`: what reads has gone, and so nothing is left to be told
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(words: list[str]) -> int:
+    if words and words[0] in (*INTERNAL, "manage"):  # all further words are Django's, --help too
+        module = import_module(COMMANDS["manage"])
+        return int(module.run_django(words[1:] if words[0] == "manage" else words))
+    from responses_app.command_line.parser import build_parser
+
+    parser = build_parser()
+    options = parser.parse_args(words)
+    if options.command is None:
+        parser.print_help(sys.stderr)
+        return USAGE
+    return int(import_module(COMMANDS[options.command]).run(options))

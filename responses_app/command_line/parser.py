@@ -1,0 +1,101 @@
+"""The arguments of every command of `respsite`. Imports neither Django nor what a command does."""
+
+from argparse import ArgumentParser, ArgumentTypeError
+
+from responses_app import __version__
+from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
+from responses_app.management.flags import add_flags
+
+MAX_SPEED = 1e6
+PROMPT = "count to 100, in words, one a line"
+ABOUT = "respsite: the stateful Responses API server for open models, and what belongs to it."
+
+
+def build_parser() -> ArgumentParser:
+    """Return the parser of the whole program; `command` is None where none was given."""
+    parser = ArgumentParser(prog="respsite", description=ABOUT, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"respsite {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+
+    def command(name: str, about: str) -> ArgumentParser:
+        return commands.add_parser(name, help=about, description=about, allow_abbrev=False)
+
+    add_flags(command("serve", "Migrate the database and serve in the foreground."))
+    _chat(
+        command("chat", "Talk to a model in the terminal, over the WebSocket; in a pipe: a prompt in, its answer out.")
+    )
+    _replay(command("replay", "Show a stored response once more, at its pace."))
+    _bench(command("bench", "Measure how fast a server streams: tokens per second, first token, gaps between events."))
+    _doctor(command("doctor", "Say what is wrong with this installation and what to do, in order."))
+    _manage(command("manage", "Run one of Django's commands: `respsite manage create_key`, `respsite manage help`."))
+    _completion(command("completion", "Print what a shell needs to complete these commands."))
+    return parser
+
+
+def _chat(parser: ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="?", help="answer this one prompt; without it: what is typed, or a pipe")
+    add_endpoint(parser)
+    parser.add_argument("--model", help="the model (default: the first that the server serves)")
+    parser.add_argument("--instructions", help="what the model is told before anything else")
+    parser.add_argument("--effort", choices=("minimal", "low", "medium", "high"), help="how much it thinks")
+    parser.add_argument("--tools", metavar="FILE", help="functions as JSON; their calls are answered by you")
+    parser.add_argument(
+        "--run-tools", metavar="COMMAND",
+        help="a command that answers calls: JSON with `name` and `arguments` on its input, the output on its own",
+    )  # fmt: skip
+    parser.add_argument(
+        "--server-tools", metavar="NAMES",
+        help="tools of the server: code_interpreter,web_search,image_generation,mcp=LABEL,file_search=STORE",
+    )  # fmt: skip
+    parser.add_argument("--resume", metavar="ID", help="continue this response")
+    parser.add_argument("--no-store", action="store_true", help="keep nothing on the server")
+    parser.add_argument("--no-reasoning", action="store_true", help="do not show what the model thinks")
+    parser.add_argument("--show-id", action="store_true", help="in a pipe: the response's id on standard error")
+
+
+def _replay(parser: ArgumentParser) -> None:
+    parser.add_argument("id", help="the response's id")
+    add_endpoint(parser)
+    parser.add_argument("--speed", type=_speed, default=1.0, metavar="N", help="N times as fast as it was (default: 1)")
+    parser.add_argument("--starting-after", type=int, metavar="NUMBER", help="begin behind the event with this number")
+    parser.add_argument("--json", action="store_true", help="print every event as a line of JSON")
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed <= MAX_SPEED:
+        raise ArgumentTypeError(f"a number greater than 0, at most {MAX_SPEED:.0f}")
+    return speed
+
+
+def _bench(parser: ArgumentParser) -> None:
+    parser.add_argument("base_url", metavar="URL", help=f"the server's base URL, like {DEFAULT_URL}")
+    add_endpoint(parser, url_flag=False)
+    parser.add_argument("--api", choices=("responses", "chat"), default="responses", help="default: %(default)s")
+    parser.add_argument("--model", help="the model; servers other than respsite need it")
+    parser.add_argument(
+        "--concurrency", default="1,4,16", metavar="N,M", help="requests at once (default: %(default)s)"
+    )
+    parser.add_argument("--requests", type=int, default=32, metavar="N", help="of each level (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="N", help="at most, for each level (default: %(default)s)"
+    )
+    parser.add_argument("--prompt", default=PROMPT, help="what is asked (default: %(default)r)")
+    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="of an answer (default: %(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument("--svg", metavar="FILE", help="write the picture there")
+
+
+def _doctor(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="tell it as JSON")
+
+
+def _manage(parser: ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", metavar="WORD", help="the command and its arguments")
+
+
+def _completion(parser: ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell")
