@@ -13,14 +13,13 @@ from pathlib import Path
 from django.conf import settings as django_settings
 
 from engine.backends.base import BaseEngine
-from engine.formats.base import ModelFormat
-from engine.formats.harmony.format import HarmonyFormat
+from engine.model_formats import make_format
 from responses_app.adapters import Adapters, build_adapters
 from responses_app.auth.door import Door
 from responses_app.bounds import run_limits, service_limits
 from responses_app.conf import Settings
 from responses_app.embedding_engines import Embeddings
-from responses_app.engines import Engines, EngineStarter, collect_less_garbage
+from responses_app.engines import Engines, EngineStarter, collect_less_garbage, family_of
 from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.rates import BaseRates
 from responses_app.model_settings import ModelSettings
@@ -62,7 +61,6 @@ from responses_app.watching import Gauges, Watch
 
 logger = logging.getLogger("respsite")
 
-FORMATS: dict[str, type[ModelFormat]] = {"harmony": HarmonyFormat}  # by MODEL_FORMAT; `conf` refuses any other
 LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
 
 
@@ -388,7 +386,7 @@ def _served(
         starter.engine,
         lambda: starter.info,
         created=created,
-        format=FORMATS[model.format](),
+        format=make_format(family_of(model), starter.engine),
         meter=meter,
         turns=FairTurns(max_running=model.max_running, bounds=model.max_queued, waited=meter.waited),
         aliases=model.aliases,

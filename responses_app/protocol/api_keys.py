@@ -26,7 +26,6 @@ READS_METRICS = "api.metrics.read"  # the whole server's: only a key that is mad
 # What a key may be made for; one without any scope may do everything else. The other names are OpenAI's.
 SCOPES = (
     "api.model.read",
-    "api.model.request",
     "api.responses.read",
     "api.responses.write",
     "api.conversations.read",
@@ -37,6 +36,8 @@ SCOPES = (
     "api.files.write",
     "api.vector_stores.read",
     "api.vector_stores.write",
+    "api.embeddings.read",
+    "api.embeddings.write",
     READS_METRICS,
 )
 

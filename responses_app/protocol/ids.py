@@ -22,6 +22,7 @@ WEB_SEARCH_CALL = "ws_"
 IMAGE_GENERATION_CALL = "ig_"
 ITEM = "item_"  # of a type that only clients use
 CALL = "call_"
+CHAT_COMPLETION = "chatcmpl-"  # with the hyphen that OpenAI's have
 CONVERSATION = "conv_"
 FILE = "file-"  # with the hyphen that OpenAI's have
 VECTOR_STORE = "vs_"

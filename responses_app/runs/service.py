@@ -38,6 +38,7 @@ from responses_app.runs.failures import engine_errors, refusal
 from responses_app.runs.grammars import check_grammar
 from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
+from responses_app.runs.known_turns import KnownTurns
 from responses_app.runs.log import LiveLogs, RunLog
 from responses_app.runs.naming import Naming, as_conflict
 from responses_app.runs.offering import Shelf
@@ -105,11 +106,13 @@ class ResponseService:
     unsaved: UnsavedEnds = field(init=False)
     naming: Naming = field(init=False)
     admission: Admission = field(init=False)
+    known_turns: KnownTurns = field(init=False)
 
     def __post_init__(self) -> None:
         self.unsaved = UnsavedEnds(self.stores.responses, max_bytes=self.limits.max_unsaved_bytes)
         self.naming = Naming(self.stores.responses, self.registry, new_id=self.new_id)
         self.admission = Admission(self.registry, self.rates)
+        self.known_turns = KnownTurns(self.registry.remembers)
 
     @property
     def models(self) -> ServedModels:

@@ -74,10 +74,9 @@ def test_clients_are_those_of_the_tests(client: str) -> None:
 def test_python_clients_are_those_of_the_tests() -> None:
     requirements = (ROOT / "tests/python_clients/requirements.txt").read_text()
     pinned = dict(re.findall(r"^(.+)==(.+)$", requirements, re.MULTILINE))
-    for name in ("pydantic-ai-slim", "langchain-openai"):
-        said = re.findall(
-            rf"^`pip install '?{name}(?:\[openai\])?'?`, tested with ([\d.]+)\.", everything(), re.MULTILINE
-        )
+    for name in ("pydantic-ai-slim", "langchain-openai", "litellm", "pipecat-ai"):
+        install = rf"`pip install '?{name}(?:\[\w+\])?'?(?: mcp)?`"
+        said = re.findall(rf"^{install}, tested with (\d[\d.]*\d)", everything(), re.MULTILINE)
         assert set(said) == {pinned[name]}
 
 
