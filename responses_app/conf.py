@@ -322,7 +322,7 @@ class Settings(ToolSettings):
 
 @dataclass(frozen=True)
 class Row:
-    """A setting as the README's table shows it."""
+    """A setting as the reference shows it."""
 
     name: str
     default: str

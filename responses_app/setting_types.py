@@ -21,7 +21,7 @@ from responses_app.tools.network import AddressRefused, AllowedHosts
 def setting(
     default: Any, parse: Callable[[str], Any], about: str, *, default_text: str | None = None, secret: bool = False
 ) -> Any:
-    """Declare a setting: a field of `Settings`. `about` and `default_text` are what the README's table says."""
+    """Declare a setting: a field of `Settings`. `about` and `default_text` are what the reference says."""
     metadata = {"parse": parse, "about": about, "default_text": default_text, "secret": secret}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata, repr=not secret)

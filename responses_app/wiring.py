@@ -312,6 +312,7 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
             lose=registry.lose,
             gone=lambda response_id: forgetting.here([response_id]),
             tell=base.relay.tell_followers,
+            now=base.clock,
         ),
         shelf=Shelf(base.tools, base.settings.server_tool_max_output_bytes),
         rates=base.adapters.rates,

@@ -32,7 +32,13 @@ LONG = (
     *("transports/test_stream_logs", "transports/test_forget", "transports/test_relay", "transports/test_limits"),
     *("transports/test_vllm_server_engine", "transports/test_crash", "transports/test_two_processes"),
     *("transports/test_closed_bodies", "admin/test_server", "admin/test_login", "codex/test_long_turns"),
-    *("conformance/test_resuming_sdk", "javascript/test_structured", "test_conf", "test_readme", "fuzz/test_openapi"),
+    *(
+        "conformance/test_resuming_sdk",
+        "javascript/test_structured",
+        "test_conf",
+        "docs/test_python",
+        "fuzz/test_openapi",
+    ),
     "fuzz/test_stored",
 )
 

@@ -7,6 +7,7 @@ from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
 from responses_app.management.flags import add_flags
 
 MAX_SPEED = 1e6
+CHECK_SECONDS = 3.5
 PROMPT = "count to 100, in words, one a line"
 ABOUT = "respsite: the stateful Responses API server for open models, and what belongs to it."
 
@@ -90,6 +91,10 @@ def _bench(parser: ArgumentParser) -> None:
 
 
 def _doctor(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--seconds", type=float, default=CHECK_SECONDS, metavar="N",
+        help="for all checks, which run beside each other (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="tell it as JSON")
 
 

@@ -6,6 +6,11 @@ A log is records, one behind the other, and so are two logs:
     00000001  length  JSON     any other input; the length is 4 bytes, and the JSON is `[kind, …its fields]`
 
 All numbers are little-endian. What a kind means never changes, since logs are read by later versions of this program.
+
+The second kind of record may say when its input came, also one that has nothing but tokens: behind its JSON stand 22
+characters of white space, which are the Unix milliseconds to the base of 4 (" " is 0, tab 1, line feed 2, carriage
+return 3). Versions that know of no times read the same input all the same, since JSON ignores white space: so they can
+take over what this version runs while both serve.
 """
 
 import math
@@ -46,6 +51,9 @@ _LONG = 0x01
 _MAX_SHORT = 0x7F  # tokens in such a record
 _TOKEN_BYTES = 3
 _MAX_TOKEN = 1 << 8 * _TOKEN_BYTES
+_DIGITS = b" \t\n\r"  # of a time
+_TIME_DIGITS = 22
+_FROM_DIGITS = bytes.maketrans(_DIGITS, b"0123")
 
 
 class BrokenLog(Exception):
@@ -59,6 +67,11 @@ def encode(inputs: Iterable[Input]) -> bytes:
 
 def decode(data: bytes) -> Iterator[Input]:
     """Read what `encode` wrote. Raises `BrokenLog`."""
+    return (given for given, _ in decode_timed(data))
+
+
+def decode_timed(data: bytes) -> Iterator[tuple[Input, int | None]]:
+    """Read inputs with when they came, in Unix milliseconds; None where the log does not tell. Raises `BrokenLog`."""
     position, end = 0, len(data)
     while position < end:
         head = data[position]
@@ -73,12 +86,12 @@ def decode(data: bytes) -> Iterator[Input]:
         if position > end:
             raise BrokenLog("the last record is cut")
         content = data[begin:position]
-        yield Sampled(_tokens(content)) if head & _SHORT else _decode_long(content)
+        yield (Sampled(_tokens(content)), None) if head & _SHORT else (_decode_long(content), _time_behind(content))
 
 
-def encode_one(given: Input) -> bytes:
-    """Write one input."""
-    if isinstance(given, Sampled) and _is_short(given):
+def encode_one(given: Input, at: int | None = None) -> bytes:
+    """Write one input; with `at` (Unix milliseconds) also when it came."""
+    if at is None and isinstance(given, Sampled) and _is_short(given):
         tokens = given.token_ids
         if len(tokens) == 1:  # nearly always: head and token are one number
             return (_SHORT | 1 | tokens[0] << 8).to_bytes(1 + _TOKEN_BYTES, "little")
@@ -86,6 +99,8 @@ def encode_one(given: Input) -> bytes:
         return bytes((_SHORT | len(tokens),)) + packed
     kind, write = _WRITERS[type(given)]
     content = orjson.dumps([kind, *write(given)])
+    if at is not None:
+        content += bytes([_DIGITS[at >> shift & 3] for shift in range(2 * _TIME_DIGITS - 2, -2, -2)])
     return bytes((_LONG,)) + len(content).to_bytes(4, "little") + content
 
 
@@ -105,6 +120,12 @@ def _decode_long(content: bytes) -> Input:
         return _READERS[kind](*fields)
     except (ValueError, KeyError, TypeError) as error:
         raise BrokenLog("a record cannot be read") from error
+
+
+def _time_behind(content: bytes) -> int | None:
+    """Return the time that stands behind a record's JSON, if there is one."""
+    digits = content[-_TIME_DIGITS:].translate(_FROM_DIGITS)
+    return int(digits, 4) if len(digits) == _TIME_DIGITS and not digits.strip(b"0123") else None
 
 
 def _write_sampled(chunk: Sampled) -> tuple[object, ...]:

@@ -22,9 +22,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Sequence
 
-from responses_app.protocol.events import Event
+from responses_app.protocol.events import Event, EventType
 from responses_app.protocol.input_codec import encode_one
-from responses_app.protocol.inputs import Enqueued, Input, Started
+from responses_app.protocol.inputs import Enqueued, Input, Sampled, Started
 from responses_app.runs.journal import EventJournal
 from responses_app.runs.tasks import end_tasks
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoreError
@@ -60,6 +60,7 @@ class RunLog:
         self._journal = journal
         self._only_kept = only_kept
         self._from_the_first = from_the_first
+        self._is_text = False  # what came last was tokens, and nothing else
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # for the log to be kept up to a position
         self._data = bytearray()
         self._kept = 0  # bytes of it that are in the store for sure
@@ -70,7 +71,9 @@ class RunLog:
 
     def take(self, given: Input, events: Sequence[Event]) -> None:
         """Note an input and what came of it."""
-        self._data += encode_one(given)
+        was_text, self._is_text = self._is_text, isinstance(given, Sampled) and given.finish is None
+        only_goes_on = was_text and self._is_text and not any(each.type is EventType.ITEM_ADDED for each in events)
+        self._data += encode_one(given, None if only_goes_on else self._at())
         if self.closed or not self._only_kept:
             self._journal.extend(events)
             wanted = self._from_the_first or (self._followed_until and self.is_followed)
@@ -90,7 +93,15 @@ class RunLog:
 
     def whole(self, last: Input) -> bytes:
         """Return the log as it will be with its last input."""
-        return bytes(self._data) + encode_one(last)
+        return bytes(self._data) + encode_one(last, self._at())
+
+    def so_far(self) -> bytes:
+        """Return the log as it is now, kept or not."""
+        return bytes(self._data)
+
+    def _at(self) -> int | None:
+        """Return the time, in Unix milliseconds."""
+        return None if self._live.now is None else int(self._live.now() * 1000)
 
     def end(self) -> None:
         """Publish what still waits: the response's end is kept, or it will be kept later."""
@@ -182,6 +193,7 @@ class LiveLogs:
     """Keeps the logs of the runs of this process: all that have news in one transaction, and not too often.
 
     `tell` rings the bell for those who follow, `lose` stops what another worker took over, `gone` what was deleted.
+    `now` (Unix seconds) dates the inputs with which a phase of a response may begin or end, see `protocol.timeline`.
     """
 
     def __init__(
@@ -191,7 +203,9 @@ class LiveLogs:
         lose: Callable[[str], None],
         gone: Callable[[str], None],
         tell: Callable[[Collection[str]], Coroutine[None, None, object]],
+        now: Callable[[], float] | None = None,
     ) -> None:
+        self.now = now
         self._store = store
         self._lose = lose
         self._gone = gone

@@ -19,13 +19,12 @@ from tests import pip
 from tests.cluster.processes import CONF, NGINX, site
 from tests.server import ROOT
 
-DEPLOY, DOCS = ROOT / "deploy", ROOT / "docs"
+DEPLOY, DOCS = ROOT / "deploy", ROOT / "docs" / "how-to"
 MANIFESTS = DEPLOY / "kubernetes" / "respsite.yaml"
 COMPOSE = DEPLOY / "compose.yaml"
 SECONDS = 60.0
 SETTINGS = {*(row.name for row in table()), *secret_files()}
 THEIRS = {"RESPSITE_LISTEN", "RESPSITE_NAMES", "RESPSITE_TLS", "RESPSITE_UPSTREAM"}  # of the template for nginx
-THEIRS |= {"CLUSTER_STREAMS", "CLUSTER_TIMES", "SOAK_MINUTES", "NAME_FILE", "DATABASE_URL"}
 GRACE = pace(grace_seconds=Settings().shutdown_grace_seconds, start_seconds=0, silence_seconds=0).leave_seconds
 SPARE = 10.0  # seconds that a stop is given beyond all that it may take
 
@@ -80,7 +79,7 @@ def test_the_compose_file_fits_itself() -> None:
     assert set(respsite["environment"]) <= SETTINGS
     assert int(respsite["stop_grace_period"].removesuffix("s")) > GRACE
     assert (DEPLOY / respsite["build"]["context"] / respsite["build"]["dockerfile"]).exists()
-    assert {name for name in compose["services"]["nginx"]["environment"] if name.startswith("RESPSITE")} < THEIRS
+    assert {name for name in compose["services"]["nginx"]["environment"] if name.startswith("RESPSITE")} <= THEIRS
     (user,) = re.findall(r"useradd .*--uid (\d+)", (DEPLOY / "Dockerfile").read_text())
     assert f"chown {user} " in COMPOSE.read_text()  # who has to be able to read the files with its secrets
 
@@ -122,10 +121,10 @@ def test_systemd_takes_the_units(name: str) -> None:
     assert [line for line in told if "is not executable: No such file" not in line] == []
 
 
-def test_the_unit_of_vllm_has_the_flags_that_the_readme_explains() -> None:
+def test_the_unit_of_vllm_has_the_flags_that_the_docs_explain() -> None:
     wanted, started = (
         shlex.split(re.findall(r"vllm serve ((?:.*\\\n)*.*)", text)[0].replace("\\\n", ""))
-        for text in ((ROOT / "README.md").read_text(), (DEPLOY / "systemd" / "vllm.service").read_text())
+        for text in ((DOCS / "real-model.md").read_text(), (DEPLOY / "systemd" / "vllm.service").read_text())
     )
     assert len(wanted) > 10
     assert set(wanted) <= set(started)
@@ -137,42 +136,6 @@ def test_the_settings_of_the_unit_are_settings() -> None:
     _, warnings = from_environ(environ)
     assert set(environ) <= SETTINGS
     assert warnings == []
-
-
-PAGES = ["deployment.md", "threat-model.md", "large-stores.md"]
-THEIRS |= {"LARGE_STORE_RESPONSES", "LARGE_STORE_URL"}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_path_that_a_page_names_exists(page: str) -> None:
-    text = (DOCS / page).read_text()
-    paths = re.findall(r"`((?:deploy|docs|engine|respsite|responses_app|tests)/[\w./-]*)`", text)
-    assert paths
-    assert [path for path in paths if not (ROOT / path).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_setting_and_target_that_a_page_names_exists(page: str) -> None:
-    text = (DOCS / page).read_text()
-    named = set(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", text))
-    assert named <= SETTINGS | THEIRS
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE)) <= targets
-
-
-def anchors(text: str) -> set[str]:
-    """Return what links can name in a page: its headings, as GitHub writes them."""
-    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.M)}
-
-
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}" for page in PAGES)])
-def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
-    text = (ROOT / page).read_text()
-    links = re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", text)
-    for path, heading in links:
-        file = (ROOT / page).parent / path if path else ROOT / page
-        assert file.exists(), path
-        assert not heading or heading in anchors(file.read_text()), heading
 
 
 def test_metrics_that_are_named_exist() -> None:

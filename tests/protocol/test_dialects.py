@@ -256,14 +256,14 @@ def test_any_switches_together_keep_the_journals_events_and_numbers(
     assert all(start - 1 <= number < len(events) for number in numbers)
 
 
-def test_the_readme_says_which_event_becomes_which() -> None:
-    section = (ROOT / "README.md").read_text().partition("\n## Dialects\n")[2].partition("\n## ")[0]
+def test_the_docs_say_which_event_becomes_which() -> None:
+    section = (ROOT / "docs/reference/dialects.md").read_text()
     rows = [line for line in section.splitlines() if re.match(r"\| `[a-z-]+` \| `response", line)]
     assert rows == [row_of(rule) for rule in RULES]
 
 
 def row_of(rule: Rule) -> str:
-    """Return a rule as a row of the README's table."""
+    """Return a rule as a row of the table."""
     about = f" of a part `{rule.part}`" if rule.part else ""
     becomes = f"`{rule.becomes}`"
     if rule.place is not Place.INSTEAD:
@@ -271,8 +271,8 @@ def row_of(rule: Rule) -> str:
     return f"| `{rule.switch}` | `{rule.event}`{about} | {becomes} |"
 
 
-def test_the_readme_has_every_name() -> None:
-    section = (ROOT / "README.md").read_text().partition("\n## Dialects\n")[2].partition("\n## ")[0]
+def test_the_docs_have_every_name() -> None:
+    section = (ROOT / "docs/reference/dialects.md").read_text()
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     named = [name for name in (*PRESETS, *Switch) if not any(row.startswith(f"| `{name}` | ") for row in rows)]
     assert named == []

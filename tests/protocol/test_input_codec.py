@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.types import FinishReason, TokenLogprob
-from responses_app.protocol.input_codec import BrokenLog, decode, encode
+from responses_app.protocol.input_codec import BrokenLog, decode, decode_timed, encode, encode_one
 from responses_app.protocol.inputs import (
     Asked,
     Declared,
@@ -120,6 +120,23 @@ def test_every_kind_of_input_and_reason_is_among_them() -> None:
     assert {type(given) for given, _ in KEPT} == set(Input.__args__)
     assert {given.mode for given, _ in KEPT if isinstance(given, Started)} == set(Mode)
     assert {given.finish for given, _ in KEPT if isinstance(given, Sampled)} == {None, *FinishReason}
+
+
+@pytest.mark.parametrize("at", [0, 1, 1_700_000_000_123, 2**44 - 1])
+@pytest.mark.parametrize("given", [Enqueued(), Sampled([1]), Sampled([7], FinishReason.STOP, 3), Failed(ERROR)])
+def test_a_time_is_white_space_which_versions_without_times_skip(given: Input, at: int) -> None:
+    data = encode_one(given, at)
+    assert list(decode_timed(data)) == [(given, at)]
+    content = data[5:]
+    assert len(content.rstrip()) == len(content) - 22
+    assert list(decode(long(content.decode().rstrip()))) == [given], "what older versions make of it"
+    assert list(decode_timed(encode_one(given))) == [(given, None)]
+
+
+def test_a_time_once_written_keeps_its_meaning() -> None:
+    written = long('["enqueued"]' + " " * 18 + "\t\n\r ")
+    assert encode_one(Enqueued(), 0b01_10_11_00) == written
+    assert list(decode_timed(written)) == [(Enqueued(), 0b01_10_11_00)]
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)

@@ -1,4 +1,4 @@
-"""What the README calls accepted without effect changes nothing that the engine is asked, and the README names it."""
+"""What the docs call accepted without effect changes nothing that the engine is asked, and they name it."""
 
 from dataclasses import replace
 
@@ -29,5 +29,10 @@ async def test_it_is_accepted_named_and_without_effect(name: str) -> None:
     assert other["output"] == plain["output"]
     first, second = site.engine.requests
     assert replace(second, request_id=first.request_id) == first
-    section = (ROOT / "README.md").read_text().partition("**Accepted without effect**")[2].partition("\n\n")[0]
+    section = (
+        (ROOT / "docs/reference/not-built.md")
+        .read_text()
+        .partition("**Accepted without effect**")[2]
+        .partition("\n\n")[0]
+    )
     assert f"`{name}`" in section

@@ -77,7 +77,7 @@ LEGACY = {HEADER: "legacy-events"}
 
 
 def in_older_words(events: list[Frame], *, as_object: bool = False) -> list[Frame]:
-    """Return today's events as `legacy-events` has them, as the README says."""
+    """Return today's events as `legacy-events` has them, as the docs say."""
     found: list[Frame] = []
     calls: dict[str, Frame] = {}
     response_id = events[0]["response"]["id"]

@@ -1,0 +1,34 @@
+"""What these pages need of Sphinx: what is made of the code, and a word under examples that no test runs.
+
+A line `<!-- generated: NAME -->` becomes the Markdown of that name; `GENERATED` has what there is. Nothing of it is
+kept in a file, so nothing of it can be old.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from docs.extension import settings
+
+GENERATED: Mapping[str, Callable[[], str]] = {
+    "settings": settings.markdown,
+}
+NOT_RUN = "not-run: "  # behind the language of a block; what follows says why
+_MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
+_NOT_RUN = re.compile(rf"^( *)```(\w+) +{NOT_RUN}([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def filled(text: str) -> str:
+    """Return a page's Markdown as Sphinx reads it. Raises `KeyError` for a name that is not known."""
+    text = _MARK.sub(lambda found: GENERATED[found[1]](), text)
+    return _NOT_RUN.sub(r"\1```\2\n\4\1```\n\n\1*The tests do not run this: \3.*", text)
+
+
+def setup(app: Any) -> dict[str, object]:
+    """Tell Sphinx of it."""
+    app.connect("source-read", _fill)
+    return {"parallel_read_safe": True, "version": "1"}
+
+
+def _fill(_app: object, _page: str, source: list[str]) -> None:
+    source[0] = filled(source[0])

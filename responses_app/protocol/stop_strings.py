@@ -1,0 +1,56 @@
+"""`StopStrings`: ends a text where one of some strings comes, which is not part of it any more.
+
+Text that may be the beginning of a stop string is held back until that is decided, so no reader ever has part of one.
+Of several the one counts that is complete first; of two that are complete at the same place, the longer one. So what is
+said does not depend on how the text was cut into chunks. Example, with `["\\n\\n", "END"]`:
+
+    feed("Hi E")  -> "Hi "      "E" may begin "END"
+    feed("VE")    -> "EV"       it did not; and now the last "E" may
+    feed("ND!")   -> ""         `matched` is "END"
+"""
+
+from collections.abc import Sequence
+
+
+class StopStrings:
+    """Of one text. `matched` is the stop string that has ended it; None as long as none has. No stop is empty."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.matched: str | None = None
+        self._stops = tuple(stops)
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Take more text, and return what of all so far can be said now; nothing once a stop string has come."""
+        if self.matched is not None:
+            return ""
+        text = self._held + text
+        found = min((place for stop in self._stops if (place := _place(text, stop)) is not None), default=None)
+        if found is not None:
+            _, start, self.matched = found
+            self._held = ""
+            return text[:start]
+        undecided = min(_undecided(text, stop) for stop in self._stops) if self._stops else len(text)
+        self._held = text[undecided:]
+        return text[:undecided]
+
+    def rest(self) -> str:
+        """Return what was held back: the text ends here, so nothing completes a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _place(text: str, stop: str) -> tuple[int, int, str] | None:
+    """Return where a stop string ends and begins, None where it does not come."""
+    start = text.find(stop)
+    return None if start < 0 else (start + len(stop), start, stop)
+
+
+def _undecided(text: str, stop: str) -> int:
+    """Return where the end of a text begins that may be the beginning of a stop string."""
+    start = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+    while start >= 0:
+        if stop.startswith(text[start:]):
+            return start
+        start = text.find(stop[0], start + 1)
+    return len(text)
