@@ -13,6 +13,7 @@ exclude_patterns = ["extension"]
 html_theme = "furo"
 html_title = "respsite"
 html_copy_source = False
+html_use_index = False
 html_show_sphinx = False
 html_theme_options = {"source_repository": "", "top_of_page_buttons": []}
 myst_heading_anchors = 4  # links name headings as GitHub writes them, and a wrong one fails the build

@@ -10,6 +10,7 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from responses_app.embedding_settings import EmbeddingSettings
 from responses_app.model_settings import Entries, ModelSettings, complete, engine_kind, model_format, models, problem_of
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.dialects import OPENAI, Dialect
@@ -48,7 +49,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ToolSettings):
+class Settings(ToolSettings, EmbeddingSettings):
     """Every setting; a field's name in capitals is its environment variable."""
 
     host: str = setting("127.0.0.1", text, "address `make run` listens on")
@@ -232,17 +233,13 @@ class Settings(ToolSettings):
         256 * MIB, whole(KIB), "ends of responses that wait for the database in one worker", default_text="256 MiB"
     )
     reconnect_grace_seconds: float = setting(
-        0.0,
-        seconds(),
-        "a stored stream whose client is gone goes on this long, to be picked up again",
+        0.0, seconds(), "a stored stream whose client is gone goes on this long, to be picked up again",
         default_text="0",
-    )
+    )  # fmt: skip
     background_max_running: int = setting(64, whole(1), "background responses that run at once in one worker")
     background_max_queued: int = setting(1000, whole(), "background responses that may wait in one worker")
     engine_max_running: int = setting(
-        0,
-        whole(),
-        "turns that the engine does at once for one worker; others wait, projects in equal shares; 0 = any",
+        0, whole(), "turns that the engine does at once for one worker; others wait, projects in equal shares; 0 = any"
     )
     engine_max_queued: QueueBounds = setting(
         QueueBounds(1000), queued, "requests of a project and a service tier that may wait for that in one worker; "
@@ -294,7 +291,12 @@ class Settings(ToolSettings):
 
     @property
     def served(self) -> tuple[ModelSettings, ...]:
-        """The models that are served; the first is meant where a request names none."""
+        """The models that generate; the first is meant where a request names none."""
+        return tuple(model for model in self.all_models if not model.embeds)
+
+    @property
+    def all_models(self) -> tuple[ModelSettings, ...]:
+        """Those, and the models of MODELS that make embeddings."""
         common = ModelSettings(
             name=self.model_name or self.model or self.engine,
             engine=self.engine,
@@ -336,7 +338,7 @@ def table() -> list[Row]:
 
 def _all() -> Sequence["Field[Any]"]:
     """Return every setting: those of tools, which are fewer servers' concern, at the end."""
-    of_tools = {each.name for each in fields(ToolSettings)}
+    of_tools = {each.name for part in (EmbeddingSettings, ToolSettings) for each in fields(part)}
     return sorted(fields(Settings), key=lambda each: each.name in of_tools)
 
 
@@ -391,5 +393,5 @@ def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
     warns_late = settings.websocket_warning_seconds > settings.websocket_lifetime_seconds
     if warns_late and given.get("websocket_warning_seconds"):
         raise ConfigurationError("WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS.")
-    if problem := problem_of(settings.served, given) or settings.problem_of_tools:
+    if problem := problem_of(settings.all_models, given) or settings.problem_of_tools:
         raise ConfigurationError(problem)

@@ -6,8 +6,10 @@ import logging
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from typing import Generic, TypeVar
 
 from engine.backends.base import BaseEngine
+from engine.embeddings.base import BaseEmbeddings
 from engine.errors import EngineConfigurationError, EngineError
 from engine.restarts import restart_pause
 from engine.types import EngineInfo
@@ -15,6 +17,8 @@ from responses_app.conf import Settings
 from responses_app.model_settings import ModelSettings
 
 logger = logging.getLogger("respsite.engine")
+
+Engine = TypeVar("Engine", BaseEngine, BaseEmbeddings)
 
 BACKENDS = {  # imported when chosen: a backend may need packages that others do without
     "demo": "engine.backends.demo.DemoEngine",
@@ -62,7 +66,7 @@ def collect_less_garbage() -> None:
     gc.set_threshold(*COLLECT_AFTER)
 
 
-class EngineStarter:
+class EngineStarter(Generic[Engine]):
     """Starts an engine beside everything else, again and again where that can help; `fatal` is called where not.
 
     `ready` is called once it has started. `model` is for the log, where there are several.
@@ -70,7 +74,7 @@ class EngineStarter:
 
     def __init__(
         self,
-        engine: BaseEngine,
+        engine: Engine,
         *,
         fatal: Callable[[], None] = stop_serving,
         ready: Callable[[], None] = lambda: None,
@@ -159,7 +163,7 @@ class Engines:
         self._fatal = fatal
         self._ready = ready
         several = len(settings.served) > 1
-        self._starters: Mapping[str, EngineStarter] = {
+        self._starters: Mapping[str, EngineStarter[BaseEngine]] = {
             model.name: EngineStarter(
                 make_engine(model, core=settings.engine_core),
                 fatal=self._refused,
@@ -171,7 +175,7 @@ class Engines:
         self._refusals = 0
         self._any = asyncio.Event()
 
-    def __getitem__(self, model: str) -> EngineStarter:
+    def __getitem__(self, model: str) -> EngineStarter[BaseEngine]:
         return self._starters[model]
 
     def __iter__(self) -> Iterator[str]:

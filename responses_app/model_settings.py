@@ -20,7 +20,10 @@ MAX_MODELS = 32  # each is a label of metrics
 MAX_NAME = 200  # characters
 OF_ONE = ("MODEL", "MODEL_NAME", "ENGINE_URL", "ENGINE_OPTIONS", "ENGINE_SCRIPT")  # what MODELS says of each model
 
+EMBEDS = ("vllm-embeddings", "hashing")  # engines of models that make embeddings, and generate nothing
+
 engine_kind = choice("demo", "vllm", "vllm-server", "scripted")
+_any_engine = choice("demo", "vllm", "vllm-server", "scripted", *EMBEDS)
 model_format = choice("harmony")
 _EXAMPLE = 'models by their names, like {"small": {"engine": "vllm-server", "url": "http://127.0.0.1:8001"}}'
 
@@ -42,10 +45,15 @@ class ModelSettings:
     max_queued: QueueBounds
 
     @property
+    def embeds(self) -> bool:
+        """Whether it makes embeddings, and generates nothing."""
+        return self.engine in EMBEDS
+
+    @property
     def problem(self) -> str | None:
         """What is missing, as the end of a sentence about it; None where nothing is."""
-        if self.engine == "vllm-server" and not self.url:
-            return "its engine is vllm-server, and so it needs 'url'"
+        if self.engine in ("vllm-server", "vllm-embeddings") and not self.url:
+            return f"its engine is {self.engine}, and so it needs 'url'"
         if self.engine == "scripted" and not self.script:
             return "its engine is scripted, and so it needs 'script'"
         return None
@@ -99,6 +107,8 @@ def _problem_of_several(served: Sequence[ModelSettings], given: Mapping[str, obj
     for each in served:
         if each.problem is not None:
             return f"MODELS is not valid: of {each.name!r}, {each.problem}."
+    if all(each.embeds for each in served):
+        return "MODELS is not valid: all of its models make embeddings, and one must generate."
     here = [each.name for each in served if each.engine == "vllm"]
     if len(here) > 1:
         names = ", ".join(map(repr, here))
@@ -170,7 +180,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _READERS: Mapping[str, Callable[[object], Any]] = {
-    "engine": _text(engine_kind),
+    "engine": _text(_any_engine),
     "model": _text(text),
     "aliases": _aliases,
     "format": _text(model_format),

@@ -3,8 +3,10 @@
 from django.urls import re_path
 
 from responses_app.views import (
+    completions,
     containers,
     conversations,
+    embeddings,
     files,
     health,
     metrics,
@@ -49,9 +51,12 @@ urlpatterns = [
             ("/file_batches/(?P<batch_id>[^/]+)/files", vector_stores.batch_files),
         )
     ),
+    re_path(r"^(?:v1/)?completions/?$", completions.create),
+    re_path(r"^(?:v1/)?embeddings/?$", embeddings.create),
     re_path(r"^(?:v1/)?models/?$", models.index),
     re_path(r"^(?:v1/)?models/(?P<model>.+)$", models.detail),
     re_path(r"^(?:v1/)?openapi\.json$", openapi.openapi),
+    re_path(r"^(?:v1/)?openapi/?$", openapi.page),
     re_path(r"^health/?$", health.health),
     re_path(r"^ready/?$", health.ready),
     re_path(r"^metrics/?$", metrics.metrics),

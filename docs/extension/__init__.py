@@ -6,9 +6,10 @@ kept in a file, so nothing of it can be old.
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from docs.extension import settings
+from docs.extension import policy, settings
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "settings": settings.markdown,
@@ -27,8 +28,14 @@ def filled(text: str) -> str:
 def setup(app: Any) -> dict[str, object]:
     """Tell Sphinx of it."""
     app.connect("source-read", _fill)
+    app.connect("build-finished", _outsource)
     return {"parallel_read_safe": True, "version": "1"}
 
 
 def _fill(_app: object, _page: str, source: list[str]) -> None:
     source[0] = filled(source[0])
+
+
+def _outsource(app: Any, failed: Exception | None) -> None:
+    if failed is None and app.builder.name == "html":
+        policy.outsource(Path(app.outdir))

@@ -15,6 +15,9 @@ _OWN = "responses_app.command_line"
 COMMANDS = {
     "serve": f"{_OWN}.serve",
     "chat": f"{_OWN}.chat",
+    "replay": f"{_OWN}.replay",
+    "bench": f"{_OWN}.bench",
+    "doctor": f"{_OWN}.doctor",
     "manage": f"{_OWN}.manage",
     "completion": f"{_OWN}.completion",
 }

@@ -11,6 +11,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from responses_app.openapi.answers import DESCRIBED
 from responses_app.openapi.file_answers import NEW_FILE
+from responses_app.openapi.model_schemas import MODEL_ANSWERS, MODEL_REQUESTS, model_requests
 from responses_app.protocol.compact_requests import FIELDS as COMPACT_FIELDS
 from responses_app.protocol.containers import CopiedFile, NewContainer
 from responses_app.protocol.conversations import MAX_ITEMS, ConversationFields
@@ -62,10 +63,13 @@ def schemas(*, engine_fields: bool) -> JsonObject:
         *(Fields, ConversationFields, NewContainer, CopiedFile, ToolOutput, Function, Custom, Namespace, McpServer),
         *(NewVectorStore, VectorStoreChanges, VectorStoreSearch),
         *(NewVectorStoreFile, VectorStoreFileChanges, NewVectorStoreBatch),
+        *MODEL_REQUESTS,
+        *MODEL_ANSWERS,
         *DESCRIBED,
     )
     found = _defined((each.__name__, each) for each in types)
     found |= _defined([("InputItem", ParsedItem), ("TextFormat", TextFormat)])
+    found |= model_requests(found)
     found |= _tools(found) | _CREATE | _STREAM
     del found["Namespace"], found["McpServer"]  # only tools are such
     found["Upload"] = _UPLOAD

@@ -27,6 +27,7 @@ FILE = "file-"  # with the hyphen that OpenAI's have
 VECTOR_STORE = "vs_"
 VECTOR_STORE_BATCH = "vsfb_"
 FILE_SEARCH_CALL = "fs_"  # OpenAI's
+COMPLETION = "cmpl-"
 WORKER = "worker_"
 CONNECTION = "ws-"
 STEER = "steer_"

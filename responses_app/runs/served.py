@@ -36,14 +36,12 @@ class ServedModel:
 class ServedModels:
     """The models of this server, one at least, in order; the first is meant where nobody names one.
 
-    They all have one format, as a chain may go on with any of them: its tokens are the format's, not the model's.
+    A chain may go on with any of them that has the same format: its tokens are the format's, not the model's.
     """
 
     def __init__(self, models: Iterable[ServedModel]) -> None:
         self._models = tuple(models)
         self._by_name = {name: model for model in self._models for name in model.names}
-        if len({type(model.format) for model in self._models}) != 1:
-            raise ValueError("the models of a server have one format")
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._models)

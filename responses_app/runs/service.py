@@ -34,7 +34,7 @@ from responses_app.protocol.tiers import ServiceTiers
 from responses_app.protocol.tool_outputs import TOOL_MODE, WAIT
 from responses_app.protocol.validation import missing
 from responses_app.runs.admission import Admission
-from responses_app.runs.failures import refusal
+from responses_app.runs.failures import engine_errors, refusal
 from responses_app.runs.grammars import check_grammar
 from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
@@ -141,7 +141,8 @@ class ResponseService:
         """
         model, draft, info = await self._draft(request, origin, lambda _: None)
         before = await self.history.said_before(origin.project, draft.context.parent)
-        plan, said = await asyncio.to_thread(plan_to_compact, draft, model.engine, info, before=before)
+        with engine_errors(origin.request_id):
+            plan, said = await asyncio.to_thread(plan_to_compact, draft, model.engine, info, before=before)
         run = self._run(plan, model)
         await self.admission.admit(run)
         return self.registry.attach(run), identified(said, self.new_id)
@@ -153,9 +154,8 @@ class ResponseService:
         """
         await self.rates.admit(origin.limited, Amount(requests=1), None)  # takes nothing that is to be settled
         _, draft, info = await self._draft(request, origin, lambda _: None)
-        if draft.is_long:
-            return await asyncio.to_thread(count_prompt, draft, info)
-        return count_prompt(draft, info)
+        with engine_errors(origin.request_id):
+            return await asyncio.to_thread(count_prompt, draft, info) if draft.is_long else count_prompt(draft, info)
 
     async def run_again(self, accepted: AcceptedResponse) -> None:
         """Run a background response that another worker has accepted, or go on behind what came to it there.
@@ -209,10 +209,11 @@ class ResponseService:
         public = await self._public_id(draft, dialect, accepted)
         if public is not None:
             draft = replace(draft, public=public)
-        if draft.is_long:
-            plan = await asyncio.to_thread(make_plan, draft, model.engine, info)
-        else:
-            plan = make_plan(draft, model.engine, info)
+        with engine_errors(origin.request_id):
+            if draft.is_long:
+                plan = await asyncio.to_thread(make_plan, draft, model.engine, info)
+            else:
+                plan = make_plan(draft, model.engine, info)
         await check_grammar(plan, model.engine)
         return model, plan
 
