@@ -57,7 +57,7 @@ class CompletionService:
         model = self.service.models.chosen(wanted.fields.model, origin.models)
         if wanted.fields.logprobs is not None and not model.engine.supports_logprobs:
             raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
-        self.service.registry.check_capacity()
+        self.service.registry.check_capacity(others=len(self.running))
         head = CompletionHead(id=self.service.new_id(ids.COMPLETION), created=int(self.service.now()), model=model.name)
         tier = self.service.limits.tiers.choose(None)
         choices = await _choices(wanted, model, origin, head.id, PRIORITIES[tier])
@@ -204,6 +204,7 @@ class Completing:
         self._began = time.monotonic()
         self._first_token: float | None = None
         self._status = "cancelled"
+        self._error: str | None = None
         self._stopped = False
         self._closing = False
 
@@ -223,7 +224,7 @@ class Completing:
         except TimeoutError:
             return None
         if isinstance(delta, ApiError):
-            self._status = "failed"
+            self._status, self._error = "failed", delta.code or delta.type
             raise delta
         if delta.finish_reason is not None:
             self._open -= 1
@@ -331,7 +332,7 @@ class Completing:
             Outcome(
                 transport=self._origin.transport,
                 status=self._status,
-                error=None,
+                error=self._error,
                 input_tokens=usage.prompt_tokens,
                 cached_tokens=usage.cached_tokens,
                 reasoning_tokens=0,

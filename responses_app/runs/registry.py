@@ -105,11 +105,11 @@ class RunRegistry:
         """All that have not ended."""
         return [run for run, _ in self._runs.values()]
 
-    def check_capacity(self) -> None:
-        """Raise `ApiError` (503) if no run can start now."""
+    def check_capacity(self, *, others: int = 0) -> None:
+        """Raise `ApiError` (503) if no run can start now; `others` run beside those that are known here."""
         if self.draining:
             raise overloaded("The server is stopping. Send the request again.", retry_after=2)
-        if len(self._runs) + self._coming >= self._limits.max_runs:
+        if len(self._runs) + self._coming + others >= self._limits.max_runs:
             message = f"{self._limits.max_runs} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
             raise overloaded(message, retry_after=2)
 
