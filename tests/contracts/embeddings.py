@@ -10,7 +10,7 @@ from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingRequest
 from engine.errors import EmbeddingRefused, EngineUnavailable
 
 PATIENCE = 60.0  # seconds until a test gives up on an engine
-TEXTS = ("The cat sat on the mat.", "Prices of shares fell today.", "é 😀 漢字")
+TEXTS = ("The cat sat on the mat.", "Prices of shares fell today", "é 😀 漢字")
 
 
 async def embed(engine: BaseEmbeddings, *inputs: str | list[int], dimensions: int | None = None) -> Embedded:
