@@ -146,6 +146,8 @@ async def _ready(model: ServedModel) -> EngineInfo:
 
 def prompts_of(wanted: DecisionsWanted, written: ModelFormat, now: datetime) -> list[Sequence[int]]:
     """Return a prompt for each question, behind which its answer begins. Raises `ApiError` and `EngineError`."""
+    if written.raw_prompt("yes") is None:
+        raise unsupported_parameter("model", "Its labels are not known as tokens here, so it makes no decisions.")
     shared = as_tokens(
         written.frame(instructions=INSTRUCTIONS, functions=(), effort="low", date=now.date().isoformat())
     )

@@ -92,6 +92,11 @@ class EmbeddingsContract:
         assert str(self.max_model_len) in refused.value.reason
         assert await embed(engine, TEXTS[0])
 
+    async def test_a_token_that_the_model_lacks(self, engine: BaseEmbeddings) -> None:
+        with pytest.raises(EmbeddingRefused, match="vocabulary"):
+            await embed(engine, [1, 2**31 - 1])
+        assert await embed(engine, TEXTS[0])
+
     async def test_many_at_once(self, engine: BaseEmbeddings) -> None:
         several = await asyncio.gather(*(embed(engine, *TEXTS) for _ in range(8)))
         assert all(close(list(several[0].vectors[1]), list(each.vectors[1])) for each in several)
