@@ -39,6 +39,7 @@ from responses_app.reading import JsonReader
 from responses_app.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.completing import CompletionService
+from responses_app.runs.deciding import DecisionService
 from responses_app.runs.draining import Draining
 from responses_app.runs.fair_turns import FairTurns
 from responses_app.runs.following import Followers
@@ -72,6 +73,7 @@ class Site:
     engines: Engines
     embeddings: Embeddings
     completions: CompletionService
+    decisions: DecisionService
     store: BaseResponseStore
     conversations: BaseConversationStore
     files: BaseFileStore
@@ -238,14 +240,8 @@ def build_site(settings: Settings) -> Site:
             check_capacity=runs.registry.check_capacity,
             generates=lambda name: runs.service.models.named(name) is not None,
         ),
-        completions=CompletionService(
-            runs.service.models,
-            base.adapters.rates,
-            new_id,
-            clock,
-            check_capacity=runs.registry.check_capacity,
-            choose_tier=runs.service.limits.tiers.choose,
-        ),
+        completions=CompletionService(runs.service),
+        decisions=DecisionService(runs.service),
         store=base.adapters.stores.responses,
         conversations=base.adapters.stores.conversations,
         files=base.adapters.stores.files,

@@ -13,13 +13,11 @@ from responses_app.limits.rates import BaseRates
 from responses_app.observing.metrics import Metrics
 from responses_app.observing.traces import Traces
 from responses_app.protocol import compaction, ids
-from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
     invalid_request,
-    model_not_found,
     unsupported_parameter,
 )
 from responses_app.protocol.identified import identified
@@ -234,7 +232,7 @@ class ResponseService:
     ) -> tuple[ServedModel, Draft, EngineInfo]:
         if not (request.input or request.previous_response_id or request.conversation or request.warm_up):
             raise missing("input")
-        model = self._model(request.model, origin)
+        model = self.models.chosen(request.model, origin.models)
         self._check(request, model.engine)
         self.registry.check_capacity()
         info = await self._ready(model, origin)
@@ -309,16 +307,6 @@ class ResponseService:
         if plan.shown is not None:
             response |= {"input_messages": plan.shown, "output_messages": []}
         return response
-
-    def _model(self, name: str | None, origin: Origin) -> ServedModel:
-        """Return the model a request asks for; without one the first that its key may use."""
-        allowed = self.models.allowed(origin.models)
-        model = next(iter(allowed), self.models.first) if name is None else self.models.named(name)
-        if model is None:
-            raise model_not_found(str(name), [each.name for each in allowed])
-        if model not in allowed:
-            raise model_not_allowed(name or model.name, origin.models)
-        return model
 
     async def _ready(self, model: ServedModel, origin: Origin) -> EngineInfo:
         try:
