@@ -6,15 +6,20 @@ import logging
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from typing import Generic, TypeVar
 
 from engine.backends.base import BaseEngine
+from engine.embeddings.base import BaseEmbeddings
 from engine.errors import EngineConfigurationError, EngineError
+from engine.model_family import ModelFamily
 from engine.restarts import restart_pause
 from engine.types import EngineInfo
 from responses_app.conf import Settings
 from responses_app.model_settings import ModelSettings
 
 logger = logging.getLogger("respsite.engine")
+
+Engine = TypeVar("Engine", BaseEngine, BaseEmbeddings)
 
 BACKENDS = {  # imported when chosen: a backend may need packages that others do without
     "demo": "engine.backends.demo.DemoEngine",
@@ -29,7 +34,7 @@ REFUSED = "the engine cannot start: the server's log says why"  # `/ready` tells
 def make_engine(model: ModelSettings, *, core: str = "") -> BaseEngine:
     """Build the engine of a model; nothing is loaded yet. `core` is the socket of an engine core that is shared."""
     module, _, name = BACKENDS[model.engine].rpartition(".")
-    options = dict(model.options)
+    options = engine_options(model)
     if model.engine == "scripted":
         options["script"] = model.script
     if model.engine == "vllm-server":
@@ -38,6 +43,27 @@ def make_engine(model: ModelSettings, *, core: str = "") -> BaseEngine:
     make = getattr(import_module(module), name)
     engine: BaseEngine = make(model=model.model, options=options, **more)
     return engine
+
+
+def engine_options(model: ModelSettings) -> dict[str, object]:
+    """Return an engine's options, with what follows from its model's format; its engine core needs them, too."""
+    options = dict(model.options)
+    if not family_of(model).is_harmony:
+        options |= {"harmony": False} if model.engine == "vllm-server" else {}
+        if model.engine == "vllm":
+            options.setdefault("tokenizer", model.tokenizer or model.model)
+    return options
+
+
+def family_of(model: ModelSettings) -> ModelFamily:
+    """Return what the settings say of a model's format. The engines that play a model speak Harmony."""
+    return ModelFamily(
+        format="harmony" if model.engine in ("demo", "scripted") else model.format,
+        model=model.model,
+        tokenizer=model.tokenizer,
+        reasoning_parser=model.reasoning_parser,
+        tool_parser=model.tool_parser,
+    )
 
 
 def check_engines(settings: Settings) -> None:
@@ -62,7 +88,7 @@ def collect_less_garbage() -> None:
     gc.set_threshold(*COLLECT_AFTER)
 
 
-class EngineStarter:
+class EngineStarter(Generic[Engine]):
     """Starts an engine beside everything else, again and again where that can help; `fatal` is called where not.
 
     `ready` is called once it has started. `model` is for the log, where there are several.
@@ -70,7 +96,7 @@ class EngineStarter:
 
     def __init__(
         self,
-        engine: BaseEngine,
+        engine: Engine,
         *,
         fatal: Callable[[], None] = stop_serving,
         ready: Callable[[], None] = lambda: None,
@@ -159,7 +185,7 @@ class Engines:
         self._fatal = fatal
         self._ready = ready
         several = len(settings.served) > 1
-        self._starters: Mapping[str, EngineStarter] = {
+        self._starters: Mapping[str, EngineStarter[BaseEngine]] = {
             model.name: EngineStarter(
                 make_engine(model, core=settings.engine_core),
                 fatal=self._refused,
@@ -171,7 +197,7 @@ class Engines:
         self._refusals = 0
         self._any = asyncio.Event()
 
-    def __getitem__(self, model: str) -> EngineStarter:
+    def __getitem__(self, model: str) -> EngineStarter[BaseEngine]:
         return self._starters[model]
 
     def __iter__(self) -> Iterator[str]:

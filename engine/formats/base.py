@@ -153,6 +153,11 @@ class ModelFormat(ABC):
 
     name: str
     stop_tokens: tuple[int, ...]
+    renders_elsewhere: bool = False  # `prompt_of` waits for somebody else, so it is not called on an event loop
+
+    def load(self) -> None:
+        """Read what takes a while, before the first request does. Raises `EngineConfigurationError`. Blocks."""
+        return
 
     @abstractmethod
     def parser(self, functions: Collection[str] | None = ()) -> TurnParser:
@@ -195,6 +200,24 @@ class ModelFormat(ABC):
     @abstractmethod
     def generation_start(self) -> Sequence[int]:
         """Return the tokens that ask the model to go on."""
+
+    def answer_start(self) -> Sequence[int]:
+        """Return the tokens with which an answer begins behind `generation_start`; none where the model chooses."""
+        empty = self.said(ItemKind.ANSWER, "").tokens
+        return empty[len(self.generation_start()) : -1]
+
+    def prompt_of(self, draft: "Tokens[int]") -> "Tokens[int]":
+        """Return the tokens that the engine is given for a draft: `frame`, messages and `generation_start` in a row.
+
+        Most formats are concatenative, and then the draft is the prompt. Where a format writes messages in a shape of
+        its own and has the prompt rendered as a whole, drafts and messages are in that shape, and their lengths only
+        estimate the prompt's. Raises `EngineUnavailable` where who renders is away, `NotRendered` where it refuses.
+        """
+        return draft
+
+    def wrote(self, message: "Tokens[int]") -> bool:
+        """Whether a message is one of this format's, and not of another one that the same server has."""
+        return True
 
     @abstractmethod
     def user(self, text: str) -> RenderedMessage:
@@ -255,9 +278,20 @@ class ModelFormat(ABC):
             raise UnreadableMessage(0, "This model has no messages of its own; send items in 'input'.")
         return []
 
+    def raw_prompt(self, text: str) -> "Tokens[int] | None":
+        """Return a text that is a whole prompt as tokens, with the special tokens that it spells out.
+
+        None where only the engine knows how text becomes tokens.
+        """
+        return None
+
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes that a token stands for. Raises nothing, whatever the id."""
+
+    def is_special(self, token: int) -> bool:
+        """Whether a token is a sign of the format's own, and no text."""
+        return False
 
     def spelled(self, logprob: TokenLogprob) -> TextLogprob:
         """Return a log probability with the bytes of its tokens."""

@@ -36,6 +36,8 @@ SCOPES = (
     "api.files.write",
     "api.vector_stores.read",
     "api.vector_stores.write",
+    "api.embeddings.read",
+    "api.embeddings.write",
     READS_METRICS,
 )
 

@@ -6,7 +6,7 @@ An item that this server sampled and that a client replays unchanged comes back 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from engine.formats.base import ItemKind, ModelFormat, RenderedMessage, Tokens, ToolNamespace
 from responses_app.protocol.calls import needs_its_call, unknown_call
@@ -43,6 +43,8 @@ from responses_app.protocol.tool_items import (
     read_tool_item,
     text_and_omissions,
 )
+
+MAX_CUTS = 4  # tries to shorten a prompt whose length is known only once it is rendered
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,13 @@ def _text_of_part(part: Part) -> str:
     return part.text
 
 
+class Prompt(NamedTuple):
+    """The tokens of a prompt, and the draft of which the format made them: see `ModelFormat.prompt_of`."""
+
+    tokens: "Tokens[int]"
+    draft: "Tokens[int]"
+
+
 @dataclass(frozen=True, slots=True)
 class PromptWriter:
     """Writes the prompts of one model in its format; prompt and answer together fit into `max_model_len` tokens.
@@ -256,48 +265,61 @@ class PromptWriter:
     max_model_len: int
     namespaces: tuple[ToolNamespace, ...] = ()
 
-    def prompt(self, request: CreateRequest, link: ChainLink) -> "Tokens[int]":
+    def prompt(self, request: CreateRequest, link: ChainLink) -> Prompt:
         """Return the prompt that continues `link`, whose last messages are the request's own.
 
         Instructions, tools and effort are the request's, never an earlier one's. Raises `ApiError`
         (`context_length_exceeded`) where it does not fit, unless the request asks to truncate.
         """
-        prompt = self._frame(request, link.started_on)
-        start = self.format.generation_start()
-        chain = link.prompt_tokens()
-        fixed = len(prompt) + len(start)
-        if fixed + len(chain) >= self.max_model_len:
-            if request.truncation != "auto":
-                raise context_length_exceeded(fixed + len(chain), self.max_model_len)
-            reserve = min(request.max_output_tokens or self.max_model_len // 4, self.max_model_len // 2)
-            chain = drop_oldest(link, self.max_model_len - fixed - reserve)
-            if fixed + len(chain) >= self.max_model_len:
-                raise context_length_exceeded(fixed + len(chain), self.max_model_len, truncated=True)
-        prompt.extend(chain)
-        prompt.extend(start)
-        return prompt
+        frame, chain = self._frame(request, link.started_on), link.prompt_tokens()
+        prompt = self._written(frame, chain)
+        if len(prompt.tokens) < self.max_model_len:
+            return prompt
+        if request.truncation != "auto":
+            raise context_length_exceeded(len(prompt.tokens), self.max_model_len)
+        reserve = min(request.max_output_tokens or self.max_model_len // 4, self.max_model_len // 2)
+        return self._truncated(frame, link, prompt, self.max_model_len - reserve)
+
+    def _truncated(self, frame: "Tokens[int]", link: ChainLink, prompt: Prompt, wanted: int) -> Prompt:
+        """Return a prompt of `wanted` tokens without the chain's oldest messages; a draft only estimates how many."""
+        fixed = len(frame) + len(self.format.generation_start())
+        for _ in range(MAX_CUTS):
+            limit = wanted * len(prompt.draft) // len(prompt.tokens) - fixed
+            shorter = self._written(frame, drop_oldest(link, limit))
+            if len(shorter.tokens) < self.max_model_len:
+                return shorter
+            if len(shorter.draft) == len(prompt.draft):
+                break  # nothing is left to be dropped
+            prompt = shorter
+        raise context_length_exceeded(len(shorter.tokens), self.max_model_len, truncated=True)
 
     def frame_tokens(self, request: CreateRequest, started_on: str) -> int:
         """Return how many tokens of a request's prompt are not its chain's."""
         return len(self._frame(request, started_on)) + len(self.format.generation_start())
 
-    def summary_prompt(self, request: CreateRequest, link: ChainLink, *, room: int) -> "Tokens[int]":
+    def summary_prompt(self, request: CreateRequest, link: ChainLink, *, room: int) -> Prompt:
         """Return the prompt that asks for a summary of `link`, whose last message says so.
 
         `room` tokens are left for it; the oldest messages are left out where there is no room for them. Raises
         `ApiError` where none of them would remain.
         """
-        prompt = self.format.frame(instructions=request.instructions, functions=(), effort="low", date=link.started_on)
-        start = self.format.generation_start()
+        frame = self.format.frame(instructions=request.instructions, functions=(), effort="low", date=link.started_on)
         whole = chain = link.prompt_tokens()
-        space = self.max_model_len - room - len(prompt) - len(start)
-        if len(chain) > space:
-            chain = drop_oldest(link, space)
-            if len(chain) > space or len(chain) == link.own.lengths[-1]:
-                raise context_length_exceeded(len(prompt) + len(whole) + len(start), self.max_model_len)
-        prompt.extend(chain)
-        prompt.extend(start)
-        return prompt
+        fixed = len(frame) + len(self.format.generation_start())
+        prompt = self._written(frame, chain)
+        if len(prompt.tokens) <= self.max_model_len - room:
+            return prompt
+        space = (self.max_model_len - room) * len(prompt.draft) // len(prompt.tokens) - fixed
+        chain = drop_oldest(link, space)
+        if len(chain) > space or len(chain) == link.own.lengths[-1]:
+            raise context_length_exceeded(fixed + len(whole), self.max_model_len)
+        return self._written(frame, chain)
+
+    def _written(self, frame: "Tokens[int]", chain: "Tokens[int]") -> Prompt:
+        draft = frame[:]
+        draft.extend(chain)
+        draft.extend(self.format.generation_start())
+        return Prompt(self.format.prompt_of(draft), draft)
 
     def _frame(self, request: CreateRequest, started_on: str) -> "Tokens[int]":
         """Render what stands before the chain: the request's instructions and, unless it forbids calls, functions."""

@@ -27,6 +27,7 @@ from engine.formats.base import (
     Text,
     Tokens,
     TurnEvent,
+    as_tokens,
 )
 from responses_app.protocol.commands import Generate
 
@@ -101,8 +102,7 @@ class SummaryTurns:
 
     def _beginning(self) -> "Tokens[int]":
         """Return the tokens with which an answer begins, behind those that ask the model to go on."""
-        empty = self._format.said(ItemKind.ANSWER, "").tokens
-        return empty[len(self._format.generation_start()) : -1]
+        return as_tokens(self._format.answer_start())
 
 
 def _request(length: str) -> str:

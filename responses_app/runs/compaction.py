@@ -5,13 +5,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from engine.errors import PromptTooLong
-from engine.formats.base import MessageKind, RenderedMessage, Tokens
+from engine.formats.base import MessageKind, RenderedMessage
 from engine.types import SamplingOptions
 from responses_app.protocol.calls import call_of
 from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.compaction import MIN_SUMMARY, Compacted, split, summary_request, summary_room
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.prompt import PromptWriter
+from responses_app.protocol.prompt import Prompt, PromptWriter
 from responses_app.protocol.requests import CreateRequest
 from responses_app.runs.plan import CompactionPlan, RunPlan
 
@@ -26,7 +26,7 @@ def plan_compaction(
     writer: PromptWriter,
     sampling: SamplingOptions,
     seal: Callable[[bytes], str],
-) -> "tuple[CompactionPlan, Tokens[int]] | None":
+) -> tuple[CompactionPlan, Prompt] | None:
     """Return what is to be compacted before a request is answered, and the summary's prompt; None if nothing is.
 
     `link` ends with `messages`, which are new. Raises `ApiError` for what cannot be summed up.
@@ -95,11 +95,11 @@ def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:
         raise PromptTooLong(prompt_tokens=len(link.own.tokens), max_model_len=writer.max_model_len) from error
     generation = replace(
         plan.generation,
-        prompt_token_ids=prompt,
-        sampling=bounded(compaction.sampling, room=writer.max_model_len - len(prompt)),
+        prompt_token_ids=prompt.tokens,
+        sampling=bounded(compaction.sampling, room=writer.max_model_len - len(prompt.tokens)),
         affinity=plan.request.prompt_cache_key or link.root_id,
     )
-    return replace(compacted_plan, generation=generation)
+    return replace(compacted_plan, generation=generation, draft=prompt.draft)
 
 
 def bounded(sampling: SamplingOptions, *, room: int) -> SamplingOptions:

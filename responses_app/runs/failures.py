@@ -1,11 +1,16 @@
 """Engine errors → what clients see. The one place that maps them; their own texts stay in the log."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from engine.errors import (
     EngineError,
     EngineOverloaded,
     EngineUnavailable,
     GrammarBroken,
     GrammarRefused,
+    NotRendered,
     PromptTooLong,
 )
 from responses_app.protocol.errors import (
@@ -19,6 +24,12 @@ from responses_app.protocol.errors import (
     server_error,
 )
 
+logger = logging.getLogger("respsite.runs")
+
+NOT_RENDERED = (
+    "The model's chat template does not take this conversation, as it is: the roles of its messages, their order, or "
+    "its tools. The server's log says what the template says."
+)
 BROKEN = "The model said what the request's tools, tool_choice or text.format do not allow. Send the request again."
 RESTART_SECONDS = 2  # what a client waits before it asks a server that stopped again
 
@@ -26,6 +37,16 @@ RESTART_SECONDS = 2  # what a client waits before it asks a server that stopped 
 def refusal(error: EngineError, request_id: str) -> ApiError:
     """Return the error for a request that never started: no response object tells of it."""
     return _as_error(error) or server_error(request_id, code="processing_error")
+
+
+@contextmanager
+def engine_errors(request_id: str) -> Iterator[None]:
+    """Raise what an engine raises in here, where it renders a prompt, as the error for a request that never started."""
+    try:
+        yield
+    except EngineError as error:
+        logger.warning("request %s: no prompt: %s: %s", request_id, type(error).__name__, error)
+        raise refusal(error, request_id) from error
 
 
 def unanswered(error: EngineError | None, request_id: str) -> ApiError:
@@ -37,6 +58,8 @@ def _as_error(error: EngineError | None) -> ApiError | None:
     match error:
         case PromptTooLong():
             return context_length_exceeded(error.prompt_tokens, error.max_model_len)
+        case NotRendered():
+            return invalid_request(NOT_RENDERED, param="input", code="invalid_value")
         case GrammarRefused():  # an engine may find out only when it is to generate
             return invalid_request(error.reason, param="tools", code="invalid_value")
         case GrammarBroken():
@@ -71,6 +94,8 @@ def failure(error: EngineError | None, request_id: str) -> JsonObject:
         case PromptTooLong():
             refused = context_length_exceeded(error.prompt_tokens, error.max_model_len)
             return {"code": "invalid_prompt", "message": refused.message}
+        case NotRendered():
+            return {"code": "invalid_prompt", "message": NOT_RENDERED}
         case GrammarRefused():
             return {"code": "invalid_prompt", "message": error.reason}
         case GrammarBroken():

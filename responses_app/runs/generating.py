@@ -105,7 +105,7 @@ class Generating:
     async def _generate(
         self, plan: RunPlan, wanted: Generate, meter: TurnMeter | None, continuing: Continuing
     ) -> Command | None:
-        request = request_for(plan, wanted, cuts=continuing.cuts, avoid=continuing.avoid)
+        request = await _request(plan, wanted, cuts=continuing.cuts, avoid=continuing.avoid)
         if not wanted.has_begun:
             self._tell(TurnBegan(len(request.prompt_token_ids)))
         try:
@@ -143,6 +143,12 @@ def _span(plan: RunPlan, turn: int, request: GenerationRequest) -> Span:
     """Begin the span of a turn, in which the engine works."""
     attributes = {"respsite.turn": turn, "respsite.prompt_tokens": len(request.prompt_token_ids)}
     return plan.origin.span.child("turn", attributes, calls=True)
+
+
+async def _request(plan: RunPlan, wanted: Generate, *, cuts: int, avoid: str) -> GenerationRequest:
+    if plan.format.renders_elsewhere and wanted.said:
+        return await asyncio.to_thread(request_for, plan, wanted, cuts=cuts, avoid=avoid)
+    return request_for(plan, wanted, cuts=cuts, avoid=avoid)
 
 
 def request_for(plan: RunPlan, wanted: Generate, *, cuts: int = 0, avoid: str = "") -> GenerationRequest:
@@ -204,13 +210,17 @@ def _grammar(plan: RunPlan, wanted: Generate) -> TurnGrammar | None:
 
 def _prompt(plan: RunPlan, wanted: Generate) -> Sequence[int]:
     """Return the plan's prompt with everything said in this response, and what of this turn was said already."""
-    if not wanted.said and not wanted.sampled:
-        return plan.generation.prompt_token_ids
-    start = plan.format.generation_start()
-    longer = as_tokens(plan.generation.prompt_token_ids[: -len(start)])
-    for message in wanted.said:
-        longer.extend(message.tokens)
-    longer.extend(start)
+    prompt = plan.generation.prompt_token_ids
+    if wanted.said:
+        start = plan.format.generation_start()
+        draft = plan.draft[: -len(start)]
+        for message in wanted.said:
+            draft.extend(message.tokens)
+        draft.extend(start)
+        prompt = plan.format.prompt_of(draft)
+    if not wanted.sampled:
+        return prompt
+    longer = as_tokens(prompt)
     longer.extend(wanted.sampled)
     return longer
 

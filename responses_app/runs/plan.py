@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from engine.formats.base import ModelFormat, RenderedMessage
+from engine.formats.base import ModelFormat, RenderedMessage, Tokens, as_tokens
 from engine.grammar import TurnGrammar
 from engine.types import GenerationRequest, SamplingOptions
 from responses_app.observing.traces import NO_SPAN, Span
@@ -85,7 +85,8 @@ class RunPlan:
     `format` is how its model is written to. `link` is the chain with the request's own input at its end,
     `input_messages` what it was rendered to. `context_items` are the items they were rendered from: those of the
     conversation that the chain does not hold yet, and the request's own, which are `input_items` (each with an id).
-    `generation` is the first turn's. `created_at` is in Unix seconds. `omitted` counts what the model cannot read
+    `generation` is the first turn's, and its prompt was made of `draft` (`ModelFormat.prompt_of`). `created_at` is in
+    Unix seconds. `omitted` counts what the model cannot read
     of the request. `writer` writes its prompts. `tools` are those that this server runs. `late_tools` were declared
     in the conversation, not in the request. The engine holds the model to `rules`, if it can (`is_held`), and
     `grammar` is that of its first turn. Text is held back for up to `delta_seconds`, to make fewer deltas. Clients
@@ -107,6 +108,7 @@ class RunPlan:
     context_items: Sequence[JsonObject]
     input_items: Sequence[JsonObject]
     generation: GenerationRequest
+    draft: "Tokens[int]" = field(default_factory=as_tokens)
     stored: bool
     writer: PromptWriter
     omitted: int = 0

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import orjson
 
 from engine.backends.base import BaseEngine
-from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, UnreadableMessage, as_tokens
+from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, UnreadableMessage
 from engine.grammar import AnyText
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
@@ -67,7 +67,7 @@ class Draft:
         """Whether planning it may hold up the event loop.
 
         It is large, or has items from the store, of any size; or the model is held to something: a grammar that is not
-        remembered takes 10 ms a schema.
+        remembered takes 10 ms a schema. Or its prompt is rendered elsewhere.
         """
         request = self.request
         held = (
@@ -79,6 +79,8 @@ class Draft:
         named = any(isinstance(item, ItemReference) for item in request.input)
         shown = bool(request.enable_response_messages)
         reads = self.context.shows_files
+        if self.format.renders_elsewhere:
+            return True
         return request.size > LONG_INPUT or bool(self.context.before.parsed) or held or named or shown or reads
 
 
@@ -87,6 +89,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     context, late = draft.context, read_tools(list(draft.late_tools), at="input")
     tools = draft.request.tools.joined(late) if late else draft.request.tools
     request = with_choice(draft.request, tools)
+    _check_format(draft)
     rules, grammar = plan_rules(request, tools, hosted=draft.tools, model_format=draft.format, engine=engine)
     link, messages = _rendered(draft)
     priority = _priority(draft)
@@ -97,7 +100,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     compaction = plan_compaction(request, link, messages, writer=writer, sampling=sampling, seal=draft.seal)
     if compaction is None:
         plan, prompt = None, writer.prompt(request, link)
-        sampling = bounded(sampling, room=info.max_model_len - len(prompt))
+        sampling = bounded(sampling, room=info.max_model_len - len(prompt.tokens))
     else:
         plan, prompt = compaction
         sampling = summary_sampling(writer)
@@ -115,12 +118,13 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         input_items=draft.input_items,
         generation=GenerationRequest(
             request_id=draft.response_id,
-            prompt_token_ids=prompt,
+            prompt_token_ids=prompt.tokens,
             sampling=sampling,
             priority=priority if engine.supports_priority else 0,
             cache_salt=_cache_salt(request, draft.origin) if engine.supports_cache_salt else None,
             affinity=request.prompt_cache_key or link.root_id,
         ),
+        draft=prompt.draft,
         stored=draft.stored,
         writer=writer,
         is_held=engine.supports_grammar,
@@ -134,10 +138,23 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         tool_seconds=draft.tool_seconds,
         asked=draft.asked,
         public=draft.public,
-        shown=draft.format.messages_of(as_tokens(prompt)) if request.enable_response_messages else None,
+        shown=draft.format.messages_of(prompt.tokens) if request.enable_response_messages else None,
         tier=draft.tier,
         priority=priority,
     )
+
+
+def _check_format(draft: Draft) -> None:
+    """Raise `ApiError` where a chain was written in the format of another model: its tokens mean other text here."""
+    for link in draft.context.parent.lineage() if draft.context.parent else ():
+        message = next((tokens for _, tokens in link.own.messages()), None)
+        if message is not None and not draft.format.wrote(message):
+            raise invalid_request(
+                "The conversation before this request was with a model of another family. Go on with a model of that "
+                "family, or send the conversation as items of 'input'.",
+                param="model",
+                code="invalid_value",
+            )
 
 
 def tools_declared_in(context: Context) -> list[JsonObject]:
@@ -201,7 +218,7 @@ def count_prompt(draft: Draft, info: EngineInfo) -> int:
     link, _ = _rendered(draft)
     writer = PromptWriter(draft.format, info.max_model_len, draft.tools.namespaces)
     try:
-        return len(writer.prompt(draft.request, link))
+        return len(writer.prompt(draft.request, link).tokens)
     except ApiError:
         return writer.frame_tokens(draft.request, link.started_on) + len(link.prompt_tokens())
 
@@ -259,6 +276,11 @@ def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
         return hashlib.sha256(orjson.dumps([origin.project, "salt", request.cache_salt])).hexdigest()
     if request.prompt_cache_key is not None:
         return hashlib.sha256(orjson.dumps([origin.project, request.prompt_cache_key])).hexdigest()
+    return project_salt(origin)
+
+
+def project_salt(origin: Origin) -> str | None:
+    """Return what separates a project's part of the engine's prefix cache."""
     if origin.project == DEFAULT_PROJECT:
         return None
     return hashlib.sha256(orjson.dumps([origin.project])).hexdigest()

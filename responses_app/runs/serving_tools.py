@@ -82,9 +82,9 @@ def with_tools(plan: RunPlan, server: str, offer: Offer | None) -> RunPlan:
         prompt = writer.prompt(plan.request, plan.link)
     except ApiError as error:
         raise PromptTooLong(prompt_tokens=writer.max_model_len, max_model_len=writer.max_model_len) from error
-    sampling = bounded(plan.generation.sampling, room=writer.max_model_len - len(prompt))
-    generation = replace(plan.generation, prompt_token_ids=prompt, sampling=sampling)
-    return replace(plan, generation=generation, rules=_rules(plan))
+    sampling = bounded(plan.generation.sampling, room=writer.max_model_len - len(prompt.tokens))
+    generation = replace(plan.generation, prompt_token_ids=prompt.tokens, sampling=sampling)
+    return replace(plan, generation=generation, draft=prompt.draft, rules=_rules(plan))
 
 
 def listed_elsewhere(plan: RunPlan, given: ToolsListed) -> RunPlan:

@@ -32,7 +32,7 @@ def continue_chain(bench: Bench) -> list[Result]:
     def continued() -> "Tokens[int]":
         messages = render_items(model_format, request.input, request.input_json, parent=link, sampled={})
         own = new_link(link, response_id="resp_new", started_on=DAY, messages=messages)
-        return PromptWriter(model_format, 1 << 30).prompt(request, own)
+        return PromptWriter(model_format, 1 << 30).prompt(request, own).tokens
 
     conversation = _conversation([*texts, "And then?"])
 

@@ -254,7 +254,7 @@ def request(**fields: object) -> CreateRequest:
 
 
 def prompt_of(asked: CreateRequest, link: ChainLink, max_model_len: int = 10_000) -> list[int]:
-    return list(PromptWriter(HarmonyFormat(), max_model_len).prompt(asked, link))
+    return list(PromptWriter(HarmonyFormat(), max_model_len).prompt(asked, link).tokens)
 
 
 def test_a_prompt_begins_with_the_one_before_and_what_was_sampled() -> None:

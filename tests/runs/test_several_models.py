@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import EngineUnavailable
-from engine.formats.harmony.encoding import END, encode_harmony
+from engine.formats.base import Tokens
+from engine.formats.harmony.encoding import END, START, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from responses_app.observing.metrics import Metrics
 from responses_app.protocol.errors import ApiError
@@ -189,7 +190,19 @@ async def test_of_all_that_wait_for_a_model_that_is_away_one_asks_for_it() -> No
         await eventually(lambda: statuses(site.store) == ["completed"] * 5)
 
 
-def test_all_have_one_format() -> None:
+class OtherFormat(PlainFormat):
+    """One whose messages can be told from Harmony's."""
+
+    def wrote(self, message: "Tokens[int]") -> bool:
+        return message[0] < START
+
+
+async def test_a_chain_does_not_go_on_in_another_format() -> None:
     engine = FakeEngine()
-    with pytest.raises(ValueError, match="one format"):
-        ServedModels([model_of("a", engine), replace(model_of("b", engine), format=PlainFormat())])
+    site = Site(more_models=[replace(model_of("other", engine), format=OtherFormat())])
+    first = await site.ask(input="hi")
+    with pytest.raises(ApiError, match="another family") as refused:
+        await site.ask(input="go on", model="other", previous_response_id=first["id"])
+    assert (refused.value.status, refused.value.param) == (400, "model")
+    assert not engine.requests
+    assert (await site.ask(input="go on", previous_response_id=first["id"]))["status"] == "completed"

@@ -1,0 +1,59 @@
+"""A call as text: how its beginning and its end look, and what it calls with what."""
+
+import orjson
+import regex
+
+from engine.formats.chat_template.conversation import FREEFORM
+
+MAX_NAME = 256  # characters of a function's name
+CALL_END = "</tool_call>"
+
+_STRING = r'("(?:[^"\\]|\\.)*+")'
+HERMES_HEAD = regex.compile(rf'\s*\{{\s*"name"\s*:\s*{_STRING}\s*,\s*"arguments"\s*:\s*\{{', regex.DOTALL)
+JSON_HEAD = regex.compile(
+    rf'\s*\{{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*{_STRING}\s*,\s*"(?:parameters|arguments)"\s*:\s*\{{',
+    regex.DOTALL,
+)
+FREEFORM_ARGUMENTS = regex.compile(rf'\{{\s*"{FREEFORM}"')
+HERMES_TAIL = regex.compile(rf"\s*\}}?\s*{CALL_END}")
+JSON_TAIL = regex.compile(r"\s*\}")
+
+
+def name_of(written: str) -> str | None:
+    """Return a function's name of a JSON string; None for what is not one."""
+    try:
+        name = orjson.loads(written)
+    except orjson.JSONDecodeError:
+        return None
+    return name if isinstance(name, str) and 0 < len(name) <= MAX_NAME else None
+
+
+def call_of(text: str) -> tuple[str, str, bool] | None:
+    """Return name and arguments of a call that is JSON, and whether it is called with text as it is."""
+    try:
+        call = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    name = call.get("name") if isinstance(call, dict) else None
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+        return None
+    given = call.get("arguments", call.get("parameters", {}))
+    if isinstance(given, dict) and given.keys() == {FREEFORM} and isinstance(given[FREEFORM], str):
+        return name, given[FREEFORM], True
+    return name, given if isinstance(given, str) else orjson.dumps(given).decode(), False
+
+
+def size_of_object(text: str) -> int | None:
+    """Return where the JSON object ends with which a text begins; None where it does not."""
+    depth, in_string, escaped = 0, False, False
+    for place, character in enumerate(text):
+        if in_string:
+            in_string = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+        elif character == '"':
+            in_string = True
+        elif character in "{}":
+            depth += 1 if character == "{" else -1
+            if depth == 0:
+                return place + 1
+    return None

@@ -1,0 +1,171 @@
+"""`ChatTemplateFormat`: any model that vLLM serves, written to by its own chat template.
+
+items ──> records (a chain keeps them) ──> a conversation ── vLLM's renderer ──> prompt tokens, spliced
+sampled tokens ──> text ──> reasoning, answers, calls ──> records, with their tokens
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.formats.base import (
+    FunctionTool,
+    ItemKind,
+    MessageKind,
+    ModelFormat,
+    RenderedMessage,
+    Tokens,
+    ToolNamespace,
+)
+from engine.formats.chat_template.conversation import Json, conversation_of, frame_of
+from engine.formats.chat_template.grammar import turn_grammar
+from engine.formats.chat_template.parser import KINDS, ChatParser
+from engine.formats.chat_template.reader import CallStyle, Kind, Reader
+from engine.formats.chat_template.records import is_record, record, records
+from engine.formats.chat_template.splicing import spliced
+from engine.formats.chat_template.vocabulary import Vocabulary
+from engine.grammar import TurnGrammar, TurnRules
+from engine.types import ChatPrompt
+
+Render = Callable[[ChatPrompt], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How a family of models says what it says.
+
+    `thinks`: between think tags; `thinks_first`: the template ends a prompt with the first of them. `calls` is how it
+    writes calls.
+    """
+
+    calls: CallStyle = CallStyle.HERMES
+    thinks: bool = True
+    thinks_first: bool = False
+
+
+class ChatTemplateFormat(ModelFormat):
+    """One model. `vocabulary` is called once, when it is first needed: that reads some MB. `manners` may depend on it.
+
+    `render` has a conversation rendered, and may wait for it: it is called in threads only.
+    """
+
+    name = "chat-template"
+    renders_elsewhere = True
+
+    def __init__(
+        self, vocabulary: Callable[[], Vocabulary], render: Render, manners: Callable[[Vocabulary], Manners]
+    ) -> None:
+        self._read_vocabulary = vocabulary
+        self._render = render
+        self._choose = manners
+        self._read: tuple[Vocabulary, list[bytes], Manners] | None = None
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The model's vocabulary. Raises `EngineConfigurationError` where it cannot be read."""
+        return self._known[0]
+
+    @property
+    def _known(self) -> tuple[Vocabulary, list[bytes], Manners]:
+        if self._read is None:
+            vocabulary = self._read_vocabulary()
+            self._read = vocabulary, vocabulary.unmistakable(), self._choose(vocabulary)
+        return self._read
+
+    def load(self) -> None:
+        """Read the vocabulary now. Raises `EngineConfigurationError` where that cannot be."""
+        self._known  # noqa: B018 - it reads
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The tokens that end a turn."""
+        return self.vocabulary.ends
+
+    def parser(self, functions: Collection[str] | None = ()) -> ChatParser:
+        return ChatParser(self.vocabulary, functions, self._reader)
+
+    def _reader(self, is_call: Callable[[str], bool]) -> Reader:
+        manners = self._known[2]
+        return Reader(
+            style=manners.calls, thinks=manners.thinks, is_open=manners.thinks and manners.thinks_first, is_call=is_call
+        )
+
+    def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
+        manners = self._known[2]
+        return None if behind else turn_grammar(rules, manners.calls, thinks=manners.thinks, open=manners.thinks_first)
+
+    # Prompts.
+
+    def prompt_of(self, draft: "Tokens[int]") -> "Tokens[int]":
+        conversation = conversation_of(records(draft))
+        return spliced(self._render(conversation), conversation.sampled, self._known[1])
+
+    def wrote(self, message: "Tokens[int]") -> bool:
+        return is_record(message)
+
+    def frame(
+        self,
+        *,
+        instructions: str | None,
+        functions: Sequence[FunctionTool],
+        effort: str,
+        date: str,
+        namespaces: Sequence[ToolNamespace] = (),
+    ) -> "Tokens[int]":
+        return record(frame_of(instructions, functions, effort, date, namespaces))
+
+    def generation_start(self) -> Sequence[int]:
+        return _START
+
+    def answer_start(self) -> Sequence[int]:
+        return ()
+
+    # Messages.
+
+    def user(self, text: str) -> RenderedMessage:
+        return _message(MessageKind.USER, {"is": "user", "text": text})
+
+    def developer(self, text: str) -> RenderedMessage:
+        return _message(MessageKind.OTHER, {"is": "system", "text": text})
+
+    def note(self, text: str) -> RenderedMessage:
+        return _message(MessageKind.OTHER, {"is": "system", "text": text})
+
+    def said(self, kind: ItemKind, text: str) -> RenderedMessage:
+        if kind is ItemKind.REASONING:
+            return _message(KINDS[Kind.REASONING], {"is": "reasoning", "text": text})
+        own = MessageKind.COMMENTARY if kind is ItemKind.PREAMBLE else MessageKind.FINAL
+        return _message(own, {"is": "answer", "text": text})
+
+    def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
+        said: Json = {"is": "call", "text": arguments, "name": name}
+        return _message(KINDS[Kind.CALL], {**said, "freeform": True} if freeform else said)
+
+    def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
+        return _message(MessageKind.OTHER, {"is": "output", "text": text, "name": name})
+
+    def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
+        lines = "\n".join(declarations)
+        return self.note(f"# More functions that can be called\n\n{lines}")
+
+    def no_such_tool(self, name: str, functions: Collection[str], hosted: Collection[str] = ()) -> RenderedMessage:
+        names = ", ".join((*functions, *hosted)) or "none"
+        return self.output(name, f"Error: this tool does not exist. Available tools: {names}.")
+
+    def text_of(self, tokens: "Tokens[int]") -> str:
+        return next((str(each.said.get("text", "")) for each in records(tokens)), "")
+
+    def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:
+        if is_record(tokens):
+            return conversation_of(records(tokens)).messages
+        return super().messages_of(tokens)
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.vocabulary.token_bytes(token)
+
+
+_START = record({"is": "start"})
+
+
+def _message(kind: MessageKind, said: Json) -> RenderedMessage:
+    return RenderedMessage(kind, record(said))

@@ -1,0 +1,365 @@
+"""The text of a turn → reasoning, answers and calls, as the families of open models write them.
+
+    <think>…</think>                                          reasoning; the opening tag may stand in the prompt
+    <tool_call>{"name": …, "arguments": {…}}</tool_call>      a call, as Hermes and Qwen write it
+    {"name": …, "parameters": {…}}                            a call, as Llama 3 writes it: a turn that begins with it,
+    <|python_tag|>{"name": …, "parameters": {…}}; {…}         or what follows this tag; several are divided by `;`
+    anything else                                             the answer
+
+Text is taken as it comes, cut anywhere: whatever may be the beginning of a tag, or of a call, is held until that is
+decided. What looks like a call and is not one is the answer's text: nothing that a model says is lost, but white space
+around tags.
+
+    CONTENT ── <think> ──> REASONING ── </think> ──> CONTENT
+       │ └── <tool_call>, "{" ──> HEAD ── name, "{" ──> ARGUMENTS ── "}" ──> TAIL ──> CONTENT
+       └── the end                 └── not so ──> WHOLE (a call once it is all there, or the answer) ──> CONTENT
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from engine.formats.chat_template.call_text import (
+    CALL_END,
+    FREEFORM_ARGUMENTS,
+    HERMES_HEAD,
+    HERMES_TAIL,
+    JSON_HEAD,
+    JSON_TAIL,
+    call_of,
+    name_of,
+    size_of_object,
+)
+
+THINK, THINK_END = "<think>", "</think>"
+CALL = "<tool_call>"
+PYTHON = "<|python_tag|>"
+TAGS = (THINK, THINK_END, CALL, CALL_END, PYTHON)
+
+
+class CallStyle(Enum):
+    """How a family of models writes calls."""
+
+    NONE = "none"
+    HERMES = "hermes"
+    JSON = "json"
+
+
+class Kind(Enum):
+    """What an item is."""
+
+    REASONING = "reasoning"
+    ANSWER = "answer"
+    CALL = "call"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An item begins; `name` is what a call calls."""
+
+    kind: Kind
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """More text of the open item, of a call its arguments; never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """All of the open call has been said; it ends when something follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The open item ends. `is_last`: the turn ends with it, which is a call that was said as a whole."""
+
+    truncated: bool = False
+    is_last: bool = False
+    freeform: bool = False
+
+
+Read = Started | Said | Whole | Ended
+
+
+class Reader:
+    """Reads one turn. `is_call` says whether a name can be that of a tool, where only its shape tells a call."""
+
+    def __init__(
+        self, *, style: CallStyle, thinks: bool, is_open: bool = False, is_call: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        """Begin; `thinks`: there are tags around reasoning; `is_open`: the first of them stands in the prompt."""
+        self._style = style
+        self._is_call = is_call
+        self._thinks = thinks
+        self._held = ""
+        self._final = False  # nothing more comes
+        self._state: Callable[[], bool] = self._reasoning if is_open else self._content
+        self._may_think_again = is_open  # some models write the tag that stands in the prompt, too
+        self._open: Kind | None = None
+        self._is_whole = False  # the open call was said
+        self._freeform = False
+        self._behind_call = False
+        self._tag = ""  # before the call that is being read
+        self._depth, self._in_string, self._escaped = 0, False, False
+        self._read: list[Read] = []
+        self.repairs = 0
+
+    def feed(self, text: str) -> list[Read]:
+        """Take text; return what it completes."""
+        self._held += text
+        return self._taken()
+
+    def end(self, *, stopped: bool) -> list[Read]:
+        """End the turn. `stopped`: by the model, else in its middle: then what is open is truncated."""
+        self._final = True
+        read = self._taken()
+        if self._open is not None:
+            done = self._is_whole or (stopped and self._open is not Kind.CALL)
+            self._close(truncated=not done, is_last=self._is_whole)
+            read += self._taken()
+        return read
+
+    def _taken(self) -> list[Read]:
+        while self._state():
+            pass
+        read, self._read = self._read, []
+        return read
+
+    # Items.
+
+    def _begin(self, kind: Kind, name: str = "") -> None:
+        self._close()
+        self._open = kind
+        self._read.append(Started(kind, name))
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._read.append(Said(text))
+
+    def _close(self, *, truncated: bool = False, is_last: bool = False) -> None:
+        if self._open is not None:
+            self._read.append(Ended(truncated, is_last, self._freeform))
+        self._open, self._is_whole, self._freeform = None, False, False
+
+    def _complete(self) -> None:
+        """The open call was said; it ends once something follows, or the turn does."""
+        self._is_whole = True
+        self._behind_call = True
+        self._read.append(Whole())
+        self._state = self._content
+
+    # Text: reasoning and answers.
+
+    def _content(self) -> bool:
+        if self._open is not Kind.ANSWER and not self._begins():
+            return False
+        if self._is_whole:
+            self._close()  # something follows the call
+        tag, place = self._next_tag()
+        if tag and not (self._open is not Kind.ANSWER and place == 0):
+            self._answer(self._held[:place].rstrip())
+            self._held = self._held[place:]
+            self._close()
+            return True
+        if tag == "{":
+            self._tag, self._state = "", self._head
+            return True
+        if tag:
+            self._tag, self._held = tag, self._held[len(tag) :]
+            self._state = self._reasoning if tag == THINK else self._head
+            if tag == THINK:
+                self._close()
+            return True
+        keep = 0 if self._final else self._undecided()
+        self._answer(self._held[: len(self._held) - keep])
+        self._held = self._held[len(self._held) - keep :]
+        return False
+
+    def _begins(self) -> bool:
+        """Drop white space before an item; whether there is anything behind it."""
+        behind = "; \t\r\n" if self._behind_call and self._style is CallStyle.JSON else " \t\r\n"
+        self._held = self._held.lstrip(behind)
+        return bool(self._held)
+
+    def _answer(self, text: str) -> None:
+        if text and self._open is not Kind.ANSWER:
+            self._begin(Kind.ANSWER)
+            self._behind_call = False
+        self._say(text)
+
+    def _tags(self) -> list[str]:
+        return {CallStyle.HERMES: [CALL], CallStyle.JSON: [PYTHON], CallStyle.NONE: []}[self._style]
+
+    def _next_tag(self) -> tuple[str, int]:
+        """Return the first tag, and its place; where an item begins a thought may, too, and a call without a tag."""
+        if self._may_think() and self._held.startswith(THINK):
+            return THINK, 0
+        if self._open is not Kind.ANSWER and self._style is CallStyle.JSON and self._held.startswith("{"):
+            return "{", 0
+        places = [(self._held.find(tag), tag) for tag in self._tags() if tag in self._held]
+        place, tag = min(places, default=(-1, ""))
+        return tag, place
+
+    def _may_think(self) -> bool:
+        return self._thinks and self._open is not Kind.ANSWER
+
+    def _undecided(self) -> int:
+        """Return how many characters at the end may belong to a tag."""
+        if self._may_think() and THINK.startswith(self._held):
+            return len(self._held)
+        return _undecided(self._held, self._tags())
+
+    def _reasoning(self) -> bool:
+        if self._may_think_again:
+            said = self._held.lstrip()
+            if THINK.startswith(said) and not self._final and said != THINK:
+                return False
+            self._held = said.removeprefix(THINK)
+            self._may_think_again = False
+        place = self._held.find(THINK_END)
+        if place < 0:
+            keep = 0 if self._final else _undecided(self._held, [THINK_END])
+            self._thought(self._held[: len(self._held) - keep])
+            self._held = self._held[len(self._held) - keep :]
+            return False
+        self._thought(self._held[:place].rstrip())
+        self._held = self._held[place + len(THINK_END) :]
+        self._close()
+        self._state = self._content
+        return True
+
+    def _thought(self, text: str) -> None:
+        if self._open is not Kind.REASONING:
+            text = text.lstrip()
+            if not text:
+                return
+            self._begin(Kind.REASONING)
+        self._say(text)
+
+    # Calls.
+
+    def _head(self) -> bool:
+        """Read a call up to the beginning of its arguments."""
+        if self._tag == PYTHON and not self._held.strip() and not self._final:
+            return False
+        pattern = HERMES_HEAD if self._tag == CALL else JSON_HEAD
+        found = pattern.match(self._held, partial=True)
+        if found is not None and found.partial and not self._final:
+            return False
+        name = name_of(found[1]) if found is not None and not found.partial else None
+        if name is None or not (self._tag == CALL or self._is_call(name)):
+            self._state = self._whole if self._tag == CALL else self._text_after_all
+            return True
+        arguments = self._held[found.end() - 1 :]
+        freeform = FREEFORM_ARGUMENTS.match(arguments, partial=True)
+        if freeform is not None and freeform.partial and not self._final:
+            return False
+        if freeform is not None:
+            self._state = self._whole
+            return True
+        self._begin(Kind.CALL, name)
+        self._held = arguments
+        self._depth, self._in_string, self._escaped = 0, False, False
+        self._state = self._arguments
+        return True
+
+    def _arguments(self) -> bool:
+        """Say the arguments as they come, to the brace that closes them."""
+        end = self._scanned()
+        if end is None:
+            return False
+        self._say(self._held[:end])
+        self._held = self._held[end:]
+        if self._depth:
+            self.repairs += 1  # the call's end tag stands in the middle of its arguments
+        self._state = self._tail
+        return True
+
+    def _scanned(self) -> int | None:
+        """Return where the arguments end; without their end say all that is there, and return None."""
+        for place, character in enumerate(self._held):
+            if self._in_string:
+                self._in_string = self._escaped or character != '"'
+                self._escaped = character == "\\" and not self._escaped
+            elif character == '"':
+                self._in_string = True
+            elif character in "{[":
+                self._depth += 1
+            elif character in "}]":
+                self._depth -= 1
+                if self._depth == 0:
+                    return place + 1
+            elif character == "<" and self._tag == CALL:
+                rest = self._held[place:]
+                if rest.startswith(CALL_END):
+                    return place
+                if CALL_END.startswith(rest) and not self._final:
+                    self._say(self._held[:place])
+                    self._held = rest
+                    return None
+        self._say(self._held)
+        self._held = ""
+        return None
+
+    def _tail(self) -> bool:
+        """Read what closes a call; anything else that stands there is text behind it."""
+        pattern = HERMES_TAIL if self._tag == CALL else JSON_TAIL
+        found = pattern.match(self._held, partial=True)
+        if found is not None and found.partial and not self._final:
+            return False
+        if found is not None and not found.partial:
+            self._held = self._held[found.end() :]
+        elif found is None:
+            self.repairs += 1
+        else:
+            self._held = ""  # the turn has ended in the middle of it
+        self._complete()
+        return True
+
+    def _whole(self) -> bool:
+        """Read a call once it is all there: one that is written in another order, or called with text as it is."""
+        if self._tag == CALL:
+            end = self._held.find(CALL_END)
+            if end < 0 and not self._final:
+                return False
+            text, rest = (self._held, "") if end < 0 else (self._held[:end], self._held[end + len(CALL_END) :])
+            raw = CALL + text + ("" if end < 0 else CALL_END)
+        else:
+            size = size_of_object(self._held)
+            if size is None and not self._final:
+                return False
+            text, rest = (self._held, "") if size is None else (self._held[:size], self._held[size:])
+            raw = text
+        self._held = rest
+        call = call_of(text)
+        if call is None:
+            self.repairs += 1
+            self._state = self._content
+            self._answer(raw)
+            return True
+        name, arguments, freeform = call
+        self._begin(Kind.CALL, name)
+        self._say(arguments)
+        self._freeform = freeform
+        self._complete()
+        return True
+
+    def _text_after_all(self) -> bool:
+        """Go on with what looked like a call, as the answer's text."""
+        self._state = self._content
+        said, self._held = self._held[:1], self._held[1:]
+        self._answer(said)
+        return bool(self._held) or self._final
+
+
+def _undecided(text: str, tags: list[str]) -> int:
+    """Return how many characters at a text's end may be the beginning of a tag, with the white space before them."""
+    longest = max(map(len, tags), default=1) - 1
+    begins = next(
+        (size for size in range(min(longest, len(text)), 0, -1) if any(tag.startswith(text[-size:]) for tag in tags)), 0
+    )
+    return len(text) - len(text[: len(text) - begins].rstrip())

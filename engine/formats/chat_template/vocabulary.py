@@ -1,0 +1,106 @@
+"""The vocabulary of a model, as its tokenizer's files tell it: which bytes each token stands for.
+
+Nothing is encoded here, so no tokenizer library is needed: vLLM renders prompts, and the files say the rest.
+
+    tokenizer.json           the tokens, as a byte-level BPE (Qwen, Llama 3, Mistral, …) or SentencePiece spells them
+    generation_config.json,  the tokens that end a turn
+    tokenizer_config.json
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+UNKNOWN = "\N{REPLACEMENT CHARACTER}".encode()
+KNOWN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<end_of_turn>")
+_FENCE = b"\xff"  # no UTF-8 text has this byte
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """`pieces` are the bytes of every token, by id; `added` the ids of the tokens that were added to it, by name.
+
+    `special` are those of the added ones that are part of no text. `ends` are the tokens that end a turn.
+    """
+
+    pieces: Sequence[bytes]
+    added: Mapping[str, int]
+    special: frozenset[int]
+    ends: tuple[int, ...]
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes that a token stands for; U+FFFD for an id that is outside the vocabulary."""
+        return self.pieces[token] if 0 <= token < len(self.pieces) else UNKNOWN
+
+    def unmistakable(self) -> list[bytes]:
+        """Return the bytes of every token, where those of an added one are no text: spelled by hand it is another."""
+        pieces = list(self.pieces)
+        for token in self.added.values():
+            pieces[token] = _FENCE + pieces[token] + _FENCE
+        return pieces
+
+
+def vocabulary_of(tokenizer: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Vocabulary:
+    """Return the vocabulary of a tokenizer.json; `others` are the files beside it that may name the ends of a turn.
+
+    Raises `ValueError`, `LookupError`, `TypeError` or `AttributeError` for what is not one.
+    """
+    spelled = dict(_spelled(tokenizer["model"]["vocab"]))
+    entries = tokenizer.get("added_tokens", ())
+    added = {str(each["content"]): int(each["id"]) for each in entries}
+    as_bytes = _of_bytes if _is_byte_level(tokenizer) else _of_sentencepiece
+    pieces = [UNKNOWN] * (1 + max((*spelled, *added.values())))
+    for token, piece in spelled.items():
+        pieces[token] = as_bytes(piece)
+    for name, token in added.items():
+        pieces[token] = name.encode()
+    ends = tuple(sorted(_ends(others, added)))
+    if not ends:
+        raise ValueError("no file says which tokens end a turn (eos_token)")
+    return Vocabulary(pieces, added, frozenset(int(each["id"]) for each in entries if each.get("special")), ends)
+
+
+def _spelled(vocab: Any) -> Iterator[tuple[int, str]]:
+    if isinstance(vocab, dict):
+        return ((int(token), piece) for piece, token in vocab.items())
+    return ((token, piece) for token, (piece, _) in enumerate(vocab))
+
+
+def _is_byte_level(tokenizer: Mapping[str, Any]) -> bool:
+    return any('"ByteLevel"' in json.dumps(tokenizer.get(part)) for part in ("pre_tokenizer", "decoder"))
+
+
+def _of_bytes(piece: str) -> bytes:
+    """Return what a piece of a byte-level vocabulary stands for, where each byte is a character, as GPT-2 began it."""
+    try:
+        return bytes(_BYTES[character] for character in piece)
+    except KeyError:
+        return piece.encode()
+
+
+def _of_sentencepiece(piece: str) -> bytes:
+    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+        return bytes((int(piece[3:5], 16),))
+    return piece.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
+
+
+def _characters() -> dict[str, int]:
+    itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return {chr(byte if byte in itself else next(others)): byte for byte in range(0x100)}
+
+
+_BYTES = _characters()
+
+
+def _ends(others: Sequence[Mapping[str, Any]], added: Mapping[str, int]) -> set[int]:
+    """Return the tokens that end a turn: those that the files name, and those of a turn's end that everybody knows."""
+    ends = {added[name] for name in KNOWN_ENDS if name in added}
+    for each in others:
+        given, named = each.get("eos_token_id"), each.get("eos_token")
+        ends.update(token for token in (given if isinstance(given, list) else [given]) if isinstance(token, int))
+        name = named.get("content") if isinstance(named, dict) else named
+        if isinstance(name, str) and name in added:
+            ends.add(added[name])
+    return ends
