@@ -8,6 +8,7 @@ from responses_app.admin.dashboard import dashboard
 from responses_app.admin.login import login
 from responses_app.playground.page import playground
 from responses_app.views.docs import docs
+from responses_app.watch import views as watch
 
 handler404 = "responses_app.views.missing.missing"
 
@@ -15,6 +16,9 @@ urlpatterns = [
     path("admin/login/", login),  # before the admin's own
     path("admin/dashboard/", admin.site.admin_view(dashboard), name="dashboard"),
     path("admin/", admin.site.urls),
+    path("watch/responses/<str:response_id>.json", watch.response_json, name="watch-json"),
+    path("watch/responses/<str:response_id>", watch.response, name="watch-response"),
+    path("watch/compare", watch.compare, name="watch-compare"),
     path("docs", RedirectView.as_view(url="/docs/", permanent=True)),
     re_path(r"^docs/(?P<path>.*)$", docs, name="docs"),
     path("", playground, name="playground"),

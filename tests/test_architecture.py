@@ -17,7 +17,7 @@ PACKAGES = ("engine", "responses_app", "respsite")
 MAX_FILE, LONG_FILE = 400, 300
 TRANSPORTS = [
     *"views consumer connection lanes handshake handler middleware origins exposure http bodies servers".split(),
-    *"urls routing management admin openapi command_line playground".split(),
+    *"urls routing management admin openapi command_line playground watch".split(),
 ]
 # `apps` is how Django says that an app may begin.
 WIRING = (
@@ -47,7 +47,7 @@ TOP_LEVEL = {
     *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy", "docs"),
 }
 DOORS = set(  # what transports may know of `runs`
-    "service served by_id reader journal plan history choices embedding completing".split()
+    "service served by_id reader journal plan history choices embedding completing watching".split()
 )
 READS_THE_ENVIRONMENT = (
     *("respsite/", "manage.py", "responses_app/management/", "responses_app/command_line/"),
@@ -221,9 +221,9 @@ def test_nothing_outside_of_runs_knows_a_run() -> None:
 
 
 def test_only_wiring_knows_a_model_format() -> None:
-    """It chooses one by MODEL_FORMAT; everything else of the application knows the contract alone."""
-    known = [each for each in ours() if each.imported.startswith("engine.formats.")]
-    assert {each.importer for each in known if each.imported == "engine.formats.base"} > {"responses_app.wiring"}
+    """It has one made by MODEL_FORMAT; everything else of the application knows the contract alone."""
+    assert "responses_app.wiring" in {each.importer for each in ours() if each.imported == "engine.model_formats"}
+    known = [each for each in ours() if each.imported.startswith(("engine.formats.", "engine.model_formats"))]
     beyond = {each.importer for each in known if each.imported != "engine.formats.base"}
     assert {name for name in beyond if not name.startswith("engine.")} == {"responses_app.wiring"}
     library = {each.importer for each in imports() if each.imported.partition(".")[0] in ("openai_harmony", "tiktoken")}
@@ -266,7 +266,7 @@ def test_one_file_knows_opentelemetry() -> None:
 
 def test_only_the_embedded_vllm_imports_vllm_and_only_when_it_starts() -> None:
     heavy = {each.importer for each in imports() if each.imported.partition(".")[0] in HEAVY}
-    names = ("local", "config", "inputs", "core", "own_core", "shared_core", "core_host")
+    names = ("local", "config", "inputs", "core", "own_core", "shared_core", "core_host", "templates")
     assert heavy <= {f"engine.backends.vllm_{name}" for name in names}
 
 

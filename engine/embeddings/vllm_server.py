@@ -131,8 +131,8 @@ class VllmServerEmbeddings(BaseEmbeddings):
         self, method: str, path: str, body: bytes, *, seconds: float | None = None
     ) -> tuple[int, bytes]:
         """Return the status and the content of an answer of the first server that can be reached."""
-        if self._session is None:
-            raise EngineUnavailable("The vllm-embeddings engine is not started yet.")
+        if self._session is None or self._session.closed:
+            raise EngineUnavailable("The vllm-embeddings engine is closed, or not started yet.")
         loop = asyncio.get_running_loop()
         problem: Exception | None = None
         for server in sorted(self._servers, key=lambda each: (each.away_until > loop.time(), each.running)):
@@ -140,7 +140,7 @@ class VllmServerEmbeddings(BaseEmbeddings):
             try:
                 async with asyncio.timeout(seconds):
                     answer = await self._ask(self._session, server, method, path, body)
-            except (*BROKEN, RuntimeError) as error:  # aiohttp raises RuntimeError where the session is closed
+            except BROKEN as error:
                 problem = error
                 server.away_until = loop.time() + PASS_OVER_SECONDS
             else:

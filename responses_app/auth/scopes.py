@@ -3,6 +3,7 @@
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _RESOURCES = {
     "responses": "api.responses",
+    "chat": "api.responses",  # what it makes are responses
     "conversations": "api.conversations",
     "containers": "api.containers",
     "files": "api.files",

@@ -11,6 +11,7 @@ from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.http import error_response, not_found
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.database.staff import may_come_in, projects_of
+from responses_app.watch.access import sees_everything
 from responses_app.wiring import get_site
 
 # Images are what models and their code draw, as data URLs. The WebSocket is named: older browsers do not count it to
@@ -46,4 +47,5 @@ def _facts(request: HttpRequest) -> JsonObject:
         "tools": sorted({kind for tool in site.tools for kind in tool.kinds}),
         "servers": sorted(site.settings.mcp_servers) if is_open or by_session else [],
         "servers_by_url": site.settings.mcp_server_urls,
+        "timeline": "/watch/responses/" if is_open or sees_everything(request) else "",
     }

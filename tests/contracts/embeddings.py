@@ -31,7 +31,7 @@ class EmbeddingsContract:
     max_model_len = 8192
 
     @pytest.fixture
-    async def new_engine(self) -> BaseEmbeddings:
+    def new_engine(self) -> BaseEmbeddings:
         """Return an engine that is not started."""
         raise NotImplementedError
 

@@ -130,6 +130,12 @@ export class Lane {
     this.composer.focus();
   }
 
+  /** Go on from a response that was made elsewhere. */
+  goOnFrom(id) {
+    this.tail = id;
+    this.transcript.replaceChildren(h("p", { class: "waiting" }, `What you write goes on from ${id}. Its turns are not shown here.`));
+  }
+
   /** Take over the turns up to this one from another lane. */
   takeOver(lane, turn) {
     const kept = lane.turns.slice(0, lane.turns.indexOf(turn) + 1).filter((each) => each.isOver && each.id);

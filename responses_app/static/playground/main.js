@@ -190,5 +190,7 @@ for (const button of document.querySelectorAll("[data-close]")) button.addEventL
 listen(actions);
 nameTheme();
 addLane({ ...emptySetup(), ...storedSetup() });
+const goesOnFrom = new URLSearchParams(location.search).get("response");
+if (goesOnFrom) chosen.goOnFrom(goesOnFrom);
 if (!door.isShut) connection.open();
 loadModels();
