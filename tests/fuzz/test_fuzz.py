@@ -122,6 +122,7 @@ def _ways_in(server: ClosedServer, http: HttpDriver, socket: SocketDriver) -> li
         _round(bodies, lambda body: _post(http, "/responses/input_tokens", body)),
         _round(st.tuples(PATHS, NAMES, QUERIES), asks),
         _round(bodies, lambda body: _post(http, "/responses/compact", body)),
+        _round(strategies.mutated(strategies.chats), lambda body: _post(http, "/chat/completions", body)),
         _round(strategies.mutated(strategies.completions), lambda body: _post(http, "/completions", body)),
         _round(strategies.mutated(strategies.decisions), lambda body: _post(http, "/decisions", body)),
         _round(strategies.mutated(strategies.embeddings), lambda body: _post(http, "/embeddings", body)),
