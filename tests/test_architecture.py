@@ -196,6 +196,7 @@ def test_runs_know_only_the_contracts_of_adapters() -> None:
     adapters = tuple(f"responses_app.{name}" for name in ADAPTERS)
     contracts = (
         "stores.base",
+        "stores.approvals",
         "stores.clock",
         "stores.api_keys",
         "stores.files",

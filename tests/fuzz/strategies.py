@@ -197,6 +197,20 @@ completions = st.builds(
         ]
     ),
 ).map(copy.deepcopy)
+_QUESTIONS = (
+    {"type": "predicate", "instructions": "is it?", "name": "a"},
+    {
+        "type": "choice",
+        "instructions": [{"type": "input_json", "data": {}}],
+        "choices": [{"value": True}, {"value": "b"}],
+    },
+    {"type": "score", "instructions": "how?", "levels": [{"label": "low"}, {"label": "high", "description": "d"}]},
+)
+decisions = st.builds(
+    lambda given, questions: {"input": given, "questions": questions},
+    _input,
+    st.lists(st.sampled_from(_QUESTIONS), max_size=3),
+).map(copy.deepcopy)
 embeddings = st.builds(
     lambda given, more: {"input": given, **more},
     _prompts,

@@ -124,6 +124,7 @@ def _ways_in(server: ClosedServer, http: HttpDriver, socket: SocketDriver) -> li
         _round(bodies, lambda body: _post(http, "/responses/compact", body)),
         _round(strategies.mutated(strategies.chats), lambda body: _post(http, "/chat/completions", body)),
         _round(strategies.mutated(strategies.completions), lambda body: _post(http, "/completions", body)),
+        _round(strategies.mutated(strategies.decisions), lambda body: _post(http, "/decisions", body)),
         _round(strategies.mutated(strategies.embeddings), lambda body: _post(http, "/embeddings", body)),
         _round(strategies.mutated(strategies.outputs), outputs.send),
         _round(strategies.mutated(strategies.words), socket.speak, examples=EXAMPLES // 3),
