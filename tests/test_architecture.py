@@ -200,6 +200,7 @@ def test_runs_know_only_the_contracts_of_adapters() -> None:
         "stores.clock",
         "stores.api_keys",
         "stores.files",
+        "stores.shared_turns",
         "limits.rates",
         "tools.base",
     )
