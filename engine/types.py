@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from engine.grammar import TurnGrammar
 
@@ -52,6 +53,18 @@ class GenerationRequest:
     avoid: str = ""
     grammar: TurnGrammar | None = None
     trace_headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ChatPrompt:
+    """A conversation in the shape of Chat Completions, which a model's chat template makes a prompt of.
+
+    `template_kwargs` are variables that some templates read.
+    """
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,10 +63,12 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
 
 def _door(settings: Settings, clock: StoreClock) -> Door:
     from responses_app.stores.database.api_keys import DatabaseKeyStore
+    from responses_app.stores.database.staff import DatabaseStaff
 
     keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=clock)
+    staff = DatabaseStaff(timeout=settings.database_timeout_seconds)
     serves_others = not settings.serves_loopback or settings.behind_proxy != "no"
-    return Door(settings.auth, keys, is_exposed=serves_others)
+    return Door(settings.auth, keys, staff, is_exposed=serves_others)
 
 
 def _connection_limit(limit: int) -> BaseConnectionLimit:

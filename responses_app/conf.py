@@ -11,20 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from responses_app.embedding_settings import EmbeddingSettings
-from responses_app.model_settings import Entries, ModelSettings, complete, engine_kind, model_format, models, problem_of
+from responses_app.model_settings import EngineSettings, problem_of
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.dialects import OPENAI, Dialect
-from responses_app.protocol.tiers import TIERS, QueueBounds
+from responses_app.protocol.tiers import TIERS
 from responses_app.setting_types import (
     choice,
     dialect,
     flag,
     header_value,
-    json_object,
     names,
     origins,
     pages,
-    queued,
     resolves,
     seconds,
     secret,
@@ -33,7 +31,6 @@ from responses_app.setting_types import (
     text,
     tiers,
     url_of,
-    urls,
     whole,
 )
 from responses_app.tool_settings import ToolSettings
@@ -49,7 +46,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ToolSettings, EmbeddingSettings):
+class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
     """Every setting; a field's name in capitals is its environment variable."""
 
     host: str = setting("127.0.0.1", text, "address `make run` listens on")
@@ -125,35 +122,6 @@ class Settings(ToolSettings, EmbeddingSettings):
     )
 
     traces: bool = setting(False, flag, "trace responses with OpenTelemetry (see Traces)", default_text="off")
-
-    engine: str = setting(
-        "demo", engine_kind,
-        "`demo` (no model), `vllm` (in this process), `vllm-server` (at ENGINE_URL) or `scripted` (tests)",
-    )  # fmt: skip
-    engine_url: tuple[str, ...] = setting(
-        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas (see Several engines)", default_text="unset"
-    )
-    engine_api_key: str = setting(
-        "", text, "what those servers were given as `--api-key`", default_text="unset", secret=True
-    )
-    engine_core: str = setting(
-        "", text, "socket of an engine core that workers with ENGINE=vllm share; `serve --workers` makes one",
-        default_text="unset: loaded in this process",
-    )  # fmt: skip
-    model: str = setting(
-        "", text, "what the engine loads: a hub name, a folder, or the name at ENGINE_URL",
-        default_text="the engine's name",
-    )  # fmt: skip
-    model_format: str = setting("harmony", model_format, "how the model at ENGINE_URL is talked to")
-    model_name: str = setting("", text, "what clients call it", default_text="MODEL")
-    engine_options: dict[str, Any] = setting(
-        {}, json_object, 'the engine\'s own options, as JSON: `{"tokens_per_second": 50}`', default_text="{}"
-    )
-    engine_script: str = setting("", text, "file with the completions of ENGINE=scripted", default_text="unset")
-    models: Entries = setting(
-        (), models, "several models at once, each with its engine, as JSON (see Several models)",
-        default_text="unset: one, as the settings above say", secret=True,
-    )  # fmt: skip
 
     max_websocket_connections: int = setting(100, whole(1), "open WebSockets, over all workers that share a Redis")
     websocket_lifetime_seconds: float = setting(3600.0, seconds(1), "a connection's life", default_text="3600")
@@ -238,13 +206,6 @@ class Settings(ToolSettings, EmbeddingSettings):
     )  # fmt: skip
     background_max_running: int = setting(64, whole(1), "background responses that run at once in one worker")
     background_max_queued: int = setting(1000, whole(), "background responses that may wait in one worker")
-    engine_max_running: int = setting(
-        0, whole(), "turns that the engine does at once for one worker; others wait, projects in equal shares; 0 = any"
-    )
-    engine_max_queued: QueueBounds = setting(
-        QueueBounds(1000), queued, "requests of a project and a service tier that may wait for that in one worker; "
-        "`1000,flex=5000` says it of a tier apart", default_text="1000",
-    )  # fmt: skip
     shutdown_grace_seconds: float = setting(
         30.0, seconds(), "how long running responses may take to end when the server stops", default_text="30"
     )
@@ -288,33 +249,6 @@ class Settings(ToolSettings, EmbeddingSettings):
     def trusted_pages(self) -> tuple[str, ...]:
         """The origins of web pages that may use the API, besides those with the address that a request went to."""
         return (*self.allowed_origins, *self.csrf_trusted_origins)
-
-    @property
-    def served(self) -> tuple[ModelSettings, ...]:
-        """The models that generate; the first is meant where a request names none."""
-        return tuple(model for model in self.all_models if not model.embeds)
-
-    @property
-    def all_models(self) -> tuple[ModelSettings, ...]:
-        """Those, and the models of MODELS that make embeddings."""
-        common = ModelSettings(
-            name=self.model_name or self.model or self.engine,
-            engine=self.engine,
-            model=self.model or self.engine,
-            format=self.model_format,
-            url=self.engine_url,
-            api_key=self.engine_api_key,
-            options=self.engine_options,
-            script=self.engine_script,
-            max_running=self.engine_max_running,
-            max_queued=self.engine_max_queued,
-        )
-        return complete(self.models, common)
-
-    @property
-    def in_process(self) -> ModelSettings | None:
-        """The model that vLLM loads here, or in an engine core beside; None for none."""
-        return next((model for model in self.served if model.engine == "vllm"), None)
 
     @property
     def database(self) -> str:

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from engine.backends.base import BaseEngine
 from engine.embeddings.base import BaseEmbeddings
 from engine.errors import EngineConfigurationError, EngineError
+from engine.model_family import ModelFamily
 from engine.restarts import restart_pause
 from engine.types import EngineInfo
 from responses_app.conf import Settings
@@ -33,7 +34,7 @@ REFUSED = "the engine cannot start: the server's log says why"  # `/ready` tells
 def make_engine(model: ModelSettings, *, core: str = "") -> BaseEngine:
     """Build the engine of a model; nothing is loaded yet. `core` is the socket of an engine core that is shared."""
     module, _, name = BACKENDS[model.engine].rpartition(".")
-    options = dict(model.options)
+    options = engine_options(model)
     if model.engine == "scripted":
         options["script"] = model.script
     if model.engine == "vllm-server":
@@ -42,6 +43,27 @@ def make_engine(model: ModelSettings, *, core: str = "") -> BaseEngine:
     make = getattr(import_module(module), name)
     engine: BaseEngine = make(model=model.model, options=options, **more)
     return engine
+
+
+def engine_options(model: ModelSettings) -> dict[str, object]:
+    """Return an engine's options, with what follows from its model's format; its engine core needs them, too."""
+    options = dict(model.options)
+    if not family_of(model).is_harmony:
+        options |= {"harmony": False} if model.engine == "vllm-server" else {}
+        if model.engine == "vllm":
+            options.setdefault("tokenizer", model.tokenizer or model.model)
+    return options
+
+
+def family_of(model: ModelSettings) -> ModelFamily:
+    """Return what the settings say of a model's format. The engines that play a model speak Harmony."""
+    return ModelFamily(
+        format="harmony" if model.engine in ("demo", "scripted") else model.format,
+        model=model.model,
+        tokenizer=model.tokenizer,
+        reasoning_parser=model.reasoning_parser,
+        tool_parser=model.tool_parser,
+    )
 
 
 def check_engines(settings: Settings) -> None:

@@ -29,8 +29,8 @@ logger = logging.getLogger("respsite.transport")
 
 API_URLS = "responses_app.urls"
 _API_PATH = re.compile(
-    r"/(?:v1|responses|conversations|containers|files|completions|embeddings|models|openapi\.json|health|ready|metrics)"
-    r"(?:/|$)"
+    r"/(?:v1|responses|chat|conversations|containers|files|completions|decisions|embeddings|models|openapi(?:\.json)?"
+    r"|health|ready|metrics)(?:/|$)"
 )
 
 

@@ -4,8 +4,8 @@
      "gpt-oss-20b": {"engine": "vllm-server", "url": "http://gpu-3:8001", "model": "openai/gpt-oss-20b"}}
 
 Without MODELS there is one model, that of the settings for one (ENGINE, MODEL, ENGINE_URL, …). What MODELS leaves out
-of an entry is as those say that can hold for all: ENGINE, ENGINE_API_KEY, MODEL_FORMAT, ENGINE_MAX_RUNNING,
-ENGINE_MAX_QUEUED.
+of an entry is as those say that can hold for all: ENGINE, ENGINE_API_KEY, MODEL_FORMAT, REASONING_PARSER, TOOL_PARSER,
+ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
 """
 
 import json
@@ -13,18 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from engine.model_family import FORMATS
 from responses_app.protocol.tiers import QueueBounds
-from responses_app.setting_types import choice, json_object, queued, text, urls, whole
+from responses_app.setting_types import choice, json_object, queued, setting, text, urls, whole
 
 MAX_MODELS = 32  # each is a label of metrics
 MAX_NAME = 200  # characters
-OF_ONE = ("MODEL", "MODEL_NAME", "ENGINE_URL", "ENGINE_OPTIONS", "ENGINE_SCRIPT")  # what MODELS says of each model
+OF_ONE = ("MODEL", "MODEL_NAME", "TOKENIZER", "ENGINE_URL", "ENGINE_OPTIONS", "ENGINE_SCRIPT")
 
 EMBEDS = ("vllm-embeddings", "hashing")  # engines of models that make embeddings, and generate nothing
 
 engine_kind = choice("demo", "vllm", "vllm-server", "scripted")
 _any_engine = choice("demo", "vllm", "vllm-server", "scripted", *EMBEDS)
-model_format = choice("harmony")
+model_format = choice(*FORMATS)
+reasoning_parser = choice("auto", "none", "think", "qwen3", "think-open", "deepseek_r1")
+tool_parser = choice("auto", "none", "hermes", "qwen", "json", "llama3_json")
 _EXAMPLE = 'models by their names, like {"small": {"engine": "vllm-server", "url": "http://127.0.0.1:8001"}}'
 
 
@@ -37,6 +40,9 @@ class ModelSettings:
     model: str
     aliases: tuple[str, ...] = ()
     format: str = "harmony"
+    tokenizer: str = ""
+    reasoning_parser: str = "auto"
+    tool_parser: str = "auto"
     url: tuple[str, ...] = ()
     api_key: str = field(default="", repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -56,6 +62,10 @@ class ModelSettings:
             return f"its engine is {self.engine}, and so it needs 'url'"
         if self.engine == "scripted" and not self.script:
             return "its engine is scripted, and so it needs 'script'"
+        if self.format == "chat-template" and self.engine in ("demo", "scripted"):
+            return f"its engine is {self.engine}, which speaks Harmony, and so 'format' cannot be chat-template"
+        if self.format == "chat-template" and self.engine == "vllm-server" and not self.tokenizer:
+            return "its format is chat-template and its engine vllm-server, and so it needs 'tokenizer'"
         return None
 
 
@@ -91,6 +101,10 @@ def problem_of(served: Sequence[ModelSettings], given: Mapping[str, object]) -> 
 def _problem_of_one(model: ModelSettings, given: Mapping[str, object]) -> str | None:
     if model.engine == "scripted" and not model.script:
         return "ENGINE=scripted needs ENGINE_SCRIPT, the file with its completions."
+    if model.format == "chat-template" and model.engine in ("demo", "scripted"):
+        return f"MODEL_FORMAT=chat-template needs ENGINE=vllm or vllm-server: ENGINE={model.engine} speaks Harmony."
+    if model.format == "chat-template" and model.engine == "vllm-server" and not model.tokenizer:
+        return "MODEL_FORMAT=chat-template with ENGINE=vllm-server needs TOKENIZER, the folder of its tokenizer."
     if model.engine == "vllm" and "model" not in given:
         return "ENGINE=vllm needs MODEL, a model's name on the hub or its folder."
     if model.engine == "vllm-server" and not (model.url and "model" in given):
@@ -184,6 +198,9 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
     "model": _text(text),
     "aliases": _aliases,
     "format": _text(model_format),
+    "tokenizer": _text(text),
+    "reasoning_parser": _text(reasoning_parser),
+    "tool_parser": _text(tool_parser),
     "url": _urls,
     "api_key": _text(text),
     "options": _options,
@@ -191,3 +208,87 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
     "max_running": _number(whole()),
     "max_queued": _number(queued),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """The settings of engines and models, as `conf` reads them. A field's name in capitals is its variable."""
+
+    engine: str = setting(
+        "demo", engine_kind,
+        "`demo` (no model), `vllm` (in this process), `vllm-server` (at ENGINE_URL) or `scripted` (tests)",
+    )  # fmt: skip
+    engine_url: tuple[str, ...] = setting(
+        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas (see Several engines)", default_text="unset"
+    )
+    engine_api_key: str = setting(
+        "", text, "what those servers were given as `--api-key`", default_text="unset", secret=True
+    )
+    engine_core: str = setting(
+        "", text, "socket of an engine core that workers with ENGINE=vllm share; `serve --workers` makes one",
+        default_text="unset: loaded in this process",
+    )  # fmt: skip
+    model: str = setting(
+        "", text, "what the engine loads: a hub name, a folder, or the name at ENGINE_URL",
+        default_text="the engine's name",
+    )  # fmt: skip
+    model_format: str = setting(
+        "harmony", model_format, "how the model is written to: `harmony`, `chat-template`, or as its files say (`auto`)"
+    )
+    tokenizer: str = setting(
+        "", text, "the folder of the model's tokenizer, which `chat-template` needs", default_text="MODEL"
+    )
+    reasoning_parser: str = setting(
+        "auto", reasoning_parser, "how it thinks: between tags, with the first of them in the prompt (`think-open`), …"
+    )
+    tool_parser: str = setting(
+        "auto", tool_parser, "how it writes calls: `hermes`, `json` as Llama 3 does, or as its vocabulary says (`auto`)"
+    )
+    model_name: str = setting("", text, "what clients call it", default_text="MODEL")
+    engine_options: dict[str, Any] = setting(
+        {}, json_object, 'the engine\'s own options, as JSON: `{"tokens_per_second": 50}`', default_text="{}"
+    )
+    engine_script: str = setting("", text, "file with the completions of ENGINE=scripted", default_text="unset")
+    models: Entries = setting(
+        (), models, "several models at once, each with its engine, as JSON (see Several models)",
+        default_text="unset: one, as the settings above say", secret=True,
+    )  # fmt: skip
+    engine_max_running: int = setting(
+        0,
+        whole(),
+        "turns that the engine does at once for one worker; others wait, projects in equal shares; 0 = any",
+    )
+    engine_max_queued: QueueBounds = setting(
+        QueueBounds(1000), queued, "requests of a project and a service tier that may wait for that in one worker; "
+        "`1000,flex=5000` says it of a tier apart", default_text="1000",
+    )  # fmt: skip
+
+    @property
+    def served(self) -> tuple[ModelSettings, ...]:
+        """The models that generate; the first is meant where a request names none."""
+        return tuple(model for model in self.all_models if not model.embeds)
+
+    @property
+    def all_models(self) -> tuple[ModelSettings, ...]:
+        """Those, and the models of MODELS that make embeddings."""
+        common = ModelSettings(
+            name=self.model_name or self.model or self.engine,
+            engine=self.engine,
+            model=self.model or self.engine,
+            format=self.model_format,
+            tokenizer=self.tokenizer,
+            reasoning_parser=self.reasoning_parser,
+            tool_parser=self.tool_parser,
+            url=self.engine_url,
+            api_key=self.engine_api_key,
+            options=self.engine_options,
+            script=self.engine_script,
+            max_running=self.engine_max_running,
+            max_queued=self.engine_max_queued,
+        )
+        return complete(self.models, common)
+
+    @property
+    def in_process(self) -> ModelSettings | None:
+        """The model that vLLM loads here, or in an engine core beside; None for none."""
+        return next((model for model in self.served if model.engine == "vllm"), None)

@@ -13,14 +13,13 @@ from pathlib import Path
 from django.conf import settings as django_settings
 
 from engine.backends.base import BaseEngine
-from engine.formats.base import ModelFormat
-from engine.formats.harmony.format import HarmonyFormat
+from engine.model_formats import make_format
 from responses_app.adapters import Adapters, build_adapters
 from responses_app.auth.door import Door
 from responses_app.bounds import run_limits, service_limits
 from responses_app.conf import Settings
 from responses_app.embedding_engines import Embeddings
-from responses_app.engines import Engines, EngineStarter, collect_less_garbage
+from responses_app.engines import Engines, EngineStarter, collect_less_garbage, family_of
 from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.rates import BaseRates
 from responses_app.model_settings import ModelSettings
@@ -40,6 +39,7 @@ from responses_app.reading import JsonReader
 from responses_app.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.completing import CompletionService
+from responses_app.runs.deciding import DecisionService
 from responses_app.runs.draining import Draining
 from responses_app.runs.fair_turns import FairTurns
 from responses_app.runs.following import Followers
@@ -63,7 +63,6 @@ from responses_app.watching import Gauges, Watch
 
 logger = logging.getLogger("respsite")
 
-FORMATS: dict[str, type[ModelFormat]] = {"harmony": HarmonyFormat}  # by MODEL_FORMAT; `conf` refuses any other
 LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
 
 
@@ -75,6 +74,7 @@ class Site:
     engines: Engines
     embeddings: Embeddings
     completions: CompletionService
+    decisions: DecisionService
     store: BaseResponseStore
     conversations: BaseConversationStore
     files: BaseFileStore
@@ -243,14 +243,8 @@ def build_site(settings: Settings) -> Site:
             check_capacity=runs.registry.check_capacity,
             generates=lambda name: runs.service.models.named(name) is not None,
         ),
-        completions=CompletionService(
-            runs.service.models,
-            base.adapters.rates,
-            new_id,
-            clock,
-            check_capacity=runs.registry.check_capacity,
-            choose_tier=runs.service.limits.tiers.choose,
-        ),
+        completions=CompletionService(runs.service),
+        decisions=DecisionService(runs.service),
         store=base.adapters.stores.responses,
         conversations=base.adapters.stores.conversations,
         files=base.adapters.stores.files,
@@ -392,7 +386,7 @@ def _served(
         starter.engine,
         lambda: starter.info,
         created=created,
-        format=FORMATS[model.format](),
+        format=make_format(family_of(model), starter.engine),
         meter=meter,
         turns=FairTurns(max_running=model.max_running, bounds=model.max_queued, waited=meter.waited),
         aliases=model.aliases,

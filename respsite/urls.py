@@ -10,6 +10,8 @@ from responses_app.playground.page import playground
 from responses_app.views.docs import docs
 from responses_app.watch import views as watch
 
+handler404 = "responses_app.views.missing.missing"
+
 urlpatterns = [
     path("admin/login/", login),  # before the admin's own
     path("admin/dashboard/", admin.site.admin_view(dashboard), name="dashboard"),

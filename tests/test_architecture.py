@@ -229,9 +229,9 @@ def test_nothing_outside_of_runs_knows_a_run() -> None:
 
 
 def test_only_wiring_knows_a_model_format() -> None:
-    """It chooses one by MODEL_FORMAT; everything else of the application knows the contract alone."""
-    known = [each for each in ours() if each.imported.startswith("engine.formats.")]
-    assert {each.importer for each in known if each.imported == "engine.formats.base"} > {"responses_app.wiring"}
+    """It has one made by MODEL_FORMAT; everything else of the application knows the contract alone."""
+    assert "responses_app.wiring" in {each.importer for each in ours() if each.imported == "engine.model_formats"}
+    known = [each for each in ours() if each.imported.startswith(("engine.formats.", "engine.model_formats"))]
     beyond = {each.importer for each in known if each.imported != "engine.formats.base"}
     assert {name for name in beyond if not name.startswith("engine.")} == {"responses_app.wiring"}
     library = {each.importer for each in imports() if each.imported.partition(".")[0] in ("openai_harmony", "tiktoken")}
@@ -274,7 +274,7 @@ def test_one_file_knows_opentelemetry() -> None:
 
 def test_only_the_embedded_vllm_imports_vllm_and_only_when_it_starts() -> None:
     heavy = {each.importer for each in imports() if each.imported.partition(".")[0] in HEAVY}
-    names = ("local", "config", "inputs", "core", "own_core", "shared_core", "core_host")
+    names = ("local", "config", "inputs", "core", "own_core", "shared_core", "core_host", "templates")
     assert heavy <= {f"engine.backends.vllm_{name}" for name in names}
 
 

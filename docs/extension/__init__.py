@@ -9,10 +9,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from docs.extension import policy, settings
+from docs.extension import commands, dialects, errors, events, metrics, paths, policy, settings
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "settings": settings.markdown,
+    "events": events.events,
+    "frames": events.frames,
+    "dialect-rules": dialects.markdown,
+    "error-codes": errors.markdown,
+    "metrics": metrics.markdown,
+    "paths": paths.markdown,
+    "program": commands.program,
+    "manage-commands": commands.manage,
+    "make-targets": commands.targets,
 }
 NOT_RUN = "not-run: "  # behind the language of a block; what follows says why
 _MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
@@ -32,7 +41,9 @@ def setup(app: Any) -> dict[str, object]:
     return {"parallel_read_safe": True, "version": "1"}
 
 
-def _fill(_app: object, _page: str, source: list[str]) -> None:
+def _fill(app: Any, _page: str, source: list[str]) -> None:
+    if _MARK.search(source[0]):
+        app.env.note_reread()  # by each build: the code may say something else by then
     source[0] = filled(source[0])
 
 

@@ -1,10 +1,11 @@
 """The contract every engine fulfils; `tests/contracts/engine.py` runs over each of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
+from engine.errors import NotRendered
 from engine.grammar import TurnGrammar
-from engine.types import EngineInfo, GenerationRequest, TokenChunk
+from engine.types import ChatPrompt, EngineInfo, GenerationRequest, TokenChunk
 
 
 class BaseEngine(ABC):
@@ -38,6 +39,13 @@ class BaseEngine(ABC):
 
     async def check_grammar(self, grammar: TurnGrammar) -> None:  # noqa: B027 - some find out only while they generate
         """Return if this engine can hold a model to a grammar, which then costs little; else raise `GrammarRefused`."""
+
+    def render(self, chat: ChatPrompt) -> Sequence[int]:
+        """Return the prompt that the model's own chat template makes of a conversation. Blocks: never on the loop.
+
+        Raises `NotRendered` where the template refuses it, `PromptTooLong`, and `EngineUnavailable`.
+        """
+        raise NotRendered(f"{type(self).__name__} renders nothing.")
 
     @abstractmethod
     def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:

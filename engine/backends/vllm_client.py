@@ -17,6 +17,7 @@ from engine.types import TokenChunk
 KEEP_ALIVE_SECONDS = 2.0  # of an idle connection: vLLM closes them after 5 (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)
 TAIL_SECONDS = 2.0  # for the usage and the end of an answer whose finish reason has come
 MAX_ANSWER = 1024 * 1024  # bytes of an answer that is not a stream
+MAX_RENDERED = 32 * 1024 * 1024  # bytes of a rendered prompt: some million tokens
 MAX_RETRY_AFTER = 3600  # seconds
 NO_HEADERS: Mapping[str, str] = {}
 BROKEN = (aiohttp.ClientError, HttpProcessingError, OSError)  # of connections; TimeoutError is an OSError
@@ -132,6 +133,25 @@ class VllmClient:
         except BROKEN as error:
             raise self._out_of_reach(error) from error
 
+    async def post(self, path: str, body: bytes) -> bytes:
+        """Return the content of the answer to a question that generates nothing. Raises as `get`, and `Refusal`."""
+        try:
+            async with (
+                asyncio.timeout(self.timeouts.connect),
+                self._session.post(
+                    self.url + path,
+                    data=BytesIO(body),
+                    headers={"Content-Type": "application/json"},
+                    allow_redirects=False,
+                ) as response,
+            ):
+                content = await _content(response, MAX_RENDERED)
+                if response.status != 200:
+                    raise Refusal(response.status, error_text(content))
+                return content
+        except BROKEN as error:
+            raise self._out_of_reach(error) from error
+
     async def stream(
         self, path: str, body: bytes, tokens: TokenStream, *, headers: Mapping[str, str] = NO_HEADERS
     ) -> AsyncGenerator[TokenChunk, None]:
@@ -223,11 +243,11 @@ class VllmClient:
         return kind(f"{self.name} is out of reach: {reason}.")
 
 
-async def _content(response: aiohttp.ClientResponse) -> bytes:
-    """Return what an answer holds, `MAX_ANSWER` and a little at most."""
+async def _content(response: aiohttp.ClientResponse, limit: int = MAX_ANSWER) -> bytes:
+    """Return what an answer holds, `limit` and a little at most."""
     parts: list[bytes] = []
     size = 0
-    while size < MAX_ANSWER and (part := await response.content.readany()):
+    while size < limit and (part := await response.content.readany()):
         parts.append(part)
         size += len(part)
     return b"".join(parts)

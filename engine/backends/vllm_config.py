@@ -51,6 +51,11 @@ def has_tokenizer(options: Mapping[str, object]) -> bool:
     return not options.get("skip_tokenizer_init")
 
 
+def speaks_harmony(options: Mapping[str, object]) -> bool:
+    """Whether the model is a gpt-oss, whose tokenizer is made here: any other one needs its own."""
+    return "tokenizer" not in options
+
+
 def configure(
     model: str, options: Mapping[str, object], vocabulary: Path, front_end: FrontEnd = ALONE
 ) -> tuple[Any, Any]:
@@ -69,7 +74,7 @@ def configure(
             raise EngineConfigurationError(
                 f"ENGINE_OPTIONS has {name!r}, which is not a field of vLLM's AsyncEngineArgs{hint}"
             )
-    if has_tokenizer(options) and "tokenizer" not in options:
+    if has_tokenizer(options) and speaks_harmony(options):
         write_vocabulary(vocabulary)
     given: dict[str, Any] = {"tokenizer": str(vocabulary), **DEFAULT_OPTIONS, **options}
     if isinstance(given.get("structured_outputs_config", {}), Mapping):
@@ -84,7 +89,8 @@ def configure(
         if type(error.__cause__).__name__ == "LocalEntryNotFoundError":
             raise EngineUnavailable(f"MODEL={model} could not be fetched: {reason(error)}.") from error
         raise EngineConfigurationError(f"vLLM does not take this MODEL and ENGINE_OPTIONS: {reason(error)}.") from error
-    check_model_type(model, config.model_config.hf_config.model_type)
+    if speaks_harmony(options):
+        check_model_type(model, config.model_config.hf_config.model_type)
     return config, engine_args
 
 

@@ -18,7 +18,7 @@ only one that replaces an engine: it lets the rest of the dead one go (0.1 s, `C
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -30,12 +30,13 @@ from engine.backends.base import BaseEngine
 from engine.backends.grammar_checks import GrammarChecks
 from engine.backends.model_folder import check_folder
 from engine.backends.threads import in_thread
-from engine.backends.vllm_config import has_tokenizer, reason
+from engine.backends.vllm_config import has_tokenizer, reason, speaks_harmony
 from engine.backends.vllm_core import BaseCore
 from engine.backends.vllm_inputs import rendered, require_readable, sampling_params
 from engine.backends.vllm_outputs import chunk_of
 from engine.backends.vllm_own_core import OwnCore
 from engine.backends.vllm_shared_core import SharedCore
+from engine.backends.vllm_templates import load_template, rendered_chat
 from engine.errors import (
     EngineConfigurationError,
     EngineError,
@@ -49,7 +50,7 @@ from engine.formats.harmony.encoding import load_encoding
 from engine.formats.harmony.prompt import generation_start
 from engine.grammar import TurnGrammar
 from engine.restarts import restart_pause
-from engine.types import EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import ChatPrompt, EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
 
 logger = logging.getLogger("respsite.engine")
 
@@ -78,6 +79,7 @@ class VllmEngine(BaseEngine):
         self._closed = False
         self._max_model_len = 0
         self._grammars = GrammarChecks(self._try_grammar)
+        self._template: Any = None  # the tokenizer that renders conversations
         self.supports_grammar = has_tokenizer(self.options)
 
     def check(self) -> None:
@@ -89,7 +91,7 @@ class VllmEngine(BaseEngine):
             )
         if "model" in self.options:
             raise EngineConfigurationError("ENGINE_OPTIONS cannot have 'model': that is what MODEL is for.")
-        check_folder(self.model)
+        check_folder(self.model, harmony=speaks_harmony(self.options))
 
     async def start(self) -> EngineInfo:
         """Load the model; it takes a minute or more, and the event loop stays free.
@@ -98,7 +100,8 @@ class VllmEngine(BaseEngine):
         `EngineUnavailable` where the hub is out of reach, and once the engine is closed.
         """
         self.check()
-        await asyncio.to_thread(load_encoding)  # 0.7 s the first time in a process
+        if speaks_harmony(self.options):
+            await asyncio.to_thread(load_encoding)  # 0.7 s the first time in a process
         llm = await self._core.load()
         self._require_open()
         self._llm = llm
@@ -156,13 +159,19 @@ class VllmEngine(BaseEngine):
         await in_thread(partial(require_readable, grammar))
         request = GenerationRequest(
             request_id=f"grammar-{uuid4().hex}",
-            prompt_token_ids=generation_start(),
+            prompt_token_ids=generation_start() if speaks_harmony(self.options) else (0,),
             sampling=SamplingOptions(max_output_tokens=1),
             grammar=grammar,
         )
         async with aclosing(self.generate(request)) as chunks:
             async for _ in chunks:
                 pass
+
+    def render(self, chat: ChatPrompt) -> Sequence[int]:
+        """Render with the model's own tokenizer, as vLLM loads it."""
+        if self._template is None:
+            self._template = load_template(str(self.options.get("tokenizer", self.model)), self.options)
+        return rendered_chat(self._template, chat)
 
     async def health(self) -> None:
         """Raise `EngineUnavailable` before the start, once closed, and from the engine's death to its restart."""

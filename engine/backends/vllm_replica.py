@@ -23,22 +23,27 @@ from engine.errors import (
     GenerationFailed,
     GrammarCut,
     GrammarRefused,
+    NotRendered,
     PromptTooLong,
 )
 from engine.formats.harmony.encoding import END
 from engine.formats.harmony.prompt import generation_start
 from engine.formats.harmony.shapes import Special, to_structural_tag
 from engine.grammar import TurnGrammar, TurnRules
-from engine.types import GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import ChatPrompt, GenerationRequest, SamplingOptions, TokenChunk
 
 logger = logging.getLogger("respsite.engine")
 
 FIRST_PRIORITY = -1  # lower runs first: what a server can do is found out before anything that waits there
+RENDER = "/v1/chat/completions/render"
+RENDER_FLAGS = "start it with --enable-scale-out, and without --tokens-only or --skip-tokenizer-init"
 FLAGS = "start it with --tokens-only or --enable-scale-out"
 CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
 TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/input_processor.py, api_utils.py
 OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
 FAILED = "Internal server error"  # what a vLLM server says where its engine ended a generation with an error
+ANY_TOKEN = 0  # every vocabulary has it
+ONE_OF_ANY = orjson.dumps({"type": "structural_tag", "format": {"type": "token", "token": ANY_TOKEN}}).decode()
 ONE_TOKEN = to_structural_tag([Special(END)])  # no model begins with it
 
 
@@ -62,13 +67,16 @@ class Replica:
     `others_serve` says whether any other server of its pool is used: the last one is, as long as it is there.
     """
 
-    def __init__(self, client: VllmClient, *, model: str, others_serve: Callable[["Replica"], bool]) -> None:
+    def __init__(
+        self, client: VllmClient, *, model: str, harmony: bool = True, others_serve: Callable[["Replica"], bool]
+    ) -> None:
         self.client = client
         self.running = 0
         self.circuit = Circuit()
         self.doubted = asyncio.Event()
         self._service: Service | None = None
         self._model = model
+        self._harmony = harmony  # else any other token is as good to try it with
         self._others_serve = others_serve
         self._loop = asyncio.get_running_loop()
         self._problem = ""  # the one that was logged last
@@ -145,9 +153,9 @@ class Replica:
 
     async def _takes_grammars(self, service: Service) -> bool:
         """Whether the server holds a token to a grammar that allows one only: it needs a tokenizer for that."""
-        grammar = TurnGrammar(TurnRules(), ONE_TOKEN)
+        grammar = TurnGrammar(TurnRules(), ONE_TOKEN if self._harmony else ONE_OF_ANY)
         try:
-            return await self.first_token(service, grammar=grammar) == [END]
+            return await self.first_token(service, grammar=grammar) == [END if self._harmony else ANY_TOKEN]
         except (Refusal, GenerationFailed) as error:
             logger.info("%s enforces no grammars: %s", self, error)
             return False
@@ -158,7 +166,7 @@ class Replica:
         """Have the server generate one token; raises as `VllmClient.stream()` does."""
         request = GenerationRequest(
             request_id=f"respsite-{uuid4().hex}",
-            prompt_token_ids=generation_start(),
+            prompt_token_ids=generation_start() if self._harmony else (ANY_TOKEN,),
             sampling=SamplingOptions(temperature=0.0),
             priority=priority,
             grammar=grammar,
@@ -180,6 +188,31 @@ class Replica:
         if wire is GENERATE:
             return EngineConfigurationError(f"{self} refuses to generate a token: {refusal}.")
         return EngineConfigurationError(f"{self} has no endpoint that gives tokens: {FLAGS} ({refusal}).")
+
+    async def rendered(self, chat: ChatPrompt) -> list[int]:
+        """Return the prompt of a conversation, by the server's chat template.
+
+        No choice of tools is named: a server takes any but `none` only where it has a tool parser of its own, and with
+        that it renders them all the same. Raises `NotRendered`, `PromptTooLong` and `EngineUnavailable`.
+        """
+        body = {"model": self._model, "messages": chat.messages, "chat_template_kwargs": chat.template_kwargs}
+        if chat.tools:
+            body |= {"tools": chat.tools, "tool_choice": "none"}
+        try:
+            content = await self.client.post(RENDER, orjson.dumps(body))
+            return [int(token) for token in orjson.loads(content)["token_ids"]]
+        except Refusal as refusal:
+            problem = f"{self} answered {refusal}"
+            if refusal.status in (400, 422):
+                if any(words in refusal.text for words in TOO_LONG) and self.service:
+                    longest = self.service.max_model_len
+                    raise PromptTooLong(prompt_tokens=longest, max_model_len=longest) from refusal
+                raise NotRendered(problem) from refusal
+            if refusal.status in CHANGED:
+                problem += f": it renders nothing, so {RENDER_FLAGS}"
+            raise EngineUnavailable(problem) from refusal
+        except (ValueError, LookupError, TypeError) as error:
+            raise EngineUnavailable(f"{self} answers {RENDER} not like vLLM 0.32.") from error
 
     # Generations.
 

@@ -30,7 +30,7 @@ from engine.errors import (
 from engine.formats.harmony.encoding import load_encoding
 from engine.formats.harmony.prompt import generation_start
 from engine.grammar import TurnGrammar
-from engine.types import EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import ChatPrompt, EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
 
 CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 120.0
@@ -39,7 +39,7 @@ REFRESH_SECONDS = 5.0
 MAX_CONNECTIONS = 4096  # generations that run at once, over all servers; each has a connection of its own
 MAX_FAILED = 3  # servers that a request may break on before its first token: it may be what breaks them
 KNOWN = (
-    *("urls", "api_key", "connect_seconds", "silence_seconds", "health_seconds", "refresh_seconds"),
+    *("urls", "api_key", "harmony", "connect_seconds", "silence_seconds", "health_seconds", "refresh_seconds"),
     "max_connections",
 )
 
@@ -47,10 +47,10 @@ KNOWN = (
 class VllmServerEngine(BaseEngine):
     """Several vLLM servers, the same model on each; `ReplicaChoice` says which of them a request goes to.
 
-    Options: `urls` (see `server_urls`), `api_key`, `connect_seconds` (for a connection, and for an
-    answer that generates nothing), `silence_seconds` (a generation that sends no byte for so long has failed: queueing
-    and prefill count), `health_seconds` (between two looks at each server), `refresh_seconds` (between two looks at a
-    list of servers that may change), `max_connections`.
+    Options: `urls` (see `server_urls`), `api_key`, `harmony` (off: the model is not a gpt-oss), `connect_seconds` (for
+    a connection, and for an answer that generates nothing), `silence_seconds` (a generation that sends no byte for so
+    long has failed: queueing and prefill count), `health_seconds` (between two looks at each server),
+    `refresh_seconds` (between two looks at a list of servers that may change), `max_connections`.
     """
 
     supports_priority = True
@@ -65,6 +65,8 @@ class VllmServerEngine(BaseEngine):
         self._api_key = ""
         self._timeouts = Timeouts(connect=CONNECT_SECONDS, silence=SILENCE_SECONDS, look=LOOK_SECONDS)
         self._refresh_seconds = REFRESH_SECONDS
+        self._harmony = True
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._max_connections = MAX_CONNECTIONS
         self._session: aiohttp.ClientSession | None = None
         self._pool: ReplicaPool | None = None
@@ -84,6 +86,7 @@ class VllmServerEngine(BaseEngine):
             silence=options.rate("silence_seconds") or SILENCE_SECONDS,
             look=options.rate("health_seconds") or LOOK_SECONDS,
         )
+        self._harmony = self.options.get("harmony") is not False
         self._refresh_seconds = options.rate("refresh_seconds") or REFRESH_SECONDS
         self._max_connections = options.whole_number("max_connections", MAX_CONNECTIONS, minimum=1)
 
@@ -95,7 +98,9 @@ class VllmServerEngine(BaseEngine):
         """
         self.check()
         self._require_open()
-        await asyncio.to_thread(load_encoding)  # 0.7 s the first time in a process
+        self._loop = asyncio.get_running_loop()
+        if self._harmony:
+            await asyncio.to_thread(load_encoding)  # 0.7 s the first time in a process
         self._require_open()
         pool = self._open_pool()
         await self._unless_closed(pool.inspect())
@@ -117,7 +122,7 @@ class VllmServerEngine(BaseEngine):
 
             def make(url: str) -> Replica:
                 client = VllmClient(url, session=session, timeouts=self._timeouts)
-                return Replica(client, model=self.model, others_serve=pool.others_serve)
+                return Replica(client, model=self.model, harmony=self._harmony, others_serve=pool.others_serve)
 
             self._pool = pool = ReplicaPool(self._servers, make, refresh_seconds=self._refresh_seconds)
         return self._pool
@@ -188,7 +193,7 @@ class VllmServerEngine(BaseEngine):
         """Ask for one token. Raises `GrammarRefused` for what is the grammar's fault, and not the server's."""
         request = GenerationRequest(
             request_id=f"grammar-{uuid4().hex}",
-            prompt_token_ids=generation_start(),
+            prompt_token_ids=generation_start() if self._harmony else (0,),
             sampling=SamplingOptions(max_output_tokens=1),
             affinity=grammar.structural_tag,
             grammar=grammar,
@@ -202,6 +207,21 @@ class VllmServerEngine(BaseEngine):
             if isinstance(refusal, Refusal) and refusal.status in (400, 422):
                 raise GrammarRefused(f"The engine's server refuses the grammar: {refusal.text}") from error
             raise EngineUnavailable(str(error)) from error  # of the server's: `GrammarChecks` must not remember it
+
+    def render(self, chat: ChatPrompt) -> Sequence[int]:
+        """Have a server render a conversation; one that is away is skipped for the next."""
+        if self._loop is None:
+            raise EngineUnavailable("The engine is not started yet.")
+        return asyncio.run_coroutine_threadsafe(self._rendered(chat), self._loop).result()
+
+    async def _rendered(self, chat: ChatPrompt) -> Sequence[int]:
+        problem: EngineError = EngineUnavailable("Every vLLM server went away.")
+        for replica in self._candidates("")[1][:MAX_FAILED]:
+            try:
+                return await replica.rendered(chat)
+            except EngineUnavailable as error:
+                problem = error
+        raise problem
 
     async def health(self) -> None:
         """Return while a server is there, else raise `EngineUnavailable`."""

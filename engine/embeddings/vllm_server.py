@@ -18,7 +18,7 @@ import aiohttp
 import orjson
 
 from engine.backends.options import OptionReader
-from engine.backends.server_urls import as_server
+from engine.backends.server_urls import as_server, has_secret
 from engine.backends.vllm_client import BROKEN, open_session
 from engine.backends.vllm_wire import error_text, shown
 from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingRequest, Vector
@@ -131,8 +131,8 @@ class VllmServerEmbeddings(BaseEmbeddings):
         self, method: str, path: str, body: bytes, *, seconds: float | None = None
     ) -> tuple[int, bytes]:
         """Return the status and the content of an answer of the first server that can be reached."""
-        if self._session is None:
-            raise EngineUnavailable("The vllm-embeddings engine is not started yet.")
+        if self._session is None or self._session.closed:
+            raise EngineUnavailable("The vllm-embeddings engine is closed, or not started yet.")
         loop = asyncio.get_running_loop()
         problem: Exception | None = None
         for server in sorted(self._servers, key=lambda each: (each.away_until > loop.time(), each.running)):
@@ -140,7 +140,7 @@ class VllmServerEmbeddings(BaseEmbeddings):
             try:
                 async with asyncio.timeout(seconds):
                     answer = await self._ask(self._session, server, method, path, body)
-            except (*BROKEN, RuntimeError) as error:  # aiohttp raises RuntimeError where the session is closed
+            except BROKEN as error:
                 problem = error
                 server.away_until = loop.time() + PASS_OVER_SECONDS
             else:
@@ -177,15 +177,15 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _urls(options: OptionReader, given: object) -> list[str]:
-    urls = (
-        [as_server(each) if isinstance(each, str) else None for each in given]
-        if isinstance(given, list | tuple)
-        else []
-    )
-    found = [url for url in urls if url is not None]
-    if not found or len(found) < len(urls):
-        raise options.wrong("urls", "URLs of vLLM servers, like http://127.0.0.1:8002")
-    return found
+    named = given if isinstance(given, list | tuple) else ()
+    if any(map(has_secret, named)):
+        raise EngineConfigurationError(
+            "One of the urls has a user or a password in it: a key belongs into the API key."
+        )
+    urls = [url for each in named if isinstance(each, str) and (url := as_server(each)) is not None]
+    if not urls or len(urls) < len(named):
+        raise options.wrong("urls", "a list of URLs of vLLM servers, like http://127.0.0.1:8002")
+    return urls
 
 
 def _listed(content: bytes) -> list[dict[str, Any]]:

@@ -3,15 +3,18 @@
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _RESOURCES = {
     "responses": "api.responses",
+    "chat": "api.responses",  # what it makes are responses
     "conversations": "api.conversations",
     "containers": "api.containers",
     "files": "api.files",
     "vector_stores": "api.vector_stores",
     "models": "api.model",
+    "completions": "api.responses",  # a model generates, as for a response
+    "decisions": "api.responses",
+    "embeddings": "api.embeddings",
 }
-_FOR_MODELS = ("completions", "embeddings", "decisions")  # OpenAI has one scope for whatever has a model work
 # Who asks whether the server lives, or what it takes, needs no key; who may read the metrics is for their view to say.
-_FOR_EVERYBODY = ("health", "ready", "metrics", "openapi.json")
+_FOR_EVERYBODY = ("health", "ready", "metrics", "openapi.json", "openapi")
 
 
 def needed_scope(method: str, path: str) -> str | None:
@@ -22,6 +25,4 @@ def needed_scope(method: str, path: str) -> str | None:
     resource = path.strip("/").removeprefix("v1/").partition("/")[0]
     if resource in _FOR_EVERYBODY:
         return None
-    if resource in _FOR_MODELS:
-        return "api.model.read" if method in SAFE_METHODS else "api.model.request"
     return f"{_RESOURCES[resource]}.{'read' if method in SAFE_METHODS else 'write'}"

@@ -56,7 +56,8 @@ class TurnReader:
         said = turn.read(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self.format.spelled)
         finish = FinishReason.STOP if turn.is_over else chunk.finish
         if finish is not None:
-            said += turn.parser.close()
+            if not turn.is_over:  # else what the parser still holds is what follows its end
+                said += turn.parser.close()
             self.repairs += turn.parser.repairs
         return self._tell(turn, said), finish
 

@@ -28,6 +28,7 @@ from responses_app.protocol.inputs import (
     StopReason,
     ToolsListed,
 )
+from responses_app.protocol.items import Exact
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
@@ -121,6 +122,11 @@ class ResponseRun:
     def problem(self) -> ApiError | None:
         """Why it failed, as an error."""
         return self._ending.problem
+
+    @property
+    def said(self) -> Exact:
+        """What the model has sampled so far, as it reads it in a later turn."""
+        return Exact(self.plan.format.name, tuple(self._machine.stream.messages))
 
     def is_behind(self, number: int | None) -> bool:
         """Whether a client may have had an event elsewhere that readers here have not: only its log tells that.

@@ -173,6 +173,24 @@ headers = st.lists(
     st.one_of(st.sampled_from([*PRESETS, *Switch, "", "wait", "complete"]), st.text(_HEADER, max_size=20)), max_size=4
 ).map(lambda names: ",".join(names).strip())
 
+_prompts = st.sampled_from(["count to 3", ["a", "b"], [1, 2, 3], [[1], [2, 199999]], ["a", [1]], "", [], [[]], 5, None])
+completions = st.builds(
+    lambda prompt, more: {"prompt": prompt, "max_tokens": 5, **more},
+    _prompts,
+    st.sampled_from(
+        [
+            {},
+            {"stream": True, "stream_options": {"include_usage": True}},
+            {"n": 3, "echo": True, "stop": ["2", "\u00e9"]},
+            {"logprobs": 0, "best_of": 1, "stop_token_ids": [1]},
+        ]
+    ),
+).map(copy.deepcopy)
+embeddings = st.builds(
+    lambda given, more: {"input": given, **more},
+    _prompts,
+    st.sampled_from([{}, {"encoding_format": "base64", "dimensions": 5}, {"encoding_format": "float", "user": "u"}]),
+).map(copy.deepcopy)
 conversations = st.builds(
     lambda items, metadata: {"items": items, **metadata},
     _input.filter(lambda value: isinstance(value, list)),

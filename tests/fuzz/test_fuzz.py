@@ -122,6 +122,8 @@ def _ways_in(server: ClosedServer, http: HttpDriver, socket: SocketDriver) -> li
         _round(bodies, lambda body: _post(http, "/responses/input_tokens", body)),
         _round(st.tuples(PATHS, NAMES, QUERIES), asks),
         _round(bodies, lambda body: _post(http, "/responses/compact", body)),
+        _round(strategies.mutated(strategies.completions), lambda body: _post(http, "/completions", body)),
+        _round(strategies.mutated(strategies.embeddings), lambda body: _post(http, "/embeddings", body)),
         _round(strategies.mutated(strategies.outputs), outputs.send),
         _round(strategies.mutated(strategies.words), socket.speak, examples=EXAMPLES // 3),
         _round(st.tuples(strategies.headers, strategies.headers, st.booleans()), asks_for),

@@ -1,4 +1,4 @@
-"""Python's agent libraries ask for structured output, each in its own ways: all of them get it at the first try."""
+"""Clients of other makers, for Python: the pages' examples, and structured output in each way that they ask for it."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,13 @@ import pytest
 
 from responses_app.protocol.errors import JsonObject
 from tests import pip
+from tests.docs.pages import ADDRESS, blocks, needs_a_venv_of_its_own
 from tests.programs import run_program, secluded
 from tests.python_clients.trip import WISHED, Stop, Trip
 from tests.server import Server
-from tests.test_readme import ADDRESS, blocks, needs_a_venv_of_its_own
 
 HERE = Path(__file__).parent
-SCRIPT_SECONDS = 60.0
+SCRIPT_SECONDS = 180.0  # bound of one program; LiteLLM takes 5 s of a core to be imported
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,9 @@ def python() -> Path:
 
 async def run(*command: str | Path, folder: Path) -> list[str]:
     """Run a program, and return the lines that it printed."""
-    done = await run_program(*command, cwd=folder, environ=secluded(folder), seconds=SCRIPT_SECONDS)
+    done = await run_program(
+        *command, cwd=folder, environ=secluded(folder, LITELLM_LOCAL_MODEL_COST_MAP="True"), seconds=SCRIPT_SECONDS
+    )
     assert done.exit_code == 0, done.complaints
     return done.printed.splitlines()
 
@@ -65,11 +67,11 @@ async def test_langchain(python: Path, daphne_server: Server, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("code", [code for code in blocks("python") if needs_a_venv_of_its_own(code)])
-async def test_the_readmes_examples_print_what_they_say(
+async def test_the_pages_examples_print_what_they_say(
     code: str, python: Path, daphne_server: Server, tmp_path: Path
 ) -> None:
     assert ADDRESS in code
-    script = tmp_path / "readme.py"
+    script = tmp_path / "example.py"
     script.write_text(code.replace(ADDRESS, f"127.0.0.1:{daphne_server.port}"))
     promised = [line.removeprefix("# -> ") for line in code.splitlines() if line.startswith("# -> ")]
     assert await run(python, script, folder=tmp_path) == promised

@@ -7,26 +7,24 @@ the output of a tool                              a tool's message, with the id 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from typing import Any
 
 import orjson
 
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.formats.chat_template.records import Record, Said
+from engine.types import ChatPrompt
 
 FREEFORM = "freeform_text"  # the one parameter of a tool that takes text as it is
 
 Json = dict[str, Any]
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
 @dataclass(slots=True)
-class Conversation:
+class Conversation(ChatPrompt):
     """What is to be rendered. `sampled` are the tokens of the assistant's messages that were sampled here, in order."""
 
-    messages: list[Json] = field(default_factory=list)
-    tools: list[Json] = field(default_factory=list)
-    template_kwargs: Json = field(default_factory=dict)
     sampled: list[list[int]] = field(default_factory=list)
 
 
@@ -91,9 +89,10 @@ class _Writer:
         return self._made
 
     def _frame(self, said: Said) -> None:
-        day = date.fromisoformat(said["date"])
+        year, month, day = said["date"].split("-")
         self._made.tools = said["tools"]
-        self._made.template_kwargs = {"reasoning_effort": said["effort"], "date_string": day.strftime("%d %b %Y")}
+        named = f"{day} {_MONTHS[int(month) - 1]} {year}"
+        self._made.template_kwargs = {"reasoning_effort": said["effort"], "date_string": named}
         if said["instructions"]:
             self._system(said["instructions"])
 

@@ -4,14 +4,9 @@ items ──> records (a chain keeps them) ──> a conversation ── vLLM's 
 sampled tokens ──> text ──> reasoning, answers, calls ──> records, with their tokens
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
-from threading import Lock
 from typing import Any
-
-import orjson
 
 from engine.formats.base import (
     FunctionTool,
@@ -22,7 +17,7 @@ from engine.formats.base import (
     Tokens,
     ToolNamespace,
 )
-from engine.formats.chat_template.conversation import Conversation, Json, conversation_of, frame_of
+from engine.formats.chat_template.conversation import Json, conversation_of, frame_of
 from engine.formats.chat_template.grammar import turn_grammar
 from engine.formats.chat_template.parser import KINDS, ChatParser
 from engine.formats.chat_template.reader import CallStyle, Kind, Reader
@@ -30,10 +25,9 @@ from engine.formats.chat_template.records import is_record, record, records
 from engine.formats.chat_template.splicing import spliced
 from engine.formats.chat_template.vocabulary import Vocabulary
 from engine.grammar import TurnGrammar, TurnRules
+from engine.types import ChatPrompt
 
-MAX_REMEMBERED = 32  # prompts: a request that is counted and then sent, a turn that is cut and goes on
-MAX_REMEMBERED_TOKENS = 64 * 1024  # of each
-Render = Callable[[Conversation], Sequence[int]]
+Render = Callable[[ChatPrompt], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +44,7 @@ class Manners:
 
 
 class ChatTemplateFormat(ModelFormat):
-    """One model. `vocabulary` is called once, when it is first needed: that reads some MB.
+    """One model. `vocabulary` is called once, when it is first needed: that reads some MB. `manners` may depend on it.
 
     `render` has a conversation rendered, and may wait for it: it is called in threads only.
     """
@@ -58,13 +52,13 @@ class ChatTemplateFormat(ModelFormat):
     name = "chat-template"
     renders_elsewhere = True
 
-    def __init__(self, vocabulary: Callable[[], Vocabulary], render: Render, manners: Manners) -> None:
+    def __init__(
+        self, vocabulary: Callable[[], Vocabulary], render: Render, manners: Callable[[Vocabulary], Manners]
+    ) -> None:
         self._read_vocabulary = vocabulary
         self._render = render
-        self._manners = manners
-        self._read: tuple[Vocabulary, list[bytes]] | None = None
-        self._remembered: OrderedDict[bytes, Tokens[int]] = OrderedDict()
-        self._lock = Lock()
+        self._choose = manners
+        self._read: tuple[Vocabulary, list[bytes], Manners] | None = None
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -72,11 +66,15 @@ class ChatTemplateFormat(ModelFormat):
         return self._known[0]
 
     @property
-    def _known(self) -> tuple[Vocabulary, list[bytes]]:
+    def _known(self) -> tuple[Vocabulary, list[bytes], Manners]:
         if self._read is None:
             vocabulary = self._read_vocabulary()
-            self._read = vocabulary, vocabulary.unmistakable()
+            self._read = vocabulary, vocabulary.unmistakable(), self._choose(vocabulary)
         return self._read
+
+    def load(self) -> None:
+        """Read the vocabulary now. Raises `EngineConfigurationError` where that cannot be."""
+        self._known  # noqa: B018 - it reads
 
     @property
     def stop_tokens(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -87,31 +85,20 @@ class ChatTemplateFormat(ModelFormat):
         return ChatParser(self.vocabulary, functions, self._reader)
 
     def _reader(self, is_call: Callable[[str], bool]) -> Reader:
-        manners = self._manners
+        manners = self._known[2]
         return Reader(
             style=manners.calls, thinks=manners.thinks, is_open=manners.thinks and manners.thinks_first, is_call=is_call
         )
 
     def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
-        manners = self._manners
+        manners = self._known[2]
         return None if behind else turn_grammar(rules, manners.calls, thinks=manners.thinks, open=manners.thinks_first)
 
     # Prompts.
 
     def prompt_of(self, draft: "Tokens[int]") -> "Tokens[int]":
         conversation = conversation_of(records(draft))
-        key = blake2b(draft.tobytes(), digest_size=16).digest()
-        with self._lock:
-            known = self._remembered.get(key)
-        if known is not None:
-            return known[:]
-        prompt = spliced(self._render(conversation), conversation.sampled, self._known[1])
-        if len(prompt) <= MAX_REMEMBERED_TOKENS:
-            with self._lock:
-                self._remembered[key] = prompt
-                if len(self._remembered) > MAX_REMEMBERED:
-                    self._remembered.popitem(last=False)
-        return prompt[:]
+        return spliced(self._render(conversation), conversation.sampled, self._known[1])
 
     def wrote(self, message: "Tokens[int]") -> bool:
         return is_record(message)
@@ -182,19 +169,3 @@ _START = record({"is": "start"})
 
 def _message(kind: MessageKind, said: Json) -> RenderedMessage:
     return RenderedMessage(kind, record(said))
-
-
-def body_of(conversation: Conversation, model: str) -> bytes:
-    """Return what asks a vLLM server to render a conversation: `POST /v1/chat/completions/render`.
-
-    Without a choice of tools, as a server takes any other only where it was started with a tool parser of its own.
-    """
-    body: Json = {
-        "model": model,
-        "messages": conversation.messages,
-        "chat_template_kwargs": conversation.template_kwargs,
-        "add_generation_prompt": True,
-    }
-    if conversation.tools:
-        body |= {"tools": conversation.tools, "tool_choice": "none"}
-    return orjson.dumps(body)

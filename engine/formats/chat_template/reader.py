@@ -157,6 +157,8 @@ class Reader:
     def _content(self) -> bool:
         if self._open is not Kind.ANSWER and not self._begins():
             return False
+        if self._is_whole:
+            self._close()  # something follows the call
         tag, place = self._next_tag()
         if tag and not (self._open is not Kind.ANSWER and place == 0):
             self._answer(self._held[:place].rstrip())
@@ -172,7 +174,7 @@ class Reader:
             if tag == THINK:
                 self._close()
             return True
-        keep = 0 if self._final else _undecided(self._held, self._tags())
+        keep = 0 if self._final else self._undecided()
         self._answer(self._held[: len(self._held) - keep])
         self._held = self._held[len(self._held) - keep :]
         return False
@@ -190,16 +192,26 @@ class Reader:
         self._say(text)
 
     def _tags(self) -> list[str]:
-        tags = [THINK] if self._thinks and self._open is not Kind.ANSWER else []
-        return tags + {CallStyle.HERMES: [CALL], CallStyle.JSON: [PYTHON], CallStyle.NONE: []}[self._style]
+        return {CallStyle.HERMES: [CALL], CallStyle.JSON: [PYTHON], CallStyle.NONE: []}[self._style]
 
     def _next_tag(self) -> tuple[str, int]:
-        """Return the first tag, and its place; a call may stand without one where an item begins."""
+        """Return the first tag, and its place; where an item begins a thought may, too, and a call without a tag."""
+        if self._may_think() and self._held.startswith(THINK):
+            return THINK, 0
         if self._open is not Kind.ANSWER and self._style is CallStyle.JSON and self._held.startswith("{"):
             return "{", 0
         places = [(self._held.find(tag), tag) for tag in self._tags() if tag in self._held]
         place, tag = min(places, default=(-1, ""))
         return tag, place
+
+    def _may_think(self) -> bool:
+        return self._thinks and self._open is not Kind.ANSWER
+
+    def _undecided(self) -> int:
+        """Return how many characters at the end may belong to a tag."""
+        if self._may_think() and THINK.startswith(self._held):
+            return len(self._held)
+        return _undecided(self._held, self._tags())
 
     def _reasoning(self) -> bool:
         if self._may_think_again:

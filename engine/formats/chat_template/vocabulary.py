@@ -1,4 +1,4 @@
-"""The vocabulary of a model, read from its tokenizer's folder: which bytes each token stands for.
+"""The vocabulary of a model, as its tokenizer's files tell it: which bytes each token stands for.
 
 Nothing is encoded here, so no tokenizer library is needed: vLLM renders prompts, and the files say the rest.
 
@@ -10,10 +10,7 @@ Nothing is encoded here, so no tokenizer library is needed: vLLM renders prompts
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from engine.errors import EngineConfigurationError
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}".encode()
 KNOWN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<end_of_turn>")
@@ -44,28 +41,24 @@ class Vocabulary:
         return pieces
 
 
-def read_vocabulary(folder: Path) -> Vocabulary:
-    """Read a tokenizer's folder: 0.2 s for 150,000 tokens. Raises `EngineConfigurationError`."""
-    try:
-        tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-        spelled = dict(_spelled(tokenizer["model"]["vocab"]))
-        added = {str(each["content"]): int(each["id"]) for each in tokenizer.get("added_tokens", ())}
-        special = frozenset(int(each["id"]) for each in tokenizer.get("added_tokens", ()) if each.get("special"))
-        as_bytes = _of_bytes if _is_byte_level(tokenizer) else _of_sentencepiece
-        pieces = [UNKNOWN] * (1 + max((*spelled, *added.values())))
-        for token, piece in spelled.items():
-            pieces[token] = as_bytes(piece)
-        for name, token in added.items():
-            pieces[token] = name.encode()
-        ends = tuple(sorted(_ends(folder, added)))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise EngineConfigurationError(
-            f"TOKENIZER={folder} is not the folder of a model's tokenizer: a tokenizer.json that can be read is needed "
-            f"there ({type(error).__name__})."
-        ) from error
+def vocabulary_of(tokenizer: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Vocabulary:
+    """Return the vocabulary of a tokenizer.json; `others` are the files beside it that may name the ends of a turn.
+
+    Raises `ValueError`, `LookupError`, `TypeError` or `AttributeError` for what is not one.
+    """
+    spelled = dict(_spelled(tokenizer["model"]["vocab"]))
+    entries = tokenizer.get("added_tokens", ())
+    added = {str(each["content"]): int(each["id"]) for each in entries}
+    as_bytes = _of_bytes if _is_byte_level(tokenizer) else _of_sentencepiece
+    pieces = [UNKNOWN] * (1 + max((*spelled, *added.values())))
+    for token, piece in spelled.items():
+        pieces[token] = as_bytes(piece)
+    for name, token in added.items():
+        pieces[token] = name.encode()
+    ends = tuple(sorted(_ends(others, added)))
     if not ends:
-        raise EngineConfigurationError(f"TOKENIZER={folder} does not say which tokens end a turn (eos_token).")
-    return Vocabulary(pieces, added, special, ends)
+        raise ValueError("no file says which tokens end a turn (eos_token)")
+    return Vocabulary(pieces, added, frozenset(int(each["id"]) for each in entries if each.get("special")), ends)
 
 
 def _spelled(vocab: Any) -> Iterator[tuple[int, str]]:
@@ -101,21 +94,13 @@ def _characters() -> dict[str, int]:
 _BYTES = _characters()
 
 
-def _ends(folder: Path, added: Mapping[str, int]) -> set[int]:
+def _ends(others: Sequence[Mapping[str, Any]], added: Mapping[str, int]) -> set[int]:
     """Return the tokens that end a turn: those that the files name, and those of a turn's end that everybody knows."""
     ends = {added[name] for name in KNOWN_ENDS if name in added}
-    for name in ("generation_config.json", "config.json"):
-        given = _read(folder / name).get("eos_token_id")
-        ends.update(each for each in (given if isinstance(given, list) else [given]) if isinstance(each, int))
-    named = _read(folder / "tokenizer_config.json").get("eos_token")
-    named = named.get("content") if isinstance(named, dict) else named
-    if named in added:
-        ends.add(added[named])
+    for each in others:
+        given, named = each.get("eos_token_id"), each.get("eos_token")
+        ends.update(token for token in (given if isinstance(given, list) else [given]) if isinstance(token, int))
+        name = named.get("content") if isinstance(named, dict) else named
+        if isinstance(name, str) and name in added:
+            ends.add(added[name])
     return ends
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    if not path.exists():
-        return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
-    return content if isinstance(content, dict) else {}

@@ -14,7 +14,7 @@ from django.core.management import BaseCommand, CommandError, CommandParser
 from engine.backends.vllm_core_host import CoreHost
 from engine.errors import EngineConfigurationError, EngineError
 from responses_app.conf import Settings
-from responses_app.engines import make_engine
+from responses_app.engines import engine_options, make_engine
 from responses_app.management.supervisor.engine import ENGINE_STOP_SECONDS, REFUSED
 from responses_app.management.supervisor.processes import READY
 from responses_app.model_settings import ModelSettings
@@ -58,7 +58,7 @@ class Command(BaseCommand):
         make_engine(model, core=own.engine_core).check()
         host = CoreHost(
             model=model.model,
-            options=dict(model.options),
+            options=engine_options(model),
             path=own.engine_core,
             places=2 * own.workers + SPARE_PLACES,
         )

@@ -1,0 +1,24 @@
+"""What is known of a model that decides how it is written to and read."""
+
+from dataclasses import dataclass
+
+from engine.backends.model_folder import speaks_harmony
+
+HARMONY, CHAT_TEMPLATE, AUTO = "harmony", "chat-template", "auto"
+FORMATS = (HARMONY, CHAT_TEMPLATE, AUTO)  # MODEL_FORMAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFamily:
+    """What an operator says of a model: `model` is what its engine loads, `tokenizer` the folder of its tokenizer."""
+
+    format: str = HARMONY
+    model: str = ""
+    tokenizer: str = ""
+    reasoning_parser: str = "auto"
+    tool_parser: str = "auto"
+
+    @property
+    def is_harmony(self) -> bool:
+        """Whether it is a gpt-oss. Reads a small file where that is to be found out."""
+        return speaks_harmony(self.model) if self.format == AUTO else self.format == HARMONY

@@ -1,0 +1,54 @@
+"""Which format a model has: what an operator names, or what its files say."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from engine.backends.base import BaseEngine
+from engine.backends.tokenizer_folder import read_vocabulary
+from engine.formats.base import ModelFormat
+from engine.formats.chat_template.format import ChatTemplateFormat, Manners
+from engine.formats.chat_template.reader import CALL, PYTHON, CallStyle
+from engine.formats.chat_template.vocabulary import Vocabulary
+from engine.formats.harmony.format import HarmonyFormat
+from engine.model_family import ModelFamily
+
+# By REASONING_PARSER and TOOL_PARSER: our own words, and vLLM's names for what our reader reads, too.
+REASONING: Mapping[str, tuple[bool, bool]] = {  # whether it thinks between tags, and whether the first is in the prompt
+    "auto": (True, False),
+    "none": (False, False),
+    "think": (True, False),
+    "qwen3": (True, False),
+    "think-open": (True, True),
+    "deepseek_r1": (True, True),
+}
+CALLS: Mapping[str, CallStyle | None] = {
+    "auto": None,
+    "none": CallStyle.NONE,
+    "hermes": CallStyle.HERMES,
+    "qwen": CallStyle.HERMES,
+    "json": CallStyle.JSON,
+    "llama3_json": CallStyle.JSON,
+}
+
+
+def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:
+    """Return the format of a model, which has its prompts rendered by its engine, if it is to."""
+    if family.is_harmony:
+        return HarmonyFormat()
+
+    def vocabulary() -> Vocabulary:
+        return read_vocabulary(family.tokenizer or family.model)
+
+    thinks, thinks_first = REASONING[family.reasoning_parser]
+    style = CALLS[family.tool_parser]
+    manners = partial(_manners, style, thinks=thinks, thinks_first=thinks_first)
+    return ChatTemplateFormat(vocabulary, engine.render, manners)
+
+
+def _manners(style: CallStyle | None, vocabulary: Vocabulary, *, thinks: bool, thinks_first: bool) -> Manners:
+    return Manners(style or _style_of(vocabulary), thinks, thinks_first)
+
+
+def _style_of(vocabulary: Vocabulary) -> CallStyle:
+    """Return how a family writes calls, which its vocabulary tells: most write them as Hermes does."""
+    return CallStyle.JSON if PYTHON in vocabulary.added and CALL not in vocabulary.added else CallStyle.HERMES

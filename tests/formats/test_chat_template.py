@@ -1,0 +1,195 @@
+"""The service with models that have chat templates: two families, whose prompts are compared as text."""
+
+import orjson
+import pytest
+
+from engine.formats.base import ItemKind
+from engine.types import ChatPrompt
+from responses_app.protocol.errors import ApiError, JsonObject
+from tests.formats.families import LLAMA, QWEN, Family
+from tests.formats.rendering import Renderer, format_of
+from tests.oracle import validate_event
+from tests.protocol.laws import assert_laws
+from tests.runs.fakes import TOOL_F, FakeEngine, Site, Turn
+
+CALLS = {
+    "qwen": '<think>\nHm.\n</think>\n\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call><|im_end|>',
+    "llama": '{"name": "f", "parameters": {"a": 1}}<|eot_id|>',
+}
+
+
+class FamilyEngine(FakeEngine):
+    """Plays turns in the words of a family; each is encoded byte by byte, so never as its template encodes it."""
+
+    def __init__(self, family: Family, renderer: Renderer, turns: tuple[Turn, ...]) -> None:
+        self.renderer = renderer
+        self.ends = (family.ids[family.end],)
+        super().__init__(turns)
+
+    def encode(self, said: str) -> list[int]:
+        tokens: list[int] = []
+        for token in self.renderer.encode(said):
+            tokens += [token] if token in self.renderer.family.ids.values() else self.renderer.family.pieces[token]
+        return tokens
+
+
+class FamilySite(Site):
+    """A service with a model of a family."""
+
+    engine: FamilyEngine
+
+    def __init__(self, family: Family, *turns: Turn, **manners: bool) -> None:
+        self.format, self.renderer = format_of(family, **manners)
+        super().__init__(FamilyEngine(family, self.renderer, turns), model_format=self.format)
+
+    @property
+    def texts(self) -> list[str]:
+        """The prompts so far."""
+        return [b"".join(map(self.format.token_bytes, prompt)).decode() for prompt in self.engine.prompts]
+
+
+@pytest.fixture(params=[QWEN, LLAMA], ids=lambda family: family.name)
+def family(request: pytest.FixtureRequest) -> Family:
+    made: Family = request.param
+    return made
+
+
+def kinds(response: JsonObject) -> list[object]:
+    return [item["type"] for item in response["output"]]  # type: ignore[index, attr-defined]
+
+
+def output_of(response: JsonObject, text: str = "18") -> JsonObject:
+    call = response["output"][-1]  # type: ignore[index]
+    return {"type": "function_call_output", "call_id": call["call_id"], "output": text}
+
+
+async def test_a_response_is_created(family: Family) -> None:
+    thought = "<think>\nHm.\n</think>\n\n" if family is QWEN else ""
+    site = FamilySite(family, f"{thought}Grüße!{family.end}")
+    events = await (await site.begin(input="hi", instructions="Rhyme.")).to_the_end()
+    assert_laws(events)
+    for event in events:
+        validate_event(event)
+    response = events[-1]["response"]
+    assert kinds(response) == (["reasoning"] if thought else []) + ["message"]  # type: ignore[arg-type]
+    assert response["output"][-1]["content"][0]["text"] == "Grüße!"  # type: ignore[index]
+    assert response["usage"]["input_tokens"] == len(site.engine.prompts[0])  # type: ignore[index]
+    if family is QWEN:
+        assert response["output"][0]["content"][0]["text"] == "Hm."  # type: ignore[index]
+        assert site.texts == [
+            "<|im_start|>system\nRhyme.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+        ]
+
+
+async def test_a_tool_loop_goes_on_with_the_very_tokens(family: Family) -> None:
+    site = FamilySite(family, CALLS[family.name], f"18.{family.end}", f"Yes.{family.end}")
+    first = await site.ask(input="hi", tools=[TOOL_F])
+    call = first["output"][-1]  # type: ignore[index]
+    assert (call["type"], call["name"], orjson.loads(call["arguments"])) == ("function_call", "f", {"a": 1})
+    second = await site.ask(input=[output_of(first)], tools=[TOOL_F], previous_response_id=first["id"])
+    said = [*site.engine.prompts[0], *site.engine.encode(CALLS[family.name])]
+    assert site.engine.prompts[1][: len(said)] == said, "the prompt before, and all that was sampled"
+    await site.ask(input="sure?", tools=[TOOL_F], previous_response_id=second["id"])
+    assert "sure?" in site.texts[2]
+    assert ("Hm." in site.texts[1], "Hm." in site.texts[2]) == (family is QWEN, False), "as the template does it"
+
+
+async def test_a_client_that_replays_everything_gives_the_same_prompt(family: Family) -> None:
+    site = FamilySite(family, CALLS[family.name], f"18.{family.end}")
+    first = await site.ask(input="hi", tools=[TOOL_F])
+    await site.ask(input=[output_of(first)], tools=[TOOL_F], previous_response_id=first["id"])
+    replayed = [{"role": "user", "content": "hi"}, *first["output"], output_of(first)]  # type: ignore[misc]
+    await site.ask(input=replayed, tools=[TOOL_F])
+    assert site.engine.prompts[2] == site.engine.prompts[1]
+    bare = [{k: v for k, v in item.items() if k not in ("id", "status")} for item in replayed]
+    await site.ask(input=bare, tools=[TOOL_F])
+    assert site.texts[3] == site.texts[1], "the same text, where the tokens are known no more"
+
+
+async def test_parallel_calls_have_their_outputs_behind_them(family: Family) -> None:
+    two = {
+        "qwen": '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n' * 2,
+        "llama": '{"name": "f", "parameters": {}}; {"name": "f", "parameters": {"b": 2}}',
+    }[family.name].rstrip()
+    site = FamilySite(family, f"{two}{family.end}", f"Done.{family.end}")
+    first = await site.ask(input="hi", tools=[TOOL_F])
+    calls = first["output"]
+    assert kinds(first) == ["function_call"] * 2
+    outputs = [
+        {"type": "function_call_output", "call_id": call["call_id"], "output": f"<{place}>"}
+        for place, call in enumerate(calls)  # type: ignore[arg-type, var-annotated]
+    ]
+    await site.ask(input=outputs, tools=[TOOL_F], previous_response_id=first["id"])
+    messages = site.renderer.chats[-1].messages
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
+    assert [call["id"] for call in messages[1]["tool_calls"]] == [each["tool_call_id"] for each in messages[2:]]
+    one = FamilySite(family, f"{two}{family.end}")
+    assert kinds(await one.ask(input="hi", tools=[TOOL_F], parallel_tool_calls=False)) == ["function_call"]
+
+
+async def test_a_tool_that_does_not_exist_is_told(family: Family) -> None:
+    site = FamilySite(family, CALLS[family.name].replace('"f"', '"nothing"'), f"Oh.{family.end}")
+    response = await site.ask(input="hi", tools=[TOOL_F])
+    assert kinds(response)[-1] == "message"
+    assert "does not exist. Available tools: f." in site.texts[1]
+
+
+async def test_a_custom_tool_takes_text_as_it_is() -> None:
+    call = '<tool_call>\n{"name": "sh", "arguments": {"freeform_text": "ls\\n-l"}}\n</tool_call><|im_end|>'
+    site = FamilySite(QWEN, call, "Done.<|im_end|>")
+    tool: JsonObject = {"type": "custom", "name": "sh"}
+    first = await site.ask(input="hi", tools=[tool])
+    [called] = first["output"]  # type: ignore[misc]
+    assert (called["type"], called["input"]) == ("custom_tool_call", "ls\n-l")
+    output: JsonObject = {"type": "custom_tool_call_output", "call_id": called["call_id"], "output": "a b"}
+    await site.ask(input=[output], tools=[tool], previous_response_id=first["id"])
+    said = [*site.engine.prompts[0], *site.engine.encode(call)]
+    assert site.engine.prompts[1][: len(said)] == said
+
+
+async def test_a_compaction_begins_a_new_chain(family: Family) -> None:
+    site = FamilySite(family, f"Hello.{family.end}", f"They greet.{family.end}", f"Yes.{family.end}")
+    first = await site.ask(input="one")
+    second = await site.ask(input=[{"type": "compaction_trigger"}], previous_response_id=first["id"])
+    await site.ask(input="two", previous_response_id=second["id"])
+    assert "They greet." in site.texts[2]
+    assert "one" not in site.texts[2].partition("two")[0].replace("conversation", "")
+
+
+async def test_truncation_drops_the_oldest_messages(family: Family) -> None:
+    site = FamilySite(family, f"Yes.{family.end}")
+    site.engine.info = type(site.engine.info)(backend="fake", model="fake", max_model_len=500)
+    first = await site.ask(input="old " * 60)
+    later: JsonObject = {"input": "new " * 60, "previous_response_id": first["id"]}
+    with pytest.raises(ApiError, match="context"):
+        await site.begin(**later)
+    response = await site.ask(**later, truncation="auto")
+    assert response["status"] == "completed"
+    assert "old" not in site.texts[-1]
+
+
+async def test_a_template_that_refuses_a_conversation_is_a_400(family: Family) -> None:
+    site = FamilySite(family, f"Yes.{family.end}")
+
+    def refuse(_: ChatPrompt) -> list[int]:
+        from engine.errors import NotRendered
+
+        raise NotRendered("roles must alternate, says /srv/secret")
+
+    site.format._render = refuse
+    with pytest.raises(ApiError, match="chat template") as refused:
+        await site.begin(input="hi")
+    assert (refused.value.status, refused.value.param) == (400, "input")
+    assert "secret" not in refused.value.message
+
+
+def test_a_rendering_without_what_was_sampled_stays_as_it_is() -> None:
+    made, renderer = format_of(QWEN)
+    parser = made.parser(())
+    events = parser.feed([*b"Hi.", QWEN.ids["<|im_end|>"]])
+    message = events[-1].message  # type: ignore[union-attr]
+    frame = made.frame(instructions=None, functions=(), effort="low", date="2026-11-22")
+    for said, is_spliced in ((message, True), (made.said(ItemKind.ANSWER, "Hi."), False)):
+        prompt = made.prompt_of(frame + made.user("x").tokens + said.tokens)
+        assert b"".join(map(made.token_bytes, prompt)).count(b"Hi.") == 1
+        assert (list(prompt) != list(renderer(renderer.chats[-1]))) == is_spliced or prompt == prompt[:]
