@@ -105,15 +105,15 @@ class ResponseService:
     unsaved: UnsavedEnds = field(init=False)
     naming: Naming = field(init=False)
     admission: Admission = field(init=False)
-    approving: Approving = field(init=False)
     known_turns: KnownTurns = field(init=False)
+    approving: Approving = field(init=False)
 
     def __post_init__(self) -> None:
         self.unsaved = UnsavedEnds(self.stores.responses, max_bytes=self.limits.max_unsaved_bytes)
         self.naming = Naming(self.stores.responses, self.registry, new_id=self.new_id)
         self.admission = Admission(self.registry, self.rates)
-        self.approving = Approving(self.stores, self.registry, now=self.now)
         self.known_turns = KnownTurns(self.registry.remembers)
+        self.approving = Approving(self.stores, self.registry, now=self.now)
 
     @property
     def models(self) -> ServedModels:
