@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from responses_app.stores.database.transfer.exporting import Exported, Place
 
 _HEAD = re.compile(rb'\{"kind":"(\w+)"(?:,"id":"([^"]{1,64})")?')
+THEN = "--resume goes on with it, or name another file."
 NOT_EXPORTED = "Files, vector stores, API keys and limits are not part of it."
 
 
 def run(options: Namespace) -> int:
     """Write the file."""
+    if options.file != "-" and not options.resume and os.path.exists(options.file):
+        raise CommandFailed(f"{options.file} is there already: {THEN}", status=USAGE)
     with database():
         from responses_app.stores.database.transfer.exporting import Exported, Place, lines, to_export
 
@@ -65,9 +68,7 @@ def _opened(path: str, *, resume: bool) -> Iterator[tuple[BinaryIO, "Place"]]:
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError:
-        raise CommandFailed(
-            f"{path} is there already: --resume goes on with it, or name another file.", status=USAGE
-        ) from None
+        raise CommandFailed(f"{path} is there already: {THEN}", status=USAGE) from None
     except OSError as error:
         raise CommandFailed(f"{path} cannot be written ({error.strerror}).") from None
 
