@@ -76,7 +76,7 @@ class Connection:
                     self._endpoint.websocket_url, max_msg_size=MAX_FRAME_BYTES, heartbeat=None
                 )
             except aiohttp.WSServerHandshakeError as error:
-                raise self._endpoint.refused(error.status, error.message) from None
+                raise self._endpoint.refused(error.status, None) from None
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 raise self._endpoint.unreachable(error) from None
             self._reader = asyncio.create_task(self._read(self._socket), name="read frames")
