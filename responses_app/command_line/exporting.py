@@ -38,7 +38,8 @@ def run(options: Namespace) -> int:
                     errors().print(f"{options.file} is whole already.")
                     return 0
                 found = lines(options.project, place, counted)
-                _write(found, file, counted, total=None if place.kind else to_export(options.project))
+                count = errors().is_terminal and not place.kind  # it is shown to nobody else
+                _write(found, file, counted, total=to_export(options.project) if count else None)
     _tell(counted)
     return 0
 
