@@ -54,6 +54,7 @@ from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService
 from responses_app.runs.upkeep import Upkeep
 from responses_app.server_tools import document_text, server_tools
+from responses_app.stores.approvals import BaseApprovalStore
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, WorkerState
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import BaseFileStore
@@ -77,6 +78,7 @@ class Site:
     store: BaseResponseStore
     conversations: BaseConversationStore
     files: BaseFileStore
+    approvals: BaseApprovalStore
     connection_limit: BaseConnectionLimit
     rates: BaseRates
     answer_headers: AnswerHeaders
@@ -169,6 +171,7 @@ class Site:
             self.store.aclose(),
             self.conversations.aclose(),
             self.files.aclose(),
+            self.approvals.aclose(),
             self.door.aclose(),
             self.engines.aclose(),
             self.embeddings.aclose(),
@@ -245,6 +248,7 @@ def build_site(settings: Settings) -> Site:
         store=base.adapters.stores.responses,
         conversations=base.adapters.stores.conversations,
         files=base.adapters.stores.files,
+        approvals=base.adapters.stores.approvals,
         connection_limit=base.adapters.connection_limit,
         rates=base.adapters.rates,
         answer_headers=AnswerHeaders(

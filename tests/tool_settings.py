@@ -48,7 +48,7 @@ RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "SERVER_TOOL_MAX_OUTPUT_BYTES": ("1024", 1024),
 }
 WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
-    "EMBEDDINGS_URL": (["host", "http://u:hidden@h"], "URLs of vLLM servers"),
+    "EMBEDDINGS_URL": (["host", "http://a?b=1"], "URLs of vLLM servers"),
     "FILE_MAX_BYTES": (["0", "1 GiB"], "a whole number of at least 1"),
     "FILES_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
     "FILES_MAX_BYTES": (["-1"], "a whole number of at least 0"),

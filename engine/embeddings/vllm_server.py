@@ -22,7 +22,7 @@ from engine.backends.server_urls import as_server, has_secret
 from engine.backends.vllm_client import BROKEN, open_session
 from engine.backends.vllm_wire import error_text, shown
 from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingRequest, Vector
-from engine.embeddings.refusals import input_too_long, not_resizable, too_many_dimensions
+from engine.embeddings.refusals import input_too_long, not_resizable, strange_token, too_many_dimensions
 from engine.errors import EngineConfigurationError, EngineError, EngineOverloaded, EngineUnavailable, GenerationFailed
 from engine.types import EngineInfo
 
@@ -120,6 +120,8 @@ class VllmServerEmbeddings(BaseEmbeddings):
             words = text.lower()
             if request.dimensions is not None and ("matryoshka" in words or "dimension" in words):
                 return not_resizable(self.dimensions)
+            if "vocabulary" in words:
+                return strange_token()
             return input_too_long(None, self._max_model_len)
         if status == 429:
             return EngineOverloaded(f"The vLLM server is full: {text}")

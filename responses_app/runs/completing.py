@@ -110,6 +110,7 @@ async def _choices(
         raise refusal(error, origin.request_id) from error
     fields, choices = wanted.fields, list[_Choice]()
     stop_tokens = tuple(fields.stop_token_ids or ())
+    _check_tokens(stop_tokens, model, "stop_token_ids")
     sampling = SamplingOptions(
         temperature=fields.temperature,
         top_p=fields.top_p,
@@ -146,6 +147,7 @@ async def _choices(
 
 async def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
     if not isinstance(prompt, str):
+        _check_tokens(prompt, model, "prompt")
         return as_tokens(prompt)
     long = len(prompt) > LONG_PROMPT
     read = await asyncio.to_thread(model.format.raw_prompt, prompt) if long else model.format.raw_prompt(prompt)
@@ -156,6 +158,15 @@ async def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[i
             code="invalid_value",
         )
     return read
+
+
+def _check_tokens(tokens: Sequence[int], model: ServedModel, param: str) -> None:
+    """Refuse tokens that the model does not have."""
+    strange = next((token for token in tokens if not model.format.is_token(token)), None)
+    if strange is not None:
+        raise invalid_request(
+            f"Invalid value for '{param}': the model has no token {strange}.", param=param, code="invalid_value"
+        )
 
 
 def _echo(prompt: str | Sequence[int], tokens: Sequence[int], model: ServedModel) -> str:

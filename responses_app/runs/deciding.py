@@ -68,7 +68,7 @@ class DecisionService:
         try:
             info = await _ready(model)
             prompts = await asyncio.to_thread(
-                _prompts, wanted, model.format, datetime.fromtimestamp(self.service.now(), UTC)
+                prompts_of, wanted, model.format, datetime.fromtimestamp(self.service.now(), UTC)
             )
         except EngineError as error:
             raise refusal(error, origin.request_id) from error
@@ -144,8 +144,10 @@ async def _ready(model: ServedModel) -> EngineInfo:
     return info
 
 
-def _prompts(wanted: DecisionsWanted, written: ModelFormat, now: datetime) -> list[Sequence[int]]:
+def prompts_of(wanted: DecisionsWanted, written: ModelFormat, now: datetime) -> list[Sequence[int]]:
     """Return a prompt for each question, behind which its answer begins. Raises `ApiError` and `EngineError`."""
+    if written.raw_prompt("yes") is None:
+        raise unsupported_parameter("model", "Its labels are not known as tokens here, so it makes no decisions.")
     shared = as_tokens(
         written.frame(instructions=INSTRUCTIONS, functions=(), effort="low", date=now.date().isoformat())
     )

@@ -32,6 +32,7 @@ from responses_app.protocol.tiers import ServiceTiers
 from responses_app.protocol.tool_outputs import TOOL_MODE, WAIT
 from responses_app.protocol.validation import missing
 from responses_app.runs.admission import Admission
+from responses_app.runs.approving import Approving
 from responses_app.runs.failures import engine_errors, refusal
 from responses_app.runs.grammars import check_grammar
 from responses_app.runs.history import History, Recall, store_away
@@ -105,12 +106,14 @@ class ResponseService:
     naming: Naming = field(init=False)
     admission: Admission = field(init=False)
     known_turns: KnownTurns = field(init=False)
+    approving: Approving = field(init=False)
 
     def __post_init__(self) -> None:
         self.unsaved = UnsavedEnds(self.stores.responses, max_bytes=self.limits.max_unsaved_bytes)
         self.naming = Naming(self.stores.responses, self.registry, new_id=self.new_id)
         self.admission = Admission(self.registry, self.rates)
         self.known_turns = KnownTurns(self.registry.remembers)
+        self.approving = Approving(self.stores, self.registry, now=self.now)
 
     @property
     def models(self) -> ServedModels:
@@ -133,7 +136,8 @@ class ResponseService:
         model, plan = await self._plan(request, origin, recall, dialect=dialect)
         run = self._run(plan, model)
         self._note(plan)
-        await self.admission.admit(run)
+        async with self.approving.claimed(plan):
+            await self.admission.admit(run)
         return self.registry.attach(run, dialect=dialect)
 
     async def compact(self, request: CreateRequest, origin: Origin) -> tuple[ResponseReader, list[JsonObject]]:

@@ -109,6 +109,8 @@ def test_a_conversation_in_the_models_own_signs_is_answered_in_them(daphne_serve
         ({"prompt": ["a"] * 129}, 400, "prompt"),
         ({"prompt": ["a"] * 65, "n": 2}, 400, "n"),
         ({"prompt": "a", "suffix": "b"}, 400, "suffix"),
+        ({"prompt": [1, 200_019]}, 400, "prompt"),
+        ({"prompt": "a", "stop_token_ids": [-1]}, 400, "stop_token_ids"),
         ({"prompt": "a", "best_of": 2}, 400, "best_of"),
         ({"prompt": "a", "logit_bias": {"1": 1}}, 400, "logit_bias"),
         ({"prompt": "a", "logprobs": 1}, 400, "logprobs"),

@@ -89,6 +89,7 @@ def test_the_fields_are_openais(server: Server) -> None:
             },
             "input",
         ),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}], "questions": [predicate("yes")]}, "input[0].type"),
         ({"input": "word " * 5000, "questions": [predicate("yes")]}, "input"),
         ({"input": "a", "questions": [predicate("yes")], "model": "other"}, "model"),
     ],
