@@ -22,7 +22,7 @@ html_theme = "furo"
 html_title = "respsite"
 html_copy_source = False
 html_use_index = False
-html_show_sphinx = False
+html_show_sphinx = html_show_copyright = False
 html_theme_options = {"source_repository": "", "top_of_page_buttons": []}
 myst_heading_anchors = 4  # links name headings as GitHub writes them, and a wrong one fails the build
 myst_links_external_new_tab = False

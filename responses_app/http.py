@@ -20,7 +20,7 @@ from responses_app.runs.journal import ReaderTooSlow, Waiter, gather
 from responses_app.runs.reader import ResponseReader
 
 SERVED = (  # below /v1, as somebody is told who asks for something else
-    *("responses", "chat/completions", "completions", "embeddings", "models", "conversations"),
+    *("responses", "chat/completions", "completions", "embeddings", "decisions", "models", "conversations"),
     *("files", "vector_stores", "containers"),
 )
 Parsed = TypeVar("Parsed")

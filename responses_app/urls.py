@@ -7,6 +7,7 @@ from responses_app.views import (
     completions,
     containers,
     conversations,
+    decisions,
     embeddings,
     files,
     health,
@@ -54,6 +55,7 @@ urlpatterns = [
         )
     ),
     re_path(r"^(?:v1/)?completions/?$", completions.create),
+    re_path(r"^(?:v1/)?decisions/?$", decisions.create),
     re_path(r"^(?:v1/)?embeddings/?$", embeddings.create),
     re_path(r"^(?:v1/)?models/?$", models.index),
     re_path(r"^(?:v1/)?models/(?P<model>.+)$", models.detail),

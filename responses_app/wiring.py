@@ -39,6 +39,7 @@ from responses_app.reading import JsonReader
 from responses_app.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.completing import CompletionService
+from responses_app.runs.deciding import DecisionService
 from responses_app.runs.draining import Draining
 from responses_app.runs.fair_turns import FairTurns
 from responses_app.runs.following import Followers
@@ -53,6 +54,7 @@ from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService
 from responses_app.runs.upkeep import Upkeep
 from responses_app.server_tools import document_text, server_tools
+from responses_app.stores.approvals import BaseApprovalStore
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, WorkerState
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import BaseFileStore
@@ -72,9 +74,11 @@ class Site:
     engines: Engines
     embeddings: Embeddings
     completions: CompletionService
+    decisions: DecisionService
     store: BaseResponseStore
     conversations: BaseConversationStore
     files: BaseFileStore
+    approvals: BaseApprovalStore
     connection_limit: BaseConnectionLimit
     rates: BaseRates
     answer_headers: AnswerHeaders
@@ -167,6 +171,7 @@ class Site:
             self.store.aclose(),
             self.conversations.aclose(),
             self.files.aclose(),
+            self.approvals.aclose(),
             self.door.aclose(),
             self.engines.aclose(),
             self.embeddings.aclose(),
@@ -238,17 +243,12 @@ def build_site(settings: Settings) -> Site:
             check_capacity=runs.registry.check_capacity,
             generates=lambda name: runs.service.models.named(name) is not None,
         ),
-        completions=CompletionService(
-            runs.service.models,
-            base.adapters.rates,
-            new_id,
-            clock,
-            check_capacity=runs.registry.check_capacity,
-            choose_tier=runs.service.limits.tiers.choose,
-        ),
+        completions=CompletionService(runs.service),
+        decisions=DecisionService(runs.service),
         store=base.adapters.stores.responses,
         conversations=base.adapters.stores.conversations,
         files=base.adapters.stores.files,
+        approvals=base.adapters.stores.approvals,
         connection_limit=base.adapters.connection_limit,
         rates=base.adapters.rates,
         answer_headers=AnswerHeaders(

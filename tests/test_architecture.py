@@ -194,7 +194,15 @@ def _is_implementation(module: str) -> bool:
 
 def test_runs_know_only_the_contracts_of_adapters() -> None:
     adapters = tuple(f"responses_app.{name}" for name in ADAPTERS)
-    contracts = ("stores.base", "stores.clock", "stores.api_keys", "stores.files", "limits.rates", "tools.base")
+    contracts = (
+        "stores.base",
+        "stores.approvals",
+        "stores.clock",
+        "stores.api_keys",
+        "stores.files",
+        "limits.rates",
+        "tools.base",
+    )
     allowed = {f"responses_app.{name}" for name in contracts}
     allowed |= {f"responses_app.observing.{name}" for name in ("metrics", "context", "traces")}
     known = {found.imported for found in ours() if found.importer.startswith("responses_app.runs")}

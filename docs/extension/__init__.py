@@ -41,7 +41,9 @@ def setup(app: Any) -> dict[str, object]:
     return {"parallel_read_safe": True, "version": "1"}
 
 
-def _fill(_app: object, _page: str, source: list[str]) -> None:
+def _fill(app: Any, _page: str, source: list[str]) -> None:
+    if _MARK.search(source[0]):
+        app.env.note_reread()  # by each build: the code may say something else by then
     source[0] = filled(source[0])
 
 

@@ -66,7 +66,7 @@ def _linked(about: str) -> str:
 @cache
 def headings() -> dict[str, str]:
     """Return the page of each title of a page, and of the chapters that have none."""
-    pages = sorted(DOCS.glob("*/*.md"))
+    pages = sorted(DOCS.glob("*/**/*.md"))
     return {
         page.read_text().splitlines()[0].removeprefix("# "): str(page.relative_to(DOCS)) for page in pages
     } | CHAPTERS

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import log1p
 
 from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingInput, EmbeddingRequest, Vector, unit
-from engine.embeddings.refusals import input_too_long, too_many_dimensions
+from engine.embeddings.refusals import input_too_long, strange_token, too_many_dimensions
 from engine.errors import EngineUnavailable
-from engine.formats.harmony.encoding import decode_tokens, encode_text, load_encoding
+from engine.formats.harmony.encoding import SPECIAL_TOKENS, decode_tokens, encode_text, load_encoding
 from engine.types import EngineInfo
 
 DIMENSIONS = 256
@@ -69,6 +69,8 @@ class HashingEmbeddings(BaseEmbeddings):
 
 def _embed(given: EmbeddingInput, index: int, dimensions: int | None) -> tuple["Vector[float]", int]:
     """Return the vector of an input, and how many tokens it has."""
+    if not isinstance(given, str) and not all(0 <= token < SPECIAL_TOKENS.stop for token in given):
+        raise strange_token()
     text, tokens = (given, len(encode_text(given))) if isinstance(given, str) else (decode_tokens(given), len(given))
     if tokens > MAX_MODEL_LEN:
         raise input_too_long(index, MAX_MODEL_LEN, tokens)

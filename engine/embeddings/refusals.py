@@ -29,3 +29,8 @@ def not_resizable(dimensions: int) -> EmbeddingRefused:
         f"{dimensions}.",
         param="dimensions",
     )
+
+
+def strange_token() -> EmbeddingRefused:
+    """There is a token id that the model's vocabulary lacks."""
+    return EmbeddingRefused("A token id of the input is not in this model's vocabulary.", param="input")

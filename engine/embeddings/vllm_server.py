@@ -22,7 +22,7 @@ from engine.backends.server_urls import as_server, has_secret
 from engine.backends.vllm_client import BROKEN, open_session
 from engine.backends.vllm_wire import error_text, shown
 from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingRequest, Vector
-from engine.embeddings.refusals import input_too_long, not_resizable, too_many_dimensions
+from engine.embeddings.refusals import input_too_long, not_resizable, strange_token, too_many_dimensions
 from engine.errors import EngineConfigurationError, EngineError, EngineOverloaded, EngineUnavailable, GenerationFailed
 from engine.types import EngineInfo
 
@@ -120,6 +120,8 @@ class VllmServerEmbeddings(BaseEmbeddings):
             words = text.lower()
             if request.dimensions is not None and ("matryoshka" in words or "dimension" in words):
                 return not_resizable(self.dimensions)
+            if "vocabulary" in words:
+                return strange_token()
             return input_too_long(None, self._max_model_len)
         if status == 429:
             return EngineOverloaded(f"The vLLM server is full: {text}")
@@ -131,8 +133,8 @@ class VllmServerEmbeddings(BaseEmbeddings):
         self, method: str, path: str, body: bytes, *, seconds: float | None = None
     ) -> tuple[int, bytes]:
         """Return the status and the content of an answer of the first server that can be reached."""
-        if self._session is None:
-            raise EngineUnavailable("The vllm-embeddings engine is not started yet.")
+        if self._session is None or self._session.closed:
+            raise EngineUnavailable("The vllm-embeddings engine is closed, or not started yet.")
         loop = asyncio.get_running_loop()
         problem: Exception | None = None
         for server in sorted(self._servers, key=lambda each: (each.away_until > loop.time(), each.running)):
@@ -140,7 +142,7 @@ class VllmServerEmbeddings(BaseEmbeddings):
             try:
                 async with asyncio.timeout(seconds):
                     answer = await self._ask(self._session, server, method, path, body)
-            except (*BROKEN, RuntimeError) as error:  # aiohttp raises RuntimeError where the session is closed
+            except BROKEN as error:
                 problem = error
                 server.away_until = loop.time() + PASS_OVER_SECONDS
             else:

@@ -289,6 +289,10 @@ class ModelFormat(ABC):
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes that a token stands for. Raises nothing, whatever the id."""
 
+    def is_token(self, token: int) -> bool:
+        """Whether the model has such a token. An engine is never given another one: it may break by it."""
+        return False
+
     def is_special(self, token: int) -> bool:
         """Whether a token is a sign of the format's own, and no text."""
         return False

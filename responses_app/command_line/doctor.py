@@ -18,15 +18,14 @@ from responses_app.command_line.exits import FAILED
 from responses_app.command_line.terminal import console, printable
 from responses_app.conf import ConfigurationError, Settings, from_environ
 
-CHECK_SECONDS = 3.5  # for all checks, which run beside each other
-Check = Callable[[Settings], Awaitable[Sequence[Finding]]]
+Check = Callable[[Settings, float], Awaitable[Sequence[Finding]]]
 MARKS = {Level.OK: ("✓", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("✗", "red")}
 
 
 def run(options: Namespace) -> int:
     """Look, tell, and return 1 where something is broken."""
     began = time.monotonic()
-    findings = _settings() or asyncio.run(_examine())
+    findings = _settings() or asyncio.run(_examine(options.seconds))
     worst = max(findings, key=lambda each: list(Level).index(each.level)).level
     seconds = time.monotonic() - began
     if options.json:
@@ -51,7 +50,7 @@ def _settings() -> list[Finding]:
     return []
 
 
-async def _examine() -> list[Finding]:
+async def _examine(seconds: float) -> list[Finding]:
     from django.conf import settings as django_settings
 
     from responses_app.command_line.examining import machine, services, stores
@@ -71,16 +70,16 @@ async def _examine() -> list[Finding]:
     }
     settings: Settings = django_settings.RESPSITE
     doubts = [warning("settings", text, "Mend this setting.") for text in django_settings.RESPSITE_WARNINGS]
-    found = await asyncio.gather(*(_checked(name, check, settings) for name, check in checks.items()))
+    found = await asyncio.gather(*(_checked(name, check(settings, seconds), seconds) for name, check in checks.items()))
     return [*doubts, *(finding for findings in found for finding in findings)]
 
 
-async def _checked(name: str, check: Check, settings: Settings) -> Sequence[Finding]:
+async def _checked(name: str, check: Awaitable[Sequence[Finding]], seconds: float) -> Sequence[Finding]:
     try:
-        async with asyncio.timeout(CHECK_SECONDS):
-            return await check(settings)
+        async with asyncio.timeout(seconds):
+            return await check
     except TimeoutError:
-        return [warning(name, f"no answer within {CHECK_SECONDS:.0f} s", "Look whether it hangs, and try once more.")]
+        return [warning(name, f"no answer within {seconds:.1f} s", "Look whether it hangs, or give it more --seconds.")]
 
 
 def _as_json(findings: Sequence[Finding], worst: Level, seconds: float) -> str:

@@ -7,6 +7,7 @@ from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
 from responses_app.management.flags import add_flags
 
 MAX_SPEED = 1e6
+CHECK_SECONDS = 3.5
 PROMPT = "count to 100, in words, one a line"
 ABOUT = "respsite: the stateful Responses API server for open models, and what belongs to it."
 
@@ -26,6 +27,8 @@ def build_parser() -> ArgumentParser:
     )
     _replay(command("replay", "Show a stored response once more, at its pace."))
     _bench(command("bench", "Measure how fast a server streams: tokens per second, first token, gaps between events."))
+    _export(command("export", "Write responses with their chains, and conversations, into a file of JSON Lines."))
+    _import(command("import", "Read such a file into the database; what is there already is left as it is."))
     _doctor(command("doctor", "Say what is wrong with this installation and what to do, in order."))
     _manage(command("manage", "Run one of Django's commands: `respsite manage create_key`, `respsite manage help`."))
     _completion(command("completion", "Print what a shell needs to complete these commands."))
@@ -89,7 +92,21 @@ def _bench(parser: ArgumentParser) -> None:
     parser.add_argument("--svg", metavar="FILE", help="write the picture there")
 
 
+def _export(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="where to; - is standard output")
+    parser.add_argument("--project", metavar="NAME", help="of this project alone")
+    parser.add_argument("--resume", action="store_true", help="go on with a file whose export was cut")
+
+
+def _import(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="what `respsite export` wrote; - is standard input")
+
+
 def _doctor(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--seconds", type=float, default=CHECK_SECONDS, metavar="N",
+        help="for all checks, which run beside each other (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="tell it as JSON")
 
 

@@ -18,6 +18,16 @@ MODEL_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             errors=_WORKS,
         ),
     },
+    "/v1/decisions": {
+        "POST": Operation(
+            id="createDecision",
+            summary="Answer questions about an input with probabilities",
+            tag="Decisions",
+            answers={JSON: "Decision"},
+            body="CreateDecision",
+            errors=_WORKS,
+        ),
+    },
     "/v1/embeddings": {
         "POST": Operation(
             id="createEmbedding",

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from responses_app.protocol.completions import MAX_CHOICES, MAX_STOP, MAX_STOPS, CompletionFields
+from responses_app.protocol.decisions import DecisionFields
 from responses_app.protocol.embeddings import MAX_INPUTS, MAX_TOKEN_ID, EmbeddingFields
 from responses_app.protocol.errors import JsonObject
 
@@ -78,8 +79,76 @@ class CompletionServerSentEvent(BaseModel):
     data: str
 
 
-MODEL_REQUESTS = (EmbeddingFields, CompletionFields)
-MODEL_ANSWERS = (EmbeddingList, Completion, CompletionServerSentEvent)
+class PredicateAnswer(BaseModel):
+    """How likely a statement is true."""
+
+    type: Literal["predicate"]
+    name: str | None
+    probability: float
+
+
+class ChoiceProbability(BaseModel):
+    """How likely one of some options is."""
+
+    value: str | bool
+    probability: float
+
+
+class ChoiceAnswer(BaseModel):
+    """The likeliest option; `confidence` is low where the model would have said something else."""
+
+    type: Literal["choice"]
+    name: str | None
+    choice: str | bool
+    confidence: float
+    probabilities: list[ChoiceProbability]
+
+
+class ScoreProbability(BaseModel):
+    """How likely one of some levels is; `value` is its place, from 0 on."""
+
+    value: int
+    label: str
+    probability: float
+
+
+class ScoreAnswer(BaseModel):
+    """What level is to be expected: `score` lies between the places of levels."""
+
+    type: Literal["score"]
+    name: str | None
+    score: float
+    confidence: float
+    probabilities: list[ScoreProbability]
+
+
+class RefusedAnswer(BaseModel):
+    """The model would say no label at all."""
+
+    type: Literal["refusal"]
+    name: str | None
+
+
+class DecisionUsage(BaseModel):
+    """Tokens: the input counts for each question."""
+
+    input_tokens: int
+    input_tokens_details: JsonObject
+    output_tokens: int
+    output_tokens_details: JsonObject
+    total_tokens: int
+
+
+class Decision(BaseModel):
+    """One answer for each question, in their order."""
+
+    model: str
+    answers: list[PredicateAnswer | ChoiceAnswer | ScoreAnswer | RefusedAnswer]
+    usage: DecisionUsage
+
+
+MODEL_REQUESTS = (EmbeddingFields, CompletionFields, DecisionFields)
+MODEL_ANSWERS = (EmbeddingList, Completion, CompletionServerSentEvent, Decision)
 
 
 def model_requests(found: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +156,15 @@ def model_requests(found: dict[str, Any]) -> dict[str, Any]:
     embedding, completion = found.pop("EmbeddingFields"), found.pop("CompletionFields")
     stop = {"type": "string", "minLength": 1, "maxLength": MAX_STOP}
     stops: list[JsonObject] = [{**stop}, {"type": "array", "items": stop, "maxItems": MAX_STOPS}, {"type": "null"}]
+    decisions = found.pop("DecisionFields")
+    given: list[JsonObject] = [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]
     return {
+        "CreateDecision": {
+            **decisions,
+            "description": "An input, as of a response, and questions about it.",
+            "properties": {**decisions["properties"], "input": {"anyOf": given}},
+            "required": [*decisions["required"], "input"],
+        },
         "CreateEmbedding": {
             **embedding,
             "description": "What is to be embedded: each text, or list of tokens, by itself.",

@@ -10,6 +10,7 @@ from responses_app.auth.door import Knock
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.http import error_response, not_found
 from responses_app.protocol.errors import JsonObject
+from responses_app.stores.database.staff import may_come_in, projects_of
 from responses_app.watch.access import sees_everything
 from responses_app.wiring import get_site
 
@@ -38,10 +39,13 @@ def _facts(request: HttpRequest) -> JsonObject:
     """Return what the page begins with: how one signs in, and which of the server's tools it can switch on."""
     site = get_site()
     is_open = site.door.is_open(Knock.of(request.scope))  # type: ignore[attr-defined]
+    by_session = not is_open and may_come_in(request.user)
     return {
-        "door": "open" if is_open else "key",
+        "door": "open" if is_open else "session" if by_session else "key",
+        "user": request.user.get_username() if by_session else "",
+        "projects": projects_of(request.user) if by_session else [],
         "tools": sorted({kind for tool in site.tools for kind in tool.kinds}),
-        "servers": sorted(site.settings.mcp_servers) if is_open else [],
+        "servers": sorted(site.settings.mcp_servers) if is_open or by_session else [],
         "servers_by_url": site.settings.mcp_server_urls,
         "timeline": "/watch/responses/" if is_open or sees_everything(request) else "",
     }

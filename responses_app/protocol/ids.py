@@ -29,6 +29,7 @@ VECTOR_STORE = "vs_"
 VECTOR_STORE_BATCH = "vsfb_"
 FILE_SEARCH_CALL = "fs_"  # OpenAI's
 COMPLETION = "cmpl-"
+DECISION = "decision-"
 WORKER = "worker_"
 CONNECTION = "ws-"
 STEER = "steer_"

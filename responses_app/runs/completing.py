@@ -17,17 +17,15 @@ from dataclasses import dataclass, field, replace
 from engine.errors import EngineError, EngineUnavailable, GenerationCut
 from engine.formats.base import as_tokens
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk
-from responses_app.limits.rates import BaseRates, Ticket
+from responses_app.limits.rates import Ticket
 from responses_app.observing.metrics import Outcome
 from responses_app.protocol import ids
-from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.completion_text import CompletionText
 from responses_app.protocol.completions import ChoiceDelta, CompletionHead, CompletionUsage, CompletionWanted
 from responses_app.protocol.errors import (
     ApiError,
     context_length_exceeded,
     invalid_request,
-    model_not_found,
     server_error,
     unsupported_parameter,
 )
@@ -38,7 +36,8 @@ from responses_app.runs.failures import refusal, unanswered_by_stopped_server
 from responses_app.runs.fair_turns import Place
 from responses_app.runs.plan import Origin
 from responses_app.runs.planning import project_salt
-from responses_app.runs.served import ServedModel, ServedModels
+from responses_app.runs.served import ServedModel
+from responses_app.runs.service import ResponseService
 
 logger = logging.getLogger("respsite.runs")
 
@@ -48,25 +47,19 @@ LONG_PROMPT = 4096  # characters; what is longer becomes tokens on a thread
 
 @dataclass(slots=True)
 class CompletionService:
-    """Starts completions, and stops them all at the server's end. `choose_tier` says which service tier is meant where
-    nobody names one; `check_capacity` raises `ApiError` where this server takes nothing new."""
+    """Starts completions, and stops them all at the server's end. What it needs it has in common with `service`."""
 
-    models: ServedModels
-    rates: BaseRates
-    new_id: Callable[[str], str]
-    now: Callable[[], float]
-    check_capacity: Callable[[], None]
-    choose_tier: Callable[[str | None], str]
+    service: ResponseService
     running: "set[Completing]" = field(default_factory=set)
 
     async def create(self, wanted: CompletionWanted, origin: Origin) -> "Completing":
         """Start what is asked. Raises `ApiError` for all that can be known before."""
-        model = self._model(wanted.fields.model, origin)
+        model = self.service.models.chosen(wanted.fields.model, origin.models)
         if wanted.fields.logprobs is not None and not model.engine.supports_logprobs:
             raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
-        self.check_capacity()
-        head = CompletionHead(id=self.new_id(ids.COMPLETION), created=int(self.now()), model=model.name)
-        tier = self.choose_tier(None)
+        self.service.registry.check_capacity()
+        head = CompletionHead(id=self.service.new_id(ids.COMPLETION), created=int(self.service.now()), model=model.name)
+        tier = self.service.limits.tiers.choose(None)
         choices = await _choices(wanted, model, origin, head.id, PRIORITIES[tier])
         places = [model.turns.place(origin.project, tier, PRIORITIES[tier]) for _ in choices]
         try:
@@ -74,7 +67,7 @@ class CompletionService:
                 place.admit()
             prompt_tokens = sum(len(each.request.prompt_token_ids) for each in choices[:: wanted.n])
             amount = Amount(1, prompt_tokens, max(1, wanted.max_tokens * len(choices)))
-            ticket = await self.rates.admit(origin.limited, amount, Slot.RESPONSE)
+            ticket = await self.service.rates.admit(origin.limited, amount, Slot.RESPONSE)
         except BaseException:
             for place in places:
                 place.leave()
@@ -94,15 +87,6 @@ class CompletionService:
             task.cancel()
         for each in list(self.running):
             each.stop()
-
-    def _model(self, name: str | None, origin: Origin) -> ServedModel:
-        allowed = self.models.allowed(origin.models)
-        model = next(iter(allowed), self.models.first) if name is None else self.models.named(name)
-        if model is None:
-            raise model_not_found(str(name), [each.name for each in allowed])
-        if model not in allowed:
-            raise model_not_allowed(name or model.name, origin.models)
-        return model
 
 
 @dataclass(slots=True)
@@ -126,6 +110,7 @@ async def _choices(
         raise refusal(error, origin.request_id) from error
     fields, choices = wanted.fields, list[_Choice]()
     stop_tokens = tuple(fields.stop_token_ids or ())
+    _check_tokens(stop_tokens, model, "stop_token_ids")
     sampling = SamplingOptions(
         temperature=fields.temperature,
         top_p=fields.top_p,
@@ -162,6 +147,7 @@ async def _choices(
 
 async def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
     if not isinstance(prompt, str):
+        _check_tokens(prompt, model, "prompt")
         return as_tokens(prompt)
     long = len(prompt) > LONG_PROMPT
     read = await asyncio.to_thread(model.format.raw_prompt, prompt) if long else model.format.raw_prompt(prompt)
@@ -172,6 +158,15 @@ async def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[i
             code="invalid_value",
         )
     return read
+
+
+def _check_tokens(tokens: Sequence[int], model: ServedModel, param: str) -> None:
+    """Refuse tokens that the model does not have."""
+    strange = next((token for token in tokens if not model.format.is_token(token)), None)
+    if strange is not None:
+        raise invalid_request(
+            f"Invalid value for '{param}': the model has no token {strange}.", param=param, code="invalid_value"
+        )
 
 
 def _echo(prompt: str | Sequence[int], tokens: Sequence[int], model: ServedModel) -> str:

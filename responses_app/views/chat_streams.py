@@ -43,8 +43,8 @@ class ChatReading:
         self._ended = ended
         self._head = CompletionHead.of(choices.readers[0].response(), system_fingerprint=system_fingerprint)
         self._encoders = [ChunkEncoder(self._head, chat, index) for index in range(len(choices.readers))]
-        self._stopped: set[int] = set()
-        self._told: set[int] = set()
+        self._left = list(zip(choices.readers, self._encoders, strict=True))  # of the choices that have not ended
+        self.problem: ApiError | None = None  # why one of the choices is none, as its client is to read it
 
     def take(self, *, quietly: bool = False) -> bytes:
         """Return the chunks of what is there; `quietly`: nobody reads them, so no more than has to be is encoded.
@@ -52,26 +52,31 @@ class ChatReading:
         Raises `ReaderTooSlow`.
         """
         said: list[bytes] = []
+        ended = False
         needed = TERMINAL if quietly and not self._chat.stops else None
-        for index, (reader, encoder) in enumerate(zip(self.choices.readers, self._encoders, strict=True)):
-            entries = reader.take()
-            said += [encoder.encode(each.type, each.json) for each in entries if needed is None or each.type in needed]
-            if encoder.matched is not None and index not in self._stopped:
-                self._stopped.add(index)
-                reader.stop(StopReason.INTERRUPTED)
-            if encoder.response is not None and index not in self._told:
-                self._told.add(index)
-                if not encoder.failed and encoder.matched is None:
-                    self._ended(reader, reader.response())
+        for reader, encoder in self._left:
+            entries, encode = reader.take(), encoder.encode
+            said += [encode(each.type, each.json) for each in entries if needed is None or each.type in needed]
+            if encoder.matched is not None:
+                reader.stop(StopReason.INTERRUPTED)  # once it has stopped, that is nothing
+            if reader.ended:
+                self._end(reader, encoder)
+                ended = True
+        if ended:
+            self._left = [each for each in self._left if not each[0].ended]
         return b"".join(said)
 
     @property
-    def problem(self) -> ApiError | None:
-        """Why one of the choices is none, as its client is to read it."""
-        for reader, encoder in zip(self.choices.readers, self._encoders, strict=True):
-            if encoder.failed or (reader.ended and not reader.is_whole):
-                return self._chat.renamed(reader.problem or _cancelled(self._request_id))
-        return None
+    def over(self) -> bool:
+        """Whether there is nothing more to be said."""
+        return self.problem is not None or self.choices.ended
+
+    def _end(self, reader: ResponseReader, encoder: ChunkEncoder) -> None:
+        """Note that a choice has ended, or that it is none."""
+        if encoder.failed or not reader.is_whole:
+            self.problem = self._chat.renamed(reader.problem or server_error(self._request_id))
+        elif encoder.matched is None:
+            self._ended(reader, reader.response())
 
     @property
     def usage(self) -> bytes:
@@ -96,11 +101,9 @@ async def read_completion(reading: ChatReading) -> JsonObject:
     """
     choices = reading.choices
     try:
-        while not choices.ended:
+        while not reading.over:
             reading.take(quietly=True)
-            if reading.problem is not None:
-                break
-            if not choices.behind and not choices.ended:
+            if not (reading.over or choices.behind):
                 await choices.news()
         if reading.problem is not None:
             raise reading.problem
@@ -148,12 +151,12 @@ async def _chunks(
     try:
         yield b""
         yield first
-        while reading.problem is None and not choices.ended:
+        while not reading.over:
             said = reading.take()
             if said:
                 yield said
                 await gather(lambda: choices.has_little)
-            elif not choices.behind and not choices.ended and not await choices.news(ping_seconds or None):
+            elif not (reading.over or choices.behind or await choices.news(ping_seconds or None)):
                 yield b": ping\n\n"
         problem = reading.problem
         yield (reading.usage if problem is None else error_line(problem)) + DONE
@@ -164,8 +167,3 @@ async def _chunks(
         reading.leave()
     if cut is not None:
         await cut()
-
-
-def _cancelled(request_id: str) -> ApiError:
-    """A choice was ended by somebody else than its client, or with the process."""
-    return server_error(request_id)

@@ -5,7 +5,7 @@ from django.views.defaults import page_not_found
 
 from responses_app.http import error_response, not_found
 
-PEOPLES = "/admin/"  # below it are pages for people
+PEOPLES = ("/admin/", "/docs/", "/watch/")  # below these are pages for people
 
 
 def missing(request: HttpRequest, exception: Exception) -> HttpResponse:

@@ -20,7 +20,7 @@ def scope(host: str = "localhost:8000", **more: Any) -> dict[str, Any]:
 
 def door(mode: str, *, is_exposed: bool = False) -> Door:
     """Return a door; whether it is open asks no keys."""
-    return Door(mode, None, is_exposed=is_exposed)  # type: ignore[arg-type]
+    return Door(mode, None, None, is_exposed=is_exposed)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:80", "[::1]:8000", "LOCALHOST:1"])

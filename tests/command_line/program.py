@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from tests.server import ROOT, START_SECONDS, clean_environ
+from tests.server import ROOT, START_SECONDS, Server, clean_environ
 
 PROGRAM = (sys.executable, "-m", "respsite")
 
@@ -28,6 +28,12 @@ def respsite(
         timeout=START_SECONDS,
         check=False,
     )
+
+
+def settings_of(server: Server) -> dict[str, str]:
+    """Return the settings with which a command looks at what a server keeps, and at the server itself."""
+    kept = {name: server.environ[name] for name in ("DATA_DIR", "DATABASE_URL") if name in server.environ}
+    return {**kept, "PORT": str(server.port), "SANDBOX": "off", "OPENAI_BASE_URL": server.base_url}
 
 
 class AtTerminal:

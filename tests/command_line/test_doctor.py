@@ -5,18 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_line.program import respsite
+from tests.command_line.program import respsite, settings_of
 from tests.databases import database_settings
 from tests.server import Server, free_port, manage
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+PATIENT = ("--seconds", "60")  # on a busy machine everything takes its time
 
 
 def test_a_server_that_is_well(daphne_server: Server) -> None:
-    settings = {
-        name: daphne_server.environ[name] for name in ("DATA_DIR", "DATABASE_URL") if name in daphne_server.environ
-    }
-    done = respsite("doctor", "--json", PORT=str(daphne_server.port), SANDBOX="off", **settings)
+    done = respsite("doctor", "--json", *PATIENT, **settings_of(daphne_server))
     told = json.loads(done.stdout)
     assert (done.returncode, [each for each in told["findings"] if each["level"] == "problem"]) == (0, [])
     assert any(each["text"] == f"a server is ready at {daphne_server.url}" for each in told["findings"])
@@ -38,7 +36,7 @@ def test_everything_that_is_wrong_is_told_at_once_and_what_to_do(tmp_path: Path)
         "MODEL": "some/model",
         "SANDBOX": "off",
     }
-    done = respsite("doctor", **settings)
+    done = respsite("doctor", *PATIENT, **settings)
     assert done.returncode == 1
     to_do = done.stdout.partition("What to do, in this order")[2].splitlines()[1:]
     assert [line.split(":")[0] for line in to_do[:4]] == ["1. redis", "2. engine", "3. search", "4. tools"]

@@ -10,7 +10,7 @@ from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingRequest
 from engine.errors import EmbeddingRefused, EngineUnavailable
 
 PATIENCE = 60.0  # seconds until a test gives up on an engine
-TEXTS = ("The cat sat on the mat.", "Prices of shares fell today.", "é 😀 漢字")
+TEXTS = ("The cat sat on the mat.", "Prices of shares fell today", "é 😀 漢字")
 
 
 async def embed(engine: BaseEmbeddings, *inputs: str | list[int], dimensions: int | None = None) -> Embedded:
@@ -31,7 +31,7 @@ class EmbeddingsContract:
     max_model_len = 8192
 
     @pytest.fixture
-    async def new_engine(self) -> BaseEmbeddings:
+    def new_engine(self) -> BaseEmbeddings:
         """Return an engine that is not started."""
         raise NotImplementedError
 
@@ -90,6 +90,11 @@ class EmbeddingsContract:
             await embed(engine, [1] * (self.max_model_len + 1))
         assert refused.value.param == "input"
         assert str(self.max_model_len) in refused.value.reason
+        assert await embed(engine, TEXTS[0])
+
+    async def test_a_token_that_the_model_lacks(self, engine: BaseEmbeddings) -> None:
+        with pytest.raises(EmbeddingRefused, match="vocabulary"):
+            await embed(engine, [1, 2**31 - 1])
         assert await embed(engine, TEXTS[0])
 
     async def test_many_at_once(self, engine: BaseEmbeddings) -> None:

@@ -14,10 +14,10 @@ SETTINGS = {*(row.name for row in table()), *secret_files()}
 OURS = {  # of make, of tests and of templates: no settings of the server
     *("BENCH_JSON", "CLUSTER_STREAMS", "CLUSTER_TIMES", "FUZZ_SECONDS", "SOAK_MINUTES", "LARGE_STORE_RESPONSES"),
     *("LARGE_STORE_URL", "RESPSITE_API_KEY", "RESPSITE_LISTEN", "RESPSITE_NAMES", "RESPSITE_TLS", "RESPSITE_UPSTREAM"),
-    "NAME_FILE",
+    *("NAME_FILE", "VECTOR_STORE_ID"),
 }
 WORDS = {"LICENSE", "EXPLAIN", "POST", "DELETE"}
-OF_OTHER_PROGRAMS = ("COPILOT_", "OTEL_", "VLLM_", "OPENAI_", "ANTHROPIC_", "LITELLM_")
+OF_OTHER_PROGRAMS = ("COPILOT_", "OTEL_", "VLLM_", "OPENAI_", "ANTHROPIC_", "LITELLM_", "NO_COLOR")
 MAP = DOCS / "explanation" / "map.md"
 
 

@@ -130,7 +130,7 @@ class Shell:
         self.keys += KEY.findall(done.stdout)
         wanted = ".*".join(re.escape(each) for part in command.prints for each in (*part.split("…"), "\n"))
         assert re.search(wanted, done.stdout + "\n", re.DOTALL), f"{line}\n{done.stdout[-2000:]}"
-        if command.program == "curl" and '"stream": true' not in line:
+        if "/v1/" in line and '"stream": true' not in line:
             json.loads(done.stdout)
 
 

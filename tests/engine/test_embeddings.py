@@ -14,13 +14,13 @@ NOBODY = f"http://127.0.0.1:{free_port()}"
 
 class TestHashing(EmbeddingsContract):
     @pytest.fixture
-    async def new_engine(self) -> HashingEmbeddings:
+    def new_engine(self) -> HashingEmbeddings:
         return HashingEmbeddings()
 
 
 class TestServer(EmbeddingsContract):
     @pytest.fixture
-    async def new_engine(self, served: Served) -> VllmServerEmbeddings:  # noqa: F811
+    def new_engine(self, served: Served) -> VllmServerEmbeddings:  # noqa: F811
         return at(NOBODY, served.url)  # one of the servers is away, and nobody notices
 
 

@@ -11,7 +11,18 @@ from typing import Any
 from hypothesis import strategies as st
 
 from responses_app.protocol.dialects import PRESETS, Switch
-from tests.fuzz.samples import FIELDS, ITEMS, OWN_CALL, PARTS, TOOL_OUTPUTS, TOOLS, WORDS, Json
+from tests.fuzz.samples import (
+    CHAT_FIELDS,
+    CHAT_MESSAGES,
+    FIELDS,
+    ITEMS,
+    OWN_CALL,
+    PARTS,
+    TOOL_OUTPUTS,
+    TOOLS,
+    WORDS,
+    Json,
+)
 
 Path = tuple[str | int, ...]
 
@@ -186,10 +197,32 @@ completions = st.builds(
         ]
     ),
 ).map(copy.deepcopy)
+_QUESTIONS = (
+    {"type": "predicate", "instructions": "is it?", "name": "a"},
+    {
+        "type": "choice",
+        "instructions": [{"type": "input_json", "data": {}}],
+        "choices": [{"value": True}, {"value": "b"}],
+    },
+    {"type": "score", "instructions": "how?", "levels": [{"label": "low"}, {"label": "high", "description": "d"}]},
+)
+decisions = st.builds(
+    lambda given, questions: {"input": given, "questions": questions},
+    _input,
+    st.lists(st.sampled_from(_QUESTIONS), max_size=3),
+).map(copy.deepcopy)
 embeddings = st.builds(
     lambda given, more: {"input": given, **more},
     _prompts,
     st.sampled_from([{}, {"encoding_format": "base64", "dimensions": 5}, {"encoding_format": "float", "user": "u"}]),
+).map(copy.deepcopy)
+_chat_fields = st.lists(st.sampled_from(sorted(CHAT_FIELDS)), max_size=5, unique=True).flatmap(
+    lambda names: st.fixed_dictionaries({name: st.sampled_from(CHAT_FIELDS[name]) for name in names})
+)
+chats = st.builds(
+    lambda groups, fields: {"messages": [message for group in groups for message in group], **fields},
+    st.lists(st.sampled_from(CHAT_MESSAGES), min_size=1, max_size=4),
+    _chat_fields,
 ).map(copy.deepcopy)
 conversations = st.builds(
     lambda items, metadata: {"items": items, **metadata},

@@ -59,6 +59,7 @@ def whole(played: Played, asked: ChatRequest) -> dict[str, Any]:
 @given(transcripts().map(lambda transcript: transcript.tokens), SIZES, STOPS)
 @example(encode_harmony(THOUGHT + ANSWER), [1], [])
 @example(encode_harmony(THOUGHT + PREAMBLE + CALL), [2], ["logprobs"])
+@example(encode_harmony(THOUGHT + CALL.replace("<|call|>", "<|end|><|start|>assistant") + CALL), [3], ["a"])
 @example(encode_harmony(THOUGHT + PREAMBLE + ANSWER), [1, 3], ['",', "I look.\n\nHe"])
 @settings(max_examples=60, deadline=None)
 def test_the_chunks_of_a_choice_are_its_whole(tokens: Sequence[int], sizes: list[int], stops: list[str]) -> None:

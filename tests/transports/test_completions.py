@@ -109,6 +109,8 @@ def test_a_conversation_in_the_models_own_signs_is_answered_in_them(daphne_serve
         ({"prompt": ["a"] * 129}, 400, "prompt"),
         ({"prompt": ["a"] * 65, "n": 2}, 400, "n"),
         ({"prompt": "a", "suffix": "b"}, 400, "suffix"),
+        ({"prompt": [1, 200_019]}, 400, "prompt"),
+        ({"prompt": "a", "stop_token_ids": [-1]}, 400, "stop_token_ids"),
         ({"prompt": "a", "best_of": 2}, 400, "best_of"),
         ({"prompt": "a", "logit_bias": {"1": 1}}, 400, "logit_bias"),
         ({"prompt": "a", "logprobs": 1}, 400, "logprobs"),
@@ -148,3 +150,53 @@ async def test_whoever_leaves_a_stream_ends_its_generations(closed: ClosedServer
             return (await client.post("completions", json={"prompt": "Hi"})).status_code == 200
 
         await eventually(answered)
+
+
+def harmony(text: str, begin: str = "") -> str:
+    """Return a prompt in the model's own signs, as the scripted engine knows its entries."""
+    return f"<|start|>user<|message|>{text}<|end|><|start|>assistant{begin}"
+
+
+def test_log_probabilities_in_the_older_shape(server: Server) -> None:
+    prompt = harmony("[says 3]", "<|channel|>final<|message|>")
+    choice = post(server, prompt=prompt, logprobs=2).json()["choices"][0]
+    assert choice["text"] == "3"
+    assert choice["logprobs"] == {
+        "tokens": ["3"],
+        "token_logprobs": [-0.25],
+        "top_logprobs": [{"3": -0.25, "2": -1.25}],
+        "text_offset": [0],
+    }
+    streamed = post(server, prompt=prompt, logprobs=0, stream=True).text
+    assert '"token_logprobs":[-0.25]' in streamed
+
+
+def test_offsets_are_places_in_the_text(server: Server) -> None:
+    choice = post(server, prompt=harmony("[long]"), logprobs=0, max_tokens=12).json()["choices"][0]
+    logprobs, text = choice["logprobs"], choice["text"]
+    assert len(logprobs["tokens"]) > 3
+    for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+        assert text[offset:].startswith(token)
+
+
+@pytest.mark.parametrize(("word", "status"), [("[away]", 503), ("[full]", 429), ("[no]", 500)])
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_engine_that_fails_at_once_is_an_http_error(server: Server, word: str, status: int, stream: bool) -> None:
+    answer = post(server, prompt=harmony(word), stream=stream)
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"]
+
+
+def test_an_engine_that_fails_later_is_told_in_the_stream(server: Server) -> None:
+    assert post(server, prompt=harmony("[die]"), max_tokens=100).status_code == 503
+    with sdk(server) as client, pytest.raises(openai.APIError, match="engine is away"):
+        for _ in client.completions.create(model="test-model", prompt=harmony("[die]"), max_tokens=100, stream=True):
+            pass
+    text = post(server, prompt=harmony("[break]"), max_tokens=100, stream=True).text
+    assert text.endswith("data: [DONE]\n\n")
+    assert "scripted" not in text
+
+
+def test_a_prompt_that_does_not_fit(server: Server) -> None:
+    error = post(server, prompt=[1] * 4000).json()["error"]
+    assert error["code"] == "context_length_exceeded"

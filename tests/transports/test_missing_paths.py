@@ -7,6 +7,7 @@ import pytest
 from openai.types import Completion, CompletionChoice, CreateEmbeddingResponse
 
 from responses_app.http import SERVED
+from responses_app.middleware import is_api_path
 from responses_app.openapi.model_schemas import Completion as OurCompletion
 from responses_app.openapi.model_schemas import CompletionChoice as OurChoice
 from responses_app.openapi.model_schemas import EmbeddingList
@@ -33,6 +34,14 @@ def test_all_that_is_served_is_told() -> None:
     patterns = [pattern.pattern.regex.pattern.removeprefix("^(?:v1/)?").removeprefix("^") for pattern in urlpatterns]
     names = {re.match(r"[a-z_]+(?:\\\.json|/completions)?", each).group().replace("\\", "") for each in patterns}  # type: ignore[union-attr]
     assert names - OF_THE_SERVER <= set(SERVED)
+
+
+def test_every_path_is_answered_without_v1_too() -> None:
+    for pattern in urlpatterns:
+        regex = pattern.pattern.regex.pattern.replace("\\.", ".").removesuffix("$").removesuffix("/?")
+        path = re.sub(r"\(\?P<\w+>[^)]*\)", "a", regex.removeprefix("^"))
+        assert is_api_path(f"/{path.replace('(?:v1/)?', '')}"), path
+        assert is_api_path(f"/{path.replace('(?:v1/)?', 'v1/')}"), path
 
 
 def test_a_page_of_the_admin_that_is_not_there_is_for_people(daphne_server: Server) -> None:

@@ -163,6 +163,12 @@ class ChatTemplateFormat(ModelFormat):
     def token_bytes(self, token: int) -> bytes:
         return self.vocabulary.token_bytes(token)
 
+    def is_token(self, token: int) -> bool:
+        return 0 <= token < len(self.vocabulary.pieces)
+
+    def is_special(self, token: int) -> bool:
+        return token in self.vocabulary.special
+
 
 _START = record({"is": "start"})
 

@@ -199,5 +199,8 @@ class HarmonyFormat(ModelFormat):
     def token_bytes(self, token: int) -> bytes:
         return token_bytes(token)
 
+    def is_token(self, token: int) -> bool:
+        return 0 <= token < SPECIAL_TOKENS.stop
+
     def is_special(self, token: int) -> bool:
         return token >= SPECIAL_TOKENS.start

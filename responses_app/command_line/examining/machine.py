@@ -18,7 +18,7 @@ WORKER_BYTES = 300 * 2**20  # of memory, with a third of 80 busy clients of all 
 LITTLE_DISK, NO_DISK = 2**30, 100 * 2**20  # bytes that are free
 
 
-async def versions(settings: Settings) -> list[Finding]:
+async def versions(settings: Settings, seconds: float) -> list[Finding]:
     """Say what is installed; two packages that exclude each other are a problem."""
     found = {name: known for name in PACKAGES if (known := _version(name))}
     about = ", ".join(f"{name} {known}" for name, known in found.items())
@@ -41,7 +41,7 @@ def _version(package: str) -> str:
         return ""
 
 
-async def exposure(settings: Settings) -> list[Finding]:
+async def exposure(settings: Settings, seconds: float) -> list[Finding]:
     """Look at who may come in."""
     return list(_exposure(settings))
 
@@ -57,7 +57,7 @@ def _exposure(settings: Settings) -> Iterator[Finding]:
         yield ok("keys", f"AUTH={settings.auth}")
 
 
-async def limits(settings: Settings) -> list[Finding]:
+async def limits(settings: Settings, seconds: float) -> list[Finding]:
     """Compare the settings with what this machine gives."""
     return list(_limits(settings))
 
@@ -102,7 +102,7 @@ def _free_memory() -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-async def disk(settings: Settings) -> list[Finding]:
+async def disk(settings: Settings, seconds: float) -> list[Finding]:
     """Look whether DATA_DIR can be written, and how much room there is."""
     return [_disk(settings)]
 

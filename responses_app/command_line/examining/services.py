@@ -13,19 +13,18 @@ from responses_app.engines import make_engine
 from responses_app.management.address import base_url
 from responses_app.model_settings import ModelSettings
 
-REACH_SECONDS = 2.0
 INSTALL_SANDBOX = (
     "Install bubblewrap (apt install bubblewrap), or on a kernel of 6.12 or later: pip install sandlock; "
     "or set SANDBOX=off."
 )
 
 
-async def engines(settings: Settings) -> list[Finding]:
+async def engines(settings: Settings, seconds: float) -> list[Finding]:
     """Reach the engine of every model. What is loaded into the server's own process is not loaded for this."""
-    return list(await asyncio.gather(*(_engine(model) for model in settings.served)))
+    return list(await asyncio.gather(*(_engine(model, seconds) for model in settings.served)))
 
 
-async def _engine(model: ModelSettings) -> Finding:
+async def _engine(model: ModelSettings, seconds: float) -> Finding:
     named = f"{model.name} ({model.engine})"
     if model.engine in ("demo", "scripted"):
         return ok("engine", f"{named}: no model is loaded, answers are made by rules")
@@ -34,20 +33,20 @@ async def _engine(model: ModelSettings) -> Finding:
         engine.check()
         if model.engine == "vllm":
             return ok("engine", f"{named}: vLLM is installed; `respsite serve` loads {model.model}")
-        async with asyncio.timeout(REACH_SECONDS + 1):
+        async with asyncio.timeout(0.8 * seconds):
             info = await engine.start()
         return ok("engine", f"{named}: {info.max_model_len} tokens of context, {info.detail}")
     except EngineConfigurationError as error:
         return problem("engine", f"{named}: {error}", "Mend this setting: the server does not start so.")
     except (EngineError, TimeoutError) as error:
-        reason = str(error) or f"it did not answer within {REACH_SECONDS + 1:.0f} s"
+        reason = str(error) or f"it did not answer within {0.8 * seconds:.1f} s"
         advice = "Check that vLLM runs there (`vllm serve`), what ENGINE_URL names, and its log."
         return problem("engine", f"{named}: {reason}", advice)
     finally:
         await engine.aclose()
 
 
-async def sandbox(settings: Settings) -> list[Finding]:
+async def sandbox(settings: Settings, seconds: float) -> list[Finding]:
     """Try the sandbox as the server does before code first runs: with code that tries to get out."""
     if settings.sandbox == "off":
         return [ok("sandbox", "SANDBOX=off: no code interpreter")]
@@ -62,7 +61,7 @@ async def sandbox(settings: Settings) -> list[Finding]:
     return [ok("sandbox", f"{choice.sandbox.name} with {choice.interpreter.executable}")]
 
 
-async def search(settings: Settings) -> list[Finding]:
+async def search(settings: Settings, seconds: float) -> list[Finding]:
     """Search for something."""
     if not settings.search_url:
         through = f"through the MCP server {settings.search_mcp}" if settings.search_mcp else "none (SEARCH_URL)"
@@ -82,13 +81,13 @@ async def search(settings: Settings) -> list[Finding]:
     return [ok("search", "it answers, and finds something")]
 
 
-async def others(settings: Settings) -> list[Finding]:
+async def others(settings: Settings, seconds: float) -> list[Finding]:
     """Look whether MCP servers and the image service can be reached; no program is started."""
     found = [_program(label, access.command[0]) for label, access in settings.mcp_servers.items() if access.command]
     urls = {f"MCP server {label}": access.url for label, access in settings.mcp_servers.items() if access.url}
     if settings.image_service_url:
         urls["image service"] = settings.image_service_url
-    reached = await asyncio.gather(*(_reached(name, url) for name, url in urls.items()))
+    reached = await asyncio.gather(*(_reached(name, url, 0.8 * seconds) for name, url in urls.items()))
     return [*found, *reached]
 
 
@@ -98,11 +97,11 @@ def _program(label: str, command: str) -> Finding:
     return problem("tools", f"MCP server {label}: there is no program {command}", f"Install {command}.")
 
 
-async def _reached(name: str, url: str) -> Finding:
+async def _reached(name: str, url: str, seconds: float) -> Finding:
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        async with asyncio.timeout(REACH_SECONDS):
+        async with asyncio.timeout(seconds):
             _, writer = await asyncio.open_connection(parts.hostname, port)
         writer.close()
     except (OSError, TimeoutError) as error:
@@ -111,11 +110,11 @@ async def _reached(name: str, url: str) -> Finding:
     return ok("tools", f"{name}: {parts.hostname}:{port} can be reached")
 
 
-async def address(settings: Settings) -> list[Finding]:
+async def address(settings: Settings, seconds: float) -> list[Finding]:
     """Ask what listens on HOST and PORT."""
     url = base_url(settings).removesuffix("/v1")
     try:
-        timeout = aiohttp.ClientTimeout(total=REACH_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=0.8 * seconds)
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/ready") as answer:
             body = await answer.json(content_type=None)
     except aiohttp.ClientConnectorError:

@@ -4,23 +4,24 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from responses_app.command_line.examining.findings import Finding, ok, problem, warning
 from responses_app.conf import Settings
 
-CONNECT_SECONDS = 2  # libpq takes no fewer
+LEAST_SECONDS = 2  # libpq takes no fewer
 SLOW_SECONDS = 0.1  # a request waits for the database several times
 APART_SECONDS = 2.0  # clocks that differ by more
 T = TypeVar("T")
 
 
-async def database(settings: Settings) -> list[Finding]:
+async def database(settings: Settings, seconds: float) -> list[Finding]:
     """Ask the database for its version, its time, and its tables."""
     from django.db import DatabaseError
 
     try:
-        return await in_daemon_thread(_database)
+        return await in_daemon_thread(partial(_database, max(LEAST_SECONDS, round(0.8 * seconds))))
     except (DatabaseError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         return [
@@ -28,7 +29,7 @@ async def database(settings: Settings) -> list[Finding]:
         ]
 
 
-def _database() -> list[Finding]:
+def _database(connect_seconds: int) -> list[Finding]:
     from django.db import connections
     from django.db.migrations.executor import MigrationExecutor
 
@@ -36,7 +37,7 @@ def _database() -> list[Finding]:
 
     connection = connections["default"]
     if connection.vendor == "postgresql":
-        connection.settings_dict["OPTIONS"]["connect_timeout"] = CONNECT_SECONDS
+        connection.settings_dict["OPTIONS"]["connect_timeout"] = connect_seconds
     with connection.cursor() as cursor:
         began = time.monotonic()
         sent, theirs = time.time(), database_time(cursor)
@@ -57,19 +58,20 @@ def _database() -> list[Finding]:
     return findings
 
 
-async def redis(settings: Settings) -> list[Finding]:
+async def redis(settings: Settings, seconds: float) -> list[Finding]:
     """Ask Redis for its version and its time."""
     if not settings.redis_url:
         return [ok("redis", "none: limits hold in each process")]
     from redis.asyncio import Redis
     from redis.exceptions import RedisError
 
-    client = Redis.from_url(settings.redis_url, socket_connect_timeout=CONNECT_SECONDS, socket_timeout=CONNECT_SECONDS)
+    most = 0.8 * seconds
+    client = Redis.from_url(settings.redis_url, socket_connect_timeout=most, socket_timeout=most)
     try:
         await client.ping()
         began, sent = time.monotonic(), time.time()
         whole, micro = await client.time()
-        seconds = time.monotonic() - began
+        took = time.monotonic() - began
         about: dict[str, Any] = await client.info("server")
     except (RedisError, OSError, TimeoutError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
@@ -77,7 +79,7 @@ async def redis(settings: Settings) -> list[Finding]:
     finally:
         await client.aclose()
     found = f"Redis {about.get('redis_version', '')}"
-    return [_speed("redis", found, seconds), *_clock("redis", whole + micro / 1e6 - sent - seconds / 2)]
+    return [_speed("redis", found, took), *_clock("redis", whole + micro / 1e6 - sent - took / 2)]
 
 
 def _speed(subject: str, name: str, seconds: float) -> Finding:

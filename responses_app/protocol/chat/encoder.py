@@ -8,8 +8,8 @@
 
 All other events say nothing here. A journal has its events as JSON, each written once. Nearly all are text, and their
 text is cut out of that JSON as it stands, between the fields around it, and put between the fields of a chunk: it is
-neither read nor written again. That is exact, since no name of a field can stand inside of a JSON string: its quotes
-would be escaped there. Example:
+neither read nor written again. That is exact, since no name of a field can stand inside of a JSON string, where its
+quotes would be escaped, and the fields behind a text are known. Example:
 
     {"type":"response.output_text.delta","content_index":0,"delta":"a\\"b","logprobs":[],"item_id":"msg_…",…}
                                                                    ^^^^^^ -> {"content":"a\\"b"}
@@ -88,7 +88,7 @@ class ChunkEncoder:
         start = json.find(_DELTA) + len(_DELTA)
         if not (self._looks or self._text.waits):  # nearly always
             self._text.any = True
-            return b'%b"content":%b%b' % (self._begin, json[start : json.find(_BEHIND_TEXT, start)], self._end)
+            return b'%b"content":%b%b' % (self._begin, json[start : json.rfind(_BEHIND_TEXT)], self._end)
         if self.matched is not None:
             return b""
         event = orjson.loads(json)
@@ -119,7 +119,7 @@ class ChunkEncoder:
         if not self._shows_reasoning:
             return b""
         start = json.find(_DELTA) + len(_DELTA)
-        text = json[start : json.find(_BEHIND, start)]
+        text = json[start : json.rfind(_BEHIND)]
         if self._thought.waits:
             text = orjson.dumps(self._thought.between() + orjson.loads(text))
         self._thought.any = True
@@ -129,7 +129,7 @@ class ChunkEncoder:
         if not self._call:
             return b""
         start = json.find(_DELTA) + len(_DELTA)
-        return b"%b%b%b" % (self._call, json[start : json.find(_BEHIND, start)], self._call_end)
+        return b"%b%b%b" % (self._call, json[start : json.rfind(_BEHIND)], self._call_end)
 
     def _added(self, json: bytes) -> bytes:
         """Begin an item: a call says its name now, a message or a thought only that it is another one."""

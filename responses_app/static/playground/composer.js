@@ -57,7 +57,7 @@ export class Composer {
     this.go.textContent = runs ? "Steer" : "Send";
     this.go.title = runs ? "Say it while the model works (Ctrl+Enter)" : "Send (Ctrl+Enter)";
     this.go.disabled = !runs && this.lane.sent.length > 0;
-    this.field.placeholder = runs ? "Say something while it works" : "Say something";
+    this.field.placeholder = runs ? "Say more" : "Say something";
   }
 
   #submit(event) {

@@ -25,6 +25,7 @@ export class Lane {
     this.element = h("section", { class: "lane", "aria-label": title, data: { lane: name } }, this.#head(), this.transcript, this.composer.element);
     this.element.addEventListener("focusin", () => page.choose(this));
     this.transcript.addEventListener("scroll", () => (this.follows = this.#isNearEnd()), { passive: true });
+    new ResizeObserver(() => soon(this.scroll)).observe(this.transcript); // what one writes takes room, too
     this.follows = true;
     this.scroll = () => this.follows && (this.transcript.scrollTop = this.transcript.scrollHeight);
     this.actions = {

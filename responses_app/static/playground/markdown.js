@@ -95,7 +95,7 @@ function block(lines, at, depth) {
   const fence = FENCE.exec(line);
   if (fence) return fenced(lines, at, fence);
   const heading = HEADING.exec(line);
-  if (heading) return [h(`h${Math.min(heading[1].length + 3, 6)}`, {}, ...inline(heading[2])), at + 1];
+  if (heading) return [h("h3", { "data-level": heading[1].length }, ...inline(heading[2])), at + 1]; // below its lane's
   if (RULE.test(line)) return [h("hr"), at + 1];
   if (line.includes("|") && TABLE_RULE.test(lines[at + 1] ?? "") && lines[at + 1].includes("-")) return table(lines, at);
   if (QUOTE.test(line) && depth < 4) return quoted(lines, at, depth);

@@ -211,5 +211,6 @@ const ENDINGS = {
 
 /** Return what the user said. */
 function bubble(text) {
-  return h("article", { class: "asked", "aria-label": "You" }, text);
+  const isLong = text.length > 600; // it may scroll, and then keys have to reach it
+  return h("article", { class: "asked", "aria-label": "You", tabindex: isLong ? "0" : null }, text);
 }
