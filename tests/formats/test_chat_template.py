@@ -6,7 +6,7 @@ import pytest
 from engine.formats.base import ItemKind
 from engine.types import ChatPrompt
 from responses_app.protocol.errors import ApiError, JsonObject
-from tests.formats.families import LLAMA, QWEN, Family
+from tests.formats.families import FIRST_WORD, LLAMA, QWEN, WORDS, Family
 from tests.formats.rendering import Renderer, format_of
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws
@@ -29,7 +29,8 @@ class FamilyEngine(FakeEngine):
     def encode(self, said: str) -> list[int]:
         tokens: list[int] = []
         for token in self.renderer.encode(said):
-            tokens += [token] if token in self.renderer.family.ids.values() else self.renderer.family.pieces[token]
+            is_special = token in self.renderer.family.ids.values()
+            tokens += [token] if is_special or token < FIRST_WORD else WORDS[token - FIRST_WORD].encode()
         return tokens
 
 
