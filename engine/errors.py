@@ -8,6 +8,7 @@ EngineError                    anything an engine raises on purpose
 ├── EngineOverloaded           no room for this request now; try again after `retry_after` seconds
 ├── PromptTooLong              prompt and reserved output do not fit `max_model_len`
 ├── GrammarRefused             the engine cannot hold a model to this grammar: a schema or grammar of the request's
+├── EmbeddingRefused           the embedding model does not take this input, or these dimensions
 ├── NotRendered                the model's chat template does not take this conversation
 ├── GenerationFailed           this one generation broke; others go on
 └── GrammarBroken              what was sampled is not what the grammar allows, so the generation was ended
@@ -73,6 +74,15 @@ class GrammarRefused(EngineError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class EmbeddingRefused(EngineError):
+    """An embedding model does not take this; `reason` is for the client to read, about the request's field `param`."""
+
+    def __init__(self, reason: str, *, param: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.param = param
 
 
 class NotRendered(EngineError):

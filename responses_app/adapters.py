@@ -41,6 +41,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
 
 def _stores(settings: Settings, clock: StoreClock) -> Stores:
     """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
+    from responses_app.stores.database.approvals import DatabaseApprovalStore
     from responses_app.stores.database.conversations import DatabaseConversationStore  # after Django's apps are ready
     from responses_app.stores.database.files import DatabaseFileStore
     from responses_app.stores.database.store import DatabaseResponseStore
@@ -49,22 +50,25 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
     conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries, timeout=timeout)
     file_limits = FileLimits(max_files=settings.files_max_entries, max_bytes=settings.files_max_bytes)
     files = DatabaseFileStore(limits=file_limits, now=clock, timeout=timeout)
+    approvals = DatabaseApprovalStore(timeout=timeout, now=clock)
     if not settings.responses_store:
-        return Stores(MemoryResponseStore(max_entries=0), conversations, files)
+        return Stores(MemoryResponseStore(max_entries=0), conversations, files, approvals)
     limits = StoreLimits(
         ttl=settings.responses_store_ttl,
         max_entries=settings.responses_store_max_entries,
         max_bytes=settings.responses_store_max_bytes,
     )
-    return Stores(DatabaseResponseStore(limits=limits, clock=clock, timeout=timeout), conversations, files)
+    return Stores(DatabaseResponseStore(limits=limits, clock=clock, timeout=timeout), conversations, files, approvals)
 
 
 def _door(settings: Settings, clock: StoreClock) -> Door:
     from responses_app.stores.database.api_keys import DatabaseKeyStore
+    from responses_app.stores.database.staff import DatabaseStaff
 
     keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=clock)
+    staff = DatabaseStaff(timeout=settings.database_timeout_seconds)
     serves_others = not settings.serves_loopback or settings.behind_proxy != "no"
-    return Door(settings.auth, keys, is_exposed=serves_others)
+    return Door(settings.auth, keys, staff, is_exposed=serves_others)
 
 
 def _connection_limit(limit: int) -> BaseConnectionLimit:

@@ -7,6 +7,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
 from engine.errors import EngineConfigurationError
+from responses_app.embedding_engines import check_embeddings
 from responses_app.engines import check_engines
 
 
@@ -15,6 +16,7 @@ def check_engine(app_configs: Sequence[Any] | None, **options: Any) -> list[Chec
     """Tell wrong engine options before the engine is started."""
     try:
         check_engines(settings.RESPSITE)
+        check_embeddings(settings.RESPSITE)
     except EngineConfigurationError as error:
         return [Error(str(error), id="respsite.E001")]
     return []

@@ -10,6 +10,7 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from responses_app.embedding_settings import EmbeddingSettings
 from responses_app.model_settings import EngineSettings, problem_of
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.dialects import OPENAI, Dialect
@@ -45,7 +46,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ToolSettings, EngineSettings):
+class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
     """Every setting; a field's name in capitals is its environment variable."""
 
     host: str = setting("127.0.0.1", text, "address `make run` listens on")
@@ -200,11 +201,9 @@ class Settings(ToolSettings, EngineSettings):
         256 * MIB, whole(KIB), "ends of responses that wait for the database in one worker", default_text="256 MiB"
     )
     reconnect_grace_seconds: float = setting(
-        0.0,
-        seconds(),
-        "a stored stream whose client is gone goes on this long, to be picked up again",
+        0.0, seconds(), "a stored stream whose client is gone goes on this long, to be picked up again",
         default_text="0",
-    )
+    )  # fmt: skip
     background_max_running: int = setting(64, whole(1), "background responses that run at once in one worker")
     background_max_queued: int = setting(1000, whole(), "background responses that may wait in one worker")
     shutdown_grace_seconds: float = setting(
@@ -273,7 +272,7 @@ def table() -> list[Row]:
 
 def _all() -> Sequence["Field[Any]"]:
     """Return every setting: those of tools, which are fewer servers' concern, at the end."""
-    of_tools = {each.name for each in fields(ToolSettings)}
+    of_tools = {each.name for part in (EmbeddingSettings, ToolSettings) for each in fields(part)}
     return sorted(fields(Settings), key=lambda each: each.name in of_tools)
 
 
@@ -328,5 +327,5 @@ def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
     warns_late = settings.websocket_warning_seconds > settings.websocket_lifetime_seconds
     if warns_late and given.get("websocket_warning_seconds"):
         raise ConfigurationError("WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS.")
-    if problem := problem_of(settings.served, given) or settings.problem_of_tools:
+    if problem := problem_of(settings.all_models, given) or settings.problem_of_tools:
         raise ConfigurationError(problem)

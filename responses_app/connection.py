@@ -15,12 +15,11 @@ from functools import partial
 
 import orjson
 
-from responses_app.auth.keyring import no_watch
 from responses_app.handshake import NO_EXTRAS, USUAL_TERMS, Extras, Terms
 from responses_app.lanes import Lane, Lanes
 from responses_app.observing.context import bind
 from responses_app.protocol import ids
-from responses_app.protocol.api_keys import key_revoked
+from responses_app.protocol.api_keys import key_revoked, session_over
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.connection_errors import message_too_large, not_json
 from responses_app.protocol.errors import ApiError, JsonObject, server_error
@@ -85,8 +84,7 @@ class Connection:
         site.forgetting.add_memory(self._session.forget)
         site.watch.opened(self)
         bind(connection_id=self.id, project=terms.caller.project, key_id=terms.caller.key_id)
-        key = terms.caller.key
-        self._unwatch = site.door.keys.watch(key, self._lose_key) if key is not None else no_watch
+        self._unwatch = site.door.watch(terms.caller, self._lose_key)
         self._left = site.draining.watch(lambda: self._execute(self._session.leave()))
         self._schedule()
 
@@ -346,11 +344,13 @@ class Connection:
             self._wake_writer()
 
     def _lose_key(self) -> None:
-        """End, and what runs with it: the key that the connection was opened with opens no more."""
+        """End, and what runs with it: the key, or session, that the connection was opened with opens no more."""
         if self._ended or self._closing is not None:
             return
-        logger.info("connection %s ends: its API key was revoked or has expired", self.id)
-        error = key_revoked()
+        by_key = self._terms.caller.key is not None
+        over = "API key was revoked or has expired" if by_key else "session is over"
+        logger.info("connection %s ends: its %s", self.id, over)
+        error = key_revoked() if by_key else session_over()
         self._cut = True
         self._post(error_frame(error))
         self._closing = Close(1000, str(error.code))

@@ -7,9 +7,11 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Generic, TypeVar
 
 from engine.backends.base import BaseEngine
 from engine.backends.tokenizer_folder import check_tokenizer
+from engine.embeddings.base import BaseEmbeddings
 from engine.errors import EngineConfigurationError, EngineError
 from engine.model_family import ModelFamily
 from engine.restarts import restart_pause
@@ -18,6 +20,8 @@ from responses_app.conf import Settings
 from responses_app.model_settings import ModelSettings
 
 logger = logging.getLogger("respsite.engine")
+
+Engine = TypeVar("Engine", BaseEngine, BaseEmbeddings)
 
 BACKENDS = {  # imported when chosen: a backend may need packages that others do without
     "demo": "engine.backends.demo.DemoEngine",
@@ -96,7 +100,7 @@ def collect_less_garbage() -> None:
     gc.set_threshold(*COLLECT_AFTER)
 
 
-class EngineStarter:
+class EngineStarter(Generic[Engine]):
     """Starts an engine beside everything else, again and again where that can help; `fatal` is called where not.
 
     `ready` is called once it has started. `model` is for the log, where there are several.
@@ -104,7 +108,7 @@ class EngineStarter:
 
     def __init__(
         self,
-        engine: BaseEngine,
+        engine: Engine,
         *,
         fatal: Callable[[], None] = stop_serving,
         ready: Callable[[], None] = lambda: None,
@@ -193,7 +197,7 @@ class Engines:
         self._fatal = fatal
         self._ready = ready
         several = len(settings.served) > 1
-        self._starters: Mapping[str, EngineStarter] = {
+        self._starters: Mapping[str, EngineStarter[BaseEngine]] = {
             model.name: EngineStarter(
                 make_engine(model, core=settings.engine_core),
                 fatal=self._refused,
@@ -206,7 +210,7 @@ class Engines:
         self._refusals = 0
         self._any = asyncio.Event()
 
-    def __getitem__(self, model: str) -> EngineStarter:
+    def __getitem__(self, model: str) -> EngineStarter[BaseEngine]:
         return self._starters[model]
 
     def __iter__(self) -> Iterator[str]:

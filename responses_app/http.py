@@ -19,6 +19,10 @@ from responses_app.reading import JsonReader
 from responses_app.runs.journal import ReaderTooSlow, Waiter, gather
 from responses_app.runs.reader import ResponseReader
 
+SERVED = (  # below /v1, as somebody is told who asks for something else
+    *("responses", "chat/completions", "completions", "embeddings", "decisions", "models", "conversations"),
+    *("files", "vector_stores", "containers"),
+)
 Parsed = TypeVar("Parsed")
 Handler = TypeVar("Handler")
 Cut = Callable[[], Awaitable[None]]
@@ -198,5 +202,8 @@ def only_reads(request: HttpRequest) -> None:
 
 def not_found(path: str) -> ApiError:
     """Nothing is served at this path (404)."""
-    message = f"Nothing is served at '{path[:200]}'. The API begins at /v1: try GET /v1/models."
+    message = (
+        f"Nothing is served at '{path[:200]}'. The API begins at /v1 and has {', '.join(SERVED[:-1])} and "
+        f"{SERVED[-1]}: try GET /v1/models. All paths are told at /openapi."
+    )
     return ApiError(message, status=404, type="not_found_error", code="not_found")

@@ -28,9 +28,11 @@ from responses_app.wiring import get_site
 logger = logging.getLogger("respsite.transport")
 
 API_URLS = "responses_app.urls"
-_API_PATH = re.compile(
-    r"/(?:v1|responses|conversations|containers|files|models|openapi\.json|health|ready|metrics)(?:/|$)"
+_BEGINNINGS = (  # of paths that are answered here, with /v1 in front or not
+    *("v1", "responses", "chat", "completions", "decisions", "embeddings", "models", "conversations", "containers"),
+    *("files", "vector_stores", "openapi", r"openapi\.json", "health", "ready", "metrics"),
 )
+_API_PATH = re.compile(rf"/(?:{'|'.join(_BEGINNINGS)})(?:/|$)")
 
 
 def is_api_path(path: str) -> bool:

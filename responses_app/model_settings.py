@@ -21,6 +21,8 @@ MAX_MODELS = 32  # each is a label of metrics
 MAX_NAME = 200  # characters
 OF_ONE = ("MODEL", "MODEL_NAME", "TOKENIZER", "ENGINE_URL", "ENGINE_OPTIONS", "ENGINE_SCRIPT")
 
+EMBEDS = ("vllm-embeddings", "hashing")  # engines of models that make embeddings, and generate nothing
+
 
 def own_or_vllms(*own: str) -> Callable[[str], str]:
     """One of these parsers, or one of vLLM's own: `vllm:NAME`."""
@@ -37,6 +39,7 @@ def own_or_vllms(*own: str) -> Callable[[str], str]:
 
 
 engine_kind = choice("demo", "vllm", "vllm-server", "scripted")
+_any_engine = choice("demo", "vllm", "vllm-server", "scripted", *EMBEDS)
 model_format = choice(*FORMATS)
 reasoning_parser = own_or_vllms("auto", "none", "think", "qwen3", "think-open", "deepseek_r1")
 tool_parser = own_or_vllms("auto", "none", "hermes", "qwen", "json", "llama3_json")
@@ -63,10 +66,15 @@ class ModelSettings:
     max_queued: QueueBounds
 
     @property
+    def embeds(self) -> bool:
+        """Whether it makes embeddings, and generates nothing."""
+        return self.engine in EMBEDS
+
+    @property
     def problem(self) -> str | None:
         """What is missing, as the end of a sentence about it; None where nothing is."""
-        if self.engine == "vllm-server" and not self.url:
-            return "its engine is vllm-server, and so it needs 'url'"
+        if self.engine in ("vllm-server", "vllm-embeddings") and not self.url:
+            return f"its engine is {self.engine}, and so it needs 'url'"
         if self.engine == "scripted" and not self.script:
             return "its engine is scripted, and so it needs 'script'"
         if self.format == "chat-template" and self.engine in ("demo", "scripted"):
@@ -128,6 +136,8 @@ def _problem_of_several(served: Sequence[ModelSettings], given: Mapping[str, obj
     for each in served:
         if each.problem is not None:
             return f"MODELS is not valid: of {each.name!r}, {each.problem}."
+    if all(each.embeds for each in served):
+        return "MODELS is not valid: all of its models make embeddings, and one must generate."
     here = [each.name for each in served if each.engine == "vllm"]
     if len(here) > 1:
         names = ", ".join(map(repr, here))
@@ -199,7 +209,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _READERS: Mapping[str, Callable[[object], Any]] = {
-    "engine": _text(engine_kind),
+    "engine": _text(_any_engine),
     "model": _text(text),
     "aliases": _aliases,
     "format": _text(model_format),
@@ -270,7 +280,12 @@ class EngineSettings:
 
     @property
     def served(self) -> tuple[ModelSettings, ...]:
-        """The models that are served; the first is meant where a request names none."""
+        """The models that generate; the first is meant where a request names none."""
+        return tuple(model for model in self.all_models if not model.embeds)
+
+    @property
+    def all_models(self) -> tuple[ModelSettings, ...]:
+        """Those, and the models of MODELS that make embeddings."""
         common = ModelSettings(
             name=self.model_name or self.model or self.engine,
             engine=self.engine,

@@ -105,6 +105,27 @@ class PublicName(models.Model):
         return f"{self.name} {self.leg}"
 
 
+class ApprovalClaim(models.Model):
+    """Which response makes the call that a request for approval is about, see `runs.approving`.
+
+    `request_id` is a digest of the request's id, which may be a client's.
+    """
+
+    project = models.CharField(max_length=64)
+    request_id = models.CharField(max_length=ID_LENGTH)
+    response_id = models.CharField(max_length=ID_LENGTH)
+    claimed_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["project", "request_id"], name="approvalclaim_request")
+        ]
+        indexes: ClassVar = [models.Index(fields=["claimed_at"], name="approvalclaim_claimed")]
+
+    def __str__(self) -> str:
+        return self.request_id
+
+
 class SampledItem(models.Model):
     """An output item, what clients see of it as a digest, and the tokens it was sampled as."""
 

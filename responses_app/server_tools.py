@@ -99,7 +99,7 @@ def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreter":
     from responses_app.tools.sandbox.containers import Policy
 
     return CodeInterpreter(
-        choose=partial(choose, settings.sandbox, settings.sandbox_python or _plain_python()),
+        choose=partial(choose, settings.sandbox, settings.sandbox_python or plain_python()),
         limits=Limits(
             memory=settings.sandbox_memory_bytes,
             disk=settings.sandbox_disk_bytes,
@@ -113,7 +113,7 @@ def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreter":
     )
 
 
-def _plain_python() -> str:
+def plain_python() -> str:
     """Return the Python that this one's virtual environment was made of: nothing of the server is installed there."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 

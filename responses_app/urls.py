@@ -3,8 +3,12 @@
 from django.urls import re_path
 
 from responses_app.views import (
+    chat_completions,
+    completions,
     containers,
     conversations,
+    decisions,
+    embeddings,
     files,
     health,
     metrics,
@@ -22,6 +26,7 @@ urlpatterns = [
     re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/cancel/?$", responses.cancel),
     re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/input_items/?$", responses.input_items),
     re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/tool_outputs/?$", responses.tool_outputs),
+    re_path(r"^(?:v1/)?chat/completions/?$", chat_completions.index),
     re_path(r"^(?:v1/)?conversations/?$", conversations.index),
     re_path(r"^(?:v1/)?conversations/(?P<conversation_id>[^/]+)/?$", conversations.detail),
     re_path(r"^(?:v1/)?conversations/(?P<conversation_id>[^/]+)/items/?$", conversations.items),
@@ -49,9 +54,13 @@ urlpatterns = [
             ("/file_batches/(?P<batch_id>[^/]+)/files", vector_stores.batch_files),
         )
     ),
+    re_path(r"^(?:v1/)?completions/?$", completions.create),
+    re_path(r"^(?:v1/)?decisions/?$", decisions.create),
+    re_path(r"^(?:v1/)?embeddings/?$", embeddings.create),
     re_path(r"^(?:v1/)?models/?$", models.index),
     re_path(r"^(?:v1/)?models/(?P<model>.+)$", models.detail),
     re_path(r"^(?:v1/)?openapi\.json$", openapi.openapi),
+    re_path(r"^(?:v1/)?openapi/?$", openapi.page),
     re_path(r"^health/?$", health.health),
     re_path(r"^ready/?$", health.ready),
     re_path(r"^metrics/?$", metrics.metrics),

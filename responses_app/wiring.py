@@ -12,10 +12,13 @@ from pathlib import Path
 
 from django.conf import settings as django_settings
 
+from engine.backends.base import BaseEngine
 from engine.model_formats import make_format
 from responses_app.adapters import Adapters, build_adapters
 from responses_app.auth.door import Door
+from responses_app.bounds import run_limits, service_limits
 from responses_app.conf import Settings
+from responses_app.embedding_engines import Embeddings
 from responses_app.engines import Engines, EngineStarter, collect_less_garbage, family_of
 from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.rates import BaseRates
@@ -31,12 +34,12 @@ from responses_app.protocol.ids import IdFactory
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session import SessionLimits
-from responses_app.protocol.summaries import Summaries
-from responses_app.protocol.tiers import ServiceTiers
 from responses_app.protocol.tool_outputs import WAIT, requested_tool_mode
 from responses_app.reading import JsonReader
 from responses_app.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.runs.by_id import ResponsesById
+from responses_app.runs.completing import CompletionService
+from responses_app.runs.deciding import DecisionService
 from responses_app.runs.draining import Draining
 from responses_app.runs.fair_turns import FairTurns
 from responses_app.runs.following import Followers
@@ -46,12 +49,12 @@ from responses_app.runs.log import LiveLogs
 from responses_app.runs.offering import Shelf
 from responses_app.runs.outputs import GivenOutputs
 from responses_app.runs.rebuilding import Machines
-from responses_app.runs.registry import RunLimits, RunRegistry
-from responses_app.runs.resumable import ResumableLimits
+from responses_app.runs.registry import RunRegistry
 from responses_app.runs.served import ServedModel, ServedModels
-from responses_app.runs.service import ResponseService, ServiceLimits
+from responses_app.runs.service import ResponseService
 from responses_app.runs.upkeep import Upkeep
 from responses_app.server_tools import document_text, server_tools
+from responses_app.stores.approvals import BaseApprovalStore
 from responses_app.stores.base import BaseConversationStore, BaseResponseStore, WorkerState
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import BaseFileStore
@@ -60,7 +63,6 @@ from responses_app.watching import Gauges, Watch
 
 logger = logging.getLogger("respsite")
 
-_SUMMARIES = {"model": Summaries.MODEL, "text": Summaries.TEXT, "off": None}  # by REASONING_SUMMARIES
 LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
 
 
@@ -70,9 +72,13 @@ class Site:
 
     settings: Settings
     engines: Engines
+    embeddings: Embeddings
+    completions: CompletionService
+    decisions: DecisionService
     store: BaseResponseStore
     conversations: BaseConversationStore
     files: BaseFileStore
+    approvals: BaseApprovalStore
     connection_limit: BaseConnectionLimit
     rates: BaseRates
     answer_headers: AnswerHeaders
@@ -85,6 +91,7 @@ class Site:
     upkeep: Upkeep
     relay: Relay
     reader: JsonReader
+    token_reader: JsonReader  # of bodies whose `input` may be token ids
     door: Door
     watch: Watch
     draining: Draining
@@ -131,6 +138,7 @@ class Site:
         await self.rates.start()
         await self.door.start()
         self.engines.start()
+        self.embeddings.start()
         await asyncio.gather(*(tool.start() for tool in self.tools))
         self.relay.start(
             {
@@ -148,7 +156,10 @@ class Site:
         """Let what runs end, or stop it; write what is to be written, give back what is shared."""
         self.draining.begin()
         await self.followers.aclose()  # those who follow another worker's response may do so elsewhere
-        await self.registry.aclose(grace=self.settings.shutdown_grace_seconds, last_words=LAST_WORDS_SECONDS)
+        grace = self.settings.shutdown_grace_seconds
+        await asyncio.gather(
+            self.registry.aclose(grace=grace, last_words=LAST_WORDS_SECONDS), self.completions.aclose(grace=grace)
+        )
         await self.draining.over(LAST_WORDS_SECONDS)
         await self.service.live.aclose()
         await self.upkeep.aclose()
@@ -160,8 +171,10 @@ class Site:
             self.store.aclose(),
             self.conversations.aclose(),
             self.files.aclose(),
+            self.approvals.aclose(),
             self.door.aclose(),
             self.engines.aclose(),
+            self.embeddings.aclose(),
         )
         await self.watch.aclose()
         await self.traces.aclose()
@@ -222,9 +235,20 @@ def build_site(settings: Settings) -> Site:
     return Site(
         settings=settings,
         engines=base.engines,
+        embeddings=Embeddings(
+            settings,
+            created=int(base.started_at),
+            rates=base.adapters.rates,
+            metrics=base.metrics,
+            check_capacity=runs.registry.check_capacity,
+            generates=lambda name: runs.service.models.named(name) is not None,
+        ),
+        completions=CompletionService(runs.service),
+        decisions=DecisionService(runs.service),
         store=base.adapters.stores.responses,
         conversations=base.adapters.stores.conversations,
         files=base.adapters.stores.files,
+        approvals=base.adapters.stores.approvals,
         connection_limit=base.adapters.connection_limit,
         rates=base.adapters.rates,
         answer_headers=AnswerHeaders(
@@ -246,13 +270,14 @@ def build_site(settings: Settings) -> Site:
         draining=Draining(),
         traces=base.traces,
         tools=base.tools,
-        reader=JsonReader(
-            max_body_bytes=settings.max_body_bytes,
-            max_values=settings.max_json_values,
-            max_items=settings.max_input_items,
-        ),
+        reader=_reader(settings, max_items=settings.max_input_items),
+        token_reader=_reader(settings, max_items=settings.max_json_values),
         new_id=new_id,
     )
+
+
+def _reader(settings: Settings, *, max_items: int) -> JsonReader:
+    return JsonReader(max_body_bytes=settings.max_body_bytes, max_values=settings.max_json_values, max_items=max_items)
 
 
 @lru_cache(maxsize=1)
@@ -263,7 +288,7 @@ def get_site() -> Site:
 
 def _runs(base: _Base) -> _Runs:
     settings, stores, relay = base.settings, base.adapters.stores, base.relay
-    registry = RunRegistry(_run_limits(settings), now=base.clock)
+    registry = RunRegistry(run_limits(settings), now=base.clock)
     forgetting = Forgetting(registry, others=relay)
     machines = _machines(base)
     followers = Followers(
@@ -304,7 +329,7 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
         sealer=base.sealer,
         new_id=base.new_id,
         now=base.clock,
-        limits=_service_limits(base.settings, base.worker),
+        limits=service_limits(base.settings, base.worker),
         live=LiveLogs(
             stores.responses,
             lose=registry.lose,
@@ -353,7 +378,9 @@ def _watch(base: _Base, service: ResponseService, upkeep: Upkeep) -> Watch:
     return Watch(base.metrics, gauges.look, folder=Path(folder) if folder else None)
 
 
-def _served(model: ModelSettings, starter: EngineStarter, meter: ModelMeter, *, created: int) -> ServedModel:
+def _served(
+    model: ModelSettings, starter: EngineStarter[BaseEngine], meter: ModelMeter, *, created: int
+) -> ServedModel:
     return ServedModel(
         model.name,
         starter.engine,
@@ -363,35 +390,4 @@ def _served(model: ModelSettings, starter: EngineStarter, meter: ModelMeter, *, 
         meter=meter,
         turns=FairTurns(max_running=model.max_running, bounds=model.max_queued, waited=meter.waited),
         aliases=model.aliases,
-    )
-
-
-def _service_limits(settings: Settings, worker: str) -> ServiceLimits:
-    return ServiceLimits(
-        max_lag_bytes=settings.stream_max_lag_bytes,
-        delta_seconds=settings.stream_delta_ms / 1000,
-        tool_seconds=settings.responses_tool_timeout,
-        patience_seconds=settings.database_patience_seconds,
-        max_unsaved_bytes=settings.responses_max_unsaved_bytes,
-        store_responses=settings.responses_store,
-        tiers=ServiceTiers(
-            default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers
-        ),
-        worker=worker,
-        summaries=_SUMMARIES[settings.reasoning_summaries],
-    )
-
-
-def _run_limits(settings: Settings) -> RunLimits:
-    return RunLimits(
-        max_runs=settings.responses_max_in_flight,
-        max_background=settings.background_max_running,
-        max_queued=settings.background_max_queued,
-        reconnect_grace=settings.reconnect_grace_seconds,
-        store_ttl=settings.responses_store_ttl,
-        resumable=ResumableLimits(
-            ttl=settings.responses_session_ttl,
-            max_streams=settings.responses_max_active_sessions,
-            max_bytes=settings.responses_max_session_bytes,
-        ),
     )

@@ -6,6 +6,8 @@ from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 
 FRESH = "max-age=300, stale-while-revalidate=86400"  # then a 304; names do not change with a new version
+ASKED = "no-cache"  # a 304 each time: modules that import each other have to be of one version
+MODULES = "/static/playground/"
 
 
 class StaticFiles(ASGIStaticFilesHandler):
@@ -21,6 +23,6 @@ class StaticFiles(ASGIStaticFilesHandler):
             answer: HttpResponseBase = super().serve(request)
         except (SuspiciousFileOperation, ValueError) as error:  # a path out of the folder, or with a NUL
             raise Http404 from error
-        answer["Cache-Control"] = FRESH
+        answer["Cache-Control"] = ASKED if request.path.startswith(MODULES) else FRESH
         answer["X-Content-Type-Options"] = "nosniff"
         return answer

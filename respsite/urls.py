@@ -1,15 +1,25 @@
 """Paths of Django's own part; the API's are in `responses_app.urls`, behind `ApiMiddleware`."""
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import path, re_path
 from django.views.generic import RedirectView
 
 from responses_app.admin.dashboard import dashboard
 from responses_app.admin.login import login
+from responses_app.playground.page import playground
+from responses_app.views.docs import docs
+from responses_app.watch import views as watch
+
+handler404 = "responses_app.views.missing.missing"
 
 urlpatterns = [
     path("admin/login/", login),  # before the admin's own
     path("admin/dashboard/", admin.site.admin_view(dashboard), name="dashboard"),
     path("admin/", admin.site.urls),
-    path("", RedirectView.as_view(url="/admin/", permanent=False)),
+    path("watch/responses/<str:response_id>.json", watch.response_json, name="watch-json"),
+    path("watch/responses/<str:response_id>", watch.response, name="watch-response"),
+    path("watch/compare", watch.compare, name="watch-compare"),
+    path("docs", RedirectView.as_view(url="/docs/", permanent=True)),
+    re_path(r"^docs/(?P<path>.*)$", docs, name="docs"),
+    path("", playground, name="playground"),
 ]

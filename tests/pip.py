@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.installing import folder_for, install_once, run_installer
 
-FLAGS = "--quiet --disable-pip-version-check --no-input --no-deps".split()
+FLAGS = "--quiet --disable-pip-version-check --no-input --no-deps --no-compile".split()
 
 
 def installed(requirements: Path) -> Path:

@@ -17,11 +17,12 @@ PACKAGES = ("engine", "responses_app", "respsite")
 MAX_FILE, LONG_FILE = 400, 300
 TRANSPORTS = [
     *"views consumer connection lanes handshake handler middleware origins exposure http bodies servers".split(),
-    *"urls routing management admin openapi command_line".split(),
+    *"urls routing management admin openapi command_line playground watch".split(),
 ]
 # `apps` is how Django says that an app may begin.
 WIRING = (
-    "wiring adapters server_tools watching reading conf setting_types model_settings tool_settings engines checks apps"
+    "wiring bounds embedding_engines embedding_settings adapters server_tools watching reading "
+    "conf setting_types model_settings tool_settings engines checks apps"
 ).split()
 ADAPTERS = (
     "models model_fields vector_store_models stores limits tools relay migrations auth observing new_ids"
@@ -45,7 +46,9 @@ TOP_LEVEL = {
     *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),
     *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy", "docs"),
 }
-DOORS = {"service", "served", "by_id", "reader", "journal", "plan", "history", "choices"}  # what transports may know
+DOORS = set(  # what transports may know of `runs`
+    "service served by_id reader journal plan history choices embedding completing watching".split()
+)
 READS_THE_ENVIRONMENT = (
     *("respsite/", "manage.py", "responses_app/management/", "responses_app/command_line/"),
     "responses_app/tools/sandbox/inside/",  # programs that run in a sandbox, and see nothing of ours
@@ -169,7 +172,9 @@ def test_a_circle_would_be_found() -> None:
     assert _circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": set()}) == ["a", "b", "c", "a"]
 
 
-@pytest.mark.parametrize("folder", ["responses_app.stores", "responses_app.limits", "engine.backends"])
+@pytest.mark.parametrize(
+    "folder", ["responses_app.stores", "responses_app.limits", "engine.backends", "engine.embeddings"]
+)
 def test_implementations_know_their_base_and_never_each_other(folder: str) -> None:
     """What is an implementation is what wiring or the settings can choose; its helpers are its own."""
     chosen = [name for name in modules() if name.startswith(f"{folder}.") and _is_implementation(name)]
@@ -181,7 +186,7 @@ def test_implementations_know_their_base_and_never_each_other(folder: str) -> No
 
 def _is_implementation(module: str) -> bool:
     """Whether a module holds a subclass of a contract that can be made (`simulated` is the half of two engines)."""
-    contract = re.compile(r"Base(Engine|ResponseStore|ConnectionLimit|Rates)|SimulatedEngine")
+    contract = re.compile(r"Base(Engine|Embeddings|ResponseStore|ConnectionLimit|Rates)|SimulatedEngine")
     classes = (node for node in ast.walk(tree_of(modules()[module])) if isinstance(node, ast.ClassDef))
     bases = (ast.unparse(base) for node in classes for base in node.bases)
     return not module.endswith(".simulated") and any(map(contract.fullmatch, bases))
@@ -189,7 +194,15 @@ def _is_implementation(module: str) -> bool:
 
 def test_runs_know_only_the_contracts_of_adapters() -> None:
     adapters = tuple(f"responses_app.{name}" for name in ADAPTERS)
-    contracts = ("stores.base", "stores.clock", "stores.api_keys", "stores.files", "limits.rates", "tools.base")
+    contracts = (
+        "stores.base",
+        "stores.approvals",
+        "stores.clock",
+        "stores.api_keys",
+        "stores.files",
+        "limits.rates",
+        "tools.base",
+    )
     allowed = {f"responses_app.{name}" for name in contracts}
     allowed |= {f"responses_app.observing.{name}" for name in ("metrics", "context", "traces")}
     known = {found.imported for found in ours() if found.importer.startswith("responses_app.runs")}
@@ -212,7 +225,7 @@ def test_nothing_outside_of_runs_knows_a_run() -> None:
     outside = {each for each in ours() if not each.importer.startswith("responses_app.runs")}
     parts = [each for each in outside if each.imported.startswith("responses_app.runs.")]
     beyond_doors = {each.importer for each in parts if each.imported.rpartition(".")[2] not in DOORS}
-    assert beyond_doors == {"responses_app.wiring"}
+    assert beyond_doors == {"responses_app.wiring", "responses_app.bounds", "responses_app.embedding_engines"}
 
 
 def test_only_wiring_knows_a_model_format() -> None:

@@ -160,16 +160,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "RESPONSES_USAGE_PER_TURN": (["2"], "on or off"),
     "RESPONSES_STORE": (["sometimes"], "on or off"),
     "ENGINE_URL": (
-        [
-            "localhost:8001",
-            "http://a,b",
-            ",",
-            "dns+https://a",
-            "file:servers",
-            "http://",
-            "http://a:99999",
-            "http://a?b=1",
-        ],
+        [*"localhost:8001 http://a,b , dns+https://a file:servers http:// http://a:99999 http://a?b=1".split()],
         "URLs of vLLM servers",
     ),
     "MODEL_FORMAT": (["chatml"], "one of harmony, chat-template, auto"),

@@ -54,6 +54,7 @@ def test_it_says_some_lines_serves_and_ends_at_once(served: ServedSite) -> None:
     assert "demo" in lines[1]
     assert str(served.folder / "respsite.sqlite3") in lines[2]
     assert f"{served.base_url}/responses" in lines[5]
+    assert f"{served.url}/ in a browser" in lines[6]
 
     with connect(served.ws_url) as idle, httpx.Client() as http:
         body = {"input": "count to 9000", "stream": True}

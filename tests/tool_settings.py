@@ -7,6 +7,8 @@ from responses_app.tools.network import AllowedHosts
 
 MIB = 1024 * 1024
 RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
+    "EMBEDDINGS_URL": ("http://127.0.0.1:8002/v1", ("http://127.0.0.1:8002",)),
+    "EMBEDDINGS_MODEL": ("intfloat/e5-small", "intfloat/e5-small"),
     "FILE_MAX_BYTES": ("1000", 1000),
     "FILES_MAX_ENTRIES": ("0", 0),
     "FILES_MAX_BYTES": ("1000000", 10**6),
@@ -46,6 +48,7 @@ RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "SERVER_TOOL_MAX_OUTPUT_BYTES": ("1024", 1024),
 }
 WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
+    "EMBEDDINGS_URL": (["host", "http://a?b=1"], "URLs of vLLM servers"),
     "FILE_MAX_BYTES": (["0", "1 GiB"], "a whole number of at least 1"),
     "FILES_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
     "FILES_MAX_BYTES": (["-1"], "a whole number of at least 0"),

@@ -6,12 +6,22 @@ kept in a file, so nothing of it can be old.
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from docs.extension import settings
+from docs.extension import commands, dialects, errors, events, metrics, paths, policy, settings
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "settings": settings.markdown,
+    "events": events.events,
+    "frames": events.frames,
+    "dialect-rules": dialects.markdown,
+    "error-codes": errors.markdown,
+    "metrics": metrics.markdown,
+    "paths": paths.markdown,
+    "program": commands.program,
+    "manage-commands": commands.manage,
+    "make-targets": commands.targets,
 }
 NOT_RUN = "not-run: "  # behind the language of a block; what follows says why
 _MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
@@ -27,8 +37,16 @@ def filled(text: str) -> str:
 def setup(app: Any) -> dict[str, object]:
     """Tell Sphinx of it."""
     app.connect("source-read", _fill)
+    app.connect("build-finished", _outsource)
     return {"parallel_read_safe": True, "version": "1"}
 
 
-def _fill(_app: object, _page: str, source: list[str]) -> None:
+def _fill(app: Any, _page: str, source: list[str]) -> None:
+    if _MARK.search(source[0]):
+        app.env.note_reread()  # by each build: the code may say something else by then
     source[0] = filled(source[0])
+
+
+def _outsource(app: Any, failed: Exception | None) -> None:
+    if failed is None and app.builder.name == "html":
+        policy.outsource(Path(app.outdir))

@@ -1,9 +1,72 @@
 """The settings, as `responses_app/conf.py` declares them."""
 
-from responses_app.conf import table
+import re
+from collections.abc import Callable
+from dataclasses import Field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from docs.extension.tables import code
+from responses_app.conf import Settings, secret_files, table
+from responses_app.management.flags import FLAGS
+
+NO_VALUE = "\N{NULL}"  # that no setting takes, but for those that take any text
+ANYTHING = "text"
+DOCS = Path(__file__).parent.parent
+# Chapters that have no heading of their own.
+CHAPTERS = {"Several workers": "how-to/running.md", "Traces": "how-to/watching.md"}
 
 
 def markdown() -> str:
-    """Return the table of the settings."""
-    rows = [f"| `{row.name}` | {row.default} | {row.about} |" for row in table()]
-    return "\n".join(["| setting | default | what it is |", "|---|---|---|", *rows])
+    """Return a section for each setting: what it is called, takes, and is for."""
+    known = {field.name.upper(): field for field in fields(Settings)}
+    return "\n\n".join(_section(row.name, row.default, row.about, known[row.name]) for row in table())
+
+
+def _section(name: str, default: str, about: str, field: "Field[Any]") -> str:
+    flags = [code(flag) for flag, meant in FLAGS.items() if meant == name]
+    lines = [
+        f"## {name}",
+        "",
+        _sentence(_linked(about)),
+        "",
+        f"- takes: {takes(field.metadata['parse'])}",
+        f"- default: {default if ':' in default and 'unset' in default else code(default)}",
+        *([f"- flag of `serve`: {', '.join(flags)}"] if flags else []),
+        *([f"- as a file: `{name}_FILE`"] if f"{name}_FILE" in secret_files() else []),
+    ]
+    return "\n".join(lines)
+
+
+def takes(parse: Callable[[str], object]) -> str:
+    """Return what a setting takes, as it says it to who gives it something else."""
+    try:
+        parse(NO_VALUE)
+    except ValueError as wanted:
+        return str(wanted)
+    return ANYTHING
+
+
+def _sentence(text: str) -> str:
+    first = text if text.startswith("`") else text[0].upper() + text[1:]
+    return first if first.endswith(".") else f"{first}."
+
+
+def _linked(about: str) -> str:
+    """Make a link of each `(see Chapter)` that there is."""
+
+    def link(found: re.Match[str]) -> str:
+        page = headings().get(found[1])
+        return f"(see {found[1]})" if page is None else f"(see [{found[1]}](../{page}))"
+
+    return re.sub(r"\(see ([^)]+)\)", link, about)
+
+
+@cache
+def headings() -> dict[str, str]:
+    """Return the page of each title of a page, and of the chapters that have none."""
+    pages = sorted(DOCS.glob("*/**/*.md"))
+    return {
+        page.read_text().splitlines()[0].removeprefix("# "): str(page.relative_to(DOCS)) for page in pages
+    } | CHAPTERS

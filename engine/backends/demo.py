@@ -6,7 +6,7 @@ from contextlib import aclosing
 from functools import partial
 
 from engine.backends.demo_contents import require_makeable
-from engine.backends.demo_replies import reply_tokens, without_thought
+from engine.backends.demo_replies import is_raw, raw_reply_tokens, reply_tokens, without_thought
 from engine.backends.options import OptionReader
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.backends.transcript import turn_beginnings
@@ -79,6 +79,8 @@ class DemoEngine(SimulatedEngine):
 
 def _rest_of_reply(prompt: Sequence[int], rules: TurnRules | None) -> Sequence[int]:
     """Return the reply to a prompt, without what of it the prompt ends with: a turn that was cut goes on."""
+    if is_raw(prompt):
+        return raw_reply_tokens(prompt)
     for begin in turn_beginnings(prompt):
         said = list(prompt[begin:])
         whole = reply_tokens(prompt[:begin], rules)

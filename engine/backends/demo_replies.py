@@ -33,7 +33,17 @@ from engine.backends.demo_functions import (
 )
 from engine.backends.demo_tools import image_call, python_code
 from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
-from engine.formats.harmony.encoding import CALL, RETURN, START, encode_harmony, encode_text
+from engine.formats.harmony.encoding import (
+    CALL,
+    END,
+    MESSAGE,
+    RETURN,
+    SPECIAL_TOKENS,
+    START,
+    decode_tokens,
+    encode_harmony,
+    encode_text,
+)
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.grammar import TurnRules
 
@@ -83,6 +93,29 @@ def reply_tokens(prompt_token_ids: Sequence[int], rules: TurnRules | None = None
     transcript = Transcript(prompt_token_ids)
     reply = reply_to(transcript)
     return render_reply(reply if rules is None else _by_rules(reply, transcript, rules))
+
+
+def is_raw(prompt_token_ids: Sequence[int]) -> bool:
+    """Whether a prompt is no conversation, but text that is to go on."""
+    return START not in prompt_token_ids
+
+
+def raw_reply_tokens(prompt_token_ids: Sequence[int]) -> list[int]:
+    """Return how a raw prompt goes on: with what its text would be answered as a user's message.
+
+    It begins with a sign that is no text, by which a completion that was cut is known again: then the rest comes.
+    """
+    said: list[int] = []
+    prompt = list(prompt_token_ids)
+    if MESSAGE in prompt:
+        begin = len(prompt) - 1 - prompt[::-1].index(MESSAGE)
+        prompt, said = prompt[:begin], prompt[begin:]
+    text = decode_tokens(token for token in prompt if token not in SPECIAL_TOKENS)
+    asked = [START, *encode_text("user"), MESSAGE, *encode_text(text), END, START, *encode_text("assistant")]
+    reply = reply_to(Transcript(asked))
+    answer = reply.text if isinstance(reply, DemoAnswer) else reply.arguments
+    whole = [MESSAGE, *encode_text(f" {answer}"), RETURN]
+    return whole[len(said) :] if whole[: len(said)] == said else whole
 
 
 def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:

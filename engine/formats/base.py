@@ -274,9 +274,24 @@ class ModelFormat(ABC):
             raise UnreadableMessage(0, "This model has no messages of its own; send items in 'input'.")
         return []
 
+    def raw_prompt(self, text: str) -> "Tokens[int] | None":
+        """Return a text that is a whole prompt as tokens, with the special tokens that it spells out.
+
+        None where only the engine knows how text becomes tokens.
+        """
+        return None
+
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes that a token stands for. Raises nothing, whatever the id."""
+
+    def is_token(self, token: int) -> bool:
+        """Whether the model has such a token. An engine is never given another one: it may break by it."""
+        return False
+
+    def is_special(self, token: int) -> bool:
+        """Whether a token is a sign of the format's own, and no text."""
+        return False
 
     def spelled(self, logprob: TokenLogprob) -> TextLogprob:
         """Return a log probability with the bytes of its tokens."""

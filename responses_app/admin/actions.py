@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.contrib.admin import actions as django_actions
@@ -10,6 +11,8 @@ from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
 
 from responses_app.admin.cancelling import cancel_responses, forget_runs
 from responses_app.models import Response
@@ -60,6 +63,16 @@ def export(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]
             break
         answer.write(line)
     return answer
+
+
+@admin.action(permissions=["view"], description="Compare the two selected responses")
+def compare(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]") -> HttpResponse | None:
+    """Show two responses side by side, the older one on the left."""
+    ids = list(queryset.order_by("created_at").values_list("pk", flat=True)[:3])
+    if len(ids) != 2:
+        model_admin.message_user(request, "Select two responses to compare them.", messages.WARNING)
+        return None
+    return redirect(f"{reverse('watch-compare')}?{urlencode(dict(zip(('left', 'right'), ids, strict=True)))}")
 
 
 def json_lines(ids: Sequence[str], *, at_once: int = 20) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
-from responses_app.admin.actions import cancel, delete_responses, delete_selected, export, json_lines
+from responses_app.admin.actions import cancel, compare, delete_responses, delete_selected, export, json_lines
 from responses_app.admin.filters import AgeFilter, ModelFilter, ProjectFilter, StatusFilter, TransportFilter
 from responses_app.admin.formats import NONE, conversation_link, milliseconds, moment, pill, response_link, short_id
 from responses_app.admin.lists import ReadOnlyAdmin
@@ -42,7 +42,7 @@ class ResponseAdmin(ReadOnlyAdmin):
     ordering = ("-created_at",)
     search_fields = ("id",)
     search_help_text = HELP
-    actions = (export, cancel, delete_selected)
+    actions = (export, compare, cancel, delete_selected)
 
     def get_queryset(self, request: HttpRequest) -> "QuerySet[Response]":
         """Leave out what is long: lists never show it."""

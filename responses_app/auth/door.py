@@ -2,26 +2,30 @@
 
 `AUTH=auto` asks nobody for a key where only this machine can ask: the server listens on loopback, is called by a
 loopback name, and no proxy says that it asks for somebody else. Everywhere else, and with `AUTH=on`, everybody needs a
-key; with `AUTH=off` nobody does.
+key; with `AUTH=off` nobody does. Where a key is needed, a user of the admin may come in by his session instead, on the
+pages of this server (`sessions`).
 """
 
 import asyncio
 import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from responses_app.auth.addresses import LOOPBACK_NAMES, is_loopback
-from responses_app.auth.keyring import KeyRing
+from responses_app.auth.keyring import KeyRing, no_watch
+from responses_app.auth.sessions import CHECK_SECONDS, BaseStaff, SessionPass, pass_of
 from responses_app.protocol.api_keys import (
     NOBODY_ASKED,
     Caller,
     incorrect_api_key,
     new_secret,
     no_api_key,
+    session_over,
 )
+from responses_app.protocol.errors import ApiError, overloaded
 from responses_app.stores.base import StoreError
 
 logger = logging.getLogger("respsite.auth")
@@ -43,6 +47,7 @@ class Knock:
 
     secret: str | None
     asks_locally: bool
+    session: SessionPass | None = None
 
     @classmethod
     def of(cls, scope: Any) -> "Knock":
@@ -51,15 +56,17 @@ class Knock:
         return cls(
             secret=_bearer(headers.get(b"authorization")) or _in_subprotocol(scope.get("subprotocols", ())),
             asks_locally=_asks_locally(scope, headers),
+            session=pass_of(scope, headers),
         )
 
 
 class Door:
     """One per process. `is_exposed` turns true when it is known that others can reach this server."""
 
-    def __init__(self, mode: str, keys: KeyRing, *, is_exposed: bool) -> None:
+    def __init__(self, mode: str, keys: KeyRing, staff: BaseStaff, *, is_exposed: bool) -> None:
         self.mode = mode
         self.keys = keys
+        self.staff = staff
         self.is_exposed = is_exposed
         self._is_started = False
         self._making: asyncio.Task[None] | None = None
@@ -77,6 +84,7 @@ class Door:
             self._making.cancel()
             await asyncio.wait([self._making])
         await self.keys.aclose()
+        await self.staff.aclose()
 
     def expose(self) -> None:
         """Others can reach this server after all, which its settings do not say."""
@@ -110,16 +118,55 @@ class Door:
         if self.is_open(knock):
             return NOBODY_ASKED
         if not knock.secret:
-            raise no_api_key()
+            return await self._by_session(knock.session)
         key = await self.keys.find(knock.secret)
         if key is None:
             raise incorrect_api_key(knock.secret)
         return Caller(project=key.project, key=key)
 
+    async def _by_session(self, given: SessionPass | None) -> Caller:
+        if given is None:
+            raise no_api_key()
+        try:
+            caller = await self.staff.caller(given)
+        except StoreError as error:
+            raise overloaded("Sessions cannot be checked now. Try again.", retry_after=2) from error
+        if caller is None:
+            raise session_over()
+        return caller
+
+    def watch(self, caller: Caller, lost: Callable[[], None]) -> Callable[[], None]:
+        """Call `lost` once when who has come in may no longer be in; return what ends the watch."""
+        if caller.key is not None:
+            return self.keys.watch(caller.key, lost)
+        if not caller.session:
+            return no_watch
+        watching = asyncio.get_running_loop().create_task(self._watch_session(caller, lost), name="session")
+        return lambda: _cancel(watching)
+
+    async def _watch_session(self, caller: Caller, lost: Callable[[], None]) -> None:
+        """Look at a session again and again; while the database is away nobody can end it, and it goes on."""
+        given = SessionPass(caller.session, caller.project)
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            try:
+                found = await self.staff.caller(given)
+            except StoreError:
+                continue
+            except ApiError:  # the project is his no more
+                found = None
+            if found is None:
+                lost()
+                return
+
     def latest(self, caller: Caller) -> Caller:
         """Return who came in a while ago, with what its key may do now."""
         key = caller.key
         return caller if key is None else Caller(project=key.project, key=self.keys.latest(key))
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
 
 
 def accepted_subprotocol(offered: Sequence[str]) -> str | None:

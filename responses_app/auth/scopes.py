@@ -3,14 +3,18 @@
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _RESOURCES = {
     "responses": "api.responses",
+    "chat": "api.responses",  # what it makes are responses
     "conversations": "api.conversations",
     "containers": "api.containers",
     "files": "api.files",
     "vector_stores": "api.vector_stores",
     "models": "api.model",
+    "completions": "api.responses",  # a model generates, as for a response
+    "decisions": "api.responses",
+    "embeddings": "api.embeddings",
 }
 # Who asks whether the server lives, or what it takes, needs no key; who may read the metrics is for their view to say.
-_FOR_EVERYBODY = ("health", "ready", "metrics", "openapi.json")
+_FOR_EVERYBODY = ("health", "ready", "metrics", "openapi.json", "openapi")
 
 
 def needed_scope(method: str, path: str) -> str | None:

@@ -15,6 +15,11 @@ _OWN = "responses_app.command_line"
 COMMANDS = {
     "serve": f"{_OWN}.serve",
     "chat": f"{_OWN}.chat",
+    "replay": f"{_OWN}.replay",
+    "bench": f"{_OWN}.bench",
+    "export": f"{_OWN}.exporting",
+    "import": f"{_OWN}.importing",
+    "doctor": f"{_OWN}.doctor",
     "manage": f"{_OWN}.manage",
     "completion": f"{_OWN}.completion",
 }

@@ -49,13 +49,13 @@ class Endpoint:
     def refused(self, status: int, body: object) -> CommandFailed:
         """Return the error of an answer that is no success, in the server's own words where it has some."""
         message = message_of(body)
-        return CommandFailed(f"{self.base_url} answered {status}: {message}{self._advice(status, message)}")
+        return CommandFailed(f"{self.base_url} answered {status}: {message}{self._advice(status, body)}")
 
-    def _advice(self, status: int, message: str) -> str:
+    def _advice(self, status: int, body: object) -> str:
         if status in (401, 403):
             has = "is refused" if self.key else "is not set"
             return f" The key is taken from the environment variable {self.variable}, which {has}."
-        if status == 404 and "model" not in message.lower():
+        if status == 404 and not isinstance(body, Mapping):  # not an API's own answer
             return " Does the base URL end as it should, with /v1 in most cases?"
         return ""
 

@@ -1,11 +1,14 @@
 """The arguments of every command of `respsite`. Imports neither Django nor what a command does."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 
 from responses_app import __version__
-from responses_app.command_line.endpoint import add_endpoint
+from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
 from responses_app.management.flags import add_flags
 
+MAX_SPEED = 1e6
+CHECK_SECONDS = 3.5
+PROMPT = "count to 100, in words, one a line"
 ABOUT = "respsite: the stateful Responses API server for open models, and what belongs to it."
 
 
@@ -22,6 +25,11 @@ def build_parser() -> ArgumentParser:
     _chat(
         command("chat", "Talk to a model in the terminal, over the WebSocket; in a pipe: a prompt in, its answer out.")
     )
+    _replay(command("replay", "Show a stored response once more, at its pace."))
+    _bench(command("bench", "Measure how fast a server streams: tokens per second, first token, gaps between events."))
+    _export(command("export", "Write responses with their chains, and conversations, into a file of JSON Lines."))
+    _import(command("import", "Read such a file into the database; what is there already is left as it is."))
+    _doctor(command("doctor", "Say what is wrong with this installation and what to do, in order."))
     _manage(command("manage", "Run one of Django's commands: `respsite manage create_key`, `respsite manage help`."))
     _completion(command("completion", "Print what a shell needs to complete these commands."))
     return parser
@@ -46,6 +54,60 @@ def _chat(parser: ArgumentParser) -> None:
     parser.add_argument("--no-store", action="store_true", help="keep nothing on the server")
     parser.add_argument("--no-reasoning", action="store_true", help="do not show what the model thinks")
     parser.add_argument("--show-id", action="store_true", help="in a pipe: the response's id on standard error")
+
+
+def _replay(parser: ArgumentParser) -> None:
+    parser.add_argument("id", help="the response's id")
+    add_endpoint(parser)
+    parser.add_argument("--speed", type=_speed, default=1.0, metavar="N", help="N times as fast as it was (default: 1)")
+    parser.add_argument("--starting-after", type=int, metavar="NUMBER", help="begin behind the event with this number")
+    parser.add_argument("--json", action="store_true", help="print every event as a line of JSON")
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed <= MAX_SPEED:
+        raise ArgumentTypeError(f"a number greater than 0, at most {MAX_SPEED:.0f}")
+    return speed
+
+
+def _bench(parser: ArgumentParser) -> None:
+    parser.add_argument("base_url", metavar="URL", help=f"the server's base URL, like {DEFAULT_URL}")
+    add_endpoint(parser, url_flag=False)
+    parser.add_argument("--api", choices=("responses", "chat"), default="responses", help="default: %(default)s")
+    parser.add_argument("--model", help="the model; servers other than respsite need it")
+    parser.add_argument(
+        "--concurrency", default="1,4,16", metavar="N,M", help="requests at once (default: %(default)s)"
+    )
+    parser.add_argument("--requests", type=int, default=32, metavar="N", help="of each level (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="N", help="at most, for each level (default: %(default)s)"
+    )
+    parser.add_argument("--prompt", default=PROMPT, help="what is asked (default: %(default)r)")
+    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="of an answer (default: %(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument("--svg", metavar="FILE", help="write the picture there")
+
+
+def _export(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="where to; - is standard output")
+    parser.add_argument("--project", metavar="NAME", help="of this project alone")
+    parser.add_argument("--resume", action="store_true", help="go on with a file whose export was cut")
+
+
+def _import(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="what `respsite export` wrote; - is standard input")
+
+
+def _doctor(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--seconds", type=float, default=CHECK_SECONDS, metavar="N",
+        help="for all checks, which run beside each other (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="tell it as JSON")
 
 
 def _manage(parser: ArgumentParser) -> None:

@@ -17,7 +17,7 @@ GAP = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0,
 DURATION = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 LAG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 REFUSED = (401, 403)
-TRANSPORTS = ("json", "sse", "websocket", "background")
+TRANSPORTS = ("json", "sse", "websocket", "background", "chat")
 STATUSES = ("completed", "incomplete", "failed", "cancelled")
 F = TypeVar("F", bound=Family)
 
@@ -112,6 +112,7 @@ class Metrics:
         self.enabled = enabled
         self._families: dict[str, Family] = {}
         self._declare_responses()
+        self._declare_embeddings()
         self._declare_server()
         for how in ("continued", "failed"):
             self.takeovers.at(how)
@@ -144,6 +145,13 @@ class Metrics:
             "turns_continued", "Turns whose engine went away in the middle, and that went on behind that.", *model
         )
         self.takeovers = self._counter("takeovers", "Responses of other workers that went on, or failed, here.", "how")
+
+    def _declare_embeddings(self) -> None:
+        model = ("model",)
+        self.embeddings = self._counter("embeddings", "Requests for embeddings that have ended.", *model, "status")
+        self.embedding_seconds = self._histogram("embedding_seconds", "How long those took.", FIRST_TOKEN, *model)
+        self.embedded_inputs = self._counter("embedded_inputs", "Inputs that were embedded.", *model)
+        self.embedded_tokens = self._counter("embedded_tokens", "Tokens of those inputs.", *model)
 
     def _declare_server(self) -> None:
         self.errors = self._counter(

@@ -288,7 +288,10 @@ class DeletedConversation(BaseModel):
 
 
 class Model(BaseModel):
-    """A model that is served. `max_model_len` is in tokens; `root` is the model that an alias stands for."""
+    """A model that is served, and what it can do.
+
+    `max_model_len` is in tokens; `root` is the model that an alias stands for, `dimensions` how long embeddings are.
+    """
 
     id: str
     object: Literal["model"]
@@ -296,6 +299,9 @@ class Model(BaseModel):
     owned_by: str
     max_model_len: int = 0
     root: str = ""
+    capabilities: list[str] = []
+    endpoints: list[str] = []
+    dimensions: int = 0
 
 
 class ModelList(BaseModel):

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from importlib.metadata import version
 
-from responses_app.openapi.operations import JSON, OPERATIONS, PARAMETERS, REQUIRED, Operation
+from responses_app.openapi.model_operations import ALL_OPERATIONS
+from responses_app.openapi.operations import JSON, PARAMETERS, REQUIRED, Operation
 from responses_app.openapi.schemas import ref, schemas
 from responses_app.protocol.errors import JsonObject
 
@@ -71,7 +72,7 @@ def document(regexes: Iterable[str], *, engine_fields: bool, auth: str) -> JsonO
     """Return the document for the regular expressions of a URL table.
 
     `engine_fields`: a create takes the fields that are the engine's. `auth` is who needs a key, as AUTH says it.
-    Raises `KeyError` for a path of which `OPERATIONS` does not say what is done there.
+    Raises `KeyError` for a path of which `ALL_OPERATIONS` does not say what is done there.
     """
     return {
         "openapi": "3.1.0",
@@ -98,7 +99,7 @@ def _path(path: str) -> JsonObject:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in re.findall(r"{(\w+)}", path)
     ]
-    operations: JsonObject = {method.lower(): _operation(each) for method, each in OPERATIONS[path].items()}
+    operations: JsonObject = {method.lower(): _operation(each) for method, each in ALL_OPERATIONS[path].items()}
     return {"parameters": [*parameters, _REQUEST_ID], **operations}
 
 

@@ -94,6 +94,10 @@ def _of_responses(id: str, summary: str, answers: Mapping[str, str], **more: obj
     return Operation(id=id, summary=summary, tag="Responses", answers=answers, **more)  # type: ignore[arg-type]
 
 
+def _of_chats(id: str, summary: str, answers: Mapping[str, str], **more: object) -> Operation:
+    return Operation(id=id, summary=summary, tag="Chat", answers=answers, **more)  # type: ignore[arg-type]
+
+
 def _of_conversations(id: str, summary: str, answer: str, **more: object) -> Operation:
     return Operation(id=id, summary=summary, tag="Conversations", answers={JSON: answer}, **more)  # type: ignore[arg-type]
 
@@ -178,6 +182,15 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             {JSON: "ResponseGoesOn"},
             body="ToolOutput",
             errors=(404, 409),
+        ),
+    },
+    "/v1/chat/completions": {
+        "POST": _of_chats(
+            "createChatCompletion",
+            "Create a chat completion, at once or as a stream",
+            {JSON: "ChatCompletion", EVENTS: "ChatServerSentEvent"},
+            body="CreateChatCompletion",
+            errors=_RUNS,
         ),
     },
     "/v1/conversations": {

@@ -10,7 +10,11 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from responses_app.openapi.answers import DESCRIBED
+from responses_app.openapi.chat_schemas import CHAT_ANSWERS, CHAT_STREAM, chat_request
 from responses_app.openapi.file_answers import NEW_FILE
+from responses_app.openapi.model_schemas import MODEL_ANSWERS, MODEL_REQUESTS, model_requests
+from responses_app.protocol.chat.messages import MESSAGES
+from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.compact_requests import FIELDS as COMPACT_FIELDS
 from responses_app.protocol.containers import CopiedFile, NewContainer
 from responses_app.protocol.conversations import MAX_ITEMS, ConversationFields
@@ -62,11 +66,18 @@ def schemas(*, engine_fields: bool) -> JsonObject:
         *(Fields, ConversationFields, NewContainer, CopiedFile, ToolOutput, Function, Custom, Namespace, McpServer),
         *(NewVectorStore, VectorStoreChanges, VectorStoreSearch),
         *(NewVectorStoreFile, VectorStoreFileChanges, NewVectorStoreBatch),
+        *MODEL_REQUESTS,
+        *MODEL_ANSWERS,
+        *(ChatFields, *MESSAGES.values()),
+        *CHAT_ANSWERS,
         *DESCRIBED,
     )
     found = _defined((each.__name__, each) for each in types)
     found |= _defined([("InputItem", ParsedItem), ("TextFormat", TextFormat)])
-    found |= _tools(found) | _CREATE | _STREAM
+    found |= model_requests(found)
+    found |= _tools(found) | _CREATE | _STREAM | CHAT_STREAM
+    chat = found.pop("ChatFields")
+    found |= chat_request(chat, MESSAGES.values(), engine_fields=engine_fields)
     del found["Namespace"], found["McpServer"]  # only tools are such
     found["Upload"] = _UPLOAD
     found["NewFile"] = NEW_FILE

@@ -10,7 +10,7 @@ Everything that is stored belongs to the project of the key it was stored with, 
 import hashlib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import Limited
@@ -36,6 +36,8 @@ SCOPES = (
     "api.files.write",
     "api.vector_stores.read",
     "api.vector_stores.write",
+    "api.embeddings.read",
+    "api.embeddings.write",
     READS_METRICS,
 )
 
@@ -64,10 +66,16 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks: a project, by one of its keys; by none where nobody is asked for one."""
+    """Who asks: a project, by one of its keys; by none where nobody is asked for one.
+
+    A user of the admin comes in by his session, on a page of this server; `own_scopes` and `own_limited` are his then.
+    """
 
     project: str = DEFAULT_PROJECT
     key: ApiKey | None = None
+    session: str = field(default="", repr=False)
+    own_scopes: Sequence[str] = ()
+    own_limited: Sequence[Limited] = ()
 
     @property
     def models(self) -> Sequence[str]:
@@ -77,7 +85,17 @@ class Caller:
     @property
     def limited(self) -> Sequence[Limited]:
         """Those whose limits hold for what it asks; nobody's where nobody is asked for a key."""
-        return self.key.limited if self.key else ()
+        return self.key.limited if self.key else self.own_limited
+
+    @property
+    def scopes(self) -> Sequence[str]:
+        """What it may do; none mean everything but reading the metrics."""
+        return self.key.scopes if self.key else self.own_scopes
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was asked who it is."""
+        return self.key is not None or bool(self.session)
 
     @property
     def key_id(self) -> str:
@@ -86,7 +104,7 @@ class Caller:
 
     def check_scope(self, scope: str | None) -> None:
         """Raise `ApiError` (403) where the key is not made for this; None is for everybody."""
-        if scope is not None and self.key is not None and self.key.scopes and scope not in self.key.scopes:
+        if scope is not None and self.scopes and scope not in self.scopes:
             raise missing_scope(scope)
 
 
@@ -149,6 +167,11 @@ def incorrect_api_key(secret: str) -> Unauthorized:
 def key_revoked() -> Unauthorized:
     """The key that a connection was opened with opens no more."""
     return Unauthorized("The API key of this connection was revoked or has expired. Connect again with another one.")
+
+
+def session_over() -> Unauthorized:
+    """The session that a connection was opened with is over, or its user may no longer come in."""
+    return Unauthorized("The session of this connection is over. Sign in again, then connect again.")
 
 
 def missing_scope(scope: str) -> ApiError:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.errors import ApiError, JsonObject, conflict, invalid_request
 from responses_app.protocol.offers import ApprovedCall
 
 
@@ -37,6 +37,15 @@ def approved_calls(own: Sequence[JsonObject], earlier: Iterable[JsonObject]) -> 
         else:
             calls.pop(request_id, None)
     return list(calls.values())
+
+
+def approval_in_use(request_id: str, response_id: str) -> ApiError:
+    """Another response, which runs, makes the call that a request for approval is about (409)."""
+    message = (
+        f"The approval request '{request_id[:80]}' is answered already: response '{response_id[:80]}' makes its call "
+        "now. Wait for that response, and continue it."
+    )
+    return conflict(message, param="input", code="approval_in_use")
 
 
 def unanswered(chain: Iterable[JsonObject], own: Iterable[JsonObject]) -> list[JsonObject]:

@@ -45,10 +45,14 @@ def _as_reference(value: object) -> object:
     return {"id": value} if isinstance(value, str) else value
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Verbosity = Literal["low", "medium", "high"]
+
+
 class ReasoningOptions(ClientModel):
     """How much the model thinks. gpt-oss knows low, medium and high; the rest is mapped to the nearest."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
@@ -56,7 +60,7 @@ class TextOptions(ClientModel):
     """Options of the answer's text; `format` is what `parse_text_format` reads."""
 
     format: SkipValidation[object] = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: Verbosity | None = None
 
 
 class StreamOptions(ClientModel):

@@ -44,6 +44,7 @@ def check_lengths(data: JsonObject, *, max_items: int) -> None:
     of_input = max_items, " (MAX_INPUT_ITEMS)"
     for name, limit, setting in (
         ("input", *of_input),
+        ("messages", *of_input),
         ("previous_input_messages", *of_input),
         ("tools", MAX_TOOLS, ""),
     ):

@@ -25,7 +25,7 @@ from responses_app.protocol.response import ResponseMachine
 class PhaseKind(StrEnum):
     """What a response does."""
 
-    QUEUE = "queue"  # it waits for the engine
+    QUEUE = "queue"  # it is got ready, and waits for the engine
     PREFILL = "prefill"  # the engine has the prompt, and no item of its answer has begun
     REASONING = "reasoning"
     ANSWER = "answer"

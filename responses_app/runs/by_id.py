@@ -19,6 +19,7 @@ from responses_app.runs.reader import EventSource, ResponseReader
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.replay import Replay
 from responses_app.runs.run import ResponseRun
+from responses_app.runs.watching import ResponseWatch, Watched
 from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -62,6 +63,11 @@ class ResponsesById:
         self._replay = replay
         self._followers = followers
         self._others = others
+        self._watch = ResponseWatch(store, registry, machine=followers.machine, others=others)
+
+    async def watch(self, project: str, response_id: str) -> Watched:
+        """Return a response as it stands, with its timeline."""
+        return await self._known_as(project, response_id, self._watch.look)
 
     async def response(self, project: str, response_id: str) -> ResponseObject:
         """Return a response as it stands."""

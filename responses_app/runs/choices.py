@@ -18,6 +18,7 @@ class Choices:
 
     def __init__(self, readers: Sequence[ResponseReader]) -> None:
         self.readers = tuple(readers)
+        self._one = self.readers[0] if len(self.readers) == 1 else None  # nearly always, and asked at each event
         self._news = Waiter()
         for reader in self.readers:
             reader.listen(self._news)
@@ -38,16 +39,22 @@ class Choices:
     @property
     def ended(self) -> bool:
         """Whether all that there is of every one has been taken."""
+        if self._one is not None:
+            return self._one.ended
         return all(reader.ended for reader in self.readers)
 
     @property
     def behind(self) -> bool:
         """Whether any has events that were not taken."""
+        if self._one is not None:
+            return self._one.behind
         return any(reader.behind for reader in self.readers)
 
     @property
     def has_little(self) -> bool:
         """Whether there are events that were not taken, and so few that more may come with them."""
+        if self._one is not None:
+            return self._one.has_little
         return any(reader.has_little for reader in self.readers)
 
     async def news(self, timeout: float | None = None) -> bool:

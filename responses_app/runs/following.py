@@ -132,7 +132,7 @@ class Followers:
         others: OtherWorkers | None = None,
     ) -> None:
         self._store = store
-        self._machine = machine
+        self.machine = machine
         self._max_lag_bytes = max_lag_bytes
         self._follow_here = follow_here
         self._others = others
@@ -151,7 +151,7 @@ class Followers:
         first = 0 if starting_after is None else starting_after + 1
         followed = FollowedResponse(
             response["id"],
-            self._machine(project, as_begun(response)),
+            self.machine(project, as_begun(response)),
             PacedJournal(max_lag_bytes=self._max_lag_bytes, first=first),
             first=first,
         )
@@ -162,11 +162,11 @@ class Followers:
 
     def last_number(self, project: str, stored: StoredLog) -> int | None:
         """Return the number of a log's last event, as `replay.last_number` does."""
-        return last_number(stored, self._machine(project, as_begun(stored.response)))
+        return last_number(stored, self.machine(project, as_begun(stored.response)))
 
     def so_far(self, project: str, stored: StoredLog) -> ResponseObject:
         """Return a response that runs, with what of its output is kept, as `replay.so_far` does."""
-        return so_far(stored, self._machine(project, as_begun(stored.response)))
+        return so_far(stored, self.machine(project, as_begun(stored.response)))
 
     def ring(self, response_ids: Collection[str]) -> None:
         """Look at the logs of these responses: their workers say that there is more."""

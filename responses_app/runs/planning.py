@@ -276,6 +276,11 @@ def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
         return hashlib.sha256(orjson.dumps([origin.project, "salt", request.cache_salt])).hexdigest()
     if request.prompt_cache_key is not None:
         return hashlib.sha256(orjson.dumps([origin.project, request.prompt_cache_key])).hexdigest()
+    return project_salt(origin)
+
+
+def project_salt(origin: Origin) -> str | None:
+    """Return what separates a project's part of the engine's prefix cache."""
     if origin.project == DEFAULT_PROJECT:
         return None
     return hashlib.sha256(orjson.dumps([origin.project])).hexdigest()

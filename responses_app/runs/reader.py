@@ -10,6 +10,7 @@ from typing import Protocol
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.inputs import StopReason
+from responses_app.protocol.items import Exact
 from responses_app.protocol.resources import ResponseObject, Status
 from responses_app.runs.journal import EventJournal, JournalReader
 
@@ -63,12 +64,14 @@ class ResponseReader:
         cancel: Callable[[str], None],
         stop: Callable[[StopReason], bool],
         leave: Callable[[str], None],
+        said: Callable[[], Exact | None] = lambda: None,
     ) -> None:
         self._source = source
         self._cursor = cursor
         self._leave = leave
         self.take = cursor.take
         self.cancel = cancel  # with a reason for the log; a stream that was only looked up goes on
+        self.said = said  # what the model has sampled so far, as it reads it later; None where another worker runs it
         self.stop = stop  # so that it can be continued; returns whether its end was not decided yet
 
     def listen(self, wake: Callable[[], None]) -> None:

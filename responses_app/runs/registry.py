@@ -16,6 +16,7 @@ from responses_app.observing.context import bind
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import overloaded
 from responses_app.protocol.inputs import StopReason
+from responses_app.protocol.items import Exact
 from responses_app.protocol.wording import Scene, no_limits, wording
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.following import FollowedResponse
@@ -53,8 +54,8 @@ class RunRegistry:
     """
 
     def __init__(self, limits: RunLimits, *, now: Callable[[], float]) -> None:
-        self._limits = limits
         self._now = now
+        self._limits = limits
         self._runs: dict[str, tuple[ResponseRun, asyncio.Task[None]]] = {}
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._readers: set[JournalReader] = set()
@@ -69,6 +70,10 @@ class RunRegistry:
 
     def __len__(self) -> int:
         return len(self._runs)
+
+    def now(self) -> float:
+        """Return the time by which responses are dated, in Unix seconds."""
+        return self._now()
 
     def get(self, response_id: str) -> ResponseRun | None:
         """Return a response that still runs."""
@@ -89,6 +94,11 @@ class RunRegistry:
         """Return a response of a project that still runs, by the public id under which clients know it."""
         open_runs = (run for run in self.running if not run.journal.closed and run.plan.origin.project == project)
         return next((run for run in open_runs if run.plan.public and run.plan.public.name == name), None)
+
+    @property
+    def remembers(self) -> ResumableLimits:
+        """The bounds of what is remembered of responses for a while after their end."""
+        return self._limits.resumable
 
     @property
     def running(self) -> Sequence[ResponseRun]:
@@ -173,13 +183,16 @@ class RunRegistry:
         def stop(reason: StopReason) -> bool:
             return isinstance(source, ResponseRun) and source.stop(reason)
 
+        def said() -> Exact | None:
+            return source.said if isinstance(source, ResponseRun) else None
+
         journal = source.journal
         limits = source.ticket.lines if isinstance(source, ResponseRun) else no_limits
         words = wording(dialect, Scene(source.known_as, journal.calls, limits))
         cursor = journal.attach(_unheard, dropped, starting_after=starting_after, wording=words)
         self._readers.add(cursor)
         self._end_grace(source)
-        return ResponseReader(source, cursor, cancel=cancel, stop=stop, leave=leave)
+        return ResponseReader(source, cursor, cancel=cancel, stop=stop, leave=leave, said=said)
 
     def _left(self, source: EventSource, reason: str) -> None:
         """Act on a reader that has left: the last one ends a foreground run, at once or after its grace."""

@@ -28,6 +28,7 @@ from responses_app.protocol.inputs import (
     StopReason,
     ToolsListed,
 )
+from responses_app.protocol.items import Exact
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status
 from responses_app.protocol.response import ResponseMachine
@@ -43,7 +44,7 @@ from responses_app.runs.plan import RunPlan
 from responses_app.runs.run_ending import RunEnding
 from responses_app.runs.served import ServedModel
 from responses_app.runs.serving_tools import listed_elsewhere
-from responses_app.stores.base import Claim, ClaimLost, StoreError
+from responses_app.stores.base import Claim, ClaimLost, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
@@ -121,6 +122,11 @@ class ResponseRun:
     def problem(self) -> ApiError | None:
         """Why it failed, as an error."""
         return self._ending.problem
+
+    @property
+    def said(self) -> Exact:
+        """What the model has sampled so far, as it reads it in a later turn."""
+        return Exact(self.plan.format.name, tuple(self._machine.stream.messages))
 
     def is_behind(self, number: int | None) -> bool:
         """Whether a client may have had an event elsewhere that readers here have not: only its log tells that.
@@ -243,6 +249,11 @@ class ResponseRun:
         """Return once all that came so far is kept, where it is kept at all. Raises `StoreError`."""
         if self._log is not None and self._persistence.accepted:
             await self._log.keep()
+
+    def recorded(self) -> StoredLog:
+        """Return the response, which is stored, and all that came to it so far."""
+        assert self._log is not None, "only a stored response has a log"
+        return StoredLog(self._machine.stream.kept(), self._log.so_far())
 
     def follow(self) -> None:
         """Keep its log while it runs: a reader on another worker follows it."""

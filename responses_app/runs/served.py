@@ -7,6 +7,8 @@ from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat
 from engine.types import EngineInfo
 from responses_app.observing.metrics import ModelMeter
+from responses_app.protocol.api_keys import model_not_allowed
+from responses_app.protocol.errors import model_not_found
 from responses_app.runs.fair_turns import FairTurns
 
 
@@ -54,6 +56,19 @@ class ServedModels:
     def named(self, name: str) -> ServedModel | None:
         """Return the model with this name or alias."""
         return self._by_name.get(name)
+
+    def chosen(self, name: str | None, usable: Sequence[str]) -> ServedModel:
+        """Return the model that is asked for; without a name the first that may be used (`usable`, as in `allowed`).
+
+        Raises `ApiError` (404, 403).
+        """
+        allowed = self.allowed(usable)
+        model = next(iter(allowed), self.first) if name is None else self.named(name)
+        if model is None:
+            raise model_not_found(str(name), [each.name for each in allowed])
+        if model not in allowed:
+            raise model_not_allowed(name or model.name, usable)
+        return model
 
     def allowed(self, names: Sequence[str]) -> Sequence[ServedModel]:
         """Return those that somebody may use who may use these names, whichever of a model's; no names mean all."""

@@ -13,13 +13,11 @@ from responses_app.limits.rates import BaseRates
 from responses_app.observing.metrics import Metrics
 from responses_app.observing.traces import Traces
 from responses_app.protocol import compaction, ids
-from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
     invalid_request,
-    model_not_found,
     unsupported_parameter,
 )
 from responses_app.protocol.identified import identified
@@ -34,10 +32,12 @@ from responses_app.protocol.tiers import ServiceTiers
 from responses_app.protocol.tool_outputs import TOOL_MODE, WAIT
 from responses_app.protocol.validation import missing
 from responses_app.runs.admission import Admission
+from responses_app.runs.approving import Approving
 from responses_app.runs.failures import engine_errors, refusal
 from responses_app.runs.grammars import check_grammar
 from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
+from responses_app.runs.known_turns import KnownTurns
 from responses_app.runs.log import LiveLogs, RunLog
 from responses_app.runs.naming import Naming, as_conflict
 from responses_app.runs.offering import Shelf
@@ -105,11 +105,15 @@ class ResponseService:
     unsaved: UnsavedEnds = field(init=False)
     naming: Naming = field(init=False)
     admission: Admission = field(init=False)
+    known_turns: KnownTurns = field(init=False)
+    approving: Approving = field(init=False)
 
     def __post_init__(self) -> None:
         self.unsaved = UnsavedEnds(self.stores.responses, max_bytes=self.limits.max_unsaved_bytes)
         self.naming = Naming(self.stores.responses, self.registry, new_id=self.new_id)
         self.admission = Admission(self.registry, self.rates)
+        self.known_turns = KnownTurns(self.registry.remembers)
+        self.approving = Approving(self.stores, self.registry, now=self.now)
 
     @property
     def models(self) -> ServedModels:
@@ -132,7 +136,8 @@ class ResponseService:
         model, plan = await self._plan(request, origin, recall, dialect=dialect)
         run = self._run(plan, model)
         self._note(plan)
-        await self.admission.admit(run)
+        async with self.approving.claimed(plan):
+            await self.admission.admit(run)
         return self.registry.attach(run, dialect=dialect)
 
     async def compact(self, request: CreateRequest, origin: Origin) -> tuple[ResponseReader, list[JsonObject]]:
@@ -231,7 +236,7 @@ class ResponseService:
     ) -> tuple[ServedModel, Draft, EngineInfo]:
         if not (request.input or request.previous_response_id or request.conversation or request.warm_up):
             raise missing("input")
-        model = self._model(request.model, origin)
+        model = self.models.chosen(request.model, origin.models)
         self._check(request, model.engine)
         self.registry.check_capacity()
         info = await self._ready(model, origin)
@@ -306,16 +311,6 @@ class ResponseService:
         if plan.shown is not None:
             response |= {"input_messages": plan.shown, "output_messages": []}
         return response
-
-    def _model(self, name: str | None, origin: Origin) -> ServedModel:
-        """Return the model a request asks for; without one the first that its key may use."""
-        allowed = self.models.allowed(origin.models)
-        model = next(iter(allowed), self.models.first) if name is None else self.models.named(name)
-        if model is None:
-            raise model_not_found(str(name), [each.name for each in allowed])
-        if model not in allowed:
-            raise model_not_allowed(name or model.name, origin.models)
-        return model
 
     async def _ready(self, model: ServedModel, origin: Origin) -> EngineInfo:
         try:

@@ -9,6 +9,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
 from responses_app.protocol.public_ids import Leg, PublicId
 from responses_app.protocol.resources import ResponseObject
+from responses_app.stores.approvals import BaseApprovalStore
 from responses_app.stores.files import BaseFileStore
 
 
@@ -157,8 +158,7 @@ class StoreLimits:
 class Purged:
     """What a purge removed, or would remove; `more` says that it stopped at its bound and there is more.
 
-    `parts` are those of chains that nothing needs any more; a purge that only looks does not count them. `ids` are the
-    responses', where they were removed.
+    `parts` are those of chains, which a purge that only looks does not count; `ids` are the removed responses'.
     """
 
     responses: int = 0
@@ -397,3 +397,4 @@ class Stores:
     responses: BaseResponseStore
     conversations: BaseConversationStore
     files: BaseFileStore
+    approvals: BaseApprovalStore

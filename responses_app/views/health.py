@@ -43,6 +43,9 @@ async def ready(request: HttpRequest) -> HttpResponse:
         body |= {"models": models, "engine_replicas": replicas} if replicas else {"models": models}
     elif replicas:
         body |= {"engine_replicas": replicas[site.service.models.first.name]}
+    embeddings = await site.embeddings.troubles()
+    if embeddings:
+        body["embeddings"] = embeddings
     body["engine_queued"] = sum(model.turns.waiting.total() for model in site.service.models)
     body["streams_kept"] = len(site.registry.resumable)
     body["streams_kept_bytes"] = site.registry.resumable.kept_bytes

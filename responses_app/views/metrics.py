@@ -20,7 +20,7 @@ async def metrics(request: HttpRequest) -> HttpResponse:
     if site.settings.metrics == "auto":
         assert isinstance(request, ASGIRequest)
         caller = await site.door.caller(request.scope)
-        if caller.key is not None and READS_METRICS not in caller.key.scopes:
+        if caller.is_known and READS_METRICS not in caller.scopes:
             raise missing_scope(READS_METRICS)
     from responses_app.observing.exposition import page  # where nobody reads them, its library is not loaded
 

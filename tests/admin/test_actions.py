@@ -45,6 +45,15 @@ def test_an_export_is_bounded(admin: Client, monkeypatch: pytest.MonkeyPatch) ->
     assert 0 < len(admin.post(LIST, every).content) <= 1_000
 
 
+def test_two_are_compared_and_no_other_number(admin: Client) -> None:
+    first, second, _ = samples.agent_loop()
+    third = samples.response(3)
+    answer = admin.post(LIST, {"action": "compare", "_selected_action": [second.pk, first.pk]})
+    assert answer.headers["location"] == f"/watch/compare?left={first.pk}&right={second.pk}"
+    for ids in ([first.pk], [first.pk, second.pk, third.pk]):
+        assert messages_of(act(admin, "compare", *ids)) == ["Select two responses to compare them."]
+
+
 def test_deleting_asks_first_and_keeps_what_others_need(admin: Client) -> None:
     first, second, _ = samples.agent_loop()
     other = samples.response(3)
@@ -125,9 +134,9 @@ def test_what_runs_elsewhere_is_left_alone(admin: Client) -> None:
 @pytest.mark.parametrize(
     ("permissions", "offered"),
     [
-        ((), {"export"}),
-        (("delete_response",), {"export", "delete_selected"}),
-        (("change_response",), {"export", "cancel"}),
+        ((), set()),
+        (("delete_response",), {"delete_selected"}),
+        (("change_response",), {"cancel"}),
     ],
 )
 def test_actions_need_djangos_permissions(
@@ -136,7 +145,7 @@ def test_actions_need_djangos_permissions(
     response = samples.response(1, status="queued")
     client = client_with("view_response", *permissions)
     form = client.get(LIST).context["action_form"]
-    assert {name for name, _ in form.fields["action"].choices if name} == offered
+    assert {name for name, _ in form.fields["action"].choices if name} == {"export", "compare", *offered}
     for action in {"delete_selected", "cancel"} - offered:
         act(client, action, response.pk, post="yes")
     if "delete_selected" not in offered:

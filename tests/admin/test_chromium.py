@@ -46,7 +46,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 def page(server: Server, chromium: Chromium) -> Page:
     """A page whose user has logged in by the form."""
     page = chromium.page()
-    page.open(f"{server.url}/")
+    page.open(f"{server.url}/admin/")
     assert page.run("location.pathname") == "/admin/login/"
     page.screenshot(pictures() / "login.png")
     page.write("#id_username", NAME)

@@ -48,8 +48,8 @@ def test_files_come_from_the_server_itself(server: Server) -> None:
     assert "Traceback" not in server.output
 
 
-def test_the_front_door_leads_to_the_login(server: Server) -> None:
-    answer = httpx.get(server.url, follow_redirects=True)
+def test_the_admin_leads_to_the_login(server: Server) -> None:
+    answer = httpx.get(f"{server.url}/admin/", follow_redirects=True)
     assert answer.url.path == "/admin/login/"
     assert answer.headers["x-frame-options"] == "DENY"
     assert answer.cookies["csrftoken"]

@@ -78,7 +78,7 @@ def limits(bench: Bench) -> list[Result]:
 
 async def _measure(bench: Bench, url: str) -> tuple[dict[int, list[float]], float]:
     """Return the CPU time of a request in µs, by how many come at once, and the round trips of one of the most."""
-    door = Door("on", KeyRing(_Keys(), now=time.time), is_exposed=True)
+    door = Door("on", KeyRing(_Keys(), now=time.time), None, is_exposed=True)
     rates = RedisRates(lambda: Redis.from_url(url, socket_timeout=None))
     door.keys.start()
     await rates.start()

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,32 @@ def test_the_compose_file_fits_itself() -> None:
 
 def test_the_image_has_what_it_copies() -> None:
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
-    copied = [word for line in lines if line.startswith("COPY ") for word in shlex.split(line)[1:-1]]
-    assert {"manage.py", "engine", "respsite", "responses_app", "constraints.txt"} <= set(copied)
-    assert [name for name in copied if not (ROOT / name).exists()] == []
+    copied = [word for line in lines if line.startswith("COPY ") and "--from" not in line for word in shlex.split(line)]
+    sources = {word for word in copied if word not in ("COPY", "./")}
+    assert {"engine", "respsite", "responses_app", "docs", "constraints.txt"} <= sources
+    assert [name for name in sources if not (ROOT / name).exists()] == []
+    kept = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert {line.removeprefix("!") for line in kept if line.startswith("!")} == sources
+
+
+def test_the_image_runs_as_nobody_and_with_settings_that_are_good() -> None:
+    python = pip.installed(Path(__file__).parent / "requirements.txt")
+    done = run(python.parent / "hadolint", "--no-color", DEPLOY / "Dockerfile")
+    assert done.returncode == 0, done.stdout
+    text = (DEPLOY / "Dockerfile").read_text()
+    (line,) = re.findall(r"^ENV (.*)$", text, re.MULTILINE)
+    environ = dict(word.split("=", 1) for word in shlex.split(line))
+    settings_read, warnings = from_environ(environ)
+    assert (set(environ) - {"PYTHONUNBUFFERED"} <= SETTINGS, settings_read.serves_loopback, warnings) == (
+        True,
+        False,
+        [],
+    )
+    assert re.search(r"^USER 10001$", text, re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (extras,) = re.findall(r"^ARG EXTRAS=(.*)$", text, re.MULTILINE)
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    assert json.loads(re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[0]) == list(project["scripts"])
 
 
 def test_nginx_takes_the_file_with_tls(tmp_path: Path) -> None:

@@ -78,4 +78,4 @@ def blocks(language: str) -> list[str]:
 
 def needs_a_venv_of_its_own(code: str) -> bool:
     """Whether a Python example uses what these tests' environment does not have; `tests/python_clients` runs it."""
-    return bool(re.search(r"^from (?:pydantic_ai|langchain_openai)[. ]", code, re.MULTILINE))
+    return bool(re.search(r"^(?:from|import) (?:langchain_openai|litellm|pipecat|pydantic_ai)\b", code, re.MULTILINE))

@@ -14,10 +14,10 @@ SETTINGS = {*(row.name for row in table()), *secret_files()}
 OURS = {  # of make, of tests and of templates: no settings of the server
     *("BENCH_JSON", "CLUSTER_STREAMS", "CLUSTER_TIMES", "FUZZ_SECONDS", "SOAK_MINUTES", "LARGE_STORE_RESPONSES"),
     *("LARGE_STORE_URL", "RESPSITE_API_KEY", "RESPSITE_LISTEN", "RESPSITE_NAMES", "RESPSITE_TLS", "RESPSITE_UPSTREAM"),
-    "NAME_FILE",
+    *("NAME_FILE", "VECTOR_STORE_ID"),
 }
 WORDS = {"LICENSE", "EXPLAIN", "POST", "DELETE"}
-OF_OTHER_PROGRAMS = ("COPILOT_", "OTEL_", "VLLM_", "OPENAI_", "ANTHROPIC_", "LITELLM_")
+OF_OTHER_PROGRAMS = ("COPILOT_", "OTEL_", "VLLM_", "OPENAI_", "ANTHROPIC_", "LITELLM_", "NO_COLOR")
 MAP = DOCS / "explanation" / "map.md"
 
 
@@ -74,10 +74,9 @@ def test_clients_are_those_of_the_tests(client: str) -> None:
 def test_python_clients_are_those_of_the_tests() -> None:
     requirements = (ROOT / "tests/python_clients/requirements.txt").read_text()
     pinned = dict(re.findall(r"^(.+)==(.+)$", requirements, re.MULTILINE))
-    for name in ("pydantic-ai-slim", "langchain-openai"):
-        said = re.findall(
-            rf"^`pip install '?{name}(?:\[openai\])?'?`, tested with ([\d.]+)\.", everything(), re.MULTILINE
-        )
+    for name in ("pydantic-ai-slim", "langchain-openai", "litellm", "pipecat-ai"):
+        install = rf"`pip install '?{name}(?:\[\w+\])?'?(?: mcp)?`"
+        said = re.findall(rf"^{install}, tested with (\d[\d.]*\d)", everything(), re.MULTILINE)
         assert set(said) == {pinned[name]}
 
 

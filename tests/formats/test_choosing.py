@@ -60,3 +60,6 @@ def test_a_model_is_known_by_its_files(tmp_path: Path) -> None:
     assert isinstance(ended, ItemEnded)
     assert made.token_bytes(QWEN.ids["<think>"]) == b"<think>"
     assert made.token_bytes(10**6) == "\N{REPLACEMENT CHARACTER}".encode()
+    assert [made.is_token(token) for token in (0, QWEN.size - 1, QWEN.size)] == [True, True, False]
+    assert made.is_special(QWEN.ids["<|im_end|>"])
+    assert not made.is_special(QWEN.ids["<think>"])

@@ -203,3 +203,69 @@ FIELDS: dict[str, list[Json]] = {
     "mm_processor_kwargs": [{}],
     "unheard_of": [{"a": [1, 2, {"b": None}]}],
 }
+
+
+_CALLED = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"city": "Rome"}'}}
+_PATCHED = {"id": "call_2", "type": "custom", "custom": {"name": "patch", "input": "*** Begin Patch"}}
+CHAT_MESSAGES: list[list[Json]] = [  # each a list that can stand alone
+    [{"role": "user", "content": "count to 3"}],
+    [{"role": "user", "content": "call look for Rome", "name": "ada"}],
+    [{"role": "system", "content": "Be brief."}, {"role": "developer", "content": [{"type": "text", "text": "Now."}]}],
+    [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "Look."},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}},
+                {"type": "file", "file": {"filename": "a.txt", "file_data": "data:text/plain;base64,YQ=="}},
+                {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+            ],
+        }
+    ],
+    [{"role": "assistant", "content": "Hello.", "refusal": None, "reasoning": "hm", "annotations": []}],
+    [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}], "reasoning_content": "hm"}],
+    [
+        {"role": "assistant", "content": None, "tool_calls": [_CALLED, _PATCHED]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "18 degrees"},
+        {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "done"}]},
+    ],
+    [
+        {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}},
+        {"role": "function", "name": "look", "content": "18 degrees"},
+    ],
+]
+CHAT_FIELDS: dict[str, list[Json]] = {
+    "model": ["demo"],
+    "stream": [True, False],
+    "n": [1, 3],
+    "stop": ["2", ["2", "\u00e9", "END"]],
+    "max_completion_tokens": [16, 200],
+    "max_tokens": [16],
+    "temperature": [0, 0.7],
+    "seed": [1],
+    "store": [True, False],
+    "metadata": [{"a": "b"}],
+    "logprobs": [True, False],
+    "parallel_tool_calls": [True, False],
+    "reasoning_effort": ["low", "minimal"],
+    "include_reasoning": [False],
+    "verbosity": ["low"],
+    "modalities": [["text"]],
+    "service_tier": ["auto", "priority"],
+    "user": ["u"],
+    "prompt_cache_key": ["k"],
+    "response_format": [
+        {"type": "text"},
+        {"type": "json_object"},
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA, "strict": True}},
+    ],
+    "tools": [
+        [
+            {"type": "function", "function": {"name": "look", "parameters": SCHEMA}},
+            {"type": "custom", "custom": {"name": "patch", "format": {"type": "text"}}},
+        ]
+    ],
+    "tool_choice": ["none", "auto"],
+    "functions": [[{"name": "look", "parameters": SCHEMA}]],
+    "function_call": ["auto"],
+}

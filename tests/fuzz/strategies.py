@@ -11,7 +11,18 @@ from typing import Any
 from hypothesis import strategies as st
 
 from responses_app.protocol.dialects import PRESETS, Switch
-from tests.fuzz.samples import FIELDS, ITEMS, OWN_CALL, PARTS, TOOL_OUTPUTS, TOOLS, WORDS, Json
+from tests.fuzz.samples import (
+    CHAT_FIELDS,
+    CHAT_MESSAGES,
+    FIELDS,
+    ITEMS,
+    OWN_CALL,
+    PARTS,
+    TOOL_OUTPUTS,
+    TOOLS,
+    WORDS,
+    Json,
+)
 
 Path = tuple[str | int, ...]
 
@@ -173,6 +184,46 @@ headers = st.lists(
     st.one_of(st.sampled_from([*PRESETS, *Switch, "", "wait", "complete"]), st.text(_HEADER, max_size=20)), max_size=4
 ).map(lambda names: ",".join(names).strip())
 
+_prompts = st.sampled_from(["count to 3", ["a", "b"], [1, 2, 3], [[1], [2, 199999]], ["a", [1]], "", [], [[]], 5, None])
+completions = st.builds(
+    lambda prompt, more: {"prompt": prompt, "max_tokens": 5, **more},
+    _prompts,
+    st.sampled_from(
+        [
+            {},
+            {"stream": True, "stream_options": {"include_usage": True}},
+            {"n": 3, "echo": True, "stop": ["2", "\u00e9"]},
+            {"logprobs": 0, "best_of": 1, "stop_token_ids": [1]},
+        ]
+    ),
+).map(copy.deepcopy)
+_QUESTIONS = (
+    {"type": "predicate", "instructions": "is it?", "name": "a"},
+    {
+        "type": "choice",
+        "instructions": [{"type": "input_json", "data": {}}],
+        "choices": [{"value": True}, {"value": "b"}],
+    },
+    {"type": "score", "instructions": "how?", "levels": [{"label": "low"}, {"label": "high", "description": "d"}]},
+)
+decisions = st.builds(
+    lambda given, questions: {"input": given, "questions": questions},
+    _input,
+    st.lists(st.sampled_from(_QUESTIONS), max_size=3),
+).map(copy.deepcopy)
+embeddings = st.builds(
+    lambda given, more: {"input": given, **more},
+    _prompts,
+    st.sampled_from([{}, {"encoding_format": "base64", "dimensions": 5}, {"encoding_format": "float", "user": "u"}]),
+).map(copy.deepcopy)
+_chat_fields = st.lists(st.sampled_from(sorted(CHAT_FIELDS)), max_size=5, unique=True).flatmap(
+    lambda names: st.fixed_dictionaries({name: st.sampled_from(CHAT_FIELDS[name]) for name in names})
+)
+chats = st.builds(
+    lambda groups, fields: {"messages": [message for group in groups for message in group], **fields},
+    st.lists(st.sampled_from(CHAT_MESSAGES), min_size=1, max_size=4),
+    _chat_fields,
+).map(copy.deepcopy)
 conversations = st.builds(
     lambda items, metadata: {"items": items, **metadata},
     _input.filter(lambda value: isinstance(value, list)),

@@ -3,7 +3,7 @@
 // Prints a line of JSON for each way: what came.
 import { createOpenAI } from "@ai-sdk/openai";
 import { Agent, OpenAIProvider, Runner, tool as agentsTool } from "@openai/agents";
-import { generateObject, generateText, Output, streamObject, streamText, tool } from "ai";
+import { generateObject, generateText, Output, stepCountIs, streamObject, streamText, tool } from "ai";
 import { z } from "zod";
 
 const [baseURL] = process.argv.slice(2);
@@ -20,17 +20,19 @@ const say = (way, told) => console.log(JSON.stringify({ way, ...told }));
 // zod throws where it does not fit.
 const came = (way, output) => say(way, { output: Trip.parse(output) });
 
-async function vercel() {
-  const served = createOpenAI({ baseURL, apiKey: "none" })(model);
+// `api` is how Vercel's provider reaches a model: over the Responses API, or over Chat Completions.
+async function vercel(api) {
+  const served = createOpenAI({ baseURL, apiKey: "none" })[api](model);
   const options = { model: served, prompt, maxRetries: 0 };
-  came("generateObject", (await generateObject({ ...options, schema: Trip })).object);
+  came(`${api} generateObject`, (await generateObject({ ...options, schema: Trip })).object);
   const stream = streamObject({ ...options, schema: Trip });
   let parts = 0;
   for await (const _ of stream.partialObjectStream) parts += 1;
-  came("streamObject", await stream.object);
+  came(`${api} streamObject`, await stream.object);
   say("streamObject, parts", { parts });
-  came("Output.object", (await generateText({ ...options, output: Output.object({ schema: Trip }) })).output);
+  came(`${api} Output.object`, (await generateText({ ...options, output: Output.object({ schema: Trip }) })).output);
   const parameters = z.object({ city: z.string() });
+  const execute = async ({ city }) => `a bed in ${city}`;
   const findHotel = tool({ description: "Find a hotel.", inputSchema: parameters });
   const findTrain = tool({ description: "Find a train.", inputSchema: parameters });
   const tools = { find_hotel: findHotel, find_train: findTrain };
@@ -42,6 +44,9 @@ async function vercel() {
       say("toolChoice", { choice: toolChoice, calls: calls.map((call) => [call.toolName, call.input, !!call.invalid]) });
     }
   }
+  const loop = { tools: { find_hotel: { ...findHotel, execute } }, stopWhen: stepCountIs(3) };
+  const went = streamText({ ...options, ...loop, prompt: "call find_hotel for Paris" });
+  say(`${api} loop`, { text: await went.text, steps: (await went.steps).length, used: (await went.totalUsage).totalTokens });
 }
 
 async function openaiNode(name) {
@@ -75,4 +80,4 @@ async function agents() {
   }
 }
 
-await Promise.all([vercel(), openaiNode("openai"), openaiNode("openai-6"), agents()]);
+await Promise.all([vercel("responses"), vercel("chat"), openaiNode("openai"), openaiNode("openai-6"), agents()]);

@@ -6,7 +6,8 @@ from pathlib import Path
 from tests.javascript.node import installed, run_script
 from tests.server import Server
 
-VERCEL = ["generateObject", "streamObject", "Output.object"]
+APIS = ("responses", "chat")
+VERCEL = [f"{api} {way}" for api in APIS for way in ("generateObject", "streamObject", "Output.object")]
 OPENAI = [f"{package} {way}" for package in ("openai", "openai-6") for way in ("parse", "stream")]
 AGENTS = [f"agents{transport}{way}" for transport in ("", ", websocket") for way in ("", ", streamed")]
 
@@ -20,9 +21,13 @@ async def test_the_sdks_of_vercel_and_openai(daphne_server: Server, tmp_path: Pa
     assert [each["called"] for each in told if "called" in each] == [1, 1]
 
     forced = [each for each in told if each["way"] == "toolChoice"]
-    assert len(forced) == 4
+    assert len(forced) == 4 * len(APIS)
     for each in forced:
         ((name, arguments, invalid),) = each["calls"]
         wanted = ["find_train"] if isinstance(each["choice"], dict) else ["find_hotel", "find_train"]
         assert name in wanted
         assert (list(arguments), invalid) == (["city"], False)
+
+    loops = [each for each in told if each["way"] in [f"{api} loop" for api in APIS]]
+    text = "The demo engine called find_hotel and it returned: a bed in Paris."
+    assert [(each["text"], each["steps"], each["used"] > 0) for each in loops] == [(text, 2, True)] * len(APIS)

@@ -1,6 +1,5 @@
 """Dialects: sets of switches, and what they make of events."""
 
-import re
 from functools import lru_cache
 
 import orjson
@@ -15,7 +14,7 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events import Event, EventType
 from responses_app.protocol.inputs import Ended, Failed, Sampled, Started, TurnBegan
 from responses_app.protocol.usage import TurnUsage, usage
-from responses_app.protocol.wording import RULES, Call, Place, Rule, Scene, wording
+from responses_app.protocol.wording import RULES, Call, Place, Scene, wording
 from responses_app.runs.journal import EventJournal
 from tests.protocol.machines import AT, BROKEN, told
 from tests.protocol.wordings import RESPONSE_ID, in_dialect
@@ -256,26 +255,8 @@ def test_any_switches_together_keep_the_journals_events_and_numbers(
     assert all(start - 1 <= number < len(events) for number in numbers)
 
 
-def test_the_docs_say_which_event_becomes_which() -> None:
-    section = (ROOT / "docs/reference/dialects.md").read_text()
-    rows = [line for line in section.splitlines() if re.match(r"\| `[a-z-]+` \| `response", line)]
-    assert rows == [row_of(rule) for rule in RULES]
-
-
-def row_of(rule: Rule) -> str:
-    """Return a rule as a row of the table."""
-    about = f" of a part `{rule.part}`" if rule.part else ""
-    becomes = f"`{rule.becomes}`"
-    if rule.place is not Place.INSTEAD:
-        becomes += f" {rule.place.value} it"
-    return f"| `{rule.switch}` | `{rule.event}`{about} | {becomes} |"
-
-
-def test_the_docs_have_every_name() -> None:
-    section = (ROOT / "docs/reference/dialects.md").read_text()
-    rows = [line for line in section.splitlines() if line.startswith("| `")]
-    named = [name for name in (*PRESETS, *Switch) if not any(row.startswith(f"| `{name}` | ") for row in rows)]
-    assert named == []
+def test_the_docs_say_what_each_preset_is() -> None:
+    rows = (ROOT / "docs/reference/dialects.md").read_text().splitlines()
     for name, switches in PRESETS.items():
         [row] = [row for row in rows if row.startswith(f"| `{name}` | ")]
         assert {switch for switch in Switch if f"`{switch}`" in row} == switches

@@ -1,4 +1,4 @@
-"""Python's agent libraries ask for structured output, each in its own ways: all of them get it at the first try."""
+"""Clients of other makers, for Python: the pages' examples, and structured output in each way that they ask for it."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,17 @@ import pytest
 
 from responses_app.protocol.errors import JsonObject
 from tests import pip
+from tests.docs.pages import ADDRESS, blocks, needs_a_venv_of_its_own
 from tests.programs import run_program, secluded
 from tests.python_clients.trip import WISHED, Stop, Trip
 from tests.server import Server
-from tests.test_readme import ADDRESS, blocks, needs_a_venv_of_its_own
 
 HERE = Path(__file__).parent
-SCRIPT_SECONDS = 60.0
+SCRIPT_SECONDS = 180.0  # bound of one program; LiteLLM takes 5 s of a core to be imported
+CALLING = "The user names the function find_hotel. I call it."
+RETURNED = "The demo engine called find_hotel and it returned: "
+
+each_api = pytest.mark.parametrize("api", ["responses", "chat"])
 
 
 @pytest.fixture(scope="session")
@@ -24,14 +28,16 @@ def python() -> Path:
 
 async def run(*command: str | Path, folder: Path) -> list[str]:
     """Run a program, and return the lines that it printed."""
-    done = await run_program(*command, cwd=folder, environ=secluded(folder), seconds=SCRIPT_SECONDS)
+    done = await run_program(
+        *command, cwd=folder, environ=secluded(folder, LITELLM_LOCAL_MODEL_COST_MAP="True"), seconds=SCRIPT_SECONDS
+    )
     assert done.exit_code == 0, done.complaints
     return done.printed.splitlines()
 
 
-async def ask(python: Path, script: str, server: Server, folder: Path) -> list[JsonObject]:
+async def ask(python: Path, script: str, server: Server, api: str, folder: Path) -> list[JsonObject]:
     """Run a program that lies here, and return the objects that it printed, a line each."""
-    lines = await run(python, HERE / script, server.base_url, folder=folder)
+    lines = await run(python, HERE / script, server.base_url, api, folder=folder)
     return [json.loads(line) for line in lines]
 
 
@@ -44,32 +50,40 @@ def trips(told: list[JsonObject]) -> dict[object, Trip | Stop]:
     }
 
 
-async def test_pydantic_ai(python: Path, daphne_server: Server, tmp_path: Path) -> None:
-    told = await ask(python, "with_pydantic_ai.py", daphne_server, tmp_path)
+@each_api
+async def test_pydantic_ai(python: Path, daphne_server: Server, api: str, tmp_path: Path) -> None:
+    told = await ask(python, "with_pydantic_ai.py", daphne_server, api, tmp_path)
     came = trips(told)
     ways = ["tool", "loose tool", "native", "prompted"]
     assert list(came) == [*(name for way in ways for name in (way, f"{way}, streamed")), "beside a tool"]
     assert came["prompted"] == came["prompted, streamed"] == Trip.model_validate_json(WISHED)
     assert [each["way"] for each in told if each.get("requests", 1) != 1] == []
     assert told[-1]["calls"] == ["find_hotel", "find_hotel", "final_result", "final_result"]
+    if api == "chat":  # over the Responses API it reads summaries, and asked for none
+        assert told[-1]["thoughts"] == [CALLING, "The output is here. Nothing is left to be called."]
 
 
-async def test_langchain(python: Path, daphne_server: Server, tmp_path: Path) -> None:
-    told = await ask(python, "with_langchain.py", daphne_server, tmp_path)
+@each_api
+async def test_langchain(python: Path, daphne_server: Server, api: str, tmp_path: Path) -> None:
+    told = await ask(python, "with_langchain.py", daphne_server, api, tmp_path)
     came = trips(told)
     ways = ["json_schema", "json_schema, strict", "function_calling", "function_calling, strict", "json_mode"]
     assert list(came) == [name for way in ways for name in (way, f"{way}, streamed")]
     assert came["json_mode"] == Trip.model_validate_json(WISHED)
     forced = [(each["way"], each["call"], list(each["arguments"])) for each in told if "call" in each]  # type: ignore[call-overload]
     assert forced == [(choice, "find_hotel", ["city"]) for choice in ("required", "find_hotel")]
+    loop = next(each for each in told if each["way"] == "loop")
+    assert (loop["answer"], loop["used"]) == (f"{RETURNED}a hotel in Paris.", [True, True])
+    if api == "chat":
+        assert told[-1] == {"way": "others", "text": " 1 2 3", "dimensions": 256}
 
 
 @pytest.mark.parametrize("code", [code for code in blocks("python") if needs_a_venv_of_its_own(code)])
-async def test_the_readmes_examples_print_what_they_say(
+async def test_the_pages_examples_print_what_they_say(
     code: str, python: Path, daphne_server: Server, tmp_path: Path
 ) -> None:
     assert ADDRESS in code
-    script = tmp_path / "readme.py"
+    script = tmp_path / "example.py"
     script.write_text(code.replace(ADDRESS, f"127.0.0.1:{daphne_server.port}"))
     promised = [line.removeprefix("# -> ") for line in code.splitlines() if line.startswith("# -> ")]
     assert await run(python, script, folder=tmp_path) == promised

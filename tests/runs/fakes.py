@@ -40,6 +40,7 @@ from responses_app.runs.registry import RunLimits, RunRegistry
 from responses_app.runs.run import ResponseRun
 from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService, ServiceLimits
+from responses_app.stores.approvals import BaseApprovalStore
 from responses_app.stores.base import (
     AcceptedResponse,
     Appended,
@@ -53,6 +54,7 @@ from responses_app.stores.base import (
 )
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.memory import MemoryResponseStore
+from responses_app.stores.memory_approvals import MemoryApprovalStore
 from responses_app.tools.base import BaseTool
 from tests.memory_files import MemoryFileStore
 from tests.protocol.laws import counting_ids
@@ -250,6 +252,7 @@ class Site:
     metrics: Metrics = field(default_factory=Metrics)
     new_id: Callable[[str], str] = field(default_factory=counting_ids)
     files: BaseFileStore = field(default_factory=MemoryFileStore)
+    approvals: BaseApprovalStore = field(default_factory=MemoryApprovalStore)
     read_document: ReadDocument = no_reader
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
@@ -264,7 +267,7 @@ class Site:
         )
         meter = self.metrics.model("fake")
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format, meter, self.turns)
-        stores = Stores(self.store, self.conversations, self.files)
+        stores = Stores(self.store, self.conversations, self.files, self.approvals)
         machines = Machines(ServedModels([model, *self.more_models]), b"key", self.sealer)
         self.service = ResponseService(
             machines=machines,

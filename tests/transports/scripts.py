@@ -48,6 +48,9 @@ def release(server: Server, name: str) -> None:
     (server.folder / f"gate-{name}").touch()
 
 
+LABELS = ("yes", "No", "3", "perhaps")  # what an answer may begin with that is a label, or is none
+
+
 def main_script(folder: Path) -> list[Entry]:
     """Return the script of a server that answers everything."""
     gates = [
@@ -78,6 +81,11 @@ def main_script(folder: Path) -> list[Entry]:
         {"when": "[undeclared]", "say": CALL.replace("get_weather", "somewhere.else")},
         *({"when": f"[call {name}]", "say": call_of(name, text)} for name, text in CALLS.items()),
         {"when": "[long]", "say": LONG},
+        *({"when": f"[says {word}]", "say": f"<|channel|>final<|message|>{word}<|return|>"} for word in LABELS),
+        *(
+            {"when": f"[asked: {fault}]", "say": "<|channel|>final<|message|>yes", "fault": fault, "fault_after": 3}
+            for fault in ("unavailable", "overloaded")
+        ),
         {"say": HELLO},
     ]
 

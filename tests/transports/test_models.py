@@ -20,12 +20,25 @@ REQUIRED = {  # Codex 0.169 knows none of a catalogue's models where an entry la
 @pytest.mark.parametrize("query", ["", "?client_version=", "?version=0.169.0"])
 def test_openais_list(demo_server: Server, query: str) -> None:
     told = httpx.get(f"{demo_server.base_url}/models{query}").json()
-    assert (told["object"], [model["id"] for model in told["data"]]) == ("list", ["demo"])
+    assert (told["object"], [model["id"] for model in told["data"]]) == ("list", ["demo", "hashing-256"])
     assert "models" not in told
 
 
+@pytest.mark.any_server
+def test_each_model_says_what_it_can_do(demo_server: Server) -> None:
+    generates, embeds = httpx.get(f"{demo_server.base_url}/models").json()["data"]
+    assert {"generate", "structured_outputs"} <= set(generates["capabilities"])
+    assert {"/v1/responses", "/v1/completions"} <= set(generates["endpoints"])
+    assert (embeds["capabilities"], embeds["endpoints"], embeds["dimensions"]) == (["embed"], ["/v1/embeddings"], 256)
+    assert embeds["max_model_len"] == 8192
+    for model in (generates, embeds):
+        assert httpx.get(f"{demo_server.base_url}/models/{model['id']}").json() == model
+        for path in model["endpoints"]:
+            assert httpx.post(f"{demo_server.url}{path}", json={"model": model["id"]}).status_code == 400
+
+
 def test_codexs_catalogue(demo_server: Server) -> None:
-    (model,) = httpx.get(f"{demo_server.base_url}/models").json()["data"]
+    model, _ = httpx.get(f"{demo_server.base_url}/models").json()["data"]
     told = httpx.get(f"{demo_server.base_url}/models", params={"client_version": "0.169.0"}).json()
     assert list(told) == ["models"]
     (entry,) = told["models"]

@@ -14,12 +14,12 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
 from responses_app.openapi.document import document, path_of
-from responses_app.openapi.operations import OPERATIONS
+from responses_app.openapi.model_operations import ALL_OPERATIONS as OPERATIONS
 from responses_app.protocol.rate_limits import Line, as_headers
 from responses_app.protocol.requests import ENGINE_FIELDS
 from responses_app.protocol.server_tools import WEB_SEARCH, server_tool_missing
 from responses_app.urls import urlpatterns
-from tests.fuzz.samples import FIELDS, ITEMS, TOOL_OUTPUTS, TOOLS
+from tests.fuzz.samples import CHAT_FIELDS, CHAT_MESSAGES, FIELDS, ITEMS, TOOL_OUTPUTS, TOOLS
 from tests.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
@@ -119,6 +119,20 @@ def test_what_a_request_may_hold_fits_the_document() -> None:
         valid.validate({"tools": [tool]})
     for output in TOOL_OUTPUTS:
         validator("ToolOutput").validate({"tool_call_id": "call_1", "output": output})
+
+
+def test_what_a_chat_may_hold_fits_the_document(daphne_server: Server) -> None:
+    valid = validator("CreateChatCompletion", engine_fields=True)
+    for name, values in CHAT_FIELDS.items():
+        for value in values:
+            valid.validate({"messages": CHAT_MESSAGES[0], name: value})
+    for messages in CHAT_MESSAGES:
+        valid.validate({"messages": messages})
+    for wrong in ({}, {"messages": []}, {"messages": [{"role": "user"}]}, {"messages": CHAT_MESSAGES[0], "n": 99}):
+        assert not valid.is_valid(wrong)
+    asked = {"messages": CHAT_MESSAGES[0], "n": 2}
+    answer = httpx.post(f"{daphne_server.base_url}/chat/completions", json=asked, verify=False, timeout=30).json()
+    validator("ChatCompletion").validate(answer)
 
 
 def test_generators_make_clients_of_it() -> None:

@@ -8,7 +8,7 @@ Measured: loading costs 0.7 s once and 70 MB; encoding 0.1–0.25 µs a characte
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 
@@ -35,6 +35,9 @@ _NAMED = 200_019  # ids: those from here on have no name in a model's own tokeni
 _VOCABULARY = 201_089  # ids
 MAX_TOKEN = _VOCABULARY - 1
 SPECIAL_TOKENS = range(_FIRST_SPECIAL, _NAMED)
+_SPECIAL = re.compile(
+    r"(<\|(?:startoftext|endoftext|reserved_\d{6}|return|constrain|channel|start|end|message|call)\|>)"
+)
 # How o200k divides text into the pieces that are encoded one by one. `\s+(?!\S)` takes a stack as deep as the
 # whitespace is long, and tiktoken panics where that is over a million characters: another reason for slices.
 _PIECES = "|".join(
@@ -87,6 +90,15 @@ def encode_slices(text: str) -> Iterator[list[int]]:
 def encode_harmony(text: str) -> list[int]:
     """Encode a transcript in which `<|start|>` and its like are the special tokens."""
     return _tokenizer().encode(text, allowed_special="all")
+
+
+def encode_harmony_slices(text: str) -> Iterator[Sequence[int]]:
+    """Encode a transcript of any length as `encode_harmony` does, part by part as `encode_slices` does."""
+    for place, part in enumerate(_SPECIAL.split(text)):
+        if place % 2:
+            yield encode_harmony(part)
+        elif part:
+            yield from encode_slices(part)
 
 
 def token_bytes(token: int) -> bytes:

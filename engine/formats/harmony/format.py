@@ -18,7 +18,14 @@ from engine.formats.base import (
     TurnParser,
     as_tokens,
 )
-from engine.formats.harmony.encoding import END_TOKENS, MAX_TOKEN, STOP_TOKENS, token_bytes
+from engine.formats.harmony.encoding import (
+    END_TOKENS,
+    MAX_TOKEN,
+    SPECIAL_TOKENS,
+    STOP_TOKENS,
+    encode_harmony_slices,
+    token_bytes,
+)
 from engine.formats.harmony.grammar import FUNCTIONS, problem_of_turn, turn_grammar
 from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.formats.harmony.messages import messages_of, render_messages
@@ -183,5 +190,17 @@ class HarmonyFormat(ModelFormat):
     def render_messages(self, messages: Sequence[Mapping[str, Any]]) -> list[RenderedMessage]:
         return render_messages(messages)
 
+    def raw_prompt(self, text: str) -> "Tokens[int]":
+        tokens = as_tokens()
+        for part in encode_harmony_slices(text):
+            tokens.extend(part)
+        return tokens
+
     def token_bytes(self, token: int) -> bytes:
         return token_bytes(token)
+
+    def is_token(self, token: int) -> bool:
+        return 0 <= token < SPECIAL_TOKENS.stop
+
+    def is_special(self, token: int) -> bool:
+        return token >= SPECIAL_TOKENS.start

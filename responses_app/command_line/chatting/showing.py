@@ -12,6 +12,7 @@ from responses_app.command_line.terminal import printable
 Event = dict[str, Any]
 THOUGHT, TOOL, FIGURES, TROUBLE = "dim italic", "cyan", "dim", "red"
 QUIET_ITEMS = ("message", "reasoning", "compaction")  # shown by their text alone
+SHORT = 0.2  # seconds of a stream that say nothing of its pace
 MAX_SHOWN = 2000  # characters of what a tool of the server gave back
 
 
@@ -38,9 +39,10 @@ class Plain:
 class Shown:
     """All of it: for people. What one kind of text ends, and another begins, is on lines of its own."""
 
-    def __init__(self, console: Console, *, reasoning: bool) -> None:
+    def __init__(self, console: Console, *, reasoning: bool, timed: bool = True) -> None:
         self._console = console
         self._reasoning = reasoning
+        self._timed = timed
         self._kind = ""
         self._began = time.monotonic()
         self._first: float | None = None
@@ -117,11 +119,15 @@ class Shown:
     def _figures(self, response: Event) -> str:
         usage = response.get("usage") or {}
         seconds = time.monotonic() - self._began
-        figures = [response["id"], f"{seconds:.1f} s"]
-        if self._first is not None:
+        figures = [response["id"]]
+        if self._timed:
+            figures.append(f"{seconds:.1f} s")
+        if self._timed and self._first is not None:
             figures.append(f"first token {self._first * 1000:.0f} ms")
         if tokens := usage.get("output_tokens"):
-            figures.append(f"{tokens} tokens, {tokens / max(seconds - (self._first or 0), 0.001):.0f}/s")
+            streamed = seconds - (self._first or 0)
+            pace = f", {tokens / streamed:.0f}/s" if self._timed and streamed > SHORT else ""
+            figures.append(f"{tokens} tokens{pace}")
         if cached := (usage.get("input_tokens_details") or {}).get("cached_tokens"):
             figures.append(f"{cached} of {usage['input_tokens']} input tokens cached")
         return " · ".join(figures)

@@ -132,7 +132,7 @@ class Command(BaseCommand):
         self.stdout.write(
             f"Try       curl {url}/responses -H 'content-type: application/json' -d '{{\"input\": \"Hello\"}}'"
         )
-        self.stdout.write(f"Open      {url.removesuffix('v1')} in a browser")
+        self.stdout.write(f"Open      {url.removesuffix('v1')} in a browser: the playground")
         self.stdout.flush()  # a pipe would keep them until the end
 
 

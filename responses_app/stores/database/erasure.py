@@ -18,6 +18,7 @@ from django.db.models import QuerySet
 
 from responses_app.models import (
     ApiKey,
+    ApprovalClaim,
     ChainPart,
     Conversation,
     ConversationItem,
@@ -76,6 +77,7 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "sampled items": SampledItem.objects.using(using).filter(**of_project).count(),
         "public names": PublicName.objects.using(using).filter(**of_project).count(),
         "log parts": logs.count(),
+        "approval claims": ApprovalClaim.objects.using(using).filter(**of_project).count(),
         "files": subject.files(using).count(),
         "vector stores": VectorStore.objects.using(using).filter(**of_project).count(),
         "API keys": ApiKey.objects.using(using).filter(project_id=subject.project).count(),
@@ -127,6 +129,6 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
         return
     erase_stores(using, subject.project)
     with transaction.atomic(using=using):
-        for model in (ChainPart, SampledItem, PublicName):  # what an older version may have left behind
+        for model in (ApprovalClaim, ChainPart, SampledItem, PublicName):  # what an older version may have left behind
             model.objects.using(using).filter(project=subject.project).delete()
         Project.objects.using(using).filter(name=subject.project).delete()  # and its keys

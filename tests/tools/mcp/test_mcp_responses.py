@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import orjson
 import pytest
 
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import ApiError, JsonObject, overloaded
 from responses_app.tools.mcp.tool import McpTool
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
@@ -128,6 +128,40 @@ async def test_it_is_made_once_however_often_it_is_approved(tool: McpTool, runni
     whole = [*first["output"], *approval, *second["output"], {"role": "user", "content": "more"}]  # type: ignore[misc]
     replayed = await site.ask(input=whole, tools=tools)
     assert [item["type"] for item in replayed["output"]] == ["message"]  # type: ignore[attr-defined]
+
+
+async def test_what_is_approved_twice_at_the_same_time_is_called_once(tool: McpTool, running: McpServer) -> None:
+    tools = declared(running, require_approval="always")
+    site = Site(FakeEngine([ADD, ANSWER, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+    begun = await site.begin(transport="sse", **given)
+    with pytest.raises(ApiError) as refused:
+        await site.begin(transport="sse", **given)
+    assert (refused.value.status, refused.value.code) == (409, "approval_in_use")
+    assert str(request["id"]) in refused.value.message
+    made = output_of(await begun.to_the_end())
+    assert [item["type"] for item in made] == ["mcp_call", "message"]
+    again = await site.ask(**given)
+    assert [item["type"] for item in again["output"]] == ["mcp_call", "message"], "another branch has its own call"  # type: ignore[attr-defined]
+
+
+async def test_a_response_that_is_refused_holds_no_approval(
+    tool: McpTool, running: McpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = declared(running, require_approval="always")
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+
+    async def refuse(_: object) -> None:
+        raise overloaded("Too many are running.", retry_after=1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.service.admission, "admit", refuse)
+        with pytest.raises(ApiError, match="Too many"):
+            await site.begin(**given)
+    assert (await site.ask(**given))["status"] == "completed"
 
 
 async def test_each_branch_of_a_conversation_is_approved_by_itself(tool: McpTool, running: McpServer) -> None:

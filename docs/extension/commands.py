@@ -1,0 +1,67 @@
+"""The commands: of `respsite`, of `manage.py`, and of make."""
+
+import re
+from argparse import ArgumentParser, _SubParsersAction
+from collections.abc import Iterator
+from pathlib import Path
+
+from django.core.management import get_commands, load_command_class
+
+from docs.extension.tables import code, table
+from responses_app.command_line.parser import build_parser
+
+ROOT = Path(__file__).parent.parent.parent
+APP = "responses_app"
+OF_DJANGO = {action.dest for action in ArgumentParser()._actions} | {
+    *("version", "verbosity", "settings", "pythonpath", "traceback", "no_color", "force_color", "skip_checks"),
+}
+
+
+def program() -> str:
+    """Return a section for each command of `respsite`."""
+    return "\n\n".join(
+        section for name, parser in subcommands(build_parser()) for section in _sections(f"respsite {name}", parser)
+    )
+
+
+def manage() -> str:
+    """Return a section for each command of ours of `manage.py`."""
+    names = sorted(name for name, app in get_commands().items() if app == APP)
+    parsers = ((name, load_command_class(APP, name).create_parser("manage.py", name)) for name in names)
+    return "\n\n".join(section for name, parser in parsers for section in _sections(f"manage.py {name}", parser))
+
+
+def targets() -> str:
+    """Return the table of make's targets."""
+    found = re.findall(r"^([a-z-]+):.*?## (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return table(("command", "what it does"), ((code(f"make {name}"), about) for name, about in sorted(found)))
+
+
+def subcommands(parser: ArgumentParser) -> Iterator[tuple[str, ArgumentParser]]:
+    """Yield the commands that a parser knows, those of its commands too."""
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            for name, below in action.choices.items():
+                yield name, below
+                yield from ((f"{name} {deeper}", each) for deeper, each in subcommands(below))
+
+
+def _sections(name: str, parser: ArgumentParser) -> Iterator[str]:
+    yield f"### {name}"
+    yield _plain(parser.description or "")
+    rows = []
+    for action in parser._actions:
+        if action.dest in OF_DJANGO or isinstance(action, _SubParsersAction):
+            continue
+        value = action.metavar or (action.dest.upper() if action.nargs != 0 else "")
+        value = ",".join(map(str, action.choices)) if action.choices and not action.metavar else str(value)
+        shown = ", ".join(action.option_strings) + (f" {value}" if value else "") if action.option_strings else value
+        rows.append((code(shown.strip()), _plain((action.help or "") % {"default": action.default, "prog": name})))
+    if rows:
+        yield table(("argument", "what it does"), rows)
+
+
+def _plain(text: str) -> str:
+    """Return a help's text as Markdown, where a star or a bracket means itself."""
+    parts = text.split("`")
+    return "`".join(part if number % 2 else re.sub(r"([*_<>\[\]])", r"\\\1", part) for number, part in enumerate(parts))

@@ -1,0 +1,81 @@
+"""The contract every embeddings engine fulfils; `tests/contracts/embeddings.py` runs over each of them."""
+
+import math
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.types import EngineInfo
+
+Vector = array  # of 32-bit floats
+EmbeddingInput = str | Sequence[int]  # text, or token ids of the model's own vocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingRequest:
+    """Inputs to embed, each by itself; none is empty.
+
+    `dimensions` asks for shorter vectors: the beginning of each, brought to length 1 again. None means all of it.
+    """
+
+    inputs: Sequence[EmbeddingInput]
+    dimensions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """One vector for each input, in their order, and how many tokens all inputs had together."""
+
+    vectors: Sequence["Vector[float]"]
+    tokens: int
+
+
+class BaseEmbeddings(ABC):
+    """One embedding model in one process, or at servers.
+
+    Life: construct with options (cheap, no I/O), `check()`, `await start()`, any number of `embed()` at once,
+    `await aclose()`. Everything runs on one event loop.
+    """
+
+    dimensions: int = 0  # of a whole vector; known once it has started
+
+    def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
+        """Keep `model` (what is loaded, or asked for) and the engine's own `options`."""
+        self.model = model
+        self.options = dict(options or {})
+
+    def check(self) -> None:  # noqa: B027 - most have nothing to check
+        """Raise `EngineConfigurationError` if the options cannot work. Loads nothing and opens nothing."""
+
+    @abstractmethod
+    async def start(self) -> EngineInfo:
+        """Load the model or reach the server, and say what it is; `max_model_len` counts the tokens of one input.
+
+        Raises `EngineConfigurationError` where trying again cannot help, `EngineUnavailable` where it can.
+        """
+
+    def count(self, inputs: Sequence[EmbeddingInput]) -> int:
+        """Return how many tokens these inputs have at least, as far as that is known without embedding them."""
+        return sum(1 if isinstance(each, str) else len(each) for each in inputs)
+
+    @abstractmethod
+    async def embed(self, request: EmbeddingRequest) -> Embedded:
+        """Embed inputs; cancelling it ends the work.
+
+        Raises `EngineUnavailable`, `EngineOverloaded`, `EmbeddingRefused` for inputs or dimensions that the model does
+        not take, and `GenerationFailed` for what no engine says.
+        """
+
+    async def health(self) -> None:  # noqa: B027 - healthy unless an engine knows better
+        """Return if inputs can be embedded now, else raise `EngineUnavailable`."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice, and before `start()` is done."""
+
+
+def unit(values: Sequence[float]) -> "Vector[float]":
+    """Return a vector of length 1 in the same direction; one of zeros stays as it is."""
+    length = math.sqrt(math.fsum(value * value for value in values))
+    return array("f", (value / length for value in values) if length else values)

@@ -1,0 +1,107 @@
+"""`respsite doctor`: what is wrong with this installation and what to do, in order. It ends within some 5 seconds."""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Awaitable, Callable, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from responses_app import __version__
+from responses_app.command_line.examining.findings import Finding, Level, problem, warning
+from responses_app.command_line.exits import FAILED
+from responses_app.command_line.terminal import console, printable
+from responses_app.conf import ConfigurationError, Settings, from_environ
+
+Check = Callable[[Settings, float], Awaitable[Sequence[Finding]]]
+MARKS = {Level.OK: ("✓", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("✗", "red")}
+
+
+def run(options: Namespace) -> int:
+    """Look, tell, and return 1 where something is broken."""
+    began = time.monotonic()
+    findings = _settings() or asyncio.run(_examine(options.seconds))
+    worst = max(findings, key=lambda each: list(Level).index(each.level)).level
+    seconds = time.monotonic() - began
+    if options.json:
+        sys.stdout.write(_as_json(findings, worst, seconds))
+    else:
+        _tell(findings, seconds)
+    return FAILED if worst is Level.PROBLEM else 0
+
+
+def _settings() -> list[Finding]:
+    """Read the settings; return what is wrong with them, where nothing else can be looked at."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
+    try:
+        from_environ(os.environ)
+        import django
+
+        django.setup(set_prefix=False)
+    except (ConfigurationError, SystemExit) as error:
+        text = str(error).removeprefix("respsite: ")
+        return [problem("settings", text, "Mend this setting; the rest is looked at then.")]
+    logging.disable(logging.CRITICAL)  # what checks find is told below
+    return []
+
+
+async def _examine(seconds: float) -> list[Finding]:
+    from django.conf import settings as django_settings
+
+    from responses_app.command_line.examining import machine, services, stores
+
+    checks: dict[str, Check] = {
+        "versions": machine.versions,
+        "database": stores.database,
+        "redis": stores.redis,
+        "disk": machine.disk,
+        "engine": services.engines,
+        "address": services.address,
+        "keys": machine.exposure,
+        "limits": machine.limits,
+        "sandbox": services.sandbox,
+        "search": services.search,
+        "tools": services.others,
+    }
+    settings: Settings = django_settings.RESPSITE
+    doubts = [warning("settings", text, "Mend this setting.") for text in django_settings.RESPSITE_WARNINGS]
+    found = await asyncio.gather(*(_checked(name, check(settings, seconds), seconds) for name, check in checks.items()))
+    return [*doubts, *(finding for findings in found for finding in findings)]
+
+
+async def _checked(name: str, check: Awaitable[Sequence[Finding]], seconds: float) -> Sequence[Finding]:
+    try:
+        async with asyncio.timeout(seconds):
+            return await check
+    except TimeoutError:
+        return [warning(name, f"no answer within {seconds:.1f} s", "Look whether it hangs, or give it more --seconds.")]
+
+
+def _as_json(findings: Sequence[Finding], worst: Level, seconds: float) -> str:
+    told = [
+        {"level": each.level.value, "subject": each.subject, "text": each.text, "advice": each.advice}
+        for each in findings
+    ]
+    whole = {"status": worst.value, "version": __version__, "seconds": round(seconds, 2), "findings": told}
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def _tell(findings: Sequence[Finding], seconds: float) -> None:
+    output = console()
+    table = Table.grid(padding=(0, 2))
+    for each in findings:
+        mark, style = MARKS[each.level]
+        table.add_row(Text(mark, style), Text(each.subject), Text(printable(each.text)))
+    output.print(table)
+    to_do = [each for level in (Level.PROBLEM, Level.WARNING) for each in findings if each.level is level]
+    if not to_do:
+        output.print(f"\nNothing is wrong ({seconds:.1f} s).")
+        return
+    output.print(f"\nWhat to do, in this order ({seconds:.1f} s):")
+    for number, each in enumerate(to_do, 1):
+        output.print(printable(f"{number}. {each.subject}: {each.text.rstrip('.')}. {each.advice}"))

@@ -1,0 +1,109 @@
+"""`respsite export FILE`: responses with all that continues them, and conversations, as JSON Lines."""
+
+import os
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from responses_app.command_line.database import database
+from responses_app.command_line.exits import USAGE, CommandFailed
+from responses_app.command_line.terminal import errors
+
+if TYPE_CHECKING:
+    from responses_app.stores.database.transfer.exporting import Exported, Place
+
+_HEAD = re.compile(rb'\{"kind":"(\w+)"(?:,"id":"([^"]{1,64})")?')
+NOT_EXPORTED = "Files, vector stores, API keys and limits are not part of it."
+
+
+def run(options: Namespace) -> int:
+    """Write the file."""
+    with database():
+        from responses_app.stores.database.transfer.exporting import Exported, Place, lines, to_export
+
+        counted = Exported()
+        if options.file == "-":
+            _write(lines(options.project, Place(), counted), sys.stdout.buffer, counted, total=None)
+        else:
+            with _opened(options.file, resume=options.resume) as (file, place):
+                if place.kind == "end":
+                    errors().print(f"{options.file} is whole already.")
+                    return 0
+                found = lines(options.project, place, counted)
+                _write(found, file, counted, total=None if place.kind else to_export(options.project))
+    _tell(counted)
+    return 0
+
+
+def _write(found: Iterator[str], file: BinaryIO, counted: "Exported", *, total: int | None) -> None:
+    with progress("exported") as bar:
+        task = bar.add_task("", total=total)
+        for line in found:
+            file.write(line.encode("utf-8"))
+            file.write(b"\n")
+            bar.update(task, completed=counted.responses + counted.conversations)
+    file.flush()
+
+
+@contextmanager
+def _opened(path: str, *, resume: bool) -> Iterator[tuple[BinaryIO, "Place"]]:
+    """Open the file for its owner alone, at the place where the export goes on."""
+    from responses_app.stores.database.transfer.exporting import Place
+
+    try:
+        flags = os.O_RDWR | (os.O_CREAT if resume else os.O_CREAT | os.O_EXCL)
+        with os.fdopen(os.open(path, flags, 0o600), "r+b") as file:
+            place, offset = whole_lines(file) if resume else (Place(), 0)
+            file.seek(offset)
+            file.truncate()
+            yield file, place
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        raise CommandFailed(
+            f"{path} is there already: --resume goes on with it, or name another file.", status=USAGE
+        ) from None
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be written ({error.strerror}).") from None
+
+
+def whole_lines(file: BinaryIO) -> tuple["Place", int]:
+    """Return what the last whole record of a file is, and where it ends. A conversation that may be cut is none."""
+    from responses_app.stores.database.transfer.exporting import Place
+
+    place, before, offset, begin = Place(), Place(), 0, 0
+    for line in file:
+        found = _HEAD.match(line)
+        if found is None or not line.endswith(b"\n"):
+            break
+        kind, name = found[1].decode(), (found[2] or b"").decode()
+        if offset == 0 and kind != "header":
+            raise CommandFailed("This is no file that `respsite export` wrote.", status=USAGE)
+        if kind == "conversation":
+            before, begin = place, offset
+        if kind != "items":
+            place = Place(kind, name)
+        offset += len(line)
+    return (before, begin) if place.kind == "conversation" else (place, offset)
+
+
+def _tell(counted: "Exported") -> None:
+    told = f"{counted.responses:,} responses, {counted.conversations:,} conversations"
+    errors().print(f"Exported {told} and {counted.parts:,} parts of chains whose response is gone. {NOT_EXPORTED}")
+    if counted.running_count:
+        named = ", ".join(counted.running[:3])
+        errors().print(
+            f"Left out: {counted.running_count:,} responses that have not ended ({named}). Export once more, "
+            "into another file, when they have; an import adds what is missing."
+        )
+
+
+def progress(word: str) -> Progress:
+    """Return a bar on standard error; nothing is shown where that is no terminal."""
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(word), TimeRemainingColumn())
+    return Progress(*columns, console=errors(), disable=not errors().is_terminal, transient=True)

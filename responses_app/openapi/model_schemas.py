@@ -1,0 +1,190 @@
+"""The schemas of embeddings and completions: what may be asked, by the types that validate it, and what is answered."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from responses_app.protocol.completions import MAX_CHOICES, MAX_STOP, MAX_STOPS, CompletionFields
+from responses_app.protocol.decisions import DecisionFields
+from responses_app.protocol.embeddings import MAX_INPUTS, MAX_TOKEN_ID, EmbeddingFields
+from responses_app.protocol.errors import JsonObject
+
+
+class Embedding(BaseModel):
+    """The vector of one input; `index` says of which. In base64 it is 32-bit floats, little-endian."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(BaseModel):
+    """Tokens of all inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(BaseModel):
+    """One vector for each input, in their order."""
+
+    object: Literal["list"]
+    model: str
+    data: list[Embedding]
+    usage: EmbeddingUsage
+
+
+class CompletionLogprobs(BaseModel):
+    """Lists beside each other, with an entry for each token."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    """One completion, or more of it. `stop_reason` is the client's stop string, or stop token, that ended it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length", "abort"] | None
+    stop_reason: str | int | None
+
+
+class CompletionUsage(BaseModel):
+    """Tokens: each prompt counts once, however often it is completed."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: JsonObject
+
+
+class Completion(BaseModel):
+    """Completions of all prompts, or a part of a stream of them."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: CompletionUsage | None = None
+
+
+class CompletionServerSentEvent(BaseModel):
+    """A part of a stream: `data` is a completion as JSON, and in the last one `[DONE]`."""
+
+    data: str
+
+
+class PredicateAnswer(BaseModel):
+    """How likely a statement is true."""
+
+    type: Literal["predicate"]
+    name: str | None
+    probability: float
+
+
+class ChoiceProbability(BaseModel):
+    """How likely one of some options is."""
+
+    value: str | bool
+    probability: float
+
+
+class ChoiceAnswer(BaseModel):
+    """The likeliest option; `confidence` is low where the model would have said something else."""
+
+    type: Literal["choice"]
+    name: str | None
+    choice: str | bool
+    confidence: float
+    probabilities: list[ChoiceProbability]
+
+
+class ScoreProbability(BaseModel):
+    """How likely one of some levels is; `value` is its place, from 0 on."""
+
+    value: int
+    label: str
+    probability: float
+
+
+class ScoreAnswer(BaseModel):
+    """What level is to be expected: `score` lies between the places of levels."""
+
+    type: Literal["score"]
+    name: str | None
+    score: float
+    confidence: float
+    probabilities: list[ScoreProbability]
+
+
+class RefusedAnswer(BaseModel):
+    """The model would say no label at all."""
+
+    type: Literal["refusal"]
+    name: str | None
+
+
+class DecisionUsage(BaseModel):
+    """Tokens: the input counts for each question."""
+
+    input_tokens: int
+    input_tokens_details: JsonObject
+    output_tokens: int
+    output_tokens_details: JsonObject
+    total_tokens: int
+
+
+class Decision(BaseModel):
+    """One answer for each question, in their order."""
+
+    model: str
+    answers: list[PredicateAnswer | ChoiceAnswer | ScoreAnswer | RefusedAnswer]
+    usage: DecisionUsage
+
+
+MODEL_REQUESTS = (EmbeddingFields, CompletionFields, DecisionFields)
+MODEL_ANSWERS = (EmbeddingList, Completion, CompletionServerSentEvent, Decision)
+
+
+def model_requests(found: dict[str, Any]) -> dict[str, Any]:
+    """Take the fields of requests from the schemas that were found, and return the whole requests."""
+    embedding, completion = found.pop("EmbeddingFields"), found.pop("CompletionFields")
+    stop = {"type": "string", "minLength": 1, "maxLength": MAX_STOP}
+    stops: list[JsonObject] = [{**stop}, {"type": "array", "items": stop, "maxItems": MAX_STOPS}, {"type": "null"}]
+    decisions = found.pop("DecisionFields")
+    given: list[JsonObject] = [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]
+    return {
+        "CreateDecision": {
+            **decisions,
+            "description": "An input, as of a response, and questions about it.",
+            "properties": {**decisions["properties"], "input": {"anyOf": given}},
+            "required": [*decisions["required"], "input"],
+        },
+        "CreateEmbedding": {
+            **embedding,
+            "description": "What is to be embedded: each text, or list of tokens, by itself.",
+            "properties": {**embedding["properties"], "input": _inputs(MAX_INPUTS)},
+            "required": ["input"],
+        },
+        "CreateCompletion": {
+            **completion,
+            "description": "Prompts that are to go on as they are. Fields that are not known are ignored.",
+            "properties": {**completion["properties"], "prompt": _inputs(MAX_CHOICES), "stop": {"anyOf": stops}},
+            "required": ["prompt"],
+        },
+    }
+
+
+def _inputs(maximum: int) -> JsonObject:
+    text: JsonObject = {"type": "string", "minLength": 1}
+    token: JsonObject = {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}
+    tokens: JsonObject = {"type": "array", "items": token, "minItems": 1}
+    several: list[JsonObject] = [
+        {"type": "array", "items": each, "minItems": 1, "maxItems": maximum} for each in (text, tokens)
+    ]
+    return {"anyOf": [text, tokens, *several]}

@@ -1,0 +1,198 @@
+"""A whole chat completion, of the responses that its choices are.
+
+    response 1, response 2, … ──> {"choices": [{"index": 0, "message": {…}, "finish_reason": "stop"}, …], "usage": …}
+
+`encoder` says the same in chunks: what both decide stands here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from responses_app.protocol import ids
+from responses_app.protocol.chat.request import ChatRequest
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.resources import ResponseObject, Status
+from responses_app.protocol.stop_strings import StopStrings
+
+BETWEEN = "\n\n"  # two messages of the model, or two thoughts, that are one text here
+CALLS = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
+_UNSURE = "�"  # stands for what is not whole characters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionHead:
+    """What a completion, and each of its chunks, says of itself. `created` is in Unix seconds."""
+
+    id: str
+    created: int
+    model: str
+    service_tier: str
+    system_fingerprint: str
+
+    @classmethod
+    def of(cls, response: ResponseObject, *, system_fingerprint: str) -> "CompletionHead":
+        """Return the head of the completion whose first choice is this response."""
+        return cls(
+            id=completion_id(response["id"]),
+            created=response["created_at"],
+            model=response["model"],
+            service_tier=response["service_tier"],
+            system_fingerprint=system_fingerprint,
+        )
+
+    def fields(self, kind: str) -> JsonObject:
+        """Return the fields that all objects of this completion begin with."""
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "service_tier": self.service_tier,
+            "system_fingerprint": self.system_fingerprint,
+        }
+
+
+def completion_id(response_id: str) -> str:
+    """Return the id of the completion that a response is."""
+    return ids.CHAT_COMPLETION + response_id.removeprefix(ids.RESPONSE)
+
+
+def response_id(completion: str) -> str:
+    """Return the id of the response that a completion is."""
+    return ids.RESPONSE + completion.removeprefix(ids.CHAT_COMPLETION)
+
+
+def whole_completion(head: CompletionHead, responses: Sequence[ResponseObject], chat: ChatRequest) -> JsonObject:
+    """Return the completion whose choices are these responses."""
+    choices = [
+        choice_of(response, index, stops=chat.stops, shows_reasoning=chat.shows_reasoning, old_calls=chat.old_calls)
+        for index, response in enumerate(responses)
+    ]
+    return {**head.fields("chat.completion"), "choices": choices, "usage": usage_of(responses)}
+
+
+def choice_of(
+    response: ResponseObject,
+    index: int = 0,
+    *,
+    stops: Sequence[str] = (),
+    shows_reasoning: bool = True,
+    old_calls: bool = False,
+) -> JsonObject:
+    """Return a response as a choice; its text ends before the first of the `stops` that comes in it."""
+    output = response["output"]
+    thought = BETWEEN.join(filter(None, (_text(item) for item in output if item["type"] == "reasoning")))
+    said, calls, matched = _said_and_called(output, stops)
+    text = "".join(told for _, told in said)
+    message: JsonObject = {
+        "role": "assistant",
+        "content": text if text or not calls else None,
+        "refusal": None,
+        "annotations": [],
+    }
+    if thought and shows_reasoning:
+        message |= {"reasoning": thought, "reasoning_content": thought}
+    if calls and old_calls:
+        message["function_call"] = {"name": calls[0]["name"], "arguments": calls[0].get("arguments", "")}
+    elif calls:
+        message["tool_calls"] = [_call(item) for item in calls]
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": _logprobs([item for item, _ in said], None if matched is None else len(text)),
+        "finish_reason": finish_reason(response, calls=bool(calls) and matched is None, old_calls=old_calls),
+        "stop_reason": matched,
+    }
+
+
+def finish_reason(response: Mapping[str, Any], *, calls: bool, old_calls: bool = False) -> str:
+    """Return why a choice ended: at its length, with calls, or because the model was done or a stop string came."""
+    details = response["incomplete_details"]
+    if details is not None and details.get("reason") == "max_output_tokens":
+        return "length"
+    if calls:
+        return "function_call" if old_calls else "tool_calls"
+    return "stop"
+
+
+def has_failed(response: Mapping[str, Any]) -> bool:
+    """Whether a response is no choice: it failed, or was cancelled."""
+    return response["status"] in (Status.FAILED.value, Status.CANCELLED.value)
+
+
+def usage_of(responses: Iterable[Mapping[str, Any]]) -> JsonObject:
+    """Return the tokens of a completion: of the prompt, which its choices share, once, and of each choice."""
+    used = [response["usage"] for response in responses if response["usage"]]
+    prompt = used[0]["input_tokens"] if used else 0
+    sampled = sum(each["output_tokens"] for each in used)
+    cached = used[0]["input_tokens_details"]["cached_tokens"] if used else 0
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+        "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(each["output_tokens_details"]["reasoning_tokens"] for each in used),
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def with_bytes(entry: Mapping[str, Any]) -> JsonObject:
+    """Return a token's log probability as Chat Completions has it; no bytes where they are not known."""
+    return {
+        **_token(entry),
+        "top_logprobs": [_token(each) for each in entry["top_logprobs"]],
+    }
+
+
+def _token(entry: Mapping[str, Any]) -> JsonObject:
+    token = str(entry["token"])
+    known = entry.get("bytes") or (None if _UNSURE in token else list(token.encode()))
+    return {"token": token, "logprob": entry["logprob"], "bytes": known}
+
+
+def _text(item: Mapping[str, Any]) -> str:
+    return "".join(part.get("text", "") for part in item.get("content") or ())
+
+
+def _said_and_called(
+    output: Sequence[JsonObject], stops: Sequence[str]
+) -> tuple[list[tuple[JsonObject, str]], list[JsonObject], str | None]:
+    """Return the messages with what is told of each, the calls, and the stop string behind which there is neither."""
+    watched = StopStrings(stops)
+    said: list[tuple[JsonObject, str]] = []
+    calls: list[JsonObject] = []
+    for item in output:
+        if watched.matched is not None:
+            break
+        if item["type"] in CALLS:
+            calls.append(item)
+        elif item["type"] == "message" and (text := _text(item)):
+            said.append((item, watched.feed((BETWEEN if said else "") + text)))
+    if said:
+        last, told = said[-1]
+        said[-1] = last, told + watched.rest()
+    return said, calls, watched.matched
+
+
+def _call(item: Mapping[str, Any]) -> JsonObject:
+    kind, field = CALLS[item["type"]]
+    return {"id": item["call_id"], "type": kind, kind: {"name": item["name"], field: item[field]}}
+
+
+def _logprobs(said: Sequence[Mapping[str, Any]], told: int | None) -> JsonObject | None:
+    """Return the log probabilities of the tokens that begin in as many characters; None: of all."""
+    found: list[JsonObject] = []
+    before = 0
+    for item in said:
+        place = before = before + len(BETWEEN) if before else 0
+        for entry in (each for part in item["content"] for each in part.get("logprobs") or ()):
+            if told is None or place < told:
+                found.append(with_bytes(entry))
+            place += len(entry["token"])
+        before += len(_text(item))
+    return {"content": found, "refusal": None} if found else None

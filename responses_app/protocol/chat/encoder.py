@@ -1,0 +1,237 @@
+"""`ChunkEncoder`: the events of a response as the chunks of a chat completion's choice.
+
+    response.output_item.added            the role, once; or a call begins: its id and its name
+    response.output_text.delta            content
+    response.reasoning_text.delta         reasoning, and reasoning_content, as it was called before
+    response.function_call_arguments.delta, …custom_tool_call_input.delta     more of the last call
+    response.completed, incomplete        finish_reason
+
+All other events say nothing here. A journal has its events as JSON, each written once. Nearly all are text, and their
+text is cut out of that JSON as it stands, between the fields around it, and put between the fields of a chunk: it is
+neither read nor written again. That is exact, since no name of a field can stand inside of a JSON string, where its
+quotes would be escaped, and the fields behind a text are known. Example:
+
+    {"type":"response.output_text.delta","content_index":0,"delta":"a\\"b","logprobs":[],"item_id":"msg_…",…}
+                                                                   ^^^^^^ -> {"content":"a\\"b"}
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from responses_app.protocol.chat.completion import (
+    BETWEEN,
+    CALLS,
+    CompletionHead,
+    finish_reason,
+    has_failed,
+    with_bytes,
+)
+from responses_app.protocol.chat.request import ChatRequest
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.events import TERMINAL, EventType
+from responses_app.protocol.stop_strings import StopStrings
+
+DONE = b"data: [DONE]\n\n"
+_DELTA = b'"delta":'
+_BEHIND_TEXT = b',"logprobs":['
+_BEHIND = b',"item_id":"'
+_NO_LOGPROBS = b',"logprobs":null,"finish_reason":null}]'
+
+
+class ChunkEncoder:
+    """Of the choice `index`. `response` is what it ended as, None as long as it has not.
+
+    `matched` is the stop string that its text has come to: what follows it is not said, and need not be generated.
+    """
+
+    def __init__(self, head: CompletionHead, chat: ChatRequest, index: int = 0) -> None:
+        self.response: Mapping[str, Any] | None = None
+        self._begin = _opened(head) + b'"choices":[{"index":%d,"delta":{' % index
+        self._rest = b',"usage":null}\n\n' if chat.include_usage else b"}\n\n"
+        self._end = b"}" + _NO_LOGPROBS + self._rest
+        self._stops = StopStrings(chat.stops) if chat.stops else None
+        self._looks = self._stops is not None or chat.create.logprobs is not None  # at each text
+        self._shows_reasoning, self._old_calls = chat.shows_reasoning, chat.old_calls
+        self._has_role = False
+        self._calls = 0
+        self._text = _Text()
+        self._thought = _Text()
+        self._call = b""  # what of a chunk stands before the text of the last call, and behind it
+        self._call_end = b""
+        self._of: Mapping[str, Callable[[bytes], bytes]] = {
+            EventType.TEXT_DELTA: self._said,
+            EventType.REASONING_DELTA: self._reasoned,
+            EventType.ARGUMENTS_DELTA: self._called,
+            EventType.CUSTOM_INPUT_DELTA: self._called,
+            EventType.ITEM_ADDED: self._added,
+            **dict.fromkeys(TERMINAL, self._ended),
+        }
+
+    @property
+    def matched(self) -> str | None:
+        """The stop string that has ended its text."""
+        return self._stops.matched if self._stops else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended as no choice."""
+        return self.response is not None and has_failed(self.response)
+
+    def encode(self, type: str, json: bytes) -> bytes:
+        """Return an event as server-sent chunks: nearly always one, or none."""
+        of = self._of.get(type)
+        return b"" if of is None else of(json)
+
+    def _said(self, json: bytes) -> bytes:
+        start = json.find(_DELTA) + len(_DELTA)
+        if not (self._looks or self._text.waits):  # nearly always
+            self._text.any = True
+            return b'%b"content":%b%b' % (self._begin, json[start : json.rfind(_BEHIND_TEXT)], self._end)
+        if self.matched is not None:
+            return b""
+        event = orjson.loads(json)
+        self._text.take(event["logprobs"])
+        text = self._text.between() + event["delta"]
+        self._text.length += len(text)
+        if self._stops is None:
+            return self._release(text, whole=True)
+        return self._release(self._stops.feed(text))
+
+    def _release(self, text: str, *, whole: bool = False) -> bytes:
+        """Say this text, and the log probabilities of the tokens that begin in what is said; all if that is `whole`."""
+        self._text.told += len(text)
+        entries = self._text.ready(whole=whole)
+        if not text and not entries:
+            return b""
+        if not entries:
+            return b'%b"content":%b%b' % (self._begin, orjson.dumps(text), self._end)
+        logprobs = orjson.dumps({"content": entries, "refusal": None})
+        return b'%b"content":%b},"logprobs":%b,"finish_reason":null}]%b' % (
+            self._begin,
+            orjson.dumps(text),
+            logprobs,
+            self._rest,
+        )
+
+    def _reasoned(self, json: bytes) -> bytes:
+        if not self._shows_reasoning:
+            return b""
+        start = json.find(_DELTA) + len(_DELTA)
+        text = json[start : json.rfind(_BEHIND)]
+        if self._thought.waits:
+            text = orjson.dumps(self._thought.between() + orjson.loads(text))
+        self._thought.any = True
+        return b'%b"reasoning":%b,"reasoning_content":%b%b' % (self._begin, text, text, self._end)
+
+    def _called(self, json: bytes) -> bytes:
+        if not self._call:
+            return b""
+        start = json.find(_DELTA) + len(_DELTA)
+        return b"%b%b%b" % (self._call, json[start : json.rfind(_BEHIND)], self._call_end)
+
+    def _added(self, json: bytes) -> bytes:
+        """Begin an item: a call says its name now, a message or a thought only that it is another one."""
+        item = orjson.loads(json)["item"]
+        kind = item["type"]
+        if kind == "message":
+            self._text.another()
+            return self._role()
+        if kind == "reasoning" and self._shows_reasoning:
+            self._thought.another()
+            return self._role()
+        if kind in CALLS and self.matched is None:
+            return self._role() + self._call_begun(item)
+        self._call = b""
+        return b""
+
+    def _role(self) -> bytes:
+        if self._has_role:
+            return b""
+        self._has_role = True
+        return b'%b"role":"assistant","content":""%b' % (self._begin, self._end)
+
+    def _call_begun(self, item: Mapping[str, Any]) -> bytes:
+        kind, field = CALLS[item["type"]]
+        place, self._calls = self._calls, self._calls + 1
+        called = {"name": item["name"], field: ""}
+        if self._old_calls:
+            self._call = b'%b"function_call":{"arguments":' % self._begin if place == 0 else b""
+            self._call_end = b"}" + self._end
+            begun: JsonObject = {"function_call": {"name": item["name"], "arguments": ""}}
+            return self._chunk(begun) if place == 0 else b""
+        self._call = b'%b"tool_calls":[{"index":%d,"%b":{"%b":' % (self._begin, place, kind.encode(), field.encode())
+        self._call_end = b"}}]" + self._end
+        return self._chunk({"tool_calls": [{"index": place, "id": item["call_id"], "type": kind, kind: called}]})
+
+    def _chunk(self, delta: JsonObject) -> bytes:
+        return b"%b%b%b" % (self._begin, orjson.dumps(delta)[1:-1], self._end)
+
+    def _ended(self, json: bytes) -> bytes:
+        """End the choice; one that failed says nothing more."""
+        self.response = orjson.loads(json)["response"]
+        if self.failed:
+            return b""
+        rest = self._release(self._stops.rest(), whole=True) if self._stops and self.matched is None else b""
+        calls = self._calls > 0 and self.matched is None
+        reason = finish_reason(self.response, calls=calls, old_calls=self._old_calls)
+        ended = orjson.dumps({"finish_reason": reason, "stop_reason": self.matched})[1:-1]
+        return b'%b%b%b},"logprobs":null,%b}]%b' % (self._role(), rest, self._begin, ended, self._rest)
+
+
+class _Text:
+    """What was said of a text that several items make: `told` characters of `length`; the others are held back.
+
+    `any`: there is text. `waits`: what separates it from that of another item is to be said first.
+    """
+
+    __slots__ = ("_entries", "_place", "any", "length", "told", "waits")
+
+    def __init__(self) -> None:
+        self.any = False
+        self.waits = False
+        self.length = 0
+        self.told = 0
+        self._place = 0  # of the next token
+        self._entries: list[tuple[int, JsonObject]] = []
+
+    def another(self) -> None:
+        """Begin another item of the text."""
+        self.waits = self.any
+
+    def between(self) -> str:
+        """Return what stands before the text that comes now."""
+        between = BETWEEN if self.waits else ""
+        self.any, self.waits = True, False
+        return between
+
+    def take(self, entries: Any) -> None:
+        """Take the log probabilities of the text that comes next."""
+        if not entries:
+            return
+        if self.waits or not self._place:
+            self._place = self.length + (len(BETWEEN) if self.waits else 0)
+        for entry in entries:
+            self._entries.append((self._place, with_bytes(entry)))
+            self._place += len(entry["token"])
+
+    def ready(self, *, whole: bool) -> list[JsonObject]:
+        """Return, once, those of the tokens that begin in what is told; `whole`: nothing is held back, so all."""
+        ready = [entry for place, entry in self._entries if whole or place < self.told]
+        del self._entries[: len(ready)]
+        return ready
+
+
+def usage_chunk(head: CompletionHead, usage: JsonObject) -> bytes:
+    """Return the last chunk, which has no choices but what they used."""
+    return b'%b"choices":[],"usage":%b}\n\n' % (_opened(head), orjson.dumps(usage))
+
+
+def error_line(error: ApiError) -> bytes:
+    """Return what a stream says that breaks in its middle: SDKs raise it."""
+    return b'data: {"error":%b}\n\n' % orjson.dumps(error.body())
+
+
+def _opened(head: CompletionHead) -> bytes:
+    return b"data: %b," % orjson.dumps(head.fields("chat.completion.chunk"))[:-1]

@@ -1,0 +1,327 @@
+"""The messages of a chat, validated, and as the items that the Responses API has for them.
+
+system, developer      instructions, where they stand before all others; else a message
+user                   a message
+assistant              what it thought, what it said, and its calls: an item each
+tool, function         what came of a call
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.items import MAX_NAME, NAME, ClientModel
+from responses_app.protocol.validation import missing, validate, wrong_type
+
+AT = "messages"
+OLD_CALL_ID = "call_of_message_"  # of a `function_call`, which has no id: with the number of its message
+
+
+class ChatText(ClientModel):
+    """Text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatRefusal(ClientModel):
+    """What an assistant said in place of an answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+class ImageUrl(ClientModel):
+    """Where an image is, or the image itself as a data URL."""
+
+    url: str = Field(min_length=1)
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+class ChatImage(ClientModel):
+    """An image."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class ChatFileContent(ClientModel):
+    """A file that was uploaded, or the file itself."""
+
+    file_id: str | None = None
+    file_data: str | None = Field(default=None, repr=False)
+    filename: str | None = None
+
+
+class ChatFile(ClientModel):
+    """A file."""
+
+    type: Literal["file"]
+    file: ChatFileContent
+
+
+class ChatAudio(ClientModel):
+    """A sound; no model here hears it, so a note stands for it."""
+
+    type: Literal["input_audio"]
+    input_audio: dict[str, Any]
+
+
+def _as_parts(value: object) -> object:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+_Part = Annotated[ChatText | ChatRefusal | ChatImage | ChatFile | ChatAudio, Field(discriminator="type")]
+_Parts = Annotated[list[_Part], Field(fail_fast=True)]
+Content = Annotated[_Parts, BeforeValidator(_as_parts, json_schema_input_type=str | _Parts)]
+_Texts = Annotated[list[ChatText], Field(fail_fast=True)]
+Texts = Annotated[_Texts, BeforeValidator(_as_parts, json_schema_input_type=str | _Texts)]
+
+
+class CalledFunction(ClientModel):
+    """A function with its arguments, which are JSON as text."""
+
+    name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
+    arguments: str = ""
+
+
+class CalledCustom(ClientModel):
+    """A custom tool with its input, which is any text."""
+
+    name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
+    input: str = ""
+
+
+class ToolCall(ClientModel):
+    """A call that the assistant has made; it has the object of its type."""
+
+    id: str = Field(min_length=1, max_length=256)
+    type: Literal["function", "custom"] = "function"
+    function: CalledFunction | None = None
+    custom: CalledCustom | None = None
+
+
+class SystemMessage(ClientModel):
+    """What the developer says."""
+
+    role: Literal["system", "developer"]
+    content: Texts
+
+
+class UserMessage(ClientModel):
+    """What the user says."""
+
+    role: Literal["user"]
+    content: Content
+
+
+class AssistantMessage(ClientModel):
+    """What the model said: its thoughts may come back under either name."""
+
+    role: Literal["assistant"]
+    content: Content | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    function_call: CalledFunction | None = None
+
+
+class ToolMessage(ClientModel):
+    """What came of a call."""
+
+    role: Literal["tool"]
+    tool_call_id: str = Field(min_length=1, max_length=256)
+    content: Content
+
+
+class FunctionMessage(ClientModel):
+    """What came of the last `function_call`: the older form."""
+
+    role: Literal["function"]
+    name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
+    content: Content | None = None
+
+
+ChatMessage = SystemMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage
+MESSAGES: dict[str, type[ChatMessage]] = {  # by their roles
+    "system": SystemMessage,
+    "developer": SystemMessage,
+    "user": UserMessage,
+    "assistant": AssistantMessage,
+    "tool": ToolMessage,
+    "function": FunctionMessage,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantTurn:
+    """A message of the assistant, and the places of its items: from `begin` to before `end`."""
+
+    message: AssistantMessage
+    begin: int
+    end: int
+
+
+@dataclass(slots=True)
+class ReadMessages:
+    """Messages as items. `places` has the number of each item's message, `turns` the assistant's messages."""
+
+    instructions: str | None = None
+    items: list[JsonObject] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    turns: list[AssistantTurn] = field(default_factory=list)
+
+
+def read_messages(value: object) -> ReadMessages:
+    """Validate the messages of a chat. Raises `ApiError` that names the message, and what of it."""
+    if value is None:
+        raise missing(AT)
+    if not isinstance(value, list):
+        raise wrong_type(AT, "an array of messages", value)
+    if not value:
+        raise invalid_request(
+            f"Invalid '{AT}': empty array. Expected at least one message.", param=AT, code="empty_array"
+        )
+    messages = [_message(each, f"{AT}[{index}]") for index, each in enumerate(value)]
+    reader = _Reader()
+    leading = _leading(messages)
+    for index, message in enumerate(messages):
+        if index >= leading:
+            reader.take(message, index)
+    if leading:
+        texts = [part.text for each in messages[:leading] if isinstance(each, SystemMessage) for part in each.content]
+        reader.read.instructions = "\n\n".join(texts)
+    return reader.read
+
+
+def _message(value: object, at: str) -> ChatMessage:
+    if not isinstance(value, dict):
+        raise wrong_type(at, "an object", value)
+    role = value.get("role")
+    if role is None:
+        raise missing(f"{at}.role")
+    if not isinstance(role, str):
+        raise wrong_type(f"{at}.role", "a string", role)
+    if role not in MESSAGES:
+        raise invalid_request(
+            f"Invalid value for '{at}.role': {role[:80]!r}. Supported values are: {', '.join(map(repr, MESSAGES))}.",
+            param=f"{at}.role",
+            code="invalid_value",
+        )
+    message = validate(MESSAGES[role], value, at=at)
+    if isinstance(message, AssistantMessage):
+        _check_assistant(message, at)
+    return message
+
+
+def _check_assistant(message: AssistantMessage, at: str) -> None:
+    for index, call in enumerate(message.tool_calls or ()):
+        if (call.function if call.type == "function" else call.custom) is None:
+            raise missing(f"{at}.tool_calls[{index}].{call.type}")
+    said = (message.content, message.refusal, message.reasoning, message.reasoning_content, message.function_call)
+    if not message.tool_calls and all(each is None for each in said):
+        raise missing(f"{at}.content")
+
+
+def _leading(messages: Sequence[ChatMessage]) -> int:
+    """Return how many messages of the developer stand before all others; none where there are no others."""
+    for index, message in enumerate(messages):
+        if not isinstance(message, SystemMessage):
+            return index
+    return 0
+
+
+class _Reader:
+    """Makes items of messages, one after the other."""
+
+    def __init__(self) -> None:
+        self.read = ReadMessages()
+        self._custom: set[str] = set()  # the ids of calls of custom tools
+        self._old_call = ""  # the id of the last `function_call`
+
+    def take(self, message: ChatMessage, index: int) -> None:
+        """Read the next message, which is the `index`-th of its request."""
+        begin = len(self.read.items)
+        match message:
+            case SystemMessage() | UserMessage():
+                self._add(_said(message.role, message.content))
+            case AssistantMessage():
+                self._assistant(message, index)
+                self.read.turns.append(AssistantTurn(message, begin, len(self.read.items)))
+            case ToolMessage(tool_call_id=call_id):
+                kind = "custom_tool_call_output" if call_id in self._custom else "function_call_output"
+                self._add({"type": kind, "call_id": call_id, "output": _output(message.content)})
+            case FunctionMessage():
+                call_id = self._old_call or f"{OLD_CALL_ID}{index}"
+                self._add({"type": "function_call_output", "call_id": call_id, "output": _output(message.content)})
+        self.read.places += [index] * (len(self.read.items) - begin)
+
+    def _assistant(self, message: AssistantMessage, index: int) -> None:
+        thought = reasoning_of(message)
+        if thought:
+            self._add({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": thought}]})
+        parts = [_assistant_part(part) for part in message.content or ()]
+        parts += [{"type": "refusal", "refusal": message.refusal}] if message.refusal else []
+        calls = list(message.tool_calls or ())
+        if any(part.get("text") or part.get("refusal") for part in parts) or not (calls or message.function_call):
+            phase = {"phase": "commentary"} if calls or message.function_call else {}
+            if parts or not thought:
+                self._add({"type": "message", "role": "assistant", "content": parts, **phase})
+        for call in calls:
+            self._call(call)
+        if message.function_call is not None:
+            self._old_call = f"{OLD_CALL_ID}{index}"
+            self._add({"type": "function_call", "call_id": self._old_call, **message.function_call.model_dump()})
+
+    def _call(self, call: ToolCall) -> None:
+        if call.type == "custom":
+            assert call.custom is not None, "checked when it was read"
+            self._custom.add(call.id)
+            self._add({"type": "custom_tool_call", "call_id": call.id, **call.custom.model_dump()})
+        else:
+            assert call.function is not None, "checked when it was read"
+            self._add({"type": "function_call", "call_id": call.id, **call.function.model_dump()})
+
+    def _add(self, item: JsonObject) -> None:
+        self.read.items.append(item)
+
+
+def reasoning_of(message: AssistantMessage) -> str:
+    """Return what the model thought, as its client gives it back; "" where it does not."""
+    return message.reasoning or message.reasoning_content or ""
+
+
+def content_of(message: AssistantMessage) -> str:
+    """Return the text of what the model said."""
+    return "".join(part.text for part in message.content or () if isinstance(part, ChatText))
+
+
+def _said(role: str, parts: Sequence[ClientModel]) -> JsonObject:
+    return {"type": "message", "role": role, "content": [_input_part(part) for part in parts]}
+
+
+def _assistant_part(part: ClientModel) -> JsonObject:
+    return {"type": "output_text", "text": part.text} if isinstance(part, ChatText) else _input_part(part)
+
+
+def _input_part(part: ClientModel) -> JsonObject:
+    match part:
+        case ChatText():
+            return {"type": "input_text", "text": part.text}
+        case ChatImage(image_url=image):
+            return {"type": "input_image", "image_url": image.url, "detail": image.detail or "auto"}
+        case ChatFile(file=file):
+            return {"type": "input_file", **file.model_dump(exclude_none=True)}
+    return part.model_dump()
+
+
+def _output(parts: Sequence[ClientModel] | None) -> str | list[JsonObject]:
+    """Return what came of a call: its text where it is one text, as nearly always."""
+    read = [_input_part(part) for part in parts or ()]
+    if len(read) <= 1 and all(part["type"] == "input_text" for part in read):
+        return str(read[0]["text"]) if read else ""
+    return read

@@ -1,0 +1,129 @@
+"""What of a replayed chat the model has said itself: it reads that again as the tokens that it sampled.
+
+Chat Completions has no ids of responses or items, and clients send the whole history with every request. But they give
+back what the assistant said, with the ids of its calls, which were made here and cannot be guessed. So a message is
+known by its calls (their ids, names and arguments, in order), or, where it has none, by its text:
+
+    message with calls    all that was sampled for it: its thoughts too, which few clients give back
+    message of text       its text as it was sampled, without thoughts: the same text may be said in other chats
+
+A message that its client has changed is rendered as it is now. It is not changed where its text or its thoughts are
+left out, or where the arguments of its calls, which are JSON, are spelled otherwise.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from engine.formats.base import MessageKind
+from responses_app.protocol.chat.messages import AssistantMessage, content_of, reasoning_of
+from responses_app.protocol.chat.request import ChatRequest
+from responses_app.protocol.items import Exact, ParsedItem, SampledInput
+
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTurn:
+    """What is known of a message of the assistant: digests of its text and its thoughts, and what it was sampled as."""
+
+    text: bytes
+    thought: bytes
+    exact: Exact
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTurn:
+    """What a client sees of a message of the assistant."""
+
+    text: str
+    thought: str
+    calls: tuple[tuple[str, str, str], ...]  # id, name, and arguments or input
+
+    @classmethod
+    def of_message(cls, message: AssistantMessage) -> "SeenTurn":
+        """Return what a client gives back."""
+        calls = []
+        for call in message.tool_calls or ():
+            if call.custom is not None and call.type == "custom":
+                calls.append((call.id, call.custom.name, call.custom.input))
+            elif call.function is not None:
+                calls.append((call.id, call.function.name, _canonical(call.function.arguments)))
+        return cls(content_of(message), reasoning_of(message), tuple(calls))
+
+    @classmethod
+    def of_choice(cls, choice: Mapping[str, Any]) -> "SeenTurn":
+        """Return what a client gets, of a whole choice."""
+        calls, message = [], choice["message"]
+        for call in message.get("tool_calls") or ():
+            called = call[call["type"]]
+            text = called["input"] if call["type"] == "custom" else _canonical(called["arguments"])
+            calls.append((call["id"], called["name"], text))
+        return cls(message["content"] or "", message.get("reasoning") or "", tuple(calls))
+
+    @property
+    def key(self) -> bytes | None:
+        """What the message is known by; None where it says nothing."""
+        if not (self.calls or self.text):
+            return None
+        return _digest(self.calls or self.text)
+
+    def known(self, exact: Exact) -> KnownTurn:
+        """Return what is to be remembered of it."""
+        if not self.calls:
+            own = tuple(each for each in exact.messages if each.kind is not MessageKind.ANALYSIS)
+            exact = replace(exact, messages=own)
+        return KnownTurn(_digest(self.text), _digest(self.thought), exact)
+
+    def is_replay(self, known: KnownTurn) -> bool:
+        """Whether nothing of it was changed; text and thoughts of a message with calls may be left out."""
+        if not self.calls:
+            return True  # known by its text; a thought of it is an item of its own
+        return _is_same(self.text, known.text) and _is_same(self.thought, known.thought)
+
+
+def as_sampled(chat: ChatRequest, recall: Callable[[bytes], KnownTurn | None]) -> ChatRequest:
+    """Return a chat whose known messages the model reads as it has sampled them; `recall` finds them by their keys."""
+    items = list(chat.create.input)
+    for place, exact in _found(chat, items, recall):
+        item = items[place]
+        assert isinstance(item, SampledInput), "the assistant's items are sampled ones"
+        items[place] = item.with_exact(exact)
+    return replace(chat, create=chat.create.model_copy(update={"input": items}))
+
+
+def _found(
+    chat: ChatRequest, items: Sequence[ParsedItem], recall: Callable[[bytes], KnownTurn | None]
+) -> Iterator[tuple[int, Exact]]:
+    """Yield what items were sampled as, by their places: the first one of a message with calls stands for all of it."""
+    for turn in chat.turns:
+        seen = SeenTurn.of_message(turn.message)
+        known = recall(seen.key) if seen.key is not None and turn.begin < turn.end else None
+        if known is None or not seen.is_replay(known):
+            continue
+        if not seen.calls:
+            yield turn.end - 1, known.exact
+            continue
+        yield turn.begin, known.exact
+        for place in range(turn.begin + 1, turn.end):
+            yield place, replace(known.exact, messages=())
+
+
+def _is_same(text: str, digest: bytes) -> bool:
+    """Whether a text is the one that was said, or was left out."""
+    return not text or _digest(text) == digest
+
+
+def _canonical(arguments: str) -> str:
+    """Return JSON in one spelling; what is no JSON, as it is."""
+    try:
+        return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return arguments
+
+
+def _digest(seen: object) -> bytes:
+    return blake2b(repr(seen).encode(), digest_size=_DIGEST_BYTES).digest()

@@ -1,0 +1,239 @@
+"""A request of Chat Completions, validated, and as the request of the Responses API that it stands for.
+
+There is one way to generate here: a chat is a `CreateRequest` like any other, `n` of them for `n` choices. What only
+the wire of Chat Completions knows (stop strings, choices, what the last chunk has) stays in `ChatRequest`.
+Unknown fields are ignored, as everywhere; those of OpenAI and vLLM that would change the answer, and are not there, are
+refused.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from responses_app.protocol.chat.messages import AssistantTurn, ReadMessages, read_messages
+from responses_app.protocol.chat.names import in_chat_names
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.items import ClientModel
+from responses_app.protocol.json_size import json_size
+from responses_app.protocol.metadata import Metadata
+from responses_app.protocol.requests import LOGPROBS, CreateRequest, Effort, Verbosity
+from responses_app.protocol.tiers import ServiceTier
+from responses_app.protocol.validation import missing, validate, wrong_type
+
+MAX_CHOICES = 8
+MAX_STOPS = 4  # OpenAI's bound
+MAX_STOP_LENGTH = 256  # characters of a stop string: so much text may be held back
+_KINDS = ("function", "custom")
+
+
+def as_stops(value: object) -> object:
+    """Read one stop string as a list of them."""
+    return [value] if isinstance(value, str) else value
+
+
+_Stops = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]], Field(max_length=MAX_STOPS, fail_fast=True)
+]
+Stops = Annotated[_Stops, BeforeValidator(as_stops, json_schema_input_type=str | _Stops)]
+
+
+class ChatStreamOptions(ClientModel):
+    """Options of a stream; obfuscation is accepted and left out."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class ChatFields(ClientModel):
+    """The fields of a chat beside its messages, its tools and the format of its answer, each of the right type."""
+
+    model: str | None = Field(default=None, min_length=1, max_length=256)
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: ChatStreamOptions | None = None
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    stop: Stops | None = None
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    seed: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    include_reasoning: bool | None = None
+    verbosity: Verbosity | None = None
+    modalities: list[Literal["text"]] | None = None
+    metadata: Metadata | None = None
+    service_tier: ServiceTier | None = None
+    user: str | None = Field(default=None, max_length=1024)
+    safety_identifier: str | None = Field(default=None, max_length=1024)
+    prompt_cache_key: str | None = Field(default=None, min_length=1, max_length=1024)
+    prompt_cache_retention: str | None = Field(default=None, max_length=64)
+    priority: int | None = Field(default=None, ge=-(2**31), lt=2**31)
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
+
+
+SAME = (  # fields that a request of the Responses API has under the same name
+    *("model", "temperature", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs", "parallel_tool_calls"),
+    *("metadata", "service_tier", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
+    *("stream", "priority", "cache_salt"),
+)
+_UNSUPPORTED = {
+    "audio": "This server makes no sound; leave it out.",
+    "web_search_options": "Searching is a tool of the Responses API here: send the request to /v1/responses.",
+    "moderation": "This server does not moderate; leave it out.",
+    "logit_bias": "The engine here takes no biases of tokens; leave it out.",
+    "prompt_logprobs": "The engine here gives no log probabilities of the prompt; leave it out.",
+    "return_token_ids": "Token ids are not given here; leave it out.",
+    "kv_transfer_params": "The engine here does not move caches by request; leave it out.",
+    "structured_outputs": "Send 'response_format' with a JSON schema.",
+    "guided_json": "Send 'response_format' with a JSON schema.",
+    "guided_regex": "Send a custom tool with a grammar, or 'response_format' with a JSON schema.",
+    "guided_choice": "Send 'response_format' with a JSON schema that has an 'enum'.",
+    "guided_grammar": "Send a custom tool with a grammar, or 'response_format' with a JSON schema.",
+    "continue_final_message": "The model begins a message of its own here; leave it out.",
+    "use_beam_search": "The engine here does not search beams; leave it out.",
+    "mm_processor_kwargs": "The model here reads text only; leave it out.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """A chat. `create` is what each of its `n` choices is generated for; `turns` are what the assistant said so far.
+
+    `places` has the number of the message of each item of `create`. `old_calls`: its functions were declared in the
+    older form, so a call comes as `function_call`.
+    """
+
+    create: CreateRequest
+    turns: list[AssistantTurn]
+    places: list[int]
+    n: int = 1
+    stops: tuple[str, ...] = ()
+    include_usage: bool = False
+    shows_reasoning: bool = True
+    old_calls: bool = False
+
+    def renamed(self, error: ApiError) -> ApiError:
+        """Return an error of its run in the names of Chat Completions."""
+        return in_chat_names(error, self.places)
+
+
+def parse_chat(data: Mapping[str, object], parse: Callable[[JsonObject], CreateRequest]) -> ChatRequest:
+    """Validate a chat; `parse` validates the request that it stands for. Raises `ApiError` that names the field."""
+    for name, hint in _UNSUPPORTED.items():
+        if data.get(name):
+            raise unsupported_parameter(name, hint)
+    json_size({name: data[name] for name in ("messages", "tools", "functions", "response_format") if name in data})
+    fields = validate(ChatFields, {name: data[name] for name in ChatFields.model_fields if name in data})
+    _check_together(fields)
+    read = read_messages(data.get("messages"))
+    try:
+        create = parse(_as_response(data, fields, read))
+    except ApiError as error:
+        raise in_chat_names(error, read.places) from None
+    return ChatRequest(
+        create=create,
+        turns=read.turns,
+        places=read.places,
+        n=fields.n or 1,
+        stops=tuple(fields.stop or ()),
+        include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
+        shows_reasoning=fields.include_reasoning is not False,
+        old_calls=bool(data.get("functions")) and not data.get("tools"),
+    )
+
+
+def _check_together(fields: ChatFields) -> None:
+    if fields.stream_options is not None and not fields.stream:
+        raise invalid_request(
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+            param="stream_options",
+            code="invalid_value",
+        )
+    if fields.top_logprobs is not None and not fields.logprobs:
+        raise invalid_request(
+            "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.",
+            param="top_logprobs",
+            code="invalid_value",
+        )
+
+
+def _as_response(data: Mapping[str, object], fields: ChatFields, read: ReadMessages) -> JsonObject:
+    """Return the body of a request of the Responses API."""
+    asked: JsonObject = {name: data[name] for name in SAME if data.get(name) is not None}
+    asked |= {"input": read.items, "store": fields.store is True}
+    if read.instructions is not None:
+        asked["instructions"] = read.instructions
+    longest = fields.max_completion_tokens or fields.max_tokens
+    if longest is not None:
+        asked["max_output_tokens"] = longest
+    if fields.logprobs:
+        asked["include"] = [LOGPROBS]
+    if fields.reasoning_effort is not None:
+        asked["reasoning"] = {"effort": fields.reasoning_effort}
+    text = {"format": _text_format(data.get("response_format")), "verbosity": fields.verbosity}
+    asked["text"] = {name: value for name, value in text.items() if value is not None}
+    return asked | _tools(data)
+
+
+def _text_format(value: object) -> object:
+    """Return `text.format` of a `response_format`, whose schema is in an object of its own."""
+    if not isinstance(value, dict):
+        if value is not None:
+            raise wrong_type("response_format", "an object", value)
+        return None
+    if value.get("type") is None:
+        raise missing("response_format.type")
+    if value["type"] != "json_schema":
+        return value
+    schema = value.get("json_schema")
+    if schema is None:
+        raise missing("response_format.json_schema")
+    if not isinstance(schema, dict):
+        raise wrong_type("response_format.json_schema", "an object", schema)
+    return {**schema, "type": "json_schema"}
+
+
+def _tools(data: Mapping[str, object]) -> JsonObject:
+    """Return the tools and the choice among them; of the older form where there is no other."""
+    tools, choice = data.get("tools"), data.get("tool_choice")
+    if data.get("functions") and not tools:
+        return _old_tools(data["functions"], data.get("function_call"))
+    if isinstance(tools, list):
+        for index, tool in enumerate(tools):
+            _check_kind(tool, f"tools[{index}]")
+    return {name: value for name, value in (("tools", tools), ("tool_choice", choice)) if value is not None}
+
+
+def _check_kind(tool: object, at: str) -> None:
+    """Refuse a tool that only the Responses API has."""
+    kind: Any = tool.get("type") if isinstance(tool, dict) else None
+    if isinstance(kind, str) and kind not in _KINDS:
+        raise invalid_request(
+            f"Invalid value for '{at}.type': {kind[:80]!r}. Supported values are: 'function' and 'custom'; the other "
+            "tools are those of the Responses API.",
+            param=f"{at}.type",
+            code="invalid_value",
+        )
+
+
+def _old_tools(functions: object, call: object) -> JsonObject:
+    if not isinstance(functions, list):
+        raise wrong_type("functions", "an array of functions", functions)
+    for index, function in enumerate(functions):
+        if not isinstance(function, dict):
+            raise wrong_type(f"functions[{index}]", "an object", function)
+    tools: JsonObject = {
+        "tools": [{"type": "function", "function": function} for function in functions],
+        "parallel_tool_calls": False,
+    }
+    if isinstance(call, dict):
+        return tools | {"tool_choice": {"type": "function", "function": call}}
+    return tools if call is None else tools | {"tool_choice": call}

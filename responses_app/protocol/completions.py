@@ -1,0 +1,240 @@
+"""`/v1/completions`: what may be asked of a raw prompt, and how what the model says is written: OpenAI's older shape.
+
+The fields are those of `openai.types.completion_create_params`; `stop_token_ids` and `stop_reason` are as vLLM 0.32
+has them (`entrypoints/openai/completion/protocol.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from pydantic import Field
+
+from engine.formats.base import TextLogprob
+from engine.types import FinishReason
+from responses_app.protocol.embeddings import read_inputs
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.items import ClientModel
+from responses_app.protocol.logprobs import LOWEST
+from responses_app.protocol.validation import validate, wrong_type
+
+MAX_CHOICES = 128  # of one request: prompts × n
+MAX_STOPS = 4  # strings, as OpenAI takes
+MAX_STOP = 256  # characters of one
+MAX_TOKENS = 16  # where a request does not say, as at OpenAI
+MAX_LOGPROBS = 20  # as vLLM gives; OpenAI stops at 5
+
+
+class CompletionStreamOptions(ClientModel):
+    """Options of a stream; obfuscation is accepted and left out."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class CompletionFields(ClientModel):
+    """The fields of a request beside its prompt and its stop strings."""
+
+    model: str | None = Field(default=None, min_length=1, max_length=256)
+    max_tokens: int | None = Field(default=None, ge=0)
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    best_of: int | None = Field(default=None, ge=1)
+    echo: bool | None = None
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    stream: bool | None = None
+    stream_options: CompletionStreamOptions | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    stop_token_ids: list[int] | None = Field(default=None, max_length=64)
+    seed: int | None = None
+    user: str | None = Field(default=None, max_length=1024)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionWanted:
+    """What is asked: prompts, each of which is completed `n` times, so that choices are in their order."""
+
+    fields: CompletionFields
+    prompts: Sequence[str | Sequence[int]]
+    stops: Sequence[str]
+
+    @property
+    def n(self) -> int:
+        """How often each prompt is completed."""
+        return self.fields.n or 1
+
+    @property
+    def max_tokens(self) -> int:
+        """How many tokens a completion may have."""
+        return MAX_TOKENS if self.fields.max_tokens is None else self.fields.max_tokens
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return bool(self.fields.stream_options and self.fields.stream_options.include_usage)
+
+
+def parse_completion(data: JsonObject) -> CompletionWanted:
+    """Read a request. Raises `ApiError`."""
+    own = {name: value for name, value in data.items() if name not in ("prompt", "stop")}
+    fields = validate(CompletionFields, own)
+    prompts = read_inputs(data, "prompt", max_inputs=MAX_CHOICES)
+    wanted = CompletionWanted(fields=fields, prompts=prompts, stops=_stops(data.get("stop")))
+    _check(wanted, data)
+    return wanted
+
+
+def _check(wanted: CompletionWanted, data: JsonObject) -> None:
+    fields = wanted.fields
+    if data.get("suffix"):
+        raise unsupported_parameter("suffix", "No model here fills text in; put it into the prompt, or leave it out.")
+    if data.get("logit_bias"):
+        raise unsupported_parameter("logit_bias", "The engine here takes none; leave it out.")
+    if fields.best_of is not None and fields.best_of != wanted.n:
+        raise unsupported_parameter("best_of", "All completions are given, and none is chosen: ask for them by 'n'.")
+    if fields.stream_options is not None and not fields.stream:
+        raise _invalid("stream_options", "it is only for streams: set 'stream' to true, or leave it out")
+    if fields.echo and fields.logprobs is not None:
+        raise _invalid(
+            "logprobs", "together with 'echo' it would ask for those of the prompt, which the engine here does not give"
+        )
+    if len(wanted.prompts) * wanted.n > MAX_CHOICES:
+        raise _invalid(
+            "n", f"{len(wanted.prompts)} prompts and {wanted.n} completions of each are more than {MAX_CHOICES}"
+        )
+
+
+def _invalid(param: str, reason: str) -> ApiError:
+    return invalid_request(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")
+
+
+def _stops(value: Any) -> Sequence[str]:
+    if value is None:
+        return ()
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
+        raise wrong_type("stop", "a string or an array of strings", value)
+    if len(stops) > MAX_STOPS:
+        raise _invalid("stop", f"it takes {MAX_STOPS} strings at most")
+    if any(not 0 < len(each) <= MAX_STOP for each in stops):
+        raise _invalid("stop", f"each string has 1 to {MAX_STOP} characters")
+    return stops
+
+
+@dataclass(slots=True)
+class LegacyLogprobs:
+    """Log probabilities in the older shape: lists beside each other, with an entry for each token.
+
+    `text_offset` is where a token begins in the choice's text, in characters.
+    """
+
+    tokens: list[str] = field(default_factory=list)
+    token_logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[dict[str, float]] = field(default_factory=list)
+    text_offset: list[int] = field(default_factory=list)
+
+    def add(self, entry: TextLogprob, offset: int) -> None:
+        """Add a token."""
+        self.tokens.append(token_text(entry.token))
+        self.token_logprobs.append(max(entry.logprob, LOWEST))
+        self.top_logprobs.append({token_text(token): max(value, LOWEST) for token, value in entry.top})
+        self.text_offset.append(offset)
+
+    def extend(self, other: "LegacyLogprobs") -> None:
+        """Add all of another one, which comes behind this."""
+        self.tokens += other.tokens
+        self.token_logprobs += other.token_logprobs
+        self.top_logprobs += other.top_logprobs
+        self.text_offset += other.text_offset
+
+    def body(self) -> JsonObject:
+        """Return what clients get."""
+        return {
+            "tokens": self.tokens,
+            "token_logprobs": self.token_logprobs,
+            "top_logprobs": self.top_logprobs,
+            "text_offset": self.text_offset,
+        }
+
+
+def token_text(token: bytes) -> str:
+    """Return a token as a text; one that is a part of a character as its bytes, in OpenAI's way."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{each:02x}" for each in token)
+
+
+@dataclass(slots=True, kw_only=True)
+class ChoiceDelta:
+    """More of a choice. The last one of it, and only that, has a `finish_reason`."""
+
+    index: int
+    text: str = ""
+    logprobs: LegacyLogprobs | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+    def body(self) -> JsonObject:
+        """Return it as a choice of an answer, or of a part of a stream."""
+        finish = self.finish_reason
+        return {
+            "index": self.index,
+            "text": self.text,
+            "logprobs": None if self.logprobs is None else self.logprobs.body(),
+            "finish_reason": None if finish is None else finish.value,
+            "stop_reason": self.stop_reason,
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class CompletionUsage:
+    """Tokens of a request: each prompt counts once, however often it is completed."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    def body(self) -> JsonObject:
+        """Return what clients get."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionHead:
+    """What every part of a stream says, and the whole answer. `created` is in Unix seconds."""
+
+    id: str
+    created: int
+    model: str
+
+    def body(self, choices: Sequence[ChoiceDelta], usage: CompletionUsage | None) -> JsonObject:
+        """Return an answer, or a part of a stream."""
+        said: JsonObject = {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
+        return {**said, "choices": [each.body() for each in choices], "usage": None if usage is None else usage.body()}
+
+    def event(self, choices: Sequence[ChoiceDelta], usage: CompletionUsage | None = None, *, tells: bool) -> bytes:
+        """Return a server-sent event; `tells`: this stream has a usage, and so all of its parts have the field."""
+        body = self.body(choices, usage)
+        if not tells:
+            del body["usage"]
+        return b"data: %b\n\n" % orjson.dumps(body)
+
+
+def joined(deltas: Sequence[ChoiceDelta], index: int) -> ChoiceDelta:
+    """Return a whole choice, made of its deltas in their order."""
+    whole = ChoiceDelta(index=index, text="".join(each.text for each in deltas))
+    for each in deltas:
+        if each.logprobs is not None:
+            whole.logprobs = whole.logprobs or LegacyLogprobs()
+            whole.logprobs.extend(each.logprobs)
+    whole.finish_reason, whole.stop_reason = deltas[-1].finish_reason, deltas[-1].stop_reason
+    return whole

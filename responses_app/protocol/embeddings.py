@@ -1,0 +1,164 @@
+"""`/v1/embeddings`: what may be asked, and how vectors are answered: OpenAI's forms, and vLLM's bytes.
+
+The forms are those of `openai.types.embedding_create_params` and, for `bytes` and `bytes_only`, of vLLM 0.32
+(`entrypoints/pooling`): then the body is the vectors one behind the other, 32-bit floats, little-endian.
+"""
+
+import sys
+from array import array
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+from pydantic import Field
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.items import ClientModel
+from responses_app.protocol.validation import json_name, missing, validate, wrong_type
+
+MAX_INPUTS = 2048  # as OpenAI takes
+MAX_DESCRIBED = 64  # inputs whose places stand in a header, with `bytes`
+MAX_TOKEN_ID = 2**31 - 1
+_WANTED = "a string, an array of strings, an array of token ids, or an array of such arrays"
+
+Vector = array  # of 32-bit floats
+EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
+
+
+class EmbeddingFields(ClientModel):
+    """The fields of a request beside its input."""
+
+    model: str | None = Field(default=None, min_length=1, max_length=256)
+    encoding_format: EncodingFormat | None = None
+    dimensions: int | None = Field(default=None, ge=1, le=65_536)
+    user: str | None = Field(default=None, max_length=1024)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingsWanted:
+    """What is asked: texts, or token ids, each of which is embedded by itself."""
+
+    inputs: Sequence[str | Sequence[int]]
+    model: str | None
+    encoding: EncodingFormat
+    dimensions: int | None
+
+
+def parse_embeddings(data: JsonObject) -> EmbeddingsWanted:
+    """Read a request. Raises `ApiError`."""
+    fields = validate(EmbeddingFields, {name: value for name, value in data.items() if name != "input"})
+    inputs = read_inputs(data, "input", max_inputs=MAX_INPUTS)
+    encoding = fields.encoding_format or "float"
+    if encoding == "bytes" and len(inputs) > MAX_DESCRIBED:
+        raise invalid_request(
+            f"Invalid value for 'encoding_format': 'bytes' takes {MAX_DESCRIBED} inputs at most, as their places stand "
+            "in a header. Use 'bytes_only' or 'base64'.",
+            param="encoding_format",
+            code="invalid_value",
+        )
+    return EmbeddingsWanted(inputs=inputs, model=fields.model, encoding=encoding, dimensions=fields.dimensions)
+
+
+def read_inputs(data: JsonObject, name: str, *, max_inputs: int) -> Sequence[str | Sequence[int]]:
+    """Read a field that is a text, tokens, or an array of either; none of them is empty. Raises `ApiError`."""
+    value = data.get(name)
+    if value is None:
+        raise missing(name)
+    if isinstance(value, str):
+        return [_text(value, name)]
+    if not isinstance(value, list):
+        raise wrong_type(name, _WANTED, value)
+    if not value:
+        raise _empty(name)
+    if _is_number(value[0]):
+        return [_tokens(value, name)]
+    if len(value) > max_inputs:
+        raise invalid_request(
+            f"Invalid '{name}': array too long. Expected an array with maximum length {max_inputs}, but got an array "
+            f"with length {len(value)} instead.",
+            param=name,
+            code="array_above_max_length",
+        )
+    read = _text if isinstance(value[0], str) else _tokens
+    return [read(each, f"{name}[{place}]") for place, each in enumerate(value)]
+
+
+def _text(value: Any, param: str) -> str:
+    if not isinstance(value, str):
+        raise wrong_type(param, "a string, as the first one is", value)
+    if not value:
+        raise _empty(param)
+    return value
+
+
+def _tokens(value: Any, param: str) -> Sequence[int]:
+    if not isinstance(value, list):
+        raise wrong_type(param, _WANTED if "[" not in param else "an array of token ids", value)
+    if not value:
+        raise _empty(param)
+    for place, token in enumerate(value):
+        if not _is_number(token):
+            raise wrong_type(f"{param}[{place}]", "an integer", token)
+        if not 0 <= token <= MAX_TOKEN_ID:
+            raise invalid_request(
+                f"Invalid value for '{param}[{place}]': {json_name(token)} that is no token id.",
+                param=f"{param}[{place}]",
+                code="invalid_value",
+            )
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _empty(param: str) -> ApiError:
+    return invalid_request(f"Invalid value for '{param}': it must not be empty.", param=param, code="invalid_value")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedAnswer:
+    """An answer's body and its media type; `metadata` says in a header what the bytes are."""
+
+    content: bytes
+    media_type: str
+    metadata: str | None = None
+
+
+def encode_answer(
+    vectors: Sequence["Vector[float]"], *, model: str, tokens: int, encoding: EncodingFormat
+) -> EncodedAnswer:
+    """Write an answer; blocks for some milliseconds where it is a large one."""
+    usage: JsonObject = {"prompt_tokens": tokens, "total_tokens": tokens}
+    if encoding in ("bytes", "bytes_only"):
+        described = _described(vectors, model, usage) if encoding == "bytes" else None
+        return EncodedAnswer(b"".join(map(_little_endian, vectors)), "application/octet-stream", described)
+    data = [
+        {"object": "embedding", "index": index, "embedding": _written(vector, encoding)}
+        for index, vector in enumerate(vectors)
+    ]
+    answer = {"object": "list", "data": data, "model": model, "usage": usage}
+    return EncodedAnswer(orjson.dumps(answer), "application/json")
+
+
+def _described(vectors: Sequence["Vector[float]"], model: str, usage: JsonObject) -> str:
+    data, start = [], 0
+    for index, vector in enumerate(vectors):
+        end = start + 4 * len(vector)
+        described: JsonObject = {"index": index, "embed_dtype": "float32", "endianness": "little"}
+        data.append({**described, "start": start, "end": end, "shape": [len(vector)]})
+        start = end
+    return orjson.dumps({"model": model, "data": data, "usage": usage}).decode("ascii", errors="replace")
+
+
+def _written(vector: "Vector[float]", encoding: EncodingFormat) -> str | list[float]:
+    return vector.tolist() if encoding == "float" else b64encode(_little_endian(vector)).decode()
+
+
+def _little_endian(vector: "Vector[float]") -> bytes:
+    if sys.byteorder == "big":
+        vector = vector[:]
+        vector.byteswap()
+    return vector.tobytes()

@@ -1,0 +1,359 @@
+"""`CompletionService`: completes raw prompts: no conversation, no items, nothing that is kept.
+
+    create() ──> Completing ── deltas() ──> whoever encodes them
+                     └── one task a choice: a turn at the engine, tokens → text
+
+A choice is a generation of its own. It waits for its turn as a response does, goes on where a replica of the engine
+dies, and ends with its reader: who lets go of a `Completing` ends all its generations.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from engine.errors import EngineError, EngineUnavailable, GenerationCut
+from engine.formats.base import as_tokens
+from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+from responses_app.limits.rates import Ticket
+from responses_app.observing.metrics import Outcome
+from responses_app.protocol import ids
+from responses_app.protocol.completion_text import CompletionText
+from responses_app.protocol.completions import ChoiceDelta, CompletionHead, CompletionUsage, CompletionWanted
+from responses_app.protocol.errors import (
+    ApiError,
+    context_length_exceeded,
+    invalid_request,
+    server_error,
+    unsupported_parameter,
+)
+from responses_app.protocol.rate_limits import Amount, Slot
+from responses_app.protocol.tiers import PRIORITIES
+from responses_app.runs.continuing import Continuing
+from responses_app.runs.failures import refusal, unanswered_by_stopped_server
+from responses_app.runs.fair_turns import Place
+from responses_app.runs.plan import Origin
+from responses_app.runs.planning import project_salt
+from responses_app.runs.served import ServedModel
+from responses_app.runs.service import ResponseService
+
+logger = logging.getLogger("respsite.runs")
+
+MAX_DELTAS = 64  # that wait for a reader; then the engine's are taken later, and come together
+LONG_PROMPT = 4096  # characters; what is longer becomes tokens on a thread
+
+
+@dataclass(slots=True)
+class CompletionService:
+    """Starts completions, and stops them all at the server's end. What it needs it has in common with `service`."""
+
+    service: ResponseService
+    running: "set[Completing]" = field(default_factory=set)
+
+    async def create(self, wanted: CompletionWanted, origin: Origin) -> "Completing":
+        """Start what is asked. Raises `ApiError` for all that can be known before."""
+        model = self.service.models.chosen(wanted.fields.model, origin.models)
+        if wanted.fields.logprobs is not None and not model.engine.supports_logprobs:
+            raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
+        self.service.registry.check_capacity()
+        head = CompletionHead(id=self.service.new_id(ids.COMPLETION), created=int(self.service.now()), model=model.name)
+        tier = self.service.limits.tiers.choose(None)
+        choices = await _choices(wanted, model, origin, head.id, PRIORITIES[tier])
+        places = [model.turns.place(origin.project, tier, PRIORITIES[tier]) for _ in choices]
+        try:
+            for place in places:
+                place.admit()
+            prompt_tokens = sum(len(each.request.prompt_token_ids) for each in choices[:: wanted.n])
+            amount = Amount(1, prompt_tokens, max(1, wanted.max_tokens * len(choices)))
+            ticket = await self.service.rates.admit(origin.limited, amount, Slot.RESPONSE)
+        except BaseException:
+            for place in places:
+                place.leave()
+            raise
+        usage = CompletionUsage(prompt_tokens=prompt_tokens)
+        completing = Completing(head, model, origin, ticket, usage, left=self.running.discard)
+        self.running.add(completing)
+        completing.start(choices, places)
+        return completing
+
+    async def aclose(self, *, grace: float) -> None:
+        """Give what runs `grace` seconds to end, and then stop it; its readers are told."""
+        ending = [asyncio.ensure_future(each.ended.wait()) for each in self.running]
+        if ending:
+            await asyncio.wait(ending, timeout=grace)
+        for task in ending:
+            task.cancel()
+        for each in list(self.running):
+            each.stop()
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One completion of a prompt: what the engine is asked, and its text so far."""
+
+    request: GenerationRequest
+    text: CompletionText
+    left: int  # tokens that may still be sampled
+
+
+async def _choices(
+    wanted: CompletionWanted, model: ServedModel, origin: Origin, response_id: str, priority: int
+) -> list[_Choice]:
+    """Return all choices, in their order. Raises `ApiError`."""
+    try:
+        await model.engine.health()
+        if (info := model.info()) is None:
+            raise EngineUnavailable("The engine is starting.")
+    except EngineError as error:
+        raise refusal(error, origin.request_id) from error
+    fields, choices = wanted.fields, list[_Choice]()
+    stop_tokens = tuple(fields.stop_token_ids or ())
+    _check_tokens(stop_tokens, model, "stop_token_ids")
+    sampling = SamplingOptions(
+        temperature=fields.temperature,
+        top_p=fields.top_p,
+        presence_penalty=fields.presence_penalty,
+        frequency_penalty=fields.frequency_penalty,
+        top_logprobs=fields.logprobs,
+        stop_token_ids=tuple(dict.fromkeys((*model.format.stop_tokens, *stop_tokens))),
+    )
+    for prompt in wanted.prompts:
+        tokens = await _tokens(prompt, model)
+        room = info.max_model_len - len(tokens)
+        if room <= 0:
+            raise context_length_exceeded(len(tokens), info.max_model_len)
+        for _ in range(wanted.n):
+            request = GenerationRequest(
+                request_id=f"{response_id}-{len(choices)}",
+                prompt_token_ids=tokens,
+                sampling=sampling,
+                priority=priority if model.engine.supports_priority else 0,
+                cache_salt=project_salt(origin) if model.engine.supports_cache_salt else None,
+                affinity=response_id,
+            )
+            text = CompletionText(
+                len(choices),
+                model.format,
+                stops=wanted.stops,
+                stop_tokens=stop_tokens,
+                logprobs=fields.logprobs is not None,
+                begin=_echo(prompt, tokens, model) if fields.echo else "",
+            )
+            choices.append(_Choice(request, text, min(room, wanted.max_tokens)))
+    return choices
+
+
+async def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
+    if not isinstance(prompt, str):
+        _check_tokens(prompt, model, "prompt")
+        return as_tokens(prompt)
+    long = len(prompt) > LONG_PROMPT
+    read = await asyncio.to_thread(model.format.raw_prompt, prompt) if long else model.format.raw_prompt(prompt)
+    if read is None:
+        raise invalid_request(
+            "Invalid value for 'prompt': this server cannot turn text into tokens of this model. Send token ids.",
+            param="prompt",
+            code="invalid_value",
+        )
+    return read
+
+
+def _check_tokens(tokens: Sequence[int], model: ServedModel, param: str) -> None:
+    """Refuse tokens that the model does not have."""
+    strange = next((token for token in tokens if not model.format.is_token(token)), None)
+    if strange is not None:
+        raise invalid_request(
+            f"Invalid value for '{param}': the model has no token {strange}.", param=param, code="invalid_value"
+        )
+
+
+def _echo(prompt: str | Sequence[int], tokens: Sequence[int], model: ServedModel) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return b"".join(map(model.format.token_bytes, tokens)).decode(errors="replace")
+
+
+class Completing:
+    """The completions of one request, as they come. Whoever has it lets go of it with `aclose`."""
+
+    def __init__(
+        self,
+        head: CompletionHead,
+        model: ServedModel,
+        origin: Origin,
+        ticket: Ticket,
+        usage: CompletionUsage,
+        *,
+        left: "Callable[[Completing], None]",
+    ) -> None:
+        self.head = head
+        self.usage = usage
+        self.ended = asyncio.Event()
+        self._model = model
+        self._origin = origin
+        self._ticket = ticket
+        self._left = left
+        self._deltas: asyncio.Queue[ChoiceDelta | ApiError] = asyncio.Queue(MAX_DELTAS)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._began = time.monotonic()
+        self._first_token: float | None = None
+        self._status = "cancelled"
+        self._stopped = False
+
+    def start(self, choices: Sequence[_Choice], places: Sequence[Place]) -> None:
+        """Begin to generate all choices."""
+        self._open = len(choices)
+        self._tasks = [
+            asyncio.create_task(self._run(choice, place), name=choice.request.request_id)
+            for choice, place in zip(choices, places, strict=True)
+        ]
+
+    async def next(self, seconds: float | None = None) -> ChoiceDelta | None:
+        """Return what comes next, None where nothing did in these seconds. Raises `ApiError` where one has failed."""
+        try:
+            async with asyncio.timeout(seconds):
+                delta = await self._deltas.get()
+        except TimeoutError:
+            return None
+        if isinstance(delta, ApiError):
+            self._status = "failed"
+            raise delta
+        if delta.finish_reason is not None:
+            self._open -= 1
+            if not self._open:
+                self._status = "completed"
+        return delta
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all choices have been told to their ends."""
+        return not self._open
+
+    def stop(self) -> None:
+        """End it since the server stops; its reader is told so."""
+        self._stopped = True
+        for task in self._tasks:
+            task.cancel()
+
+    async def aclose(self) -> None:
+        """End what still runs, count what was used, and let go. Twice is not an error."""
+        if self.ended.is_set():
+            return
+        self.ended.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        usage = self.usage
+        self._ticket.settle(Amount(1, usage.prompt_tokens, usage.completion_tokens))
+        self._note()
+        self._left(self)
+
+    async def _run(self, choice: _Choice, place: Place) -> None:
+        try:
+            async with place.turn():
+                await self._complete(choice)
+        except asyncio.CancelledError:
+            if not self._stopped or self.ended.is_set():
+                raise
+            self._tell_last(unanswered_by_stopped_server())
+        except EngineError as error:
+            logger.warning("completion %s: the engine failed: %s: %s", self.head.id, type(error).__name__, error)
+            self._tell_last(refusal(error, self._origin.request_id))
+        except Exception:
+            logger.exception("completion %s broke", self.head.id)
+            self._tell_last(server_error(self._origin.request_id))
+        finally:
+            place.leave()
+
+    def _tell_last(self, problem: ApiError) -> None:
+        """Tell the reader of a failure, behind which nothing comes: what waits to be told is given up for it."""
+        while self._deltas.full():
+            self._deltas.get_nowait()
+        self._deltas.put_nowait(problem)
+
+    async def _complete(self, choice: _Choice) -> None:
+        """Generate a choice, as often as it is cut and can go on."""
+        continuing, meter = Continuing(self._model.engine), self._model.meter.turn()
+        while True:
+            if not choice.left:
+                await self._take(choice, TokenChunk(token_ids=(), finish_reason=FinishReason.LENGTH))
+                return
+            request = _further(choice, continuing)
+            try:
+                async with aclosing(self._sampled(request)) as chunks:
+                    async for chunk in chunks:
+                        if meter is not None and chunk.token_ids:
+                            meter.note(len(chunk.token_ids))
+                        if await self._take(choice, chunk):
+                            return
+                await self._take(choice, TokenChunk(token_ids=(), finish_reason=FinishReason.STOP))
+                return
+            except EngineError as error:
+                await continuing.wait(error)
+                if isinstance(error, GenerationCut):
+                    self._model.meter.continued()
+
+    async def _sampled(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        attributes = {"respsite.prompt_tokens": len(request.prompt_token_ids)}
+        with self._origin.span.child("completion", attributes, calls=True) as span:
+            traced = replace(request, trace_headers=span.headers)
+            async with aclosing(self._model.engine.generate(traced)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def _take(self, choice: _Choice, chunk: TokenChunk) -> bool:
+        """Count a chunk and tell what it says; return whether its choice has ended."""
+        count = len(chunk.token_ids)
+        if count and self._first_token is None:
+            self._first_token = time.monotonic() - self._began
+        choice.left -= count
+        self.usage.completion_tokens += count
+        if chunk.finish_reason is not None:
+            self.usage.cached_tokens += chunk.cached_tokens or 0
+        delta = choice.text.feed(chunk)
+        if delta is not None:
+            await self._deltas.put(delta)
+        return choice.text.ended
+
+    def _note(self) -> None:
+        seconds, usage = time.monotonic() - self._began, self.usage
+        self._model.meter.ended(
+            Outcome(
+                transport=self._origin.transport,
+                status=self._status,
+                error=None,
+                input_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                reasoning_tokens=0,
+                first_token=self._first_token,
+                duration=seconds,
+                calls=(),
+                repairs=0,
+                unknown_tools=0,
+                misfits=0,
+                journal_bytes=0,
+            )
+        )
+        logger.info(
+            "completion %s %s %s input=%d output=%d duration=%dms",
+            self.head.id,
+            self._origin.transport,
+            self._status,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            seconds * 1000,
+        )
+
+
+def _further(choice: _Choice, continuing: Continuing) -> GenerationRequest:
+    """Return what generates the rest of a choice, behind what of it was sampled before it was cut."""
+    request, said = choice.request, choice.text.tokens
+    sampling = replace(request.sampling, max_output_tokens=choice.left)
+    if not continuing.cuts:
+        return replace(request, sampling=sampling)
+    prompt = as_tokens(request.prompt_token_ids)
+    prompt.extend(said)
+    again = f"{request.request_id}.{continuing.cuts}"
+    return replace(request, request_id=again, prompt_token_ids=prompt, sampling=sampling, avoid=continuing.avoid)

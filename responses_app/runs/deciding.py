@@ -1,0 +1,221 @@
+"""`DecisionService`: answers questions by the first token that a model would say: one generation of one token each.
+
+All questions of a request begin with the same prompt, the input: so the engine reads it once, where it has a prefix
+cache, and the rest for each.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from engine.errors import EngineError, EngineUnavailable, GenerationFailed
+from engine.formats.base import ModelFormat, as_tokens
+from engine.types import EngineInfo, GenerationRequest, SamplingOptions, TokenChunk
+from responses_app.observing.metrics import Outcome
+from responses_app.protocol import ids
+from responses_app.protocol.decisions import (
+    INSTRUCTIONS,
+    DecisionsWanted,
+    Question,
+    answer,
+    decision,
+    labels,
+    question_text,
+)
+from responses_app.protocol.errors import JsonObject, context_length_exceeded, unsupported_parameter
+from responses_app.protocol.prompt import render_items
+from responses_app.protocol.rate_limits import Amount, Slot
+from responses_app.protocol.tiers import PRIORITIES
+from responses_app.runs.failures import refusal
+from responses_app.runs.fair_turns import Place
+from responses_app.runs.plan import Origin
+from responses_app.runs.planning import project_salt
+from responses_app.runs.served import ServedModel
+from responses_app.runs.service import ResponseService
+
+logger = logging.getLogger("respsite.runs")
+
+AT_ONCE = 8  # questions of a request that the engine answers beside each other
+TOP = 20  # alternatives that are looked at: what vLLM and OpenAI give
+
+
+@dataclass(slots=True)
+class _Used:
+    """Tokens of a request, so far."""
+
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+
+
+@dataclass(slots=True)
+class DecisionService:
+    """Decides for clients. What it needs it has in common with `service`."""
+
+    service: ResponseService
+
+    async def decide(self, wanted: DecisionsWanted, origin: Origin) -> JsonObject:
+        """Return the answers to all questions, in their order. Raises `ApiError`."""
+        model = self.service.models.chosen(wanted.model, origin.models)
+        if not model.engine.supports_logprobs:
+            raise unsupported_parameter("model", "Decisions are made of log probabilities, and its engine gives none.")
+        self.service.registry.check_capacity()
+        try:
+            info = await _ready(model)
+            prompts = await asyncio.to_thread(
+                prompts_of, wanted, model.format, datetime.fromtimestamp(self.service.now(), UTC)
+            )
+        except EngineError as error:
+            raise refusal(error, origin.request_id) from error
+        for prompt in prompts:
+            if len(prompt) >= info.max_model_len:
+                raise context_length_exceeded(len(prompt), info.max_model_len)
+        tier, began, status = self.service.limits.tiers.choose(None), time.monotonic(), "failed"
+        used, place = _Used(), model.turns.place(origin.project, tier, PRIORITIES[tier])
+        place.admit()
+        try:
+            amount = Amount(1, sum(map(len, prompts)), len(prompts))
+            ticket = await self.service.rates.admit(origin.limited, amount, Slot.RESPONSE)
+        finally:
+            place.leave()  # each question has a turn of its own
+        try:
+            answers = await self._answers(wanted, prompts, model, origin, tier, used)
+            status = "completed"
+        except EngineError as error:
+            logger.warning("decisions: the engine failed: %s: %s", type(error).__name__, error)
+            raise refusal(error, origin.request_id) from error
+        except asyncio.CancelledError:
+            status = "cancelled"
+            raise
+        finally:
+            ticket.settle(Amount(1, used.input, used.output))
+            _note(model, origin, status, len(prompts), used, time.monotonic() - began)
+        return decision(model.name, answers, input_tokens=used.input, cached=used.cached, output=used.output)
+
+    async def _answers(
+        self,
+        wanted: DecisionsWanted,
+        prompts: Sequence[Sequence[int]],
+        model: ServedModel,
+        origin: Origin,
+        tier: str,
+        used: _Used,
+    ) -> list[JsonObject]:
+        """Ask all questions, some at once. The first failure ends the others."""
+        request_id, few = self.service.new_id(ids.DECISION), asyncio.Semaphore(AT_ONCE)
+        priority = PRIORITIES[tier]
+
+        async def ask(number: int, question: Question, prompt: Sequence[int]) -> JsonObject:
+            request = GenerationRequest(
+                request_id=f"{request_id}-{number}",
+                prompt_token_ids=prompt,
+                sampling=SamplingOptions(
+                    max_output_tokens=1, temperature=0.0, top_logprobs=TOP, stop_token_ids=model.format.stop_tokens
+                ),
+                priority=priority if model.engine.supports_priority else 0,
+                cache_salt=project_salt(origin) if model.engine.supports_cache_salt else None,
+                affinity=request_id,
+            )
+            async with few:
+                said = await _first_token(model, request, model.turns.place(origin.project, tier, priority), used)
+            return answer(question, _read(question, model.format, said))
+
+        tasks = [
+            asyncio.create_task(ask(number, question, prompt))
+            for number, (question, prompt) in enumerate(zip(wanted.questions, prompts, strict=True))
+        ]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _ready(model: ServedModel) -> EngineInfo:
+    await model.engine.health()
+    if (info := model.info()) is None:
+        raise EngineUnavailable("The engine is starting.")
+    return info
+
+
+def prompts_of(wanted: DecisionsWanted, written: ModelFormat, now: datetime) -> list[Sequence[int]]:
+    """Return a prompt for each question, behind which its answer begins. Raises `ApiError` and `EngineError`."""
+    if written.raw_prompt("yes") is None:
+        raise unsupported_parameter("model", "Its labels are not known as tokens here, so it makes no decisions.")
+    shared = as_tokens(
+        written.frame(instructions=INSTRUCTIONS, functions=(), effort="low", date=now.date().isoformat())
+    )
+    for message in render_items(written, wanted.items, wanted.items_json, parent=None, sampled={}):
+        shared.extend(message.tokens)
+    prompts: list[Sequence[int]] = []
+    for question in wanted.questions:
+        draft = as_tokens(shared)
+        draft.extend(written.user(question_text(question)).tokens)
+        draft.extend(written.generation_start())
+        prompt = as_tokens(written.prompt_of(draft))
+        prompt.extend(written.answer_start())
+        prompts.append(prompt)
+    return prompts
+
+
+async def _first_token(model: ServedModel, request: GenerationRequest, place: Place, used: _Used) -> TokenChunk:
+    """Return the chunk with the first token that the model would say. Raises `EngineError`."""
+    first: TokenChunk | None = None
+    async with place.turn(), aclosing(model.engine.generate(request)) as chunks:
+        used.input += len(request.prompt_token_ids)
+        async for chunk in chunks:
+            used.output += len(chunk.token_ids)
+            used.cached += chunk.cached_tokens or 0
+            if first is None and chunk.token_ids:
+                first = chunk
+    if first is None or not first.logprobs:
+        raise GenerationFailed("The engine gave no log probabilities of the first token.")
+    return first
+
+
+def _read(question: Question, written: ModelFormat, said: TokenChunk) -> list[float]:
+    """Return how likely each option is: the sum over the forms of its label that are among the likeliest tokens."""
+    assert said.logprobs, "it was looked at"
+    first = said.logprobs[0]
+    known = {**dict(first.top), first.token_id: first.logprob}
+    found = []
+    for forms in labels(question):
+        tokens = {tuple(written.raw_prompt(form) or ()) for form in forms}
+        mass = math.fsum(math.exp(known[each[0]]) for each in tokens if len(each) == 1 and each[0] in known)
+        found.append(math.log(mass) if mass > 0 else -math.inf)
+    return found
+
+
+def _note(model: ServedModel, origin: Origin, status: str, questions: int, used: _Used, seconds: float) -> None:
+    model.meter.ended(
+        Outcome(
+            transport=origin.transport,
+            status=status,
+            error=None,
+            input_tokens=used.input,
+            cached_tokens=used.cached,
+            reasoning_tokens=0,
+            first_token=None,
+            duration=seconds,
+            calls=(),
+            repairs=0,
+            unknown_tools=0,
+            misfits=0,
+            journal_bytes=0,
+        )
+    )
+    logger.info(
+        "decisions %s %s questions=%d input=%d output=%d duration=%dms",
+        model.name,
+        status,
+        questions,
+        used.input,
+        used.output,
+        seconds * 1000,
+    )

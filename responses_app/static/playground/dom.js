@@ -1,0 +1,91 @@
+// Elements, without markup in strings: text of models and clients only ever becomes text nodes.
+
+/** Return an element. `props`: attributes; `on` holds listeners, `class` the class, booleans switch attributes. */
+export function h(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (name === "on") {
+      for (const [type, listener] of Object.entries(value)) element.addEventListener(type, listener);
+    } else if (name === "data") {
+      Object.assign(element.dataset, value);
+    } else if (value === true) {
+      element.setAttribute(name, "");
+    } else if (value !== false && value != null) {
+      element.setAttribute(name, String(value));
+    }
+  }
+  element.append(...children.flat().filter((child) => child != null && child !== false));
+  return element;
+}
+
+/** Return the element with this id. */
+export const byId = (id) => document.getElementById(id);
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** Return an icon of one path in a square of 16. */
+export function icon(path) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("viewBox", "0 0 16 16");
+  svg.setAttribute("aria-hidden", "true");
+  const drawn = document.createElementNS(SVG, "path");
+  drawn.setAttribute("d", path);
+  svg.append(drawn);
+  return svg;
+}
+
+const waiting = new Set();
+let frame = 0;
+
+/** Call `paint` once before the next picture, however often it is asked for until then. */
+export function soon(paint) {
+  waiting.add(paint);
+  if (frame) return;
+  frame = requestAnimationFrame(() => {
+    frame = 0;
+    const now = [...waiting];
+    waiting.clear();
+    for (const each of now) each();
+  });
+}
+
+/** Say something to whoever listens to the page: whole events, never tokens. */
+export function say(text) {
+  byId("said").textContent = text;
+}
+
+/** Copy a text; say what came of it on the button, too. */
+export async function copy(text, button) {
+  const before = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+    say("Copied");
+  } catch {
+    button.textContent = "Not allowed here";
+    say("The browser does not let this page copy. Select the text and copy it.");
+  }
+  setTimeout(() => (button.textContent = before), 1600);
+}
+
+/** Return milliseconds as people read them. */
+export function duration(ms) {
+  if (ms < 10) return `${ms.toFixed(1)} ms`;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  return ms < 60_000 ? `${(ms / 1000).toFixed(2)} s` : `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+}
+
+/** Return a number of bytes as people read it. */
+export function bytes(count) {
+  return count < 1000 ? `${count} B` : count < 1e6 ? `${(count / 1e3).toFixed(1)} kB` : `${(count / 1e6).toFixed(1)} MB`;
+}
+
+/** Return JSON laid out, or the text as it is where it is none. */
+export function laidOut(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}

@@ -1,0 +1,69 @@
+// Who asks: nobody is asked, a user of the admin has signed in, or there is a key. A key stays in this tab.
+
+const KEY = "respsite.key";
+const PROJECT = "respsite.project";
+export const SESSION_HEADER = "Respsite-Session";
+
+/** How this page comes in. `facts` are the server's: `door` is open, session or key. */
+export class Door {
+  constructor(facts) {
+    this.facts = facts;
+    this.key = sessionStorage.getItem(KEY) ?? "";
+  }
+
+  /** Whether a key or a user is needed, and there is none. */
+  get isShut() {
+    return this.facts.door === "key" && !this.key;
+  }
+
+  /** The project that a superuser has chosen. */
+  get project() {
+    const chosen = sessionStorage.getItem(PROJECT);
+    return this.facts.projects?.includes(chosen) ? chosen : (this.facts.projects?.[0] ?? "");
+  }
+
+  choose(project) {
+    sessionStorage.setItem(PROJECT, project);
+  }
+
+  keep(key) {
+    this.key = key;
+    if (key) sessionStorage.setItem(KEY, key);
+    else sessionStorage.removeItem(KEY);
+  }
+
+  /** The subprotocols that say who asks: browsers cannot set headers of a WebSocket. */
+  subprotocols() {
+    if (this.key) return [`openai-insecure-api-key.${this.key}`];
+    return this.facts.door === "session" ? [`respsite-session.${this.project}`] : [];
+  }
+
+  headers() {
+    if (this.key) return { Authorization: `Bearer ${this.key}` };
+    return this.facts.door === "session" ? { [SESSION_HEADER]: this.project } : {};
+  }
+
+  /** Ask a path of the API; return its JSON. Throws an `Error` that says what to do. */
+  async ask(path) {
+    let answer;
+    try {
+      answer = await fetch(path, { headers: this.headers(), credentials: "same-origin" });
+    } catch {
+      throw Object.assign(new Error("The server cannot be reached. Is it running?"), { status: 0 });
+    }
+    const body = await answer.json().catch(() => ({}));
+    if (answer.ok) return body;
+    const message = body.error?.message ?? `The server answered ${answer.status}.`;
+    throw Object.assign(new Error(message), { status: answer.status });
+  }
+
+  /** Find out why a WebSocket was refused, which browsers do not tell. */
+  async why() {
+    try {
+      await this.ask("/v1/models");
+      return { message: "The server refused the connection." };
+    } catch (error) {
+      return { message: error.message, status: error.status, final: error.status === 401 || error.status === 403 };
+    }
+  }
+}

@@ -1,0 +1,256 @@
+// One lane: a conversation of its own on the connection. It sends what its user says and routes what comes back.
+
+import { Composer } from "./composer.js";
+import { h, say, soon } from "./dom.js";
+import { requestOf, said, textOf } from "./request.js";
+import { suggestions } from "./suggestions.js";
+import { Turn } from "./turn.js";
+
+const NEAR = 80; // pixels from the end within which the transcript follows what comes
+const LATE = ["response_already_completed", "response_not_active", "response_not_found"];
+const TERMINAL = ["response.completed", "response.incomplete", "response.failed"];
+
+/** `page`: send(frame), fork(lane, turn), close(lane), choose(lane), suggest(lane, suggestion), facts. */
+export class Lane {
+  constructor(name, title, setup, page) {
+    Object.assign(this, { name, title, setup, page });
+    this.turns = [];
+    this.sent = []; // turns whose responses have not begun
+    this.running = null;
+    this.tail = null; // the response that the next turn continues
+    this.steers = []; // texts that were accepted, and wait for their successor
+    this.composer = new Composer(this);
+    this.status = h("span", { class: "status" }, "Ready");
+    this.transcript = h("div", { class: "transcript", tabindex: "0", role: "log", "aria-live": "off", "aria-label": `${title}, conversation` });
+    this.element = h("section", { class: "lane", "aria-label": title, data: { lane: name } }, this.#head(), this.transcript, this.composer.element);
+    this.element.addEventListener("focusin", () => page.choose(this));
+    this.transcript.addEventListener("scroll", () => (this.follows = this.#isNearEnd()), { passive: true });
+    new ResizeObserver(() => soon(this.scroll)).observe(this.transcript); // what one writes takes room, too
+    this.follows = true;
+    this.scroll = () => this.follows && (this.transcript.scrollTop = this.transcript.scrollHeight);
+    this.actions = {
+      fork: (turn) => page.fork(this, turn),
+      retry: (turn) => this.retry(turn),
+      answered: (turn, items) => this.send(items),
+      timeline: page.facts.timeline ?? "",
+    };
+    this.#empty();
+  }
+
+  #head() {
+    const button = (text, title, click) => h("button", { type: "button", class: "link", title, on: { click } }, text);
+    return h(
+      "header",
+      { class: "lane-head" },
+      h("h2", {}, this.title),
+      this.status,
+      h("span", { class: "push" }),
+      button("Warm up", "Read instructions and tools now, so that the first token comes sooner (w)", () => this.warmUp()),
+      button("Clear", "Begin a new conversation in this lane", () => this.clear()),
+      h("button", { type: "button", class: "link close", title: "Close this lane", "aria-label": `Close ${this.title}`, on: { click: () => this.page.close(this) } }, "Close"),
+    );
+  }
+
+  #empty() {
+    const cards = suggestions(this.page.facts).map((each) =>
+      h("button", { type: "button", class: "card", on: { click: () => this.page.suggest(this, each) } }, h("strong", {}, each.title), h("span", {}, each.text)),
+    );
+    const hint = h("p", {}, "Text, reasoning and calls stream in as the server sends them. Try one of these, or write below.");
+    this.transcript.replaceChildren(h("div", { class: "empty" }, h("h3", {}, "What shall the model do?"), hint, h("div", { class: "cards" }, ...cards)));
+  }
+
+  #isNearEnd() {
+    const { scrollTop, scrollHeight, clientHeight } = this.transcript;
+    return scrollHeight - scrollTop - clientHeight < NEAR;
+  }
+
+  #add(turn) {
+    if (!this.turns.length) this.transcript.replaceChildren();
+    this.turns.push(turn);
+    this.transcript.append(turn.element);
+    this.follows = true;
+    soon(this.scroll);
+  }
+
+  /** Say a text: a new turn, or a word to the response that runs. */
+  say(text) {
+    if (this.running) this.steer(text);
+    else this.send([said(text)]);
+  }
+
+  /** Begin a turn with these items. */
+  send(input, { kind = "turn" } = {}) {
+    const turn = new Turn(input, this.actions, { kind });
+    this.#add(turn);
+    if (this.parked?.length) turn.joined(this.parked.splice(0));
+    const frame = {
+      type: "response.create",
+      stream_id: this.name,
+      ...requestOf(this.setup),
+      input,
+      ...(this.tail ? { previous_response_id: this.tail } : {}),
+      ...(kind === "warm" ? { generate: false } : {}),
+    };
+    if (this.page.send(frame)) {
+      this.sent.push(turn);
+      this.#tell("Sent");
+    } else {
+      turn.fail({ code: "not_connected", message: "The page is not connected to the server." });
+    }
+    this.composer.refresh();
+  }
+
+  warmUp() {
+    if (!this.running && !this.sent.length) this.send([], { kind: "warm" });
+  }
+
+  steer(text) {
+    this.page.send({ type: "response.steer", previous_response_id: this.running.id, input: text });
+  }
+
+  interrupt() {
+    if (this.running?.id) this.page.send({ type: "response.interrupt", response_id: this.running.id });
+  }
+
+  retry(turn) {
+    turn.element.remove();
+    this.turns = this.turns.filter((each) => each !== turn);
+    this.send(turn.input, { kind: turn.kind });
+  }
+
+  clear() {
+    this.interrupt();
+    this.turns = [];
+    this.sent = [];
+    this.running = this.tail = null;
+    this.steers = [];
+    this.#empty();
+    this.#tell("Ready");
+    this.composer.refresh();
+    this.composer.focus();
+  }
+
+  /** Go on from a response that was made elsewhere. */
+  goOnFrom(id) {
+    this.tail = id;
+    this.transcript.replaceChildren(h("p", { class: "waiting" }, `What you write goes on from ${id}. Its turns are not shown here.`));
+  }
+
+  /** Take over the turns up to this one from another lane. */
+  takeOver(lane, turn) {
+    const kept = lane.turns.slice(0, lane.turns.indexOf(turn) + 1).filter((each) => each.isOver && each.id);
+    kept.forEach((each, place) => this.#add(each.copy(this.actions, place < kept.length - 1)));
+    this.tail = turn.id;
+    if (turn.required.size) this.#tell("Waits for you");
+  }
+
+  /** Take a frame for this lane. */
+  take(frame) {
+    if (frame.type.startsWith("response.steer.")) this.#steered(frame);
+    else if (frame.type === "error") this.#refused(frame.error);
+    else if (frame.type === "response.created") this.#begun(frame);
+    else if (TERMINAL.includes(frame.type)) this.#ended(frame);
+    else if (this.running) {
+      this.running.take(frame);
+      if (frame.type === "response.output_item.added") this.#tell(DOING[frame.item.type] ?? "Running");
+    }
+    if (this.follows) soon(this.scroll);
+  }
+
+  #begun(frame) {
+    const successor = this.steers.length > 0;
+    let turn = successor ? null : this.sent.shift();
+    if (!turn) {
+      turn = new Turn(this.steers.splice(0).map(({ text }) => said(text)), this.actions);
+      this.#add(turn);
+    }
+    this.running = turn;
+    this.#mark();
+    turn.take(frame);
+    this.#tell("Reading");
+    this.composer.refresh();
+  }
+
+  #ended(frame) {
+    const turn = this.running ?? this.sent.shift();
+    this.running = null;
+    if (!turn) return;
+    if (["completed", "incomplete"].includes(frame.response.status)) this.tail = frame.response.id;
+    this.#tell(turn.isWaited ? "Waits for you" : "Ready");
+    turn.end(frame.response);
+    this.composer.refresh();
+    if (turn.isWaited) say(`${this.title}: the model waits for your answer to a call.`);
+    else if (!this.running && !this.sent.length) say(`${this.title}: ${ending(frame.response.status)}. ${turn.text.slice(0, 400)}`);
+  }
+
+  #refused(error) {
+    const turn = this.sent.shift();
+    if (!turn) return;
+    turn.fail(error);
+    this.#tell("Refused");
+    say(`${this.title}: ${error.message}`);
+    this.composer.refresh();
+  }
+
+  #steered(frame) {
+    const { steer } = frame;
+    if (frame.type === "response.steer.accepted") {
+      this.steers.push({ id: steer.id, text: this.composer.steering.shift() ?? "" });
+      this.#mark();
+    } else if (frame.type === "response.steer.pending") {
+      const [waits] = this.steers.splice(this.steers.findIndex(({ id }) => id === steer.id), 1);
+      (this.parked ??= []).push(waits.text);
+      this.#mark("It is read together with your answer to the call.");
+    } else {
+      const text = this.composer.steering.shift() ?? textOf({ content: steer.input });
+      if (LATE.includes(frame.error.code)) this.send([said(text)]);
+      else this.composer.giveBack(text, frame.error.message);
+    }
+  }
+
+  /** Show what waits to be read by the model. */
+  #mark(why = "It is read as soon as the model has ended what it is saying.") {
+    this.note?.remove();
+    const texts = [...this.steers.map(({ text }) => text), ...(this.parked ?? [])];
+    if (!texts.length) return;
+    this.note = h("aside", { class: "steering" }, ...texts.map((text) => h("p", {}, text)), h("small", {}, why));
+    this.transcript.append(this.note);
+  }
+
+  /** The connection is gone, and with it whatever ran on it. */
+  lost() {
+    const error = { code: "connection_lost", message: "The connection closed before the response had ended." };
+    for (const turn of [this.running, ...this.sent]) turn?.fail(error, "lost");
+    if (!this.setup.store) this.tail = null;
+    this.running = null;
+    this.sent = [];
+    this.steers = [];
+    this.note?.remove();
+    this.#tell("Not connected");
+    this.composer.refresh();
+  }
+
+  ready() {
+    if (!this.running) this.#tell(this.turns.at(-1)?.isWaited ? "Waits for you" : "Ready");
+    this.composer.refresh();
+  }
+
+  #tell(text) {
+    this.status.textContent = text;
+    this.element.dataset.busy = String(Boolean(this.running || this.sent.length));
+  }
+}
+
+const DOING = {
+  reasoning: "Thinking",
+  message: "Answering",
+  function_call: "Calling",
+  custom_tool_call: "Calling",
+  code_interpreter_call: "Running code",
+  web_search_call: "Searching the web",
+  file_search_call: "Searching files",
+  image_generation_call: "Drawing",
+  mcp_call: "Calling a server",
+};
+
+const ending = (status) => ({ completed: "Answered", incomplete: "Stopped", failed: "Failed" })[status] ?? status;

@@ -1,0 +1,196 @@
+// The playground: everything is put together here.
+
+import { Connection } from "./connection.js";
+import { CopyAs } from "./copy-as.js";
+import { Door } from "./door.js";
+import { byId, duration, h, say } from "./dom.js";
+import { Events } from "./events.js";
+import { Lane } from "./lane.js";
+import { nameTheme, nextTheme, showSetup, toggleEvents, view } from "./looks.js";
+import { copyOf, emptySetup, storedSetup, textOf } from "./request.js";
+import { SetupPanel } from "./setup.js";
+import { listen } from "./shortcuts.js";
+import { SignIn } from "./sign-in.js";
+import { prepare } from "./suggestions.js";
+
+const MAX_LANES = 16; // as many as may run at once on a connection
+
+const facts = JSON.parse(document.body.dataset.facts);
+const door = new Door(facts);
+const socket = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/responses`;
+const connection = new Connection(socket, () => door.subprotocols(), () => door.why());
+const events = new Events();
+const panel = new SetupPanel(facts);
+const lanes = [];
+const leaving = new Set(); // names of lanes that are closed, and whose responses still end
+let chosen = null;
+
+const page = {
+  facts,
+  send: (frame) => connection.send(frame),
+  choose,
+  fork(lane, turn) {
+    const made = addLane(copyOf(lane.setup));
+    made?.takeOver(lane, turn);
+  },
+  close(lane) {
+    if (lanes.length === 1) return lane.clear();
+    lane.interrupt();
+    if (lane.running || lane.sent.length) leaving.add(lane.name);
+    const place = lanes.indexOf(lane);
+    lanes.splice(place, 1);
+    lane.element.remove();
+    arrange();
+    choose(lanes[Math.max(0, place - 1)]);
+    return chosen.composer.focus();
+  },
+  suggest(lane, suggestion) {
+    prepare(lane.setup, suggestion);
+    panel.show(lane.setup);
+    panel.keep();
+    if (!suggestion.lanes) return lane.composer.write(suggestion.text);
+    const both = [lane, addLane(copyOf(lane.setup))].filter(Boolean);
+    both.forEach((each, place) => (each.setup.effort = suggestion.lanes[place]));
+    for (const each of both) each.say(suggestion.text);
+    return lane.composer.focus();
+  },
+};
+
+function addLane(setup) {
+  if (lanes.length >= MAX_LANES) {
+    say(`There are ${MAX_LANES} lanes, which is all that may run at once.`);
+    return null;
+  }
+  let number = 1;
+  while (lanes.some(({ name }) => name === `lane-${number}`) || leaving.has(`lane-${number}`)) number += 1;
+  const lane = new Lane(`lane-${number}`, `Lane ${number}`, setup, page);
+  lanes.push(lane);
+  byId("lanes").append(lane.element);
+  arrange();
+  choose(lane);
+  lane.element.scrollIntoView({ inline: "nearest", block: "nearest" });
+  lane.composer.focus();
+  return lane;
+}
+
+function arrange() {
+  byId("lanes").dataset.count = String(lanes.length);
+}
+
+function choose(lane) {
+  if (chosen === lane) return;
+  chosen = lane;
+  for (const each of lanes) each.element.toggleAttribute("data-chosen", each === lane);
+  panel.show(lane.setup, lanes.length > 1 ? lane.title : "");
+}
+
+const STATES = { idle: "Not connected", connecting: "Connecting", open: "Connected", waiting: "Reconnecting", closed: "Not connected" };
+
+connection.addEventListener("state", ({ detail }) => {
+  byId("state").dataset.state = detail.state;
+  byId("state-text").textContent = STATES[detail.state];
+  const banner = byId("banner");
+  if (detail.state === "open") {
+    banner.hidden = true;
+    for (const lane of lanes) lane.ready();
+    return;
+  }
+  if (!detail.message) return;
+  const wait = detail.wait ? ` Trying again in ${duration(detail.wait)}.` : "";
+  const now = h("button", { type: "button", class: "quiet", on: { click: () => connection.open() } }, "Connect now");
+  banner.replaceChildren(h("span", {}, `${detail.message}${wait}`), now);
+  banner.hidden = false;
+  if (detail.status === 401 || detail.status === 403) signIn.open(detail.message);
+});
+
+connection.addEventListener("lost", () => {
+  leaving.clear();
+  for (const lane of lanes) lane.lost();
+});
+
+connection.addEventListener("frame", ({ detail }) => {
+  events.add(detail);
+  if (detail.direction === "out") return;
+  const { frame } = detail;
+  const lane = lanes.find(({ name }) => name === frame.stream_id);
+  if (lane) lane.take(frame);
+  else if (/^response\.(completed|incomplete|failed)$/u.test(frame.type)) leaving.delete(frame.stream_id);
+  else if (frame.type === "error") showProblem(frame.error);
+  else if (frame.type === "connection_expiring") say("This connection ends in a few minutes; the page opens a new one then.");
+});
+
+function showProblem(error) {
+  byId("banner").replaceChildren(h("span", {}, error.message));
+  byId("banner").hidden = false;
+}
+
+const signIn = new SignIn(door, {
+  changed: () => {
+    connection.open();
+    loadModels();
+  },
+});
+
+async function loadModels() {
+  if (door.isShut) return signIn.open();
+  try {
+    const { data } = await door.ask("/v1/models");
+    panel.models(data.map(({ id }) => id));
+  } catch (error) {
+    showProblem(error);
+  }
+  return undefined;
+}
+
+const copyAs = new CopyAs(() => ({
+  setup: chosen.setup,
+  text: chosen.composer.field.value.trim() || lastAsked(chosen),
+  base: `${location.origin}/v1`,
+  needsKey: facts.door !== "open",
+}));
+
+const lastAsked = (lane) => textOf(lane.turns.flatMap(({ input }) => input).findLast((item) => item.role === "user") ?? "");
+
+const actions = {
+  write: () => {
+    view("talk");
+    chosen.composer.focus();
+  },
+  lane: () => addLane(copyOf(chosen.setup)),
+  step: (by) => {
+    const next = lanes[(lanes.indexOf(chosen) + by + lanes.length) % lanes.length];
+    next.element.scrollIntoView({ inline: "nearest", block: "nearest" });
+    next.composer.focus();
+  },
+  fork: () => {
+    const turn = chosen.turns.findLast((each) => each.isOver && each.id);
+    if (turn) page.fork(chosen, turn);
+  },
+  warm: () => chosen.warmUp(),
+  send: () => chosen.composer.go.disabled || chosen.composer.submit(),
+  sendAll: () => {
+    const text = chosen.composer.field.value.trim();
+    if (!text) return;
+    chosen.composer.write("");
+    for (const lane of lanes) lane.say(text);
+  },
+  interrupt: () => chosen.interrupt(),
+  setup: showSetup,
+  events: toggleEvents,
+  copy: () => copyAs.open(),
+  theme: nextTheme,
+  help: () => byId("help").showModal(),
+  sign: () => signIn.open(),
+};
+
+for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", () => actions[button.dataset.do]());
+for (const button of document.querySelectorAll("[data-view-of]")) button.addEventListener("click", () => view(button.dataset.viewOf));
+for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
+
+listen(actions);
+nameTheme();
+addLane({ ...emptySetup(), ...storedSetup() });
+const goesOnFrom = new URLSearchParams(location.search).get("response");
+if (goesOnFrom) chosen.goOnFrom(goesOnFrom);
+if (!door.isShut) connection.open();
+loadModels();

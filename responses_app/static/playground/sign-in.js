@@ -1,0 +1,63 @@
+// The form for a key, and what a user of the admin may choose.
+
+import { byId, h } from "./dom.js";
+
+/** Opens where the server wants to know who asks; `changed()` hears of another key or project. */
+export class SignIn {
+  constructor(door, { changed }) {
+    this.door = door;
+    this.changed = changed;
+    const form = byId("key-form");
+    byId("sign").hidden = door.facts.door === "open";
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#use(form.elements.key.value.trim());
+    });
+    byId("key-forget").addEventListener("click", () => {
+      door.keep("");
+      location.reload();
+    });
+    if (door.facts.projects?.length) this.#projects(form);
+  }
+
+  open(why = "") {
+    if (byId("key").open) return;
+    byId("key-why").textContent = why || (this.door.facts.user ? `You are signed in as ${this.door.facts.user}.` : "This server asks who you are.");
+    byId("key-wrong").textContent = "";
+    byId("key-forget").hidden = !this.door.key;
+    byId("key").showModal();
+  }
+
+  async #use(key) {
+    if (!/^[\w.~+/=-]+$/u.test(key)) {
+      byId("key-wrong").textContent = "A key has letters, digits and - _ . ~ + only.";
+      return;
+    }
+    const before = this.door.key;
+    this.door.keep(key);
+    try {
+      await this.door.ask("/v1/models");
+    } catch (error) {
+      if (error.status === 401) {
+        this.door.keep(before);
+        byId("key-wrong").textContent = error.message;
+        return;
+      }
+    }
+    byId("key").close();
+    byId("key-form").reset();
+    this.changed();
+  }
+
+  #projects(form) {
+    const { projects } = this.door.facts;
+    const choice = h("select", { name: "project" }, ...projects.map((name) => h("option", { value: name }, name)));
+    choice.value = this.door.project;
+    choice.addEventListener("change", () => {
+      this.door.choose(choice.value);
+      byId("key").close();
+      this.changed();
+    });
+    form.querySelector(".panel-head").after(h("label", { class: "field" }, h("span", {}, "Project"), choice));
+  }
+}

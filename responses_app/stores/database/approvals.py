@@ -1,0 +1,65 @@
+"""Claims of approved calls in the database, which all workers share."""
+
+import math
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from responses_app.models import ApprovalClaim
+from responses_app.stores.approvals import ApprovalHolder, BaseApprovalStore
+from responses_app.stores.base import StoreError
+from responses_app.stores.database.readers import DatabaseReaders
+
+KEPT = timedelta(days=1)  # far longer than any response runs
+TRIES = 5  # where others claim and let go of the same meanwhile
+
+
+class DatabaseApprovalStore(BaseApprovalStore):
+    """Keeps claims in the database `using`; `timeout` bounds, in seconds, whatever waits for it.
+
+    `now` is the clock, in Unix seconds. What is older than `KEPT` goes with the next claim of anybody.
+    """
+
+    def __init__(
+        self, *, using: str = "default", timeout: float = math.inf, now: Callable[[], float] = time.time
+    ) -> None:
+        self._now = now
+        self._readers = DatabaseReaders(using, timeout=timeout)
+
+    async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
+        at, digest = datetime.fromtimestamp(self._now(), UTC), _digest(request_id)
+        wanted = ApprovalClaim(project=project, request_id=digest, response_id=response_id, claimed_at=at)
+
+        def write(connection: BaseDatabaseWrapper) -> ApprovalHolder | None:
+            claims = ApprovalClaim.objects.using(connection.alias)
+            claims.filter(claimed_at__lt=at - KEPT).delete()
+            claims.bulk_create([wanted], ignore_conflicts=True)
+            ours = claims.filter(project=project, request_id=digest)
+            if instead_of:
+                ours.filter(response_id=instead_of).update(response_id=response_id, claimed_at=at)
+            row = ours.first()
+            return None if row is None else ApprovalHolder(row.response_id, row.claimed_at.timestamp())
+
+        for _ in range(TRIES):
+            holder = await self._readers.run(write)
+            if holder is not None:
+                return holder
+        raise StoreError(f"the claim of {request_id} could not be kept: others let go of it each time")
+
+    async def release(self, project: str, request_id: str, response_id: str) -> None:
+        def write(connection: BaseDatabaseWrapper) -> None:
+            claims = ApprovalClaim.objects.using(connection.alias)
+            claims.filter(project=project, request_id=_digest(request_id), response_id=response_id).delete()
+
+        await self._readers.run(write)
+
+    async def aclose(self) -> None:
+        await self._readers.aclose()
+
+
+def _digest(request_id: str) -> str:
+    """Return what stands for an id, which may be a client's: of any length, with characters that no database takes."""
+    return blake2b(request_id.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()

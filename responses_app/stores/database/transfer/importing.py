@@ -1,0 +1,229 @@
+"""Into the database: what is not there yet of a file that `exporting` wrote. A second time changes nothing."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from django.db import models, transaction
+
+from responses_app.models import (
+    ChainPart,
+    Conversation,
+    ConversationItem,
+    LogPart,
+    PublicName,
+    Response,
+    SampledItem,
+)
+from responses_app.protocol.resources import RUNNING
+from responses_app.stores.database.transfer import AT_ONCE, BYTES_AT_ONCE, FORMAT, VERSION
+from responses_app.stores.database.transfer.rows import Row, instance_of
+
+KEPT_BROKEN = 100  # lines that cannot be read, of which the reason is kept
+
+
+class NoExport(Exception):
+    """What is read is not what an export writes; the text says so to people."""
+
+
+@dataclass(slots=True)
+class Imported:
+    """What has been read. `there` was in the database already, and was left as it is."""
+
+    parts: int = 0
+    responses: int = 0
+    conversations: int = 0
+    there: int = 0
+    broken: int = 0
+    reasons: list[str] = field(default_factory=list)
+    is_whole: bool = False
+
+    @property
+    def seen(self) -> int:
+        """How many responses and conversations were read, good or not."""
+        return self.responses + self.conversations + self.there + self.broken
+
+
+@dataclass(slots=True)
+class _Whole:
+    """A response with all that belongs to it."""
+
+    response: Response
+    further: list[models.Model]
+
+
+def take_in(lines: Iterable[bytes], counted: Imported) -> Iterator[Imported]:
+    """Write lines into the database, and yield `counted`, which grows, behind each step. Raises `NoExport`.
+
+    Each step is a transaction: a file whose import was cut is imported once more, and what is there is passed over.
+    """
+    numbered = enumerate(lines, 1)
+    _check_header(next(numbered, (1, b""))[1])
+    batch: list[_Whole | ChainPart] = []
+    size = 0
+    conversation = _ConversationTaker(counted)
+    for number, line in numbered:
+        record = _record(number, line, counted)
+        kind = record.get("kind")
+        counted.is_whole = kind == "end"
+        if kind is None:
+            conversation.spoil()
+            continue
+        if kind in ("items", "conversation"):
+            _write(batch, counted)
+            batch, size = [], 0
+            conversation.take(number, record)
+            yield counted
+            continue
+        conversation.end()
+        if kind in ("response", "part") and (read := _read(number, record, counted)) is not None:
+            batch.append(read)
+            size += len(line)
+        if len(batch) >= AT_ONCE or size >= BYTES_AT_ONCE:
+            _write(batch, counted)
+            batch, size = [], 0
+            yield counted
+    if not counted.is_whole:
+        conversation.spoil()
+    conversation.end()
+    _write(batch, counted)
+    yield counted
+
+
+def _check_header(line: bytes) -> None:
+    try:
+        header = _loads(line)
+    except ValueError:
+        header = None
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise NoExport("This is no file that `respsite export` wrote.")
+    if header.get("version") != VERSION:
+        raise NoExport("A newer version wrote this file: install that one.")
+
+
+def _record(number: int, line: bytes, counted: Imported) -> Row:
+    try:
+        record = _loads(line)
+    except ValueError:
+        return _broken(number, "it is cut, or no JSON", counted)
+    return record if isinstance(record, dict) else _broken(number, "it is no JSON object", counted)
+
+
+def _loads(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except ValueError:  # lone surrogates and integers of more than 64 bits, which orjson refuses
+        return json.loads(line)
+
+
+def _broken(number: int, reason: object, counted: Imported) -> Row:
+    counted.broken += 1
+    if len(counted.reasons) < KEPT_BROKEN:
+        counted.reasons.append(f"line {number}: {reason}")
+    return {}
+
+
+def _read(number: int, record: Row, counted: Imported) -> _Whole | ChainPart | None:
+    try:
+        return instance_of(ChainPart, record["part"]) if record["kind"] == "part" else _whole(record)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        _broken(number, error, counted)
+        return None
+
+
+def _whole(record: Row) -> _Whole:
+    response = instance_of(Response, record["response"])
+    if response.status in RUNNING:
+        raise ValueError("a response that runs cannot be imported")
+    response.worker, response.request = "", None
+    further: list[models.Model] = []
+    if record.get("part"):
+        further.append(instance_of(ChainPart, record["part"]))
+    if record.get("name"):
+        further.append(instance_of(PublicName, record["name"]))
+    further += [instance_of(SampledItem, row) for row in record.get("sampled") or ()]
+    further += [instance_of(LogPart, row) for row in record.get("log") or ()]
+    owners = {getattr(each, "response_id", each.pk) for each in further}
+    if owners - {response.pk}:
+        raise ValueError("it holds rows of another response")
+    return _Whole(response, further)
+
+
+def _write(batch: Iterable[_Whole | ChainPart], counted: Imported) -> None:
+    """Write what is not there, in one transaction; what another process writes meanwhile is left as it is."""
+    batch = list(batch)
+    if not batch:
+        return
+    wholes = {each.response.pk: each for each in batch if isinstance(each, _Whole)}
+    parts = {each.pk: each for each in batch if isinstance(each, ChainPart)}
+    with transaction.atomic():
+        there = set(Response.objects.filter(pk__in=wholes).values_list("pk", flat=True))
+        there_parts = set(ChainPart.objects.filter(pk__in=parts).values_list("pk", flat=True))
+        new = [each for key, each in wholes.items() if key not in there]
+        _create(Response, [each.response for each in new])
+        further: dict[type[models.Model], list[models.Model]] = {
+            ChainPart: [part for key, part in parts.items() if key not in there_parts]
+        }
+        for each in new:
+            for row in each.further:
+                further.setdefault(type(row), []).append(row)
+        for model, rows in further.items():
+            _create(model, rows)
+    counted.responses += len(new)
+    counted.there += len(there)
+    counted.parts += len(parts) - len(there_parts)
+
+
+def _create(model: type[models.Model], rows: list[Any]) -> None:
+    model._default_manager.bulk_create(rows, batch_size=AT_ONCE, ignore_conflicts=True)
+
+
+class _ConversationTaker:
+    """Writes a conversation and its items, which come behind it, in one transaction of their own."""
+
+    def __init__(self, counted: Imported) -> None:
+        self._counted = counted
+        self._open: transaction.Atomic | None = None
+        self._is_whole = True
+        self._id: str | None = None  # whose items are written; None: those that come are passed over
+
+    def take(self, number: int, record: Row) -> None:
+        """Take a conversation, or items of the one before."""
+        try:
+            if record["kind"] == "conversation":
+                self.end()
+                self._begin(instance_of(Conversation, record["conversation"]))
+            elif self._id == record["id"]:
+                rows = [instance_of(ConversationItem, row) for row in record["items"]]
+                if any(row.conversation_id != self._id for row in rows):
+                    raise ValueError("it holds items of another conversation")
+                _create(ConversationItem, rows)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            _broken(number, error, self._counted)
+            self.spoil()
+
+    def spoil(self) -> None:
+        """Leave out what is open: something of it cannot be read, or may be missing."""
+        self._is_whole = False
+
+    def _begin(self, conversation: Conversation) -> None:
+        if Conversation.objects.filter(pk=conversation.pk).exists():
+            self._counted.there += 1
+            return
+        self._open = transaction.atomic()
+        self._open.__enter__()
+        self._id, self._is_whole = conversation.pk, True
+        _create(Conversation, [conversation])
+        self._counted.conversations += 1
+
+    def end(self) -> None:
+        """Commit what is open, if it is whole: else the next import may find it so."""
+        opened, self._open, self._id = self._open, None, None
+        if opened is None:
+            return
+        if not self._is_whole:
+            transaction.set_rollback(True)
+            self._counted.conversations -= 1
+        opened.__exit__(None, None, None)

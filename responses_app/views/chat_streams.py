@@ -1,0 +1,169 @@
+"""How the choices of a chat are read to their end: in chunks as they come, or as one completion.
+
+A stream's status is not decided before its first chunk: what fails before anything was said is an error with a status
+of its own, as it is without a stream, since no SDK tries again what fails behind a 200. Only where nothing comes for
+`HEADERS_SECONDS` is the answer begun, with a heartbeat.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from django.http import StreamingHttpResponse
+from django.http.response import HttpResponseBase
+
+from responses_app.http import Cut
+from responses_app.protocol.chat.completion import CompletionHead, usage_of, whole_completion
+from responses_app.protocol.chat.encoder import DONE, ChunkEncoder, error_line, usage_chunk
+from responses_app.protocol.chat.request import ChatRequest
+from responses_app.protocol.errors import ApiError, JsonObject, server_error
+from responses_app.protocol.events import TERMINAL
+from responses_app.protocol.inputs import StopReason
+from responses_app.protocol.resources import ResponseObject
+from responses_app.runs.choices import Choices
+from responses_app.runs.journal import ReaderTooSlow, gather
+from responses_app.runs.reader import ResponseReader
+
+HEADERS_SECONDS = 15.0  # at most, until a client hears that its request is taken
+GONE = "its client disconnected"
+Ended = Callable[[ResponseReader, ResponseObject], None]
+
+
+class ChatReading:
+    """The choices of one chat, and what is said of them. `ended` is told of each choice that has come to its end.
+
+    Whoever has it lets go of it with `leave`.
+    """
+
+    def __init__(
+        self, chat: ChatRequest, choices: Choices, *, system_fingerprint: str, request_id: str, ended: Ended
+    ) -> None:
+        self.choices = choices
+        self._chat = chat
+        self._request_id = request_id
+        self._ended = ended
+        self._head = CompletionHead.of(choices.readers[0].response(), system_fingerprint=system_fingerprint)
+        self._encoders = [ChunkEncoder(self._head, chat, index) for index in range(len(choices.readers))]
+        self._left = list(zip(choices.readers, self._encoders, strict=True))  # of the choices that have not ended
+        self.problem: ApiError | None = None  # why one of the choices is none, as its client is to read it
+
+    def take(self, *, quietly: bool = False) -> bytes:
+        """Return the chunks of what is there; `quietly`: nobody reads them, so no more than has to be is encoded.
+
+        Raises `ReaderTooSlow`.
+        """
+        said: list[bytes] = []
+        ended = False
+        needed = TERMINAL if quietly and not self._chat.stops else None
+        for reader, encoder in self._left:
+            entries, encode = reader.take(), encoder.encode
+            said += [encode(each.type, each.json) for each in entries if needed is None or each.type in needed]
+            if encoder.matched is not None:
+                reader.stop(StopReason.INTERRUPTED)  # once it has stopped, that is nothing
+            if reader.ended:
+                self._end(reader, encoder)
+                ended = True
+        if ended:
+            self._left = [each for each in self._left if not each[0].ended]
+        return b"".join(said)
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing more to be said."""
+        return self.problem is not None or self.choices.ended
+
+    def _end(self, reader: ResponseReader, encoder: ChunkEncoder) -> None:
+        """Note that a choice has ended, or that it is none."""
+        if encoder.failed or not reader.is_whole:
+            self.problem = self._chat.renamed(reader.problem or server_error(self._request_id))
+        elif encoder.matched is None:
+            self._ended(reader, reader.response())
+
+    @property
+    def usage(self) -> bytes:
+        """Return the chunk of what all choices used, where it is wanted."""
+        if not self._chat.include_usage:
+            return b""
+        return usage_chunk(self._head, usage_of(each.response for each in self._encoders if each.response is not None))
+
+    def whole(self, responses: Sequence[ResponseObject]) -> JsonObject:
+        """Return the completion that these responses are."""
+        return whole_completion(self._head, responses, self._chat)
+
+    def leave(self) -> None:
+        """Let go of its choices; those that still run end."""
+        self.choices.leave(GONE)
+
+
+async def read_completion(reading: ChatReading) -> JsonObject:
+    """Wait until all choices have ended, and return the completion; leaving early cancels them.
+
+    Raises `ApiError` where one of them is none: a body that is not whole cannot say so.
+    """
+    choices = reading.choices
+    try:
+        while not reading.over:
+            reading.take(quietly=True)
+            if not (reading.over or choices.behind):
+                await choices.news()
+        if reading.problem is not None:
+            raise reading.problem
+    finally:
+        reading.leave()
+    return reading.whole([reader.response() for reader in choices.readers])
+
+
+async def completion_stream(reading: ChatReading, *, ping_seconds: float, cut: Cut | None) -> HttpResponseBase:
+    """Return a completion as server-sent chunks, with a heartbeat after each `ping_seconds` of silence (0: never).
+
+    Raises `ApiError` for what fails before anything was said. A stream that stops before its end is `cut` off.
+    """
+    try:
+        first = await _first(reading, min(ping_seconds or HEADERS_SECONDS, HEADERS_SECONDS))
+    except BaseException:
+        reading.leave()
+        raise
+    chunks = _chunks(reading, first, ping_seconds, cut)
+    await anext(chunks)  # only a generator that has begun is closed, and so lets go of its readers, in any case
+    response = StreamingHttpResponse(chunks, content_type="text/event-stream")
+    response["cache-control"] = "no-cache"
+    response["x-accel-buffering"] = "no"
+    return response
+
+
+async def _first(reading: ChatReading, seconds: float) -> bytes:
+    """Return the first chunks, or a heartbeat where there are none in that time."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while True:
+        said = reading.take()
+        if said:
+            return said
+        if reading.problem is not None:
+            raise reading.problem
+        if not reading.choices.behind and not await reading.choices.news(max(0.0, until - loop.time())):
+            return b": ping\n\n"
+
+
+async def _chunks(
+    reading: ChatReading, first: bytes, ping_seconds: float, cut: Cut | None
+) -> AsyncGenerator[bytes, None]:
+    choices = reading.choices
+    try:
+        yield b""
+        yield first
+        while not reading.over:
+            said = reading.take()
+            if said:
+                yield said
+                await gather(lambda: choices.has_little)
+            elif not (reading.over or choices.behind or await choices.news(ping_seconds or None)):
+                yield b": ping\n\n"
+        problem = reading.problem
+        yield (reading.usage if problem is None else error_line(problem)) + DONE
+        return
+    except ReaderTooSlow:
+        pass  # the registry has logged it
+    finally:
+        reading.leave()
+    if cut is not None:
+        await cut()

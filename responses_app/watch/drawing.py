@@ -1,0 +1,182 @@
+"""A timeline as a picture: phases become bars here, in percent of the width, and a template draws them as SVG."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from responses_app.admin.formats import milliseconds
+from responses_app.admin.text import visible
+from responses_app.protocol.timeline import Phase, PhaseKind, Timeline
+
+LABELS = {
+    PhaseKind.QUEUE: "waiting",
+    PhaseKind.PREFILL: "prefill",
+    PhaseKind.REASONING: "reasoning",
+    PhaseKind.ANSWER: "answer",
+    PhaseKind.CALL: "writing a call",
+    PhaseKind.TOOL: "tool",
+    PhaseKind.CLIENT: "waiting for the client",
+    PhaseKind.SUMMARY: "summing up",
+    PhaseKind.SAVING: "saving",
+    PhaseKind.UNKNOWN: "not known",
+}
+SHORT = {PhaseKind.CALL: "call", PhaseKind.CLIENT: "client"}  # in a bar
+MAX_ROWS = 40  # turns that are drawn: the first and the last ones
+MAX_PHASES = 400  # in the table; the JSON has all
+MIN_WIDTH = 0.25  # percent: what was short is seen, too
+TEXT_WIDTH = 9.0  # percent from which on a bar says what it is
+ROW, TOP, BAR = 46, 26, 18  # pixels: a turn's height, where the first begins, a bar's height
+TICKS = 5  # at most, beside 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A phase: `x` and `width` in percent, `text` what the pointer shows, `inside` what stands in it."""
+
+    kind: str
+    x: float
+    width: float
+    text: str
+    inside: str
+    lasts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A turn: `y` is where its text stands, `bar_y` its bars, in pixels; `first_token` is in percent, or None."""
+
+    name: str
+    tokens: str
+    y: int
+    bars: Sequence[Bar]
+    first_token: float | None
+
+    @property
+    def bar_y(self) -> int:
+        """Where its bars begin."""
+        return self.y + 7
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A phase in the table."""
+
+    turn: int
+    kind: str
+    label: str
+    name: str
+    began: str
+    lasted: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """All the template needs. `legend` has each kind of phase, its label, its time in all and its share."""
+
+    key: str
+    summary: str
+    height: int
+    ticks: Sequence[tuple[float, str]]
+    rows: Sequence[Row]
+    legend: Sequence[tuple[str, str, str, str]]
+    lines: Sequence[Line]
+    left_out: int
+    lines_left_out: int
+    is_timed: bool
+    bar: int = BAR
+
+
+def draw(timeline: Timeline, *, now: int, key: str, scale: int = 0) -> Picture:
+    """Return the picture of a timeline at `now` (Unix milliseconds).
+
+    `key` makes the ids in the page its own. `scale` is how many milliseconds the whole width is; 0: as many as needed.
+    """
+    took = timeline.milliseconds(now)
+    span = max(scale, took, 1)
+    turns = sorted({phase.turn for phase in timeline.phases} | set(range(1, len(timeline.turns) + 1)))
+    shown = turns if len(turns) <= MAX_ROWS else [*turns[: MAX_ROWS // 2], *turns[-MAX_ROWS // 2 :]]
+    rows = [_row(timeline, turn, place, span=span, now=now) for place, turn in enumerate(shown)]
+    return Picture(
+        key=key,
+        summary=_summary(timeline, took),
+        height=TOP + ROW * len(rows),
+        ticks=_ticks(span),
+        rows=rows,
+        legend=_legend(timeline, took, now),
+        lines=[_line(timeline, phase, now) for phase in timeline.phases[:MAX_PHASES]],
+        left_out=len(turns) - len(shown),
+        lines_left_out=max(0, len(timeline.phases) - MAX_PHASES),
+        is_timed=timeline.is_timed,
+    )
+
+
+def _row(timeline: Timeline, turn: int, place: int, *, span: int, now: int) -> Row:
+    def percent(at: int) -> float:
+        return round(min(100.0, max(0, at - timeline.created) / span * 100), 3)
+
+    bars = []
+    for phase in timeline.phases:
+        if phase.turn != turn:
+            continue
+        end = now if phase.ended is None else phase.ended
+        x, width = percent(phase.began), round(percent(max(end, phase.began)) - percent(phase.began), 3)
+        if not width and phase.ended is not None:
+            continue
+        width = max(width, MIN_WIDTH)
+        label = SHORT.get(phase.kind, LABELS[phase.kind])
+        inside = label if width >= TEXT_WIDTH and phase.kind is not PhaseKind.UNKNOWN else ""
+        text = f"{_told(phase)}: {milliseconds(end - phase.began)}"
+        bars.append(Bar(phase.kind.value, min(x, 100 - MIN_WIDTH), width, text, inside, phase.ended is None))
+    tokens = timeline.turns[turn - 1] if turn <= len(timeline.turns) else None
+    first = None if tokens is None or tokens.first_token is None else percent(tokens.first_token)
+    counted = ""
+    if tokens is not None:
+        cached = f" ({tokens.cached:,} cached)" if tokens.cached else ""
+        counted = f"{tokens.input:,} in{cached} → {tokens.output:,} out"
+    return Row(f"Turn {turn}", counted, TOP + ROW * place + 12, bars, first)
+
+
+def _told(phase: Phase) -> str:
+    """Return what a phase is, in words."""
+    label = LABELS[phase.kind]
+    return f"{label} {visible(phase.name)[:80]}" if phase.name else label
+
+
+def _line(timeline: Timeline, phase: Phase, now: int) -> Line:
+    end = now if phase.ended is None else phase.ended
+    return Line(
+        turn=phase.turn,
+        kind=phase.kind.value,
+        label=LABELS[phase.kind],
+        name=visible(phase.name)[:80],
+        began=milliseconds(phase.began - timeline.created),
+        lasted=milliseconds(max(0, end - phase.began)) + (" so far" if phase.ended is None else ""),
+    )
+
+
+def _legend(timeline: Timeline, took: int, now: int) -> list[tuple[str, str, str, str]]:
+    spent: dict[PhaseKind, int] = {}
+    for phase in timeline.phases:
+        end = now if phase.ended is None else phase.ended
+        spent[phase.kind] = spent.get(phase.kind, 0) + max(0, end - phase.began)
+    return [
+        (kind.value, LABELS[kind], milliseconds(spent[kind]), f"{spent[kind] / max(took, 1):.0%}")
+        for kind in PhaseKind
+        if spent.get(kind)
+    ]
+
+
+def _summary(timeline: Timeline, took: int) -> str:
+    turns = max(1, len(timeline.turns))
+    counted = f"{turns} turn{'s' if turns > 1 else ''}"
+    if timeline.ended is None:
+        return f"{counted} so far, {milliseconds(took)} since it was created."
+    return f"{counted} in {milliseconds(took)}."
+
+
+def _ticks(span: int) -> list[tuple[float, str]]:
+    """Return marks at round times."""
+    size = 1
+    while span / size > TICKS:
+        size = next(size * step for step in (2, 5, 10) if span / (size * step) <= TICKS or step == 10)
+    marks = range(0, span + 1, size)
+    return [(round(mark / span * 100, 3), milliseconds(mark) if mark else "0") for mark in marks]

@@ -1,0 +1,1 @@
+"""The program `respsite`, run as people run it."""

@@ -1,0 +1,90 @@
+"""`respsite export` and `import`: what is kept of one server continues at another."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.command_line.program import respsite, settings_of
+from tests.server import Server
+
+pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+
+
+def ask(server: Server, text: str, **fields: object) -> Any:
+    """Create a response and return it."""
+    body = {"input": text, **fields}
+    answer = httpx.post(f"{server.base_url}/responses", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def get(server: Server, path: str) -> Any:
+    """Return what is at a path: JSON, or the text of a stream."""
+    answer = httpx.get(f"{server.base_url}{path}", timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json() if "json" in answer.headers["content-type"] else answer.text
+
+
+def test_what_is_exported_continues_where_it_is_imported(daphne_server: Server, tmp_path: Path) -> None:
+    first = ask(daphne_server, "Hello")
+    gone = ask(daphne_server, "And then", previous_response_id=first["id"])
+    last = ask(daphne_server, "count to 4", previous_response_id=gone["id"])
+    assert httpx.delete(f"{daphne_server.base_url}/responses/{gone['id']}").status_code == 200
+    conversation = httpx.post(f"{daphne_server.base_url}/conversations", json={}).json()["id"]
+    ask(daphne_server, "Hello there", conversation=conversation)
+    paths = [f"/responses/{last['id']}", f"/responses/{last['id']}/input_items", f"/conversations/{conversation}/items"]
+    paths += [f"/responses/{last['id']}?stream=true"]
+    kept = [get(daphne_server, path) for path in paths]
+
+    file = tmp_path / "kept.jsonl"
+    exported = respsite("export", file, **settings_of(daphne_server))
+    assert exported.returncode == 0, exported.stderr
+    whole = file.read_bytes()
+    records = list(map(json.loads, whole.splitlines()))
+    kinds = [record["kind"] for record in records]
+    assert (kinds[0], kinds[-1]) == ("header", "end")
+    assert {first["id"], last["id"], conversation} < {record.get("id") for record in records}
+    assert gone["id"] in {record["id"] for record in records if record["kind"] == "part"}
+    again = respsite("export", file, **settings_of(daphne_server))
+    assert (again.returncode, "--resume" in again.stderr, file.read_bytes()) == (2, True, whole)
+    for place in (len(whole) // 2, whole.index(b'{"kind":"items"') + 20):  # in a response, and in a conversation
+        file.write_bytes(whole[:place])
+        resumed = respsite("export", file, "--resume", **settings_of(daphne_server))
+        assert (resumed.returncode, file.read_bytes()) == (0, whole), resumed.stderr
+
+    with_cut = tmp_path / "cut.jsonl"
+    with_cut.write_bytes(whole[: whole.index(b'{"kind":"items"') + 20])
+    elsewhere = Server(tmp_path / "elsewhere", secret_key=(daphne_server.folder / "secret_key").read_text())
+    cut = respsite("import", with_cut, **settings_of(elsewhere))
+    assert cut.returncode == 1
+    assert "The file ends early" in cut.stderr
+    assert "0 conversations" in cut.stderr, "one that may be cut is left for the next time"
+    imported = respsite("import", file, **settings_of(elsewhere))
+    assert imported.returncode == 0, imported.stderr
+    assert "Imported 0 responses" in imported.stderr
+    assert "there already" in imported.stderr
+    third = respsite("import", file, **settings_of(elsewhere))
+    assert (third.returncode, "0 responses, 0 conversations" in third.stderr) == (0, True)
+    with elsewhere:  # it has the same SECRET_KEY, of which streams make the ids of items
+        assert [get(elsewhere, path) for path in paths] == kept
+        answer = ask(elsewhere, "Hello", previous_response_id=last["id"])
+        assert "user message 4" in answer["output"][-1]["content"][0]["text"]
+        answer = ask(elsewhere, "Hello", conversation=conversation)
+        assert "user message 2" in answer["output"][-1]["content"][0]["text"]
+
+
+def test_what_is_no_export_changes_nothing(daphne_server: Server, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.jsonl"
+    wrong.write_text('{"response": {}}\n')
+    done = respsite("import", wrong, **settings_of(daphne_server))
+    assert (done.returncode, done.stderr) == (1, "respsite: This is no file that `respsite export` wrote.\n")
+    header = {"kind": "header", "format": "respsite", "version": 1}
+    rows: list[Any] = [header, {"kind": "response", "id": "x", "response": {"id": "x" * 65}}, 7, {"kind": "end"}]
+    wrong.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    done = respsite("import", wrong, **settings_of(daphne_server))
+    assert (done.returncode, done.stderr.count("Passed over: line")) == (1, 2)
+    missing = respsite("import", tmp_path / "missing", **settings_of(daphne_server))
+    assert "cannot be read (No such file or directory)" in missing.stderr

@@ -1,0 +1,133 @@
+"""The page itself: who gets it, what it may load, how large it is, and how soon it is there."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.playground.browser import Playground, playground
+from tests.server import ROOT, Server, clean_environ
+
+pytestmark = pytest.mark.any_database
+
+SCRIPTS = ROOT / "responses_app/static/playground"
+MAX_SCRIPT_BYTES = 150_000
+MAX_LINES = 300
+
+
+def test_a_client_of_the_api_hears_json_there(server: Server) -> None:
+    for method, accept in (("GET", "application/json"), ("POST", "*/*"), ("DELETE", "application/json")):
+        answer = httpx.request(method, f"{server.url}/", headers={"accept": accept})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    page = httpx.get(f"{server.url}/", headers={"accept": "text/html,*/*;q=0.8"})
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+
+
+def test_its_policy_lets_in_files_of_this_server_alone(server: Server) -> None:
+    answer = httpx.get(f"{server.url}/")
+    policy = answer.headers["content-security-policy"]
+    assert f"connect-src 'self' ws://127.0.0.1:{server.port};" in policy
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    markup = answer.text
+    assert re.findall(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", markup) == []
+    assert all(
+        path.startswith("/static/") for path in re.findall(r'(?:src|href)="([^"#]+)"', markup) if "admin" not in path
+    )
+
+
+def test_a_script_that_got_into_it_does_not_run(page: Playground) -> None:
+    injected = """() => {
+        const script = document.createElement('script');
+        script.textContent = 'window.broken = 1';
+        document.body.append(script);
+        return window.broken === undefined;
+    }"""
+    assert page.page.evaluate(injected)
+    assert all("Content Security Policy" in problem for problem in page.problems)
+    page.problems.clear()
+
+
+def test_the_scripts_are_small_and_make_no_markup_of_text() -> None:
+    files = sorted(SCRIPTS.glob("*.js"))
+    assert sum(path.stat().st_size for path in files) <= MAX_SCRIPT_BYTES
+    for path in files:
+        text = path.read_text()
+        assert len(text.splitlines()) < MAX_LINES, path.name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function\b", text), (
+            path.name
+        )
+
+
+@pytest.mark.parametrize("language", ["Python", "curl"])
+def test_what_is_copied_works(page: Playground, language: str, tmp_path: Path) -> None:
+    page.find("[name=instructions]").fill("Be 'brief'.")
+    page.find("[data-do=lane]").click()
+    page.lane(2).locator(".composer textarea").fill("repeat: it's copied")
+    page.find("[data-do=copy]").click()
+    page.find("#copy").get_by_role("tab", name=language).click()
+    code = page.find("#copy-text").inner_text()
+    file = tmp_path / "copied"
+    file.write_text(code)
+    command = {"Python": [str(ROOT / ".venv/bin/python"), str(file)], "curl": ["sh", str(file)]}[language]
+    done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "it's copied" in done.stdout
+
+
+def test_a_function_is_written_by_form_or_as_json(page: Playground) -> None:
+    page.find("#add-function").click()
+    form = page.find("#tool-form")
+    form.locator("[name=name]").fill("get time")
+    form.get_by_role("button", name="Keep").click()
+    expect(page.find("#tool-wrong")).to_contain_text("letters, digits")
+    form.locator("[name=name]").fill("get_time")
+    form.get_by_role("button", name="Add a parameter").click()
+    form.get_by_label("Name of the parameter").fill("zone")
+    form.get_by_role("tab", name="JSON").click()
+    written = form.locator("[name=json]")
+    assert '"zone"' in written.input_value()
+    written.fill(written.input_value().replace('"zone"', '"place"'))
+    form.get_by_role("tab", name="Form").click()
+    expect(form.get_by_label("Name of the parameter")).to_have_value("place")
+    form.get_by_role("button", name="Keep").click()
+    expect(page.find("#functions")).to_contain_text("get_time")
+    page.page.reload()
+    expect(page.find("#functions")).to_contain_text("get_time")
+
+
+def test_a_closed_connection_is_told_and_opened_again(server: Server, browser: Browser) -> None:
+    with playground(browser) as page:
+        page.page.route_web_socket(
+            "**/v1/responses", lambda socket: sockets.append((socket, socket.connect_to_server()))
+        )
+        sockets: list[tuple[object, object]] = []
+        page.open(server.url)
+        page.write("count to 3000")
+        expect(page.lane().locator(".answer")).to_contain_text("1 2 3")
+        sockets[0][0].close(code=3001)  # type: ignore[attr-defined]
+        expect(page.ended(1).locator(".problem")).to_contain_text("The connection closed meanwhile")
+        page.find("#state[data-state=open]").wait_for()
+        assert len(sockets) == 2
+        page.write("repeat: back")
+        expect(page.ended(2).locator(".answer")).to_have_text("back")
+
+
+def test_ten_thousand_frames_are_a_few_elements(page: Playground) -> None:
+    page.find("[data-do=events]").click()
+    add = """async () => {
+        const { Events } = await import('/static/playground/events.js');
+        const events = new Events();
+        const frame = { type: 'response.output_text.delta', stream_id: 'lane-1', delta: 'word ' };
+        const text = JSON.stringify(frame);
+        for (let n = 0; n < 10000; n += 1) events.add({ direction: 'in', text, frame, at: n });
+        await new Promise(requestAnimationFrame);
+        await new Promise(requestAnimationFrame);
+    }"""
+    page.page.evaluate(add)
+    expect(page.find("#events-count")).to_have_text("10,000")
+    assert page.find("#events-list .row").count() < 200

@@ -1,0 +1,180 @@
+"""A chat is read as the request of the Responses API that it stands for, and errors name what its client has sent."""
+
+from typing import Any
+
+import pytest
+
+from responses_app.protocol.chat.request import MAX_STOPS, parse_chat
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.requests import parse_create
+from tests.protocol.chats import chat
+
+USER = {"role": "user", "content": "What is the weather?"}
+CALLED = {
+    "role": "assistant",
+    "content": None,
+    "reasoning_content": "I look.",
+    "tool_calls": [
+        {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}},
+        {"id": "call_2", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}},
+    ],
+}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+def items(*messages: Any) -> list[Any]:
+    """Return the items that messages are read as."""
+    return chat(messages=list(messages)).create.input_json
+
+
+def test_every_message_becomes_what_the_responses_api_has_for_it() -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    file = {"type": "file", "file": {"file_id": "file-1", "filename": "a.pdf"}}
+    read = items(
+        {"role": "user", "content": [{"type": "text", "text": "Look."}, image, file]},
+        CALLED,
+        {"role": "tool", "tool_call_id": "call_1", "content": "18"},
+        {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "done"}]},
+        {"role": "assistant", "content": "It is warm.", "refusal": None, "tool_calls": None},
+    )
+    assert [item["type"] for item in read] == [
+        *("message", "reasoning", "function_call", "custom_tool_call"),
+        *("function_call_output", "custom_tool_call_output", "message"),
+    ]
+    assert [part["type"] for part in read[0]["content"]] == ["input_text", "input_image", "input_file"]
+    assert read[0]["content"][1]["image_url"] == "https://example.com/a.png"
+    assert read[0]["content"][2] == {"type": "input_file", "file_id": "file-1", "filename": "a.pdf"}
+    assert read[1]["content"][0]["text"] == "I look."
+    assert (read[2]["name"], read[2]["arguments"], read[3]["input"]) == ("f", '{"a": 1}', "*** Begin")
+    assert [read[4]["output"], read[5]["output"]] == ["18", "done"]
+    assert read[6]["content"] == [{"type": "output_text", "text": "It is warm."}]
+
+
+def test_what_the_developer_says_first_are_instructions() -> None:
+    asked = chat(
+        messages=[{"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Rhyme."}, USER]
+    )
+    assert asked.create.instructions == "Be brief.\n\nRhyme."
+    assert len(asked.create.input) == 1
+    [late] = items(USER, {"role": "system", "content": "Be brief."})[1:]
+    assert (late["role"], late["content"][0]["text"]) == ("system", "Be brief.")
+    only = chat(messages=[{"role": "system", "content": "Be brief."}])
+    assert only.create.instructions is None
+    assert len(only.create.input) == 1
+
+
+def test_a_preamble_stands_before_its_call() -> None:
+    read = items(USER, {**CALLED, "content": "One moment."})
+    assert [item["type"] for item in read[1:3]] == ["reasoning", "message"]
+    assert read[2]["phase"] == "commentary"
+
+
+def test_the_older_form_of_calls_is_read() -> None:
+    call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    _, called, output = items(USER, call, {"role": "function", "name": "f", "content": "18"})
+    assert called["call_id"] == output["call_id"]
+    assert output["output"] == "18"
+
+
+def test_fields_have_their_names_of_the_responses_api() -> None:
+    asked = chat(
+        tools=[TOOL],
+        tool_choice={"type": "function", "function": {"name": "f"}},
+        response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
+        reasoning_effort="high",
+        verbosity="low",
+        max_tokens=7,
+        logprobs=True,
+        top_logprobs=2,
+        metadata={"a": "b"},
+        user="u",
+        seed=7,
+        stop="END",
+        n=2,
+        service_tier="flex",
+        parallel_tool_calls=False,
+        prompt_cache_key="k",
+        unknown={"of": "another server"},
+    )
+    create = asked.create
+    assert (create.max_output_tokens, create.effort, create.logprobs, create.store) == (7, "high", 2, False)
+    assert create.text_format.echoed()["type"] == "json_schema"
+    assert create.tool_choice.demands
+    assert create.tools.names == {"f"}
+    assert (create.metadata, create.user, create.service_tier, create.prompt_cache_key) == (
+        {"a": "b"},
+        "u",
+        "flex",
+        "k",
+    )
+    assert (asked.n, asked.stops) == (2, ("END",))
+    assert chat(max_tokens=7, max_completion_tokens=9).create.max_output_tokens == 9
+    assert chat(store=True).create.store is True
+
+
+def test_nothing_is_said_twice_that_is_there_as_null() -> None:
+    nulls = dict.fromkeys("tools tool_choice response_format stop n stream stream_options functions logprobs".split())
+    assert chat(**nulls).create.tool_choice.mode == "auto"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"content": "hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": "robot", "content": "hi"}]}, "messages[0].role"),
+        ({"messages": [USER, {"role": "user", "content": [{"type": "video"}]}]}, "messages[1].content[0].type"),
+        ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content"),
+        (
+            {"messages": [USER, {"role": "assistant", "tool_calls": [{"id": "c"}]}]},
+            "messages[1].tool_calls[0].function",
+        ),
+        ({"messages": [USER, {"role": "tool", "content": "18"}]}, "messages[1].tool_call_id"),
+        ({"n": 9}, "n"),
+        ({"n": 0}, "n"),
+        ({"stop": ["a"] * (MAX_STOPS + 1)}, "stop"),
+        ({"stop": ""}, "stop[0]"),
+        ({"temperature": 3}, "temperature"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"reasoning_effort": "most"}, "reasoning_effort"),
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"functions": [7]}, "functions[0]"),
+        ({"logit_bias": {"50256": -100}}, "logit_bias"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
+        ({"web_search_options": {"search_context_size": "low"}}, "web_search_options"),
+        ({"metadata": {"a": "b" * 600}}, "metadata"),
+    ],
+)
+def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        chat(**fields)
+    assert refused.value.status == 400
+    assert refused.value.param == param
+    assert "input" not in refused.value.message.replace("input_", "")
+
+
+def test_an_error_of_a_run_names_the_message_and_not_the_item() -> None:
+    asked = chat(messages=[USER, CALLED, {"role": "tool", "tool_call_id": "call_9", "content": "18"}])
+    error = ApiError("Invalid 'input[4]': no call, see 'max_output_tokens'.", param="input[4].call_id")
+    renamed = asked.renamed(error)
+    assert renamed.param == "messages[2].call_id"
+    assert renamed.message == "Invalid 'messages[2]': no call, see 'max_completion_tokens'."
+
+
+def test_a_number_that_cannot_be_written_is_refused() -> None:
+    with pytest.raises(ApiError):
+        parse_chat({"messages": [USER], "tools": [{**TOOL, "x": 2**70}]}, parse_create)

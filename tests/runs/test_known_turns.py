@@ -1,0 +1,106 @@
+"""What a model has said in a chat is known again by its calls or its text, for a while, in its own project."""
+
+from typing import Any
+
+import pytest
+
+from engine.formats.base import MessageKind, RenderedMessage, as_tokens
+from responses_app.protocol.chat.replaying import SeenTurn, as_sampled
+from responses_app.protocol.items import Exact, SampledInput
+from responses_app.runs.known_turns import KnownTurns
+from responses_app.runs.resumable import ResumableLimits
+from tests.protocol.chats import chat
+
+THOUGHT = RenderedMessage(MessageKind.ANALYSIS, as_tokens([1, 2, 3]))
+SAID = RenderedMessage(MessageKind.COMMENTARY, as_tokens([4, 5]))
+FINAL = RenderedMessage(MessageKind.FINAL, as_tokens([6]))
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a":1,"b":2}'}}
+USER = {"role": "user", "content": "hi"}
+OUTPUT = {"role": "tool", "tool_call_id": "call_1", "content": "18"}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def known(limits: ResumableLimits | None = None, clock: Clock | None = None) -> KnownTurns:
+    return KnownTurns(limits or ResumableLimits(), clock=clock or Clock())
+
+
+def remember(turns: KnownTurns, message: dict[str, Any], *said: RenderedMessage, project: str = "default") -> None:
+    """Remember the message of a choice."""
+    seen = SeenTurn.of_choice({"message": {"content": None, **message}})
+    assert seen.key is not None
+    turns.remember(project, seen.key, seen.known(Exact("harmony", said)))
+
+
+def read(turns: KnownTurns, *messages: Any, project: str = "default") -> list[list[RenderedMessage] | None]:
+    """Return what each item of a chat was sampled as; None for one that is not known."""
+    asked = as_sampled(chat(messages=list(messages)), lambda key: turns.recall(project, key))
+    exact = [item.exact if isinstance(item, SampledInput) else None for item in asked.create.input]
+    return [None if each is None else list(each.messages) for each in exact]
+
+
+def test_a_call_that_comes_back_is_read_with_the_thoughts_before_it() -> None:
+    turns = known()
+    remember(turns, {"tool_calls": [CALL], "reasoning": "hm"}, THOUGHT, SAID)
+    assert read(turns, USER, {"role": "assistant", "tool_calls": [CALL]}, OUTPUT) == [None, [THOUGHT, SAID], None]
+    with_thought = {"role": "assistant", "tool_calls": [CALL], "reasoning_content": "hm"}
+    assert read(turns, USER, with_thought, OUTPUT) == [None, [THOUGHT, SAID], [], None]
+    spelled = {**CALL, "function": {"name": "f", "arguments": '{ "b": 2, "a": 1 }'}}
+    assert read(turns, USER, {"role": "assistant", "tool_calls": [spelled]}, OUTPUT)[1] == [THOUGHT, SAID]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tool_calls": [{**CALL, "function": {"name": "f", "arguments": '{"a":2,"b":2}'}}]},
+        {"tool_calls": [{**CALL, "function": {"name": "g", "arguments": '{"a":1,"b":2}'}}]},
+        {"tool_calls": [{**CALL, "id": "call_2"}]},
+        {"tool_calls": [CALL], "content": "Something else."},
+        {"tool_calls": [CALL], "reasoning": "Something else."},
+    ],
+)
+def test_what_its_client_has_changed_is_read_as_it_is_now(changed: dict[str, Any]) -> None:
+    turns = known()
+    remember(turns, {"tool_calls": [CALL], "content": "I look.", "reasoning": "hm"}, THOUGHT, SAID)
+    assert all(each is None for each in read(turns, USER, {"role": "assistant", **changed}))
+
+
+def test_a_text_is_known_without_what_was_thought_before_it() -> None:
+    turns = known()
+    remember(turns, {"content": "Hello."}, THOUGHT, FINAL)
+    assert read(turns, USER, {"role": "assistant", "content": "Hello."}, USER) == [None, [FINAL], None]
+    with_thought = {"role": "assistant", "content": "Hello.", "reasoning": "of another chat"}
+    assert read(turns, USER, with_thought, USER) == [None, None, [FINAL], None]
+
+
+def test_nothing_is_known_to_another_project() -> None:
+    turns = known()
+    remember(turns, {"tool_calls": [CALL]}, THOUGHT, SAID, project="others")
+    assert read(turns, USER, {"role": "assistant", "tool_calls": [CALL]}) == [None, None]
+
+
+def test_it_is_forgotten_after_a_while_and_in_the_order_of_its_use() -> None:
+    clock = Clock()
+    turns = known(ResumableLimits(ttl=10, max_streams=2), clock)
+    for text in ("one", "two"):
+        remember(turns, {"content": text}, FINAL)
+    assert read(turns, {"role": "assistant", "content": "one"}) == [[FINAL]]
+    remember(turns, {"content": "three"}, FINAL)
+    said = [{"role": "assistant", "content": text} for text in ("one", "two", "three")]
+    assert read(turns, *said) == [[FINAL], None, [FINAL]]
+    clock.now = 10.0
+    assert read(turns, *said) == [None, None, None]
+    assert (len(turns), turns.bytes) == (0, 0)
+
+
+def test_its_bytes_are_bounded() -> None:
+    turns = known(ResumableLimits(max_bytes=100_000))
+    for number in range(20):
+        remember(turns, {"content": str(number)}, RenderedMessage(MessageKind.FINAL, as_tokens(range(5_000))))
+    assert 0 < turns.bytes <= 100_000
+    assert len(turns) == 4

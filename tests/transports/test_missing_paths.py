@@ -1,0 +1,77 @@
+"""What is not served is a JSON 404 in OpenAI's shape, wherever it is; and the page that tells what is."""
+
+import re
+
+import httpx
+import pytest
+from openai.types import Completion, CompletionChoice, CreateEmbeddingResponse
+
+from responses_app.http import SERVED
+from responses_app.middleware import is_api_path
+from responses_app.openapi.model_schemas import Completion as OurCompletion
+from responses_app.openapi.model_schemas import CompletionChoice as OurChoice
+from responses_app.openapi.model_schemas import EmbeddingList
+from responses_app.urls import urlpatterns
+from tests.server import Server
+
+pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+
+OF_THE_SERVER = {"openapi", "openapi.json", "health", "ready", "metrics"}
+
+
+@pytest.mark.parametrize("path", ["/foo", "/v1/audio/speech", "/tokenize", "/v2/responses", "/static/none", "/a/../b"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_path_that_is_not_there(daphne_server: Server, path: str, method: str) -> None:
+    answer = httpx.request(method, f"{daphne_server.url}{path}", json={} if method == "POST" else None, verify=False)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/json")
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("not_found_error", "not_found")
+    assert "/v1" in error["message"]
+    assert "embeddings" in error["message"]
+
+
+def test_all_that_is_served_is_told() -> None:
+    patterns = [pattern.pattern.regex.pattern.removeprefix("^(?:v1/)?").removeprefix("^") for pattern in urlpatterns]
+    names = {re.match(r"[a-z_]+(?:\\\.json|/completions)?", each).group().replace("\\", "") for each in patterns}  # type: ignore[union-attr]
+    assert names - OF_THE_SERVER <= set(SERVED)
+
+
+def test_every_path_is_answered_without_v1_too() -> None:
+    for pattern in urlpatterns:
+        regex = pattern.pattern.regex.pattern.replace("\\.", ".").removesuffix("$").removesuffix("/?")
+        path = re.sub(r"\(\?P<\w+>[^)]*\)", "a", regex.removeprefix("^"))
+        assert is_api_path(f"/{path.replace('(?:v1/)?', '')}"), path
+        assert is_api_path(f"/{path.replace('(?:v1/)?', 'v1/')}"), path
+
+
+def test_a_page_of_the_admin_that_is_not_there_is_for_people(daphne_server: Server) -> None:
+    answer = httpx.get(f"{daphne_server.url}/admin/nothing/", verify=False, follow_redirects=True)
+    assert "text/html" in answer.headers["content-type"]
+
+
+def test_the_page_of_the_document(daphne_server: Server) -> None:
+    answer = httpx.get(f"{daphne_server.url}/openapi", verify=False)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    text = answer.text
+    assert "<script" not in text
+    assert not re.search(r"(?:src|href)=\"(?!#|/openapi\.json)", text), "it needs nothing from elsewhere"
+    document = httpx.get(f"{daphne_server.url}/openapi.json", verify=False).json()
+    for path, item in document["paths"].items():
+        assert path.replace("'", "&#x27;") in text
+        for method in ("get", "post", "delete"):
+            assert method not in item or f'id="{item[method]["operationId"]}"' in text
+    anchors = set(re.findall(r'id="([^"]+)"', text))
+    assert set(re.findall(r'href="#([^"]+)"', text)) <= anchors
+    assert {f"schema-{name}" for name in document["components"]["schemas"]} <= anchors
+    assert answer.text == httpx.get(f"{daphne_server.base_url}/openapi/", verify=False).text
+
+
+def test_answers_have_the_fields_that_openai_publishes() -> None:
+    for ours, theirs in (
+        (OurCompletion, Completion),
+        (OurChoice, CompletionChoice),
+        (EmbeddingList, CreateEmbeddingResponse),
+    ):
+        known = {name for name, field in theirs.model_fields.items() if field.is_required()}
+        assert known <= set(ours.model_fields), theirs

@@ -1,0 +1,92 @@
+"""The pages in a real browser: live, at three widths, light and dark, by the keyboard, and clean for axe."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.playground.browser import CHROMIUM, SIZES, chromium
+from tests.server import Server
+from tests.transports.scripts import WEATHER
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make services"),
+    pytest.mark.any_database,
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def server(workers: tuple[Server, Server]) -> Server:
+    return workers[1]
+
+
+@pytest.fixture(scope="module")
+def pages(server: Server) -> list[str]:
+    """The pages to look at: a response with forks, and two compared."""
+
+    def ask(**asked: object) -> str:
+        answer = httpx.post(f"{server.base_url}/responses", json=asked, timeout=60)
+        return str(answer.json()["id"])
+
+    first = ask(input="Hi there")
+    texts = ("[weather] in Rome?", "[weather] in Oslo?")
+    second, other = (ask(input=text, previous_response_id=first, tools=[WEATHER]) for text in texts)
+    return [f"/watch/responses/{second}", f"/watch/compare?left={second}&right={other}"]
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page on which nothing may go wrong."""
+    page = browser.new_page(reduced_motion="reduce")
+    page.set_default_timeout(30_000)
+    problems: list[str] = []
+    page.on("console", lambda told: problems.append(told.text) if told.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    yield page
+    page.close()
+    assert problems == []
+
+
+def test_at_every_width_in_light_and_dark_axe_finds_nothing(page: Page, server: Server, pages: list[str]) -> None:
+    axe, folder = Axe(), os.environ.get("SCREENSHOTS")
+    for number, path in enumerate(pages):
+        page.goto(f"{server.url}{path}")
+        page.locator("details.wt-table > summary").first.press("Enter")
+        expect(page.locator("details.wt-table table").first).to_be_visible()
+        for size, (width, height) in SIZES.items():
+            page.set_viewport_size({"width": width, "height": height})
+            wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            assert page.evaluate(wider) <= 0, f"{path} is wider than a {size}"
+            if folder:
+                page.screenshot(path=Path(folder) / f"watch-{number}-{size}.png", full_page=True)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            found = axe.run(page).response["violations"]
+            assert found == [], json.dumps(found, indent=1)[:3_000]
+
+
+def test_a_page_is_live_while_its_response_runs(page: Page, server: Server, folder_of: Path) -> None:
+    asked = {"input": "[gate page]", "background": True}
+    response_id = httpx.post(f"{server.base_url}/responses", json=asked, timeout=60).json()["id"]
+    page.goto(f"{server.url}/watch/responses/{response_id}")
+    expect(page.locator(".wt-bar.wt-answer")).to_have_count(1)
+    expect(page.locator(".wt-lasts")).to_have_count(1)
+    page.locator("#phases-run > summary").press("Enter")
+    (folder_of / "gate-page").touch()
+    expect(page.locator("#told")).to_have_text("It is completed now.")
+    expect(page.locator(".wt-lasts")).to_have_count(0)
+    assert page.locator("#phases-run").evaluate("details => details.open"), "what was opened stays open"
+    focused = "document.activeElement.closest('details')?.id"
+    assert page.evaluate(focused) == "phases-run", "and the keyboard stays where it was"
+    expect(page.locator(".rs-talk")).to_contain_text("Hello there, friend.")
