@@ -165,12 +165,6 @@ class ChatTemplateFormat(ModelFormat):
             return conversation_of(records(tokens)).messages
         return super().messages_of(tokens)
 
-    def is_token(self, token: int) -> bool:
-        return 0 <= token < len(self.vocabulary.pieces)
-
-    def is_special(self, token: int) -> bool:
-        return token in self.vocabulary.special or token in self.stop_tokens
-
     def token_bytes(self, token: int) -> bytes:
         return self.vocabulary.token_bytes(token)
 
