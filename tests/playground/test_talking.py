@@ -1,9 +1,12 @@
 """What one does in the playground: talk, answer calls, approve, compare, fork, steer, interrupt."""
 
 import pytest
+from openai import OpenAI
 from playwright.sync_api import expect
 
 from tests.playground.browser import Playground
+from tests.server import Server
+from tests.tools.sandbox.sandboxes import needs_bubblewrap
 
 pytestmark = pytest.mark.any_database
 
@@ -126,3 +129,49 @@ def test_every_frame_is_listed(page: Playground) -> None:
     expect(page.find("#frame-title")).to_have_text("response.content_part.done")
     page.find("#events-filter").fill("created")
     expect(rows).to_have_count(1)
+
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+DRAWS = f"""python: ```python
+import base64
+class Drawing:
+    def _repr_png_(self):
+        return base64.b64decode("{PNG}")
+print("six by seven is", 6 * 7)
+Drawing()
+```"""
+
+
+@needs_bubblewrap
+def test_code_runs_and_its_figure_is_shown(page: Playground) -> None:
+    turn_on(page, "Code interpreter")
+    page.write(DRAWS)
+    call = page.ended(1).locator(".call", has_text="Python")
+    expect(call.locator(".given")).to_contain_text("class Drawing")
+    expect(call.locator(".outcome")).to_contain_text("six by seven is 42")
+    drawn = call.get_by_alt_text("A figure that the code drew")
+    assert drawn.evaluate("async (image) => { await image.decode(); return image.naturalWidth; }") == 1
+
+
+def test_a_citation_leads_to_its_source(server: Server, page: Playground) -> None:
+    with OpenAI(base_url=server.base_url, api_key="none") as client:
+        file = client.files.create(file=("harbour.txt", b"The lighthouse of Lisbon is white."), purpose="assistants")
+        store = client.vector_stores.create(name="harbour")
+        client.vector_stores.files.create_and_poll(file.id, vector_store_id=store.id, poll_interval_ms=100)
+    turn_on(page, "File search")
+    page.find("[name=vector_stores]").fill(store.id)
+    page.write("search the files for lighthouse")
+    turn = page.ended(1)
+    expect(turn.locator(".call", has_text="File search")).to_contain_text("harbour.txt")
+    expect(turn.locator(".answer sup.cite")).to_have_text("1")
+    expect(turn.locator(".answer .sources")).to_have_text("harbour.txt")
+
+
+def test_a_lane_is_cleared_while_it_runs(page: Playground) -> None:
+    page.write("count to 3000")
+    expect(page.lane().locator(".answer")).to_contain_text("1 2 3")
+    page.lane().get_by_role("button", name="Clear").click()
+    expect(page.lane().locator(".turn")).to_have_count(0)
+    page.write("repeat: a new beginning")
+    expect(page.ended(1).locator(".answer")).to_have_text("a new beginning")
+    expect(page.lane().locator(".turn")).to_have_count(1)

@@ -38,18 +38,6 @@ export class Connection extends EventTarget {
     socket.onclose = (closed) => this.#closed(socket, closed, opened);
   }
 
-  /** Open it if it is neither open nor about to be. */
-  ensure() {
-    if (this.state === "idle" || this.state === "closed" || this.state === "waiting") this.open();
-  }
-
-  /** Close it; nothing opens it again but `open`. */
-  close() {
-    clearTimeout(this.#timer);
-    this.#leave();
-    this.#tell("idle");
-  }
-
   /** Send a frame; return whether it could be sent. */
   send(frame) {
     if (this.state !== "open") return false;

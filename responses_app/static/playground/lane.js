@@ -19,6 +19,8 @@ export class Lane {
     this.running = null;
     this.tail = null; // the response that the next turn continues
     this.steers = []; // texts that were accepted, and wait for their successor
+    this.left = new Set(); // responses that were cleared away, and still end
+    this.unwanted = 0; // requests that were, before their responses began
     this.composer = new Composer(this);
     this.status = h("span", { class: "status" }, "Ready");
     this.transcript = h("div", { class: "transcript", tabindex: "0", role: "log", "aria-live": "off", "aria-label": `${title}, conversation` });
@@ -120,8 +122,11 @@ export class Lane {
 
   clear() {
     this.interrupt();
+    if (this.running) this.left.add(this.running.id);
+    this.unwanted += this.sent.length;
     this.turns = [];
     this.sent = [];
+    this.parked = [];
     this.running = this.tail = null;
     this.steers = [];
     this.#empty();
@@ -158,6 +163,12 @@ export class Lane {
   }
 
   #begun(frame) {
+    if (this.unwanted) {
+      this.unwanted -= 1;
+      this.left.add(frame.response.id);
+      this.page.send({ type: "response.interrupt", response_id: frame.response.id });
+      return;
+    }
     const successor = this.steers.length > 0;
     let turn = successor ? null : this.sent.shift();
     if (!turn) {
@@ -172,6 +183,7 @@ export class Lane {
   }
 
   #ended(frame) {
+    if (this.left.delete(frame.response.id)) return;
     const turn = this.running ?? this.sent.shift();
     this.running = null;
     if (!turn) return;
@@ -184,6 +196,10 @@ export class Lane {
   }
 
   #refused(error) {
+    if (this.unwanted) {
+      this.unwanted -= 1;
+      return;
+    }
     const turn = this.sent.shift();
     if (!turn) return;
     turn.fail(error);
@@ -225,6 +241,8 @@ export class Lane {
     this.running = null;
     this.sent = [];
     this.steers = [];
+    this.left.clear();
+    this.unwanted = 0;
     this.note?.remove();
     this.#tell("Not connected");
     this.composer.refresh();

@@ -2,7 +2,6 @@
 
 import { copy, h } from "./dom.js";
 
-const MARK = /\uE000(\d+)\uE001/; // a citation: put in by `withMarks`, and never by a model
 const INLINE = new RegExp(
   [
     /(?<code>(?<ticks>`+)(?<coded>[^]+?)\k<ticks>(?!`))/,
@@ -11,7 +10,7 @@ const INLINE = new RegExp(
     /(?<strike>~~(?=\S)(?<struck>[^~]+?)~~)/,
     /(?<link>\[(?<label>[^\]\n]{1,500})\]\((?<href>[^()\s]{1,2000}(?:\([^()\s]*\)[^()\s]*)?)\))/,
     /(?<bare>https?:\/\/[^\s<>"'`\])}\uE000]{3,2000})/,
-    /(?<mark>\uE000(?<cited>\d+)\uE001)/,
+    /(?<mark>\uE000(?<cited>\d+)\uE001)/, // a citation: put in by `withMarks`, and never by a model
   ]
     .map((each) => each.source)
     .join("|"),
@@ -210,6 +209,3 @@ export class Markdown {
     }
   }
 }
-
-/** Whether a text has marks in it. */
-export const isMarked = (text) => MARK.test(text);

@@ -211,6 +211,6 @@ const ENDINGS = {
 
 /** Return what the user said. */
 function bubble(text) {
-  const isLong = text.length > 600; // it may scroll, and then keys have to reach it
-  return h("article", { class: "asked", "aria-label": "You", tabindex: isLong ? "0" : null }, text);
+  const isLong = text.length > 600 || text.split("\n").length > 12; // it scrolls, and keys have to reach it
+  return h("article", { class: isLong ? "asked long" : "asked", "aria-label": "You", tabindex: isLong ? "0" : null }, text);
 }
