@@ -35,9 +35,9 @@ def run(options: Namespace) -> int:
     endpoint = endpoint_of(options.base_url, options.key_variable)
     figures, problems = asyncio.run(_measure(options, endpoint, levels))
     title = f"{endpoint.base_url}, {APIS[options.api].path}"
-    output = console()
-    output.print(table_of(figures))
-    output.print(bars_of(figures))
+    if options.json != "-":  # else standard output is for a program
+        console().print(table_of(figures))
+        console().print(bars_of(figures))
     for text, count in problems.items():
         errors().print(printable(f"{count} × {text}"))
     if options.svg:

@@ -88,7 +88,7 @@ def _bench(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--prompt", default=PROMPT, help="what is asked (default: %(default)r)")
     parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="of an answer (default: %(default)s)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there; - is standard output")
     parser.add_argument("--svg", metavar="FILE", help="write the picture there")
 
 

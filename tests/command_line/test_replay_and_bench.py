@@ -40,6 +40,11 @@ def test_a_server_is_measured(daphne_server: Server, tmp_path: Path) -> None:
         *("bench", daphne_server.url, "--concurrency", "1,3", "--requests", "4", "--max-tokens", "40"),
         *("--json", figures, "--svg", picture),
     )
+    chat = respsite(
+        *("bench", daphne_server.url, "--api", "chat", "--model", "demo", "--concurrency", "2", "--requests", "2"),
+        *("--json", "-"),
+    )
+    assert [level["errors"] for level in json.loads(chat.stdout)["levels"]] == [0]
     assert done.returncode == 0, done.stderr
     assert "Time to the first token" in done.stdout
     levels = json.loads(figures.read_text())["levels"]
