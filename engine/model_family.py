@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from engine.backends.model_folder import speaks_harmony
 
 HARMONY, CHAT_TEMPLATE, AUTO = "harmony", "chat-template", "auto"
+VLLMS = "vllm:"  # how the name of a parser of vLLM's begins in REASONING_PARSER and TOOL_PARSER
 FORMATS = (HARMONY, CHAT_TEMPLATE, AUTO)  # MODEL_FORMAT
 
 
@@ -17,6 +18,16 @@ class ModelFamily:
     tokenizer: str = ""
     reasoning_parser: str = "auto"
     tool_parser: str = "auto"
+
+    @property
+    def vllm_parsers(self) -> tuple[str, str] | None:
+        """The names of vLLM's own parsers of reasoning and of calls, where one is to be used."""
+        names = [each.removeprefix(VLLMS) if each.startswith(VLLMS) else "" for each in self._parsers]
+        return (names[0], names[1]) if any(names) else None
+
+    @property
+    def _parsers(self) -> tuple[str, str]:
+        return self.reasoning_parser, self.tool_parser
 
     @property
     def is_harmony(self) -> bool:

@@ -1,20 +1,22 @@
 """Which format a model has: what an operator names, or what its files say."""
 
 from collections.abc import Mapping
-from functools import partial
 
 from engine.backends.base import BaseEngine
 from engine.backends.tokenizer_folder import read_vocabulary
+from engine.backends.vllm_parsers import VllmParsers
 from engine.formats.base import ModelFormat
 from engine.formats.chat_template.format import ChatTemplateFormat, Manners
-from engine.formats.chat_template.reader import CALL, PYTHON, CallStyle
+from engine.formats.chat_template.reader import CALL, PYTHON, THINK, CallStyle
 from engine.formats.chat_template.vocabulary import Vocabulary
 from engine.formats.harmony.format import HarmonyFormat
 from engine.model_family import ModelFamily
 
 # By REASONING_PARSER and TOOL_PARSER: our own words, and vLLM's names for what our reader reads, too.
-REASONING: Mapping[str, tuple[bool, bool]] = {  # whether it thinks between tags, and whether the first is in the prompt
-    "auto": (True, False),
+REASONING: Mapping[
+    str, tuple[bool, bool] | None
+] = {  # whether it thinks between tags, and whether the first is in the prompt
+    "auto": None,  # as its vocabulary tells
     "none": (False, False),
     "think": (True, False),
     "qwen3": (True, False),
@@ -39,14 +41,19 @@ def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:
     def vocabulary() -> Vocabulary:
         return read_vocabulary(family.tokenizer or family.model)
 
-    thinks, thinks_first = REASONING[family.reasoning_parser]
-    style = CALLS[family.tool_parser]
-    manners = partial(_manners, style, thinks=thinks, thinks_first=thinks_first)
+    thoughts = REASONING.get(family.reasoning_parser)
+    style = CALLS.get(family.tool_parser)
+    named = family.vllm_parsers
+
+    def manners(read: Vocabulary) -> Manners:
+        thinks, thinks_first = thoughts or (True, False)
+        held = thinks if thoughts else THINK in read.added
+        reader = (
+            VllmParsers(family.tokenizer or family.model, reasoning=named[0], tool=named[1]).reader if named else None
+        )
+        return Manners(style or _style_of(read), thinks, thinks_first, thinks_under_grammar=held, reader=reader)
+
     return ChatTemplateFormat(vocabulary, engine.render, manners)
-
-
-def _manners(style: CallStyle | None, vocabulary: Vocabulary, *, thinks: bool, thinks_first: bool) -> Manners:
-    return Manners(style or _style_of(vocabulary), thinks, thinks_first)
 
 
 def _style_of(vocabulary: Vocabulary) -> CallStyle:

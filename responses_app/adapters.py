@@ -17,6 +17,7 @@ from responses_app.stores.base import StoreLimits, Stores
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import FileLimits
 from responses_app.stores.memory import MemoryResponseStore
+from responses_app.stores.shared_turns import BaseSharedTurns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Adapters:
     door: Door
     connection_limit: BaseConnectionLimit
     rates: BaseRates
+    shared_turns: BaseSharedTurns | None
 
 
 def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
@@ -36,6 +38,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         door=_door(settings, clock),
         connection_limit=_connection_limit(settings.max_websocket_connections),
         rates=_rates(),
+        shared_turns=_shared_turns(),
     )
 
 
@@ -87,6 +90,15 @@ def _rates() -> BaseRates:
     from responses_app.limits.redis_rates import RedisRates
 
     return RedisRates(lambda: _redis(hosts[0]))
+
+
+def _shared_turns() -> BaseSharedTurns | None:
+    hosts = _redis_hosts()
+    if not hosts:
+        return None
+    from responses_app.stores.redis_turns import RedisTurns
+
+    return RedisTurns(lambda: _redis(hosts[0]))
 
 
 def _redis_hosts() -> Sequence[dict[str, Any]]:

@@ -6,9 +6,11 @@ import logging
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Generic, TypeVar
 
 from engine.backends.base import BaseEngine
+from engine.backends.tokenizer_folder import check_tokenizer
 from engine.embeddings.base import BaseEmbeddings
 from engine.errors import EngineConfigurationError, EngineError
 from engine.model_family import ModelFamily
@@ -69,6 +71,16 @@ def family_of(model: ModelSettings) -> ModelFamily:
 def check_engines(settings: Settings) -> None:
     """Raise `EngineConfigurationError` if an engine that the settings name cannot work; nothing is loaded."""
     Engines(settings).check()
+
+
+def _check_family(family: ModelFamily) -> None:
+    """Raise `EngineConfigurationError` where a model that is not Harmony lacks its tokenizer."""
+    if not family.is_harmony:
+        check_tokenizer(family.tokenizer or family.model)
+        if family.vllm_parsers and find_spec("vllm") is None:
+            raise EngineConfigurationError(
+                "REASONING_PARSER and TOOL_PARSER name parsers of vLLM, which is not installed."
+            )
 
 
 def stop_serving() -> None:
@@ -194,6 +206,7 @@ class Engines:
             )
             for model in settings.served
         }
+        self._families = {model.name: family_of(model) for model in settings.served}
         self._refusals = 0
         self._any = asyncio.Event()
 
@@ -213,6 +226,7 @@ class Engines:
         for name, starter in self._starters.items():
             try:
                 starter.engine.check()
+                _check_family(self._families[name])
             except EngineConfigurationError as error:
                 if len(self._starters) == 1:
                     raise

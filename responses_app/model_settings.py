@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engine.model_family import FORMATS
+from engine.model_family import FORMATS, VLLMS
 from responses_app.protocol.tiers import QueueBounds
 from responses_app.setting_types import choice, json_object, queued, setting, text, urls, whole
 
@@ -23,11 +23,26 @@ OF_ONE = ("MODEL", "MODEL_NAME", "TOKENIZER", "ENGINE_URL", "ENGINE_OPTIONS", "E
 
 EMBEDS = ("vllm-embeddings", "hashing")  # engines of models that make embeddings, and generate nothing
 
+
+def own_or_vllms(*own: str) -> Callable[[str], str]:
+    """One of these parsers, or one of vLLM's own: `vllm:NAME`."""
+
+    def parse(value: str) -> str:
+        name = value.strip()
+        if name.startswith(VLLMS) and name != VLLMS:
+            return name
+        if name.lower() not in own:
+            raise ValueError(f"one of {', '.join(own)} or {VLLMS}NAME")
+        return name.lower()
+
+    return parse
+
+
 engine_kind = choice("demo", "vllm", "vllm-server", "scripted")
 _any_engine = choice("demo", "vllm", "vllm-server", "scripted", *EMBEDS)
 model_format = choice(*FORMATS)
-reasoning_parser = choice("auto", "none", "think", "qwen3", "think-open", "deepseek_r1")
-tool_parser = choice("auto", "none", "hermes", "qwen", "json", "llama3_json")
+reasoning_parser = own_or_vllms("auto", "none", "think", "qwen3", "think-open", "deepseek_r1")
+tool_parser = own_or_vllms("auto", "none", "hermes", "qwen", "json", "llama3_json")
 _EXAMPLE = 'models by their names, like {"small": {"engine": "vllm-server", "url": "http://127.0.0.1:8001"}}'
 
 

@@ -168,6 +168,7 @@ class Site:
             *(tool.aclose() for tool in self.tools),
             self.connection_limit.aclose(),
             self.rates.aclose(),
+            self.service.known_turns.aclose(),
             self.store.aclose(),
             self.conversations.aclose(),
             self.files.aclose(),
@@ -342,6 +343,7 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
         metrics=base.metrics,
         traces=base.traces,
         keys=base.adapters.door.keys.store,
+        shared_turns=base.adapters.shared_turns,
     )
 
 

@@ -200,6 +200,7 @@ def test_runs_know_only_the_contracts_of_adapters() -> None:
         "stores.clock",
         "stores.api_keys",
         "stores.files",
+        "stores.shared_turns",
         "limits.rates",
         "tools.base",
     )
@@ -274,7 +275,7 @@ def test_one_file_knows_opentelemetry() -> None:
 
 def test_only_the_embedded_vllm_imports_vllm_and_only_when_it_starts() -> None:
     heavy = {each.importer for each in imports() if each.imported.partition(".")[0] in HEAVY}
-    names = ("local", "config", "inputs", "core", "own_core", "shared_core", "core_host", "templates")
+    names = ("local", "config", "inputs", "core", "own_core", "shared_core", "core_host", "templates", "parsers")
     assert heavy <= {f"engine.backends.vllm_{name}" for name in names}
 
 

@@ -178,7 +178,7 @@ def test_an_unmigrated_database_is_not_ready_until_it_is_migrated(tmp_path: Path
     server.start(wait=False)
     try:
         answer = server.wait_until("/ready", 503)
-        assert "`python manage.py migrate`" in answer.json()["database"]
+        assert "`respsite manage migrate`" in answer.json()["database"]
         assert "retry-after" in answer.headers
         manage("migrate", "--verbosity", "0", DATA_DIR=str(tmp_path), DATABASE_URL=server.environ["DATABASE_URL"])
         server.wait_until("/ready", 200)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from docs.extension import commands, dialects, errors, events, metrics, paths, policy, settings
+from docs.extension import commands, dialects, errors, events, metrics, modules, paths, policy, settings
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "settings": settings.markdown,
@@ -18,6 +18,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "dialect-rules": dialects.markdown,
     "error-codes": errors.markdown,
     "metrics": metrics.markdown,
+    "modules": modules.markdown,
     "paths": paths.markdown,
     "program": commands.program,
     "manage-commands": commands.manage,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from django.core.management import get_commands, load_command_class
 
-from docs.extension.tables import code, table
+from docs.extension.tables import code, plain, table
 from responses_app.command_line.parser import build_parser
 
 ROOT = Path(__file__).parent.parent.parent
@@ -48,7 +48,7 @@ def subcommands(parser: ArgumentParser) -> Iterator[tuple[str, ArgumentParser]]:
 
 def _sections(name: str, parser: ArgumentParser) -> Iterator[str]:
     yield f"### {name}"
-    yield _plain(parser.description or "")
+    yield plain(parser.description or "")
     rows = []
     for action in parser._actions:
         if action.dest in OF_DJANGO or isinstance(action, _SubParsersAction):
@@ -56,12 +56,6 @@ def _sections(name: str, parser: ArgumentParser) -> Iterator[str]:
         value = action.metavar or (action.dest.upper() if action.nargs != 0 else "")
         value = ",".join(map(str, action.choices)) if action.choices and not action.metavar else str(value)
         shown = ", ".join(action.option_strings) + (f" {value}" if value else "") if action.option_strings else value
-        rows.append((code(shown.strip()), _plain((action.help or "") % {"default": action.default, "prog": name})))
+        rows.append((code(shown.strip()), plain((action.help or "") % {"default": action.default, "prog": name})))
     if rows:
         yield table(("argument", "what it does"), rows)
-
-
-def _plain(text: str) -> str:
-    """Return a help's text as Markdown, where a star or a bracket means itself."""
-    parts = text.split("`")
-    return "`".join(part if number % 2 else re.sub(r"([*_<>\[\]])", r"\\\1", part) for number, part in enumerate(parts))

@@ -1,5 +1,6 @@
 """Markdown's tables."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -12,6 +13,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def code(text: str) -> str:
     """Return a text as code."""
     return f"`{text}`"
+
+
+def plain(text: str) -> str:
+    """Return a text of the code as Markdown, where a star or a bracket means itself; what is code stays that."""
+    parts = text.split("`")
+    return "`".join(part if number % 2 else re.sub(r"([*_<>\[\]])", r"\\\1", part) for number, part in enumerate(parts))
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -4,32 +4,24 @@ Only where the server has offered a browser, which the system message tells.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from engine.backends.transcript import Transcript, TranscriptMessage
+from engine.backends.demo_searches import MAX_QUOTE, DemoSearch
+from engine.backends.transcript import TranscriptMessage
 
-MAX_QUERY = 200  # characters
-MAX_QUOTE = 300  # characters of a page
-_DECLARED = "\nnamespace browser {"
-_SEARCH = re.compile(r"\bsearch(?: the web)? for ([^\n.?!]{1,200})", re.IGNORECASE)
 _CURSOR = re.compile(r"\[(\d+)\] ")
 _LINE = re.compile(r"^L(\d+): (.*\S)", re.MULTILINE)
 _FIRST_LINK = "【0†"
 
 
-class Browsing:
+class Browsing(DemoSearch):
     """What a conversation is at: a call of `browser.search` or `browser.open`, or what they have given."""
 
-    def __init__(self, transcript: Transcript, text: str) -> None:
-        """Read what is wanted; `text` is the user's."""
-        found = _SEARCH.search(text)
-        self.query = found[1].strip()[:MAX_QUERY] if found else ""
-        self._transcript = transcript
+    asked = re.compile(r"\bsearch(?: the web)? for ([^\n.?!]{1,200})", re.IGNORECASE)
+    declared = "\nnamespace browser {"
 
-    @property
-    def wanted(self) -> bool:
-        """Whether the user wants it, and it can be had."""
-        return bool(self.query) and any(_DECLARED in message.text() for message in self._transcript.of_system())
+    def _offering(self) -> Iterable[TranscriptMessage]:
+        return self._transcript.of_system()
 
     def next_call(self) -> tuple[str, dict[str, object]] | None:
         """Return what is to be called now, and with what; None for nothing more."""

@@ -5,31 +5,23 @@ Only where the server has offered a search of files, which the developer message
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from engine.backends.transcript import Transcript, TranscriptMessage
+from engine.backends.demo_searches import MAX_QUOTE, DemoSearch
+from engine.backends.transcript import TranscriptMessage
 
 SEARCH = "file_search.msearch"
-MAX_QUERY = 200  # characters
-MAX_QUOTE = 300  # characters of a file
-_DECLARED = "namespace file_search {"
-_SEARCH = re.compile(r"\bsearch (?:the|my|our) (?:files?|documents?) for ([^\n.?!]{1,200})", re.IGNORECASE)
 _RESULT = re.compile(r"\[(\d+:\d+)\] (.*)\n((?:.*\n?)*)")
 
 
-class FileSearching:
+class FileSearching(DemoSearch):
     """What a conversation is at: a search, or what it has found."""
 
-    def __init__(self, transcript: Transcript, text: str) -> None:
-        """Read what is wanted; `text` is the user's."""
-        found = _SEARCH.search(text)
-        self.query = found[1].strip()[:MAX_QUERY] if found else ""
-        self._transcript = transcript
+    asked = re.compile(r"\bsearch (?:the|my|our) (?:files?|documents?) for ([^\n.?!]{1,200})", re.IGNORECASE)
+    declared = "namespace file_search {"
 
-    @property
-    def wanted(self) -> bool:
-        """Whether the user wants it, and it can be had."""
-        return bool(self.query) and any(_DECLARED in message.text() for message in self._transcript.of_developer())
+    def _offering(self) -> Iterable[TranscriptMessage]:
+        return self._transcript.of_developer()
 
     @property
     def has_searched(self) -> bool:

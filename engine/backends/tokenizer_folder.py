@@ -10,10 +10,16 @@ from engine.formats.chat_template.vocabulary import Vocabulary, vocabulary_of
 NAMES_ENDS = ("generation_config.json", "config.json", "tokenizer_config.json")
 
 
+def check_tokenizer(named: str) -> None:
+    """Raise `EngineConfigurationError` for a folder that cannot be read, and for none; a hub's name passes."""
+    if Path(named).expanduser().is_dir() or named.startswith(("/", ".", "~")):
+        read_vocabulary(named)
+
+
 def read_vocabulary(named: str) -> Vocabulary:
     """Read a folder, or a name of the hub: 0.3 s for 150,000 tokens. Raises `EngineConfigurationError`."""
     folder = Path(named).expanduser()
-    if not folder.is_dir():
+    if not folder.is_dir() and not named.startswith(("/", ".", "~")):
         folder = _fetched(named)
     try:
         return vocabulary_of(_read(folder / "tokenizer.json"), [_read(folder / name) for name in NAMES_ENDS])

@@ -43,7 +43,8 @@ TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/
 OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
 FAILED = "Internal server error"  # what a vLLM server says where its engine ended a generation with an error
 ANY_TOKEN = 0  # every vocabulary has it
-ONE_OF_ANY = orjson.dumps({"type": "structural_tag", "format": {"type": "token", "token": ANY_TOKEN}}).decode()
+_ANY: dict[str, object] = {"type": "sequence", "elements": [{"type": "token", "token": ANY_TOKEN}]}
+ONE_OF_ANY = orjson.dumps({"type": "structural_tag", "format": _ANY}).decode()
 ONE_TOKEN = to_structural_tag([Special(END)])  # no model begins with it
 
 

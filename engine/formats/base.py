@@ -155,10 +155,6 @@ class ModelFormat(ABC):
     stop_tokens: tuple[int, ...]
     renders_elsewhere: bool = False  # `prompt_of` waits for somebody else, so it is not called on an event loop
 
-    def load(self) -> None:
-        """Read what takes a while, before the first request does. Raises `EngineConfigurationError`. Blocks."""
-        return
-
     @abstractmethod
     def parser(self, functions: Collection[str] | None = ()) -> TurnParser:
         """Return what reads one generation, whose prompt ended with `generation_start`.

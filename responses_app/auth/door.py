@@ -32,7 +32,7 @@ logger = logging.getLogger("respsite.auth")
 
 FIRST_KEY = """
 API key   {}
-          Clients need it, and it is shown this once. Others are made with `manage.py create_key --project NAME`.
+          Clients need it, and it is shown this once. Others are made with `respsite manage create_key --project NAME`.
 """
 
 IN_SUBPROTOCOL = "openai-insecure-api-key."  # what browsers, which cannot set headers, put before a key

@@ -47,9 +47,9 @@ class Endpoint:
         return CommandFailed(f"{self.base_url} cannot be reached ({reason}).{start}")
 
     def refused(self, status: int, body: object) -> CommandFailed:
-        """Return the error of an answer that is no success, in the server's own words where it has some."""
-        message = message_of(body)
-        return CommandFailed(f"{self.base_url} answered {status}: {message}{self._advice(status, body)}")
+        """Return the error of an answer that is no success, in the server's own words; `body` is None without any."""
+        said = f": {message_of(body).rstrip('.')}" if body else ""
+        return CommandFailed(f"{self.base_url} answered {status}{said}.{self._advice(status, body)}")
 
     def _advice(self, status: int, body: object) -> str:
         if status in (401, 403):

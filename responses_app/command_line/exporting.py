@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from responses_app.stores.database.transfer.exporting import Exported, Place
 
 _HEAD = re.compile(rb'\{"kind":"(\w+)"(?:,"id":"([^"]{1,64})")?')
+THEN = "--resume goes on with it, or name another file."
 NOT_EXPORTED = "Files, vector stores, API keys and limits are not part of it."
 
 
 def run(options: Namespace) -> int:
     """Write the file."""
+    if options.file != "-" and not options.resume and os.path.exists(options.file):
+        raise CommandFailed(f"{options.file} is there already: {THEN}", status=USAGE)
     with database():
         from responses_app.stores.database.transfer.exporting import Exported, Place, lines, to_export
 
@@ -35,7 +38,8 @@ def run(options: Namespace) -> int:
                     errors().print(f"{options.file} is whole already.")
                     return 0
                 found = lines(options.project, place, counted)
-                _write(found, file, counted, total=None if place.kind else to_export(options.project))
+                count = errors().is_terminal and not place.kind  # it is shown to nobody else
+                _write(found, file, counted, total=to_export(options.project) if count else None)
     _tell(counted)
     return 0
 
@@ -65,9 +69,7 @@ def _opened(path: str, *, resume: bool) -> Iterator[tuple[BinaryIO, "Place"]]:
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError:
-        raise CommandFailed(
-            f"{path} is there already: --resume goes on with it, or name another file.", status=USAGE
-        ) from None
+        raise CommandFailed(f"{path} is there already: {THEN}", status=USAGE) from None
     except OSError as error:
         raise CommandFailed(f"{path} cannot be written ({error.strerror}).") from None
 

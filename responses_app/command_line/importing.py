@@ -20,27 +20,27 @@ SHOWN = 10  # reasons why lines were passed over
 
 def run(options: Namespace) -> int:
     """Read the file, and return 1 where some of it could not be read."""
-    with database():
-        if options.file == "-":
-            return _import(sys.stdin.buffer, 0)
-        try:
-            with open(options.file, "rb") as file:
-                return _import(file, os.fstat(file.fileno()).st_size)
-        except OSError as error:
-            raise CommandFailed(f"{options.file} cannot be read ({error.strerror}).") from None
+    if options.file == "-":
+        return _import(sys.stdin.buffer, 0)
+    try:
+        with open(options.file, "rb") as file:
+            return _import(file, os.fstat(file.fileno()).st_size)
+    except OSError as error:
+        raise CommandFailed(f"{options.file} cannot be read ({error.strerror}).") from None
 
 
 def _import(file: BinaryIO, size: int) -> int:
-    from responses_app.stores.database.transfer.importing import Imported, NoExport, take_in
+    with database():
+        from responses_app.stores.database.transfer.importing import Imported, NoExport, take_in
 
-    counted, read = Imported(), Read(file)
-    try:
-        with progress("bytes imported") as bar:
-            task = bar.add_task("", total=size or None)
-            for _ in take_in(read.lines(), counted):
-                bar.update(task, completed=read.bytes)
-    except NoExport as problem:
-        raise CommandFailed(str(problem)) from None
+        counted, read = Imported(), Read(file)
+        try:
+            with progress("bytes imported") as bar:
+                task = bar.add_task("", total=size or None)
+                for _ in take_in(read.lines(), counted):
+                    bar.update(task, completed=read.bytes)
+        except NoExport as problem:
+            raise CommandFailed(str(problem)) from None
     _tell(counted)
     return 0 if counted.is_whole and not counted.broken else FAILED
 

@@ -6,5 +6,5 @@ def database_failed(error: Exception) -> SystemExit:
     reason = str(error).strip().partition("\n")[0]
     return SystemExit(
         f"respsite: the database cannot be used ({reason}). Check that it runs, what DATABASE_URL names, and that "
-        "`python manage.py migrate` has been run."
+        "`respsite manage migrate` has been run."
     )

@@ -152,7 +152,7 @@ def no_api_key() -> Unauthorized:
     """A request without a key."""
     return Unauthorized(
         "You didn't provide an API key. Provide one in the Authorization header, with Bearer authentication "
-        "('Authorization: Bearer YOUR_KEY'). The operator of this server makes keys with 'manage.py create_key'."
+        "('Authorization: Bearer YOUR_KEY'). The operator of this server makes keys with 'respsite manage create_key'."
     )
 
 

@@ -109,7 +109,7 @@ class ItemSeals:
             described.append([seen, "".join(each.kind.value for each in said), [len(each.tokens) for each in said]])
             for each in said:
                 tokens.extend(each.tokens)
-        planes = _in_planes(tokens)
+        planes = in_planes(tokens)
         head = orjson.dumps({"format": self._format.name, "own": own, "planes": len(planes), "parts": described})
         return b"".join((len(head).to_bytes(_LENGTH, "big"), head, *planes))
 
@@ -125,7 +125,7 @@ def read_seal(data: bytes) -> SealedReasoning | SealedOthers:
 def _read(data: bytes) -> SealedReasoning | SealedOthers:
     begin = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
     head = orjson.loads(data[_LENGTH:begin])
-    tokens = _from_planes(data[begin:], head["planes"])
+    tokens = from_planes(data[begin:], head["planes"])
     if sum(sum(lengths) for *_, lengths in head["parts"]) != len(tokens):
         raise ValueError("it has other tokens than it says")
     parts = list(_parts(head, tokens))
@@ -200,7 +200,7 @@ def _digest(seen: object) -> str:
     return blake2b(repr(seen).encode(), digest_size=12).hexdigest()
 
 
-def _in_planes(tokens: "Tokens[int]") -> list[bytes]:
+def in_planes(tokens: "Tokens[int]") -> list[bytes]:
     """Return tokens byte by byte of their values: slices do in microseconds what a loop over tokens does not."""
     data = _little_endian(tokens).tobytes()
     planes = [data[plane :: tokens.itemsize] for plane in range(tokens.itemsize)]
@@ -209,7 +209,8 @@ def _in_planes(tokens: "Tokens[int]") -> list[bytes]:
     return planes
 
 
-def _from_planes(data: bytes, planes: int) -> "Tokens[int]":
+def from_planes(data: bytes, planes: int) -> "Tokens[int]":
+    """Return the tokens of so many planes, one behind the other. Raises `ValueError` for a number that cannot be."""
     tokens = as_tokens()
     if not 1 <= planes <= tokens.itemsize:
         raise ValueError(f"tokens have no {planes} bytes")

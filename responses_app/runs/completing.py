@@ -57,7 +57,7 @@ class CompletionService:
         model = self.service.models.chosen(wanted.fields.model, origin.models)
         if wanted.fields.logprobs is not None and not model.engine.supports_logprobs:
             raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
-        self.service.registry.check_capacity()
+        self.service.registry.check_capacity(others=len(self.running))
         head = CompletionHead(id=self.service.new_id(ids.COMPLETION), created=int(self.service.now()), model=model.name)
         tier = self.service.limits.tiers.choose(None)
         choices = await _choices(wanted, model, origin, head.id, PRIORITIES[tier])
@@ -80,13 +80,17 @@ class CompletionService:
 
     async def aclose(self, *, grace: float) -> None:
         """Give what runs `grace` seconds to end, and then stop it; its readers are told."""
-        ending = [asyncio.ensure_future(each.ended.wait()) for each in self.running]
-        if ending:
-            await asyncio.wait(ending, timeout=grace)
-        for task in ending:
-            task.cancel()
+        if self.running:
+            waits = [asyncio.create_task(each) for each in (self._all_ended(), self.service.registry.hurried())]
+            await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
         for each in list(self.running):
             each.stop()
+
+    async def _all_ended(self) -> None:
+        while self.running:
+            await next(iter(self.running)).ended.wait()
 
 
 @dataclass(slots=True)
@@ -200,7 +204,9 @@ class Completing:
         self._began = time.monotonic()
         self._first_token: float | None = None
         self._status = "cancelled"
+        self._error: str | None = None
         self._stopped = False
+        self._closing = False
 
     def start(self, choices: Sequence[_Choice], places: Sequence[Place]) -> None:
         """Begin to generate all choices."""
@@ -218,7 +224,7 @@ class Completing:
         except TimeoutError:
             return None
         if isinstance(delta, ApiError):
-            self._status = "failed"
+            self._status, self._error = "failed", delta.code or delta.type
             raise delta
         if delta.finish_reason is not None:
             self._open -= 1
@@ -239,23 +245,26 @@ class Completing:
 
     async def aclose(self) -> None:
         """End what still runs, count what was used, and let go. Twice is not an error."""
-        if self.ended.is_set():
+        if self._closing:
             return
-        self.ended.set()
+        self._closing = True
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        usage = self.usage
-        self._ticket.settle(Amount(1, usage.prompt_tokens, usage.completion_tokens))
-        self._note()
-        self._left(self)
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            usage = self.usage
+            self._ticket.settle(Amount(1, usage.prompt_tokens, usage.completion_tokens))
+            self._note()
+            self._left(self)
+            self.ended.set()
 
     async def _run(self, choice: _Choice, place: Place) -> None:
         try:
             async with place.turn():
                 await self._complete(choice)
         except asyncio.CancelledError:
-            if not self._stopped or self.ended.is_set():
+            if not self._stopped or self._closing:
                 raise
             self._tell_last(unanswered_by_stopped_server())
         except EngineError as error:
@@ -323,7 +332,7 @@ class Completing:
             Outcome(
                 transport=self._origin.transport,
                 status=self._status,
-                error=None,
+                error=self._error,
                 input_tokens=usage.prompt_tokens,
                 cached_tokens=usage.cached_tokens,
                 reasoning_tokens=0,

@@ -1,19 +1,27 @@
-"""`KnownTurns`: what models have said in chats that are not stored, for a while: in memory, bounded, per project.
+"""`KnownTurns`: what models have said in chats, for a while: bounded, per project, whether chats are stored or not.
 
 It is what a later request needs to go on with the tokens that were sampled (see `protocol.chat.replaying`). Nothing of
 it can be read over the API; whoever sends the same message back in the same project makes the model read it again.
-It is as good as what clients send for answers' texts, and better for calls, since it has the thoughts before them.
-The one that was asked for last is forgotten last.
+It lies in this process's memory, where the turn that was asked for last is forgotten last; and, where workers share
+something (`BaseSharedTurns`), there too, sealed for its project: another worker may get the next request of a chat.
 """
 
+import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from responses_app.protocol.chat.replaying import KnownTurn
+from responses_app.protocol.sealing import MAX_BYTES, SealBroken, Sealer
 from responses_app.runs.resumable import ResumableLimits
+from responses_app.stores.shared_turns import BaseSharedTurns
 
+logger = logging.getLogger("respsite.runs")
+
+PURPOSE = "turn"  # of seals
+MAX_ASKED = 64  # turns of one chat that others are asked for: the latest
 _BYTES_OF_TURN = 512  # the objects of one, beside its tokens
 _BYTES_OF_TOKEN = 4
 
@@ -28,8 +36,17 @@ class _Kept:
 class KnownTurns:
     """Turns by their projects and keys; within the bounds of number, bytes and seconds that streams have, too."""
 
-    def __init__(self, limits: ResumableLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limits: ResumableLimits,
+        *,
+        sealer: Sealer,
+        shared: BaseSharedTurns | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._limits = limits
+        self._sealer = sealer
+        self._shared = shared
         self._clock = clock
         self._turns: OrderedDict[tuple[str, bytes], _Kept] = OrderedDict()
         self.bytes = 0
@@ -37,8 +54,35 @@ class KnownTurns:
     def __len__(self) -> int:
         return len(self._turns)
 
-    def remember(self, project: str, key: bytes, turn: KnownTurn) -> None:
-        """Keep a turn; the oldest ones go where there is no room for it."""
+    async def remember(self, project: str, key: bytes, turn: KnownTurn) -> None:
+        """Keep a turn, here and where others find it. Raises nothing."""
+        self.keep(project, key, turn)
+        data = turn.as_bytes() if self._shared is not None else b""
+        if self._shared is not None and len(data) <= MAX_BYTES:
+            sealed = self._sealer.seal(PURPOSE, project, data).encode()
+            await self._shared.put(_shared_key(project, key), sealed, seconds=self._limits.ttl)
+
+    async def recall(self, project: str, keys: Sequence[bytes]) -> Mapping[bytes, KnownTurn]:
+        """Return those of these turns that are known, by their keys; their time begins anew. Raises nothing."""
+        found = {key: turn for key in keys if (turn := self.find(project, key)) is not None}
+        missing = [key for key in keys if key not in found][-MAX_ASKED:]
+        if self._shared is None or not missing:
+            return found
+        asked = [_shared_key(project, key) for key in missing]
+        for key, sealed in zip(missing, await self._shared.get(asked), strict=True):
+            turn = None if sealed is None else self._opened(project, sealed)
+            if turn is not None:
+                self.keep(project, key, turn)
+                found[key] = turn
+        return found
+
+    async def aclose(self) -> None:
+        """Let go of what is shared."""
+        if self._shared is not None:
+            await self._shared.aclose()
+
+    def keep(self, project: str, key: bytes, turn: KnownTurn) -> None:
+        """Keep a turn here; the oldest ones go where there is no room for it."""
         tokens = sum(len(message.tokens) for message in turn.exact.messages)
         self._drop((project, key))
         kept = _Kept(turn, _BYTES_OF_TURN + _BYTES_OF_TOKEN * tokens, self._clock() + self._limits.ttl)
@@ -46,8 +90,8 @@ class KnownTurns:
         self.bytes += kept.bytes
         self._make_room()
 
-    def recall(self, project: str, key: bytes) -> KnownTurn | None:
-        """Return a turn, whose time begins anew; None for one that is not known (any more)."""
+    def find(self, project: str, key: bytes) -> KnownTurn | None:
+        """Return a turn that is kept here, whose time begins anew; None for one that is not known (any more)."""
         kept = self._turns.get((project, key))
         if kept is None or kept.until <= self._clock():
             self._drop((project, key))
@@ -55,6 +99,13 @@ class KnownTurns:
         kept.until = self._clock() + self._limits.ttl
         self._turns.move_to_end((project, key))
         return kept.turn
+
+    def _opened(self, project: str, sealed: bytes) -> KnownTurn | None:
+        try:
+            return KnownTurn.from_bytes(self._sealer.open(PURPOSE, project, sealed.decode("ascii")))
+        except (SealBroken, ValueError) as problem:
+            logger.warning("a turn of another worker cannot be read: %s", problem)
+            return None
 
     def _make_room(self) -> None:
         """Forget what is past its time, which stands first, and what is over the bounds."""
@@ -70,3 +121,8 @@ class KnownTurns:
         kept = self._turns.pop(key, None)
         if kept is not None:
             self.bytes -= kept.bytes
+
+
+def _shared_key(project: str, key: bytes) -> str:
+    """Return one key for a project and a turn: no project can name another one's."""
+    return blake2b(key, key=blake2b(project.encode()).digest(), digest_size=20).hexdigest()

@@ -36,8 +36,13 @@ class Machines:
         return machine_of(response, self._model_of(response).format, key=self.id_key, seal=seal)
 
     def replay(self, project: str, stored: StoredLog) -> Replay | None:
-        """Make a finished response's stream again, as a run here would have made it; see `runs.replay`."""
-        return replay(stored, self.of(project, as_begun(stored.response)))
+        """Make a finished response's stream again, as a run here would have made it; see `runs.replay`.
+
+        None, too, where its model is served no more, and no served one reads its tokens as it did.
+        """
+        made = replay(stored, self.of(project, as_begun(stored.response)))
+        is_served = self.models.named(stored.response["model"]) is not None
+        return made if made is None or is_served or made.body["output"] == stored.response["output"] else None
 
     def failed(self, accepted: AcceptedResponse, error: JsonObject) -> StoredLog:
         """Return a response that was taken over, and its log, as they are once it has failed. Raises `BrokenLog`."""

@@ -105,11 +105,11 @@ class RunRegistry:
         """All that have not ended."""
         return [run for run, _ in self._runs.values()]
 
-    def check_capacity(self) -> None:
-        """Raise `ApiError` (503) if no run can start now."""
+    def check_capacity(self, *, others: int = 0) -> None:
+        """Raise `ApiError` (503) if no run can start now; `others` run beside those that are known here."""
         if self.draining:
             raise overloaded("The server is stopping. Send the request again.", retry_after=2)
-        if len(self._runs) + self._coming >= self._limits.max_runs:
+        if len(self._runs) + self._coming + others >= self._limits.max_runs:
             message = f"{self._limits.max_runs} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
             raise overloaded(message, retry_after=2)
 
@@ -293,7 +293,7 @@ class RunRegistry:
                 self.cancel(run, reason="the server stopped")
         if self._runs and grace > 0 and not self._hurry.is_set():
             logger.info("%d responses are running; they have %g s to end", len(self._runs), grace)
-            waits = [asyncio.create_task(each) for each in (self._all_ended(), self._hurried())]
+            waits = [asyncio.create_task(each) for each in (self._all_ended(), self.hurried())]
             await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
@@ -313,7 +313,8 @@ class RunRegistry:
         while self._runs:
             await asyncio.wait([task for _, task in self._runs.values()])
 
-    async def _hurried(self) -> None:
+    async def hurried(self) -> None:
+        """Return once no grace is to be given any more."""
         await self._hurry.wait()
 
     async def _hear(self, seconds: float) -> None:

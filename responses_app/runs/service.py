@@ -53,6 +53,7 @@ from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.unsaved import UnsavedEnds
 from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.base import AcceptedResponse, Claim, StoreError, Stores
+from responses_app.stores.shared_turns import BaseSharedTurns
 
 logger = logging.getLogger("respsite.runs")
 
@@ -83,7 +84,7 @@ class ResponseService:
     `metrics` counts, and `traces` traces what no request asks for here.
 
     `shelf` has this server's tools. `rates` are the limits of keys and projects, `keys` keeps whose they are: None
-    where there are none.
+    where there are none. `shared_turns` has what workers share of what was said in chats.
 
     Its models are ordered; a request without `model` uses the first.
     """
@@ -101,6 +102,7 @@ class ResponseService:
     metrics: Metrics
     traces: Traces = field(default_factory=lambda: Traces(enabled=False))
     keys: BaseKeyStore | None = None
+    shared_turns: BaseSharedTurns | None = None
     shelf: Shelf = field(default_factory=Shelf)
     unsaved: UnsavedEnds = field(init=False)
     naming: Naming = field(init=False)
@@ -112,7 +114,7 @@ class ResponseService:
         self.unsaved = UnsavedEnds(self.stores.responses, max_bytes=self.limits.max_unsaved_bytes)
         self.naming = Naming(self.stores.responses, self.registry, new_id=self.new_id)
         self.admission = Admission(self.registry, self.rates)
-        self.known_turns = KnownTurns(self.registry.remembers)
+        self.known_turns = KnownTurns(self.registry.remembers, sealer=self.sealer, shared=self.shared_turns)
         self.approving = Approving(self.stores, self.registry, now=self.now)
 
     @property

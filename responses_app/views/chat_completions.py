@@ -17,11 +17,9 @@ from responses_app.http import (
     request_id_of,
     span_of,
 )
-from responses_app.protocol.chat.completion import choice_of
-from responses_app.protocol.chat.replaying import SeenTurn, as_sampled
+from responses_app.protocol.chat.replaying import as_sampled, keys_of
 from responses_app.protocol.chat.request import ChatRequest, parse_chat
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.resources import ResponseObject
 from responses_app.runs.choices import Choices
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
@@ -39,7 +37,8 @@ async def index(request: HttpRequest) -> HttpResponseBase:
     site = get_site()
     chat = await read_json(request, partial(parse_chat, parse=site.parse_create), site.reader)
     project = project_of(request)
-    chat = as_sampled(chat, partial(site.service.known_turns.recall, project))
+    known = await site.service.known_turns.recall(project, keys_of(chat))
+    chat = as_sampled(chat, known.get) if known else chat
     reading = await _begun(site, request, chat)
     if not chat.create.stream:
         return json_response(await read_completion(reading))
@@ -54,23 +53,17 @@ async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatRea
     async def create(_: int) -> ResponseReader:
         return await site.service.create(chat.create, origin)
 
-    def ended(reader: ResponseReader, response: ResponseObject) -> None:
-        _remember(site, origin.project, reader, response)
-
     try:
         choices = await Choices.create(create, chat.n)
     except ApiError as error:
         raise chat.renamed(error) from None
-    model = choices.readers[0].response()["model"]
-    return ChatReading(chat, choices, system_fingerprint=_fingerprint(model), request_id=origin.request_id, ended=ended)
-
-
-def _remember(site: Site, project: str, reader: ResponseReader, response: ResponseObject) -> None:
-    """Keep what the model has said, so that it reads it again as it has said it when its client gives it back."""
-    exact = reader.said()
-    seen = SeenTurn.of_choice(choice_of(response))
-    if exact is not None and seen.key is not None:
-        site.service.known_turns.remember(project, seen.key, seen.known(exact))
+    return ChatReading(
+        chat,
+        choices,
+        system_fingerprint=_fingerprint(choices.readers[0].response()["model"]),
+        request_id=origin.request_id,
+        remember=partial(site.service.known_turns.remember, origin.project),
+    )
 
 
 @lru_cache(maxsize=64)

@@ -6,14 +6,15 @@ of its own, as it is without a stream, since no SDK tries again what fails behin
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from responses_app.http import Cut
-from responses_app.protocol.chat.completion import CompletionHead, usage_of, whole_completion
+from responses_app.protocol.chat.completion import CompletionHead, choice_of, usage_of, whole_completion
 from responses_app.protocol.chat.encoder import DONE, ChunkEncoder, error_line, usage_chunk
+from responses_app.protocol.chat.replaying import KnownTurn, SeenTurn
 from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.errors import ApiError, JsonObject, server_error
 from responses_app.protocol.events import TERMINAL
@@ -25,22 +26,24 @@ from responses_app.runs.reader import ResponseReader
 
 HEADERS_SECONDS = 15.0  # at most, until a client hears that its request is taken
 GONE = "its client disconnected"
-Ended = Callable[[ResponseReader, ResponseObject], None]
+Remember = Callable[[bytes, KnownTurn], Awaitable[None]]
 
 
 class ChatReading:
-    """The choices of one chat, and what is said of them. `ended` is told of each choice that has come to its end.
+    """The choices of one chat, and what is said of them.
 
+    `remember` keeps what the model has said, so that it reads it again as it has said it when its client gives it back.
     Whoever has it lets go of it with `leave`.
     """
 
     def __init__(
-        self, chat: ChatRequest, choices: Choices, *, system_fingerprint: str, request_id: str, ended: Ended
+        self, chat: ChatRequest, choices: Choices, *, system_fingerprint: str, request_id: str, remember: Remember
     ) -> None:
         self.choices = choices
         self._chat = chat
         self._request_id = request_id
-        self._ended = ended
+        self._remember = remember
+        self._unkept: list[tuple[bytes, KnownTurn]] = []  # what was said and is not remembered yet
         self._head = CompletionHead.of(choices.readers[0].response(), system_fingerprint=system_fingerprint)
         self._encoders = [ChunkEncoder(self._head, chat, index) for index in range(len(choices.readers))]
         self._left = list(zip(choices.readers, self._encoders, strict=True))  # of the choices that have not ended
@@ -75,8 +78,15 @@ class ChatReading:
         """Note that a choice has ended, or that it is none."""
         if encoder.failed or not reader.is_whole:
             self.problem = self._chat.renamed(reader.problem or server_error(self._request_id))
-        elif encoder.matched is None:
-            self._ended(reader, reader.response())
+        elif encoder.matched is None:  # else more was sampled than is said
+            exact, seen = reader.said(), SeenTurn.of_choice(choice_of(reader.response()))
+            if exact is not None and seen.key is not None:
+                self._unkept.append((seen.key, seen.known(exact)))
+
+    async def keep(self) -> None:
+        """Remember what was said: to be awaited before its end is, since clients may go on at once, or leave."""
+        while self._unkept:
+            await self._remember(*self._unkept.pop())
 
     @property
     def usage(self) -> bytes:
@@ -105,6 +115,7 @@ async def read_completion(reading: ChatReading) -> JsonObject:
             reading.take(quietly=True)
             if not (reading.over or choices.behind):
                 await choices.news()
+        await reading.keep()
         if reading.problem is not None:
             raise reading.problem
     finally:
@@ -137,6 +148,7 @@ async def _first(reading: ChatReading, seconds: float) -> bytes:
     while True:
         said = reading.take()
         if said:
+            await reading.keep()
             return said
         if reading.problem is not None:
             raise reading.problem
@@ -154,6 +166,7 @@ async def _chunks(
         while not reading.over:
             said = reading.take()
             if said:
+                await reading.keep()
                 yield said
                 await gather(lambda: choices.has_little)
             elif not (reading.over or choices.behind or await choices.news(ping_seconds or None)):

@@ -1,11 +1,10 @@
 """The Conversations API: `/v1/conversations` and what lies below it."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import handler_of, json_response, project_of, read_json
+from responses_app.http import json_response, project_of, read_json
 from responses_app.protocol import ids
 from responses_app.protocol.conversations import (
     conversation_object,
@@ -23,49 +22,35 @@ from responses_app.protocol.identified import identified
 from responses_app.protocol.item_resources import with_included
 from responses_app.protocol.pages import deleted_object, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.validation import missing
-from responses_app.runs.history import store_away
-from responses_app.stores.base import ConversationEntry, ConversationFull, ConversationRecord, StoreError
+from responses_app.stores.base import ConversationEntry, ConversationFull, ConversationRecord
+from responses_app.views.dispatching import Handlers, Refusals, dispatched
 from responses_app.views.queries import include_of, query_of
 from responses_app.wiring import get_site
 
-Handler = Callable[..., Awaitable[HttpResponse]]
+REFUSALS: Refusals = {
+    ConversationFull: lambda *_: too_many_conversations(get_site().settings.conversations_max_entries)
+}
 
 
 async def index(request: HttpRequest) -> HttpResponse:
     """Create a conversation (POST)."""
-    return await _dispatched(request, {"POST": _create})
+    return await dispatched(request, {"POST": _create}, REFUSALS)
 
 
 async def detail(request: HttpRequest, conversation_id: str) -> HttpResponse:
     """Return (GET), change (POST) or delete (DELETE) a conversation."""
-    return await _dispatched(request, {"GET": _get, "POST": _update, "DELETE": _delete}, conversation_id)
+    return await dispatched(request, {"GET": _get, "POST": _update, "DELETE": _delete}, REFUSALS, conversation_id)
 
 
 async def items(request: HttpRequest, conversation_id: str) -> HttpResponse:
     """List (GET) or add (POST) items; delete the one that `item_id` in the query names (DELETE)."""
-    handlers: dict[str, Handler] = {"GET": _list_items, "POST": _add_items, "DELETE": _remove_named_item}
-    return await _dispatched(request, handlers, conversation_id)
+    handlers: Handlers[HttpResponse] = {"GET": _list_items, "POST": _add_items, "DELETE": _remove_named_item}
+    return await dispatched(request, handlers, REFUSALS, conversation_id)
 
 
 async def item(request: HttpRequest, conversation_id: str, item_id: str) -> HttpResponse:
     """Return (GET) or delete (DELETE) an item; deleting answers with the conversation."""
-    return await _dispatched(request, {"GET": _get_item, "DELETE": _remove_item}, conversation_id, item_id)
-
-
-async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponse:
-    handler = handler_of(request, handlers)
-    with _store_errors():
-        return await handler(request, *named)
-
-
-@contextmanager
-def _store_errors() -> Iterator[None]:
-    try:
-        yield
-    except ConversationFull:
-        raise too_many_conversations(get_site().settings.conversations_max_entries) from None
-    except StoreError as error:
-        raise store_away() from error
+    return await dispatched(request, {"GET": _get_item, "DELETE": _remove_item}, REFUSALS, conversation_id, item_id)
 
 
 async def _create(request: HttpRequest) -> HttpResponse:

@@ -1,15 +1,14 @@
 """The Files API: `/v1/files`, and what is in them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
-from responses_app.http import Cut, handler_of, json_response, project_of
+from responses_app.http import Cut, json_response, project_of
 from responses_app.protocol import ids
 from responses_app.protocol.body_errors import FORM_TYPE, unsupported_media_type
 from responses_app.protocol.errors import JsonObject
@@ -24,49 +23,34 @@ from responses_app.protocol.files import (
     parse_upload,
 )
 from responses_app.protocol.pages import list_page, parse_list_query, unknown_cursor
-from responses_app.runs.history import store_away
 from responses_app.server_tools import file_search_of
 from responses_app.servers.backpressure import CUT
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import PIECE_BYTES, FileGone, FileRecord, FilesFull
+from responses_app.views.dispatching import Refusals, dispatched
 from responses_app.views.queries import query_of
 from responses_app.views.uploads import Upload, is_form, read_upload
 from responses_app.wiring import get_site
 
-Handler = Callable[..., Awaitable[HttpResponseBase]]
+REFUSALS: Refusals = {
+    FileGone: lambda _, file_id="": file_not_found(file_id),
+    FilesFull: lambda problem, *_: files_full(str(problem)),
+}
 
 
 async def index(request: HttpRequest) -> HttpResponseBase:
     """List (GET) or upload (POST) files."""
-    return await _dispatched(request, {"GET": _list, "POST": _create})
+    return await dispatched(request, {"GET": _list, "POST": _create}, REFUSALS)
 
 
 async def detail(request: HttpRequest, file_id: str) -> HttpResponseBase:
     """Return (GET) what is known of a file, or delete it (DELETE)."""
-    return await _dispatched(request, {"GET": _get, "DELETE": _delete}, file_id)
+    return await dispatched(request, {"GET": _get, "DELETE": _delete}, REFUSALS, file_id)
 
 
 async def content(request: HttpRequest, file_id: str) -> HttpResponseBase:
     """Return what is in a file (GET)."""
-    return await _dispatched(request, {"GET": _content}, file_id)
-
-
-async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponseBase:
-    handler = handler_of(request, handlers)
-    with _errors(*named):
-        return await handler(request, *named)
-
-
-@contextmanager
-def _errors(file_id: str = "") -> Iterator[None]:
-    try:
-        yield
-    except FileGone:
-        raise file_not_found(file_id) from None
-    except FilesFull as problem:
-        raise files_full(str(problem)) from None
-    except StoreError as error:
-        raise store_away() from error
+    return await dispatched(request, {"GET": _content}, REFUSALS, file_id)
 
 
 async def _create(request: HttpRequest) -> HttpResponse:

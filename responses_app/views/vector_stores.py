@@ -1,11 +1,10 @@
 """The Vector Stores API: `/v1/vector_stores`, their files, batches of these, and searches."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import handler_of, json_response, project_of, read_json
+from responses_app.http import json_response, project_of, read_json
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files import file_not_found
@@ -25,9 +24,7 @@ from responses_app.protocol.vector_stores import (
     store_not_found,
     stores_full,
 )
-from responses_app.runs.history import store_away
 from responses_app.server_tools import file_search_of
-from responses_app.stores.base import StoreError
 from responses_app.stores.vector_stores import (
     BaseVectorStores,
     BatchRecord,
@@ -39,6 +36,7 @@ from responses_app.stores.vector_stores import (
     VectorStoresFull,
 )
 from responses_app.tools.documents.indexer import Indexer
+from responses_app.views.dispatching import Handlers, Refusals, dispatched
 from responses_app.views.queries import query_of
 from responses_app.views.vector_store_objects import (
     batch_object,
@@ -49,74 +47,58 @@ from responses_app.views.vector_store_objects import (
 )
 from responses_app.wiring import get_site
 
-Handler = Callable[..., Awaitable[HttpResponse]]
+REFUSALS: Refusals = {VectorStoresFull: lambda problem, *_: stores_full(str(problem))}
 
 
 async def index(request: HttpRequest) -> HttpResponse:
     """List (GET) or create (POST) vector stores."""
-    return await _dispatched(request, {"GET": _list, "POST": _create})
+    return await dispatched(request, {"GET": _list, "POST": _create}, REFUSALS)
 
 
 async def detail(request: HttpRequest, vector_store_id: str) -> HttpResponse:
     """Return (GET), change (POST) or delete (DELETE) a vector store."""
-    return await _dispatched(request, {"GET": _get, "POST": _update, "DELETE": _delete}, vector_store_id)
+    return await dispatched(request, {"GET": _get, "POST": _update, "DELETE": _delete}, REFUSALS, vector_store_id)
 
 
 async def search(request: HttpRequest, vector_store_id: str) -> HttpResponse:
     """Search a vector store (POST)."""
-    return await _dispatched(request, {"POST": _search}, vector_store_id)
+    return await dispatched(request, {"POST": _search}, REFUSALS, vector_store_id)
 
 
 async def files(request: HttpRequest, vector_store_id: str) -> HttpResponse:
     """List (GET) the files of a store, or put one in (POST)."""
-    return await _dispatched(request, {"GET": _list_files, "POST": _add_file}, vector_store_id)
+    return await dispatched(request, {"GET": _list_files, "POST": _add_file}, REFUSALS, vector_store_id)
 
 
 async def file(request: HttpRequest, vector_store_id: str, file_id: str) -> HttpResponse:
     """Return (GET) a file of a store, change its attributes (POST), or take it out (DELETE)."""
-    handlers: Mapping[str, Handler] = {"GET": _get_file, "POST": _update_file, "DELETE": _remove_file}
-    return await _dispatched(request, handlers, vector_store_id, file_id)
+    handlers: Handlers[HttpResponse] = {"GET": _get_file, "POST": _update_file, "DELETE": _remove_file}
+    return await dispatched(request, handlers, REFUSALS, vector_store_id, file_id)
 
 
 async def content(request: HttpRequest, vector_store_id: str, file_id: str) -> HttpResponse:
     """Return the text of a file, as it is searched (GET)."""
-    return await _dispatched(request, {"GET": _content}, vector_store_id, file_id)
+    return await dispatched(request, {"GET": _content}, REFUSALS, vector_store_id, file_id)
 
 
 async def batches(request: HttpRequest, vector_store_id: str) -> HttpResponse:
     """Put several files into a store (POST)."""
-    return await _dispatched(request, {"POST": _add_batch}, vector_store_id)
+    return await dispatched(request, {"POST": _add_batch}, REFUSALS, vector_store_id)
 
 
 async def batch(request: HttpRequest, vector_store_id: str, batch_id: str) -> HttpResponse:
     """Return a batch (GET)."""
-    return await _dispatched(request, {"GET": _get_batch}, vector_store_id, batch_id)
+    return await dispatched(request, {"GET": _get_batch}, REFUSALS, vector_store_id, batch_id)
 
 
 async def cancel_batch(request: HttpRequest, vector_store_id: str, batch_id: str) -> HttpResponse:
     """Leave out what was not read yet (POST)."""
-    return await _dispatched(request, {"POST": _cancel_batch}, vector_store_id, batch_id)
+    return await dispatched(request, {"POST": _cancel_batch}, REFUSALS, vector_store_id, batch_id)
 
 
 async def batch_files(request: HttpRequest, vector_store_id: str, batch_id: str) -> HttpResponse:
     """List the files of a batch (GET)."""
-    return await _dispatched(request, {"GET": _list_batch_files}, vector_store_id, batch_id)
-
-
-async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponse:
-    handler = handler_of(request, handlers)
-    with _errors():
-        return await handler(request, *named)
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    try:
-        yield
-    except VectorStoresFull as problem:
-        raise stores_full(str(problem)) from None
-    except StoreError as error:
-        raise store_away() from error
+    return await dispatched(request, {"GET": _list_batch_files}, REFUSALS, vector_store_id, batch_id)
 
 
 def _stores() -> BaseVectorStores:

@@ -8,6 +8,7 @@ from responses_app.auth.scopes import needed_scope
 from responses_app.models import PublicName, Response
 from responses_app.protocol.api_keys import Caller, no_api_key
 from responses_app.protocol.errors import ApiError, response_not_found
+from responses_app.stores.database.conversation_rows import can_be_known
 from responses_app.wiring import get_site
 
 PERMISSION = "responses_app.view_response"
@@ -19,6 +20,8 @@ def project_of(request: HttpRequest, response_id: str) -> str:
     Raises `ApiError`: 401 for who is to log in, 403 for a key without the scope, 404 for what staff cannot find; and
     `PermissionDenied` for a member of the staff without the permission, where the API is not open either.
     """
+    if not can_be_known(response_id):
+        raise response_not_found(response_id)
     if sees_everything(request):
         return _project(response_id)
     try:

@@ -231,7 +231,7 @@ class TestCheck:
             store = DatabaseResponseStore(using=alias)
             said = await store.check()
             assert said is not None
-            assert "`python manage.py migrate`" in said
+            assert "`respsite manage migrate`" in said
             await asyncio.to_thread(migrate, alias)
             assert await store.check() is None
             await store.aclose()

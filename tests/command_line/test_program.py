@@ -1,15 +1,18 @@
 """The program itself: its help, its version, its completions, and the commands that are Django's."""
 
+import signal
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
+import httpx
 import pytest
 
 from responses_app import __version__
 from responses_app.command_line import COMMANDS
 from responses_app.command_line.parser import build_parser
-from tests.command_line.program import respsite
+from tests.command_line.program import PROGRAM, respsite
+from tests.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
@@ -33,6 +36,24 @@ def test_without_a_command_it_says_what_there_is() -> None:
     done = respsite()
     assert done.returncode == 2
     assert "usage: respsite" in done.stderr
+
+
+class ServedByTheProgram(Server):
+    """`respsite serve` with flags, in place of `manage.py serve`."""
+
+    def _command(self) -> list[str]:
+        return [*PROGRAM, "serve", "--port", str(self.port), "--workers", "1"]
+
+
+def test_it_serves(tmp_path: Path) -> None:
+    """Flags become settings; it says where it is, answers, and ends with Ctrl-C."""
+    with ServedByTheProgram(tmp_path, port=1) as site:
+        assert site.process is not None
+        assert "--port" not in Path(f"/proc/{site.process.pid}/cmdline").read_text()
+        assert f"Open      {site.url}/ in a browser" in site.output
+        assert httpx.post(f"{site.base_url}/responses", json={"input": "Hello"}).status_code == 200
+        assert site.stop(signal.SIGINT) == 0
+        assert "Traceback" not in site.output
 
 
 def test_djangos_commands_are_there(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from docs.extension import NOT_RUN
 from tests.server import ROOT
 
 ADDRESS = "127.0.0.1:8000"  # what the examples ask
+PROXY = "127.0.0.1:4000"  # LiteLLM's, in front of it
 DOCS = ROOT / "docs"
 _BLOCK = re.compile(r"^( *)```(\w+)[ \t]*([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
@@ -78,4 +79,5 @@ def blocks(language: str) -> list[str]:
 
 def needs_a_venv_of_its_own(code: str) -> bool:
     """Whether a Python example uses what these tests' environment does not have; `tests/python_clients` runs it."""
-    return bool(re.search(r"^(?:from|import) (?:langchain_openai|litellm|pipecat|pydantic_ai)\b", code, re.MULTILINE))
+    imported = re.search(r"^(?:from|import) (?:langchain_openai|litellm|pipecat|pydantic_ai)\b", code, re.MULTILINE)
+    return bool(imported) or PROXY in code

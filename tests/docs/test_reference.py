@@ -6,7 +6,7 @@ import re
 import pytest
 from django.core.management import get_commands
 
-from docs.extension import GENERATED, commands, errors, events, metrics, paths, settings
+from docs.extension import GENERATED, commands, errors, events, metrics, modules, paths, settings
 from responses_app.command_line.parser import build_parser
 from responses_app.conf import table
 from responses_app.management.flags import FLAGS
@@ -78,6 +78,14 @@ def test_every_metric_has_its_line() -> None:
     said, _ = page(Metrics(), "")
     assert shown >= set(re.findall(r"^# TYPE (\w+) (?!unknown)", said.decode(), re.MULTILINE))
     assert len(shown) > 25
+
+
+def test_every_module_has_its_line() -> None:
+    shown = modules.markdown()
+    for package in ("engine", "responses_app", "respsite"):
+        for path in (ROOT / package).rglob("*.py"):
+            if path.name != "__init__.py" and path.parent.name != "migrations":
+                assert f"\n| `{path.stem}` | " in shown.partition(f"## {path.parent.relative_to(ROOT)}/\n")[2], path
 
 
 def test_every_path_of_the_api_has_its_line() -> None:

@@ -64,6 +64,33 @@ LLAMA_TEMPLATE = """
 """
 
 
+def _spelled() -> list[str]:
+    itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in itself else next(others)) for byte in range(256)]
+
+
+def _merges(word: bytes, spelled: list[str]) -> list[tuple[str, str]]:
+    """Return the merges that make a word of its bytes, from the left."""
+    letters = [spelled[byte] for byte in word]
+    return [("".join(letters[:end]), letters[end]) for end in range(1, len(letters))]
+
+
+def _vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Return the ordinary tokens, bytes first and then words, and the merges that make words."""
+    spelled = _spelled()
+    pieces = [*(bytes((byte,)) for byte in range(256)), *(word.encode() for word in WORDS)]
+    vocabulary = {"".join(spelled[byte] for byte in piece): token for token, piece in enumerate(pieces)}
+    merges = list(dict.fromkeys(pair for word in WORDS for pair in _merges(word.encode(), spelled)))
+    for left, right in merges:
+        vocabulary.setdefault(left + right, len(vocabulary))
+    return vocabulary, merges
+
+
+VOCABULARY, MERGES = _vocabulary()
+FIRST_WORD = 256  # id: those before it are single bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """A family: its special tokens, of which `end` ends a turn, and its template."""
@@ -80,42 +107,31 @@ class Family:
         return self.template.strip().replace("⏎", r"{{ '\n' }}")
 
     @property
-    def pieces(self) -> list[bytes]:
-        """The bytes of all tokens that are not added ones, by id."""
-        return [*(bytes((byte,)) for byte in range(256)), *(word.encode() for word in WORDS)]
-
-    @property
     def ids(self) -> dict[str, int]:
-        """The ids of the added tokens."""
-        return {name: len(self.pieces) + place for place, name in enumerate((*self.special, *self.added))}
+        """The ids of the added tokens, which stand behind all others."""
+        return {name: len(VOCABULARY) + place for place, name in enumerate((*self.special, *self.added))}
 
     def tokenizer(self) -> dict[str, Any]:
         """Return what the family's tokenizer.json says."""
-        spelled = _spelled()
-        vocab = {"".join(spelled[byte] for byte in piece): token for token, piece in enumerate(self.pieces)}
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-        added = [
-            {"id": token, "content": name, "special": name in self.special, **flags} for name, token in self.ids.items()
-        ]
-        merges = list(dict.fromkeys(pair for word in WORDS for pair in _merges(word.encode(), spelled)))
-        for left, right in merges:  # what the words are merged from
-            vocab.setdefault(left + right, len(vocab) + len(added))
         level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
         return {
             "version": "1.0",
-            "added_tokens": added,
+            "added_tokens": [
+                {"id": token, "content": name, "special": name in self.special, **flags}
+                for name, token in self.ids.items()
+            ],
             "normalizer": None,
             "pre_tokenizer": level,
             "post_processor": None,
             "decoder": level,
-            "model": {"type": "BPE", "vocab": vocab, "merges": [list(pair) for pair in merges]},
+            "model": {"type": "BPE", "vocab": VOCABULARY, "merges": [list(pair) for pair in MERGES]},
         }
 
     @property
     def size(self) -> int:
         """How many tokens there are."""
-        made = self.tokenizer()
-        return len(made["model"]["vocab"]) + len(made["added_tokens"])
+        return len(VOCABULARY) + len(self.ids)
 
     def write(self, folder: Path) -> None:
         """Write the tokenizer's folder."""
@@ -128,18 +144,6 @@ class Family:
         }
         (folder / "tokenizer.json").write_text(json.dumps(self.tokenizer(), ensure_ascii=False), encoding="utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-
-
-def _spelled() -> list[str]:
-    itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in itself else next(others)) for byte in range(256)]
-
-
-def _merges(word: bytes, spelled: list[str]) -> list[tuple[str, str]]:
-    """Return the merges that make a word of its bytes, from the left."""
-    letters = [spelled[byte] for byte in word]
-    return [("".join(letters[:end]), letters[end]) for end in range(1, len(letters))]
 
 
 QWEN = Family(

@@ -11,7 +11,7 @@ from engine.formats.chat_template.format import ChatTemplateFormat, Manners
 from engine.formats.chat_template.reader import CallStyle
 from engine.formats.chat_template.vocabulary import vocabulary_of
 from engine.types import ChatPrompt
-from tests.formats.families import LLAMA, QWEN, Family
+from tests.formats.families import FIRST_WORD, LLAMA, QWEN, WORDS, Family
 
 STYLES = {"qwen": CallStyle.HERMES, "llama": CallStyle.JSON}
 
@@ -26,7 +26,8 @@ class Renderer:
         environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
         self._template = environment.from_string(family.chat_template)
         self._added = family.ids
-        words = sorted((*self._added, *(piece.decode() for piece in family.pieces[256:])), key=len, reverse=True)
+        self._ids = {**{word: FIRST_WORD + place for place, word in enumerate(WORDS)}, **self._added}
+        words = sorted(self._ids, key=len, reverse=True)
         self._words = re.compile("|".join(map(re.escape, words)))
 
     def __call__(self, chat: ChatPrompt) -> Sequence[int]:
@@ -45,8 +46,7 @@ class Renderer:
         done = 0
         for found in self._words.finditer(text):
             tokens += text[done : found.start()].encode()
-            word = found[0]
-            tokens.append(self._added[word] if word in self._added else self.family.pieces.index(word.encode(), 256))
+            tokens.append(self._ids[found[0]])
             done = found.end()
         return tokens + list(text[done:].encode())
 

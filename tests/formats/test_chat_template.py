@@ -3,10 +3,11 @@
 import orjson
 import pytest
 
+from engine.errors import GenerationCut
 from engine.formats.base import ItemKind
 from engine.types import ChatPrompt
 from responses_app.protocol.errors import ApiError, JsonObject
-from tests.formats.families import LLAMA, QWEN, Family
+from tests.formats.families import FIRST_WORD, LLAMA, QWEN, WORDS, Family
 from tests.formats.rendering import Renderer, format_of
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws
@@ -29,7 +30,8 @@ class FamilyEngine(FakeEngine):
     def encode(self, said: str) -> list[int]:
         tokens: list[int] = []
         for token in self.renderer.encode(said):
-            tokens += [token] if token in self.renderer.family.ids.values() else self.renderer.family.pieces[token]
+            is_special = token in self.renderer.family.ids.values()
+            tokens += [token] if is_special or token < FIRST_WORD else WORDS[token - FIRST_WORD].encode()
         return tokens
 
 
@@ -193,3 +195,29 @@ def test_a_rendering_without_what_was_sampled_stays_as_it_is() -> None:
         prompt = made.prompt_of(frame + made.user("x").tokens + said.tokens)
         assert b"".join(map(made.token_bytes, prompt)).count(b"Hi.") == 1
         assert (list(prompt) != list(renderer(renderer.chats[-1]))) == is_spliced or prompt == prompt[:]
+
+
+async def test_sealed_items_come_back_as_the_tokens_that_were_sampled(family: Family) -> None:
+    site = FamilySite(family, CALLS[family.name], f"18.{family.end}")
+    asked: JsonObject = {"tools": [TOOL_F], "include": ["reasoning.encrypted_content"], "store": False}
+    first = await site.ask(input="hi", **asked)
+    bare = [{name: value for name, value in item.items() if name not in ("id", "status")} for item in first["output"]]  # type: ignore[attr-defined]
+    call = next(item for item in bare if item["type"] == "function_call")
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "18"}
+    response = await site.ask(input=[{"role": "user", "content": "hi"}, *bare, output], **asked)
+    assert response["status"] == "completed"
+    said = [*site.engine.prompts[0], *site.engine.encode(CALLS[family.name])]
+    assert site.engine.prompts[1][: len(said)] == said
+
+
+@pytest.mark.parametrize("cut", [1, 9, 30])
+async def test_a_turn_that_is_cut_goes_on_behind_what_was_sampled(family: Family, cut: int) -> None:
+    whole = CALLS[family.name]
+    tokens = FamilySite(family, whole).engine.encode(whole)
+    site = FamilySite(family, whole)
+    said = b"".join(map(site.format.token_bytes, tokens[:cut])).decode()
+    rest = whole.removeprefix(said)
+    site.engine.turns = [[said, GenerationCut("its replica went away")], [rest]]
+    response = await site.ask(input="hi", tools=[TOOL_F])
+    assert kinds(response)[-1] == "function_call"
+    assert site.engine.prompts[1] == [*site.engine.prompts[0], *tokens[:cut]]

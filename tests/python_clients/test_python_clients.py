@@ -1,19 +1,28 @@
 """Clients of other makers, for Python: the pages' examples, and structured output in each way that they ask for it."""
 
+import asyncio
+import contextlib
 import json
+import os
+import shlex
+import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from responses_app.protocol.errors import JsonObject
 from tests import pip
-from tests.docs.pages import ADDRESS, blocks, needs_a_venv_of_its_own
+from tests.docs.pages import ADDRESS, PROXY, blocks, needs_a_venv_of_its_own
 from tests.programs import run_program, secluded
 from tests.python_clients.trip import WISHED, Stop, Trip
-from tests.server import Server
+from tests.server import Server, free_port
+from tests.waiting import eventually
 
 HERE = Path(__file__).parent
 SCRIPT_SECONDS = 180.0  # bound of one program; LiteLLM takes 5 s of a core to be imported
+QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # else LiteLLM asks GitHub for prices when it is imported
+EXAMPLES = [code for code in blocks("python") if needs_a_venv_of_its_own(code)]
 CALLING = "The user names the function find_hotel. I call it."
 RETURNED = "The demo engine called find_hotel and it returned: "
 
@@ -26,11 +35,10 @@ def python() -> Path:
     return pip.installed(HERE / "requirements.txt")
 
 
-async def run(*command: str | Path, folder: Path) -> list[str]:
+async def run(*command: str | Path, folder: Path, **variables: str) -> list[str]:
     """Run a program, and return the lines that it printed."""
-    done = await run_program(
-        *command, cwd=folder, environ=secluded(folder, LITELLM_LOCAL_MODEL_COST_MAP="True"), seconds=SCRIPT_SECONDS
-    )
+    environ = secluded(folder, **QUIET, **variables)
+    done = await run_program(*command, cwd=folder, environ=environ, seconds=SCRIPT_SECONDS)
     assert done.exit_code == 0, done.complaints
     return done.printed.splitlines()
 
@@ -78,12 +86,56 @@ async def test_langchain(python: Path, daphne_server: Server, api: str, tmp_path
         assert told[-1] == {"way": "others", "text": " 1 2 3", "dimensions": 256}
 
 
-@pytest.mark.parametrize("code", [code for code in blocks("python") if needs_a_venv_of_its_own(code)])
+def promised(code: str) -> list[str]:
+    """Return what an example says that it prints."""
+    return [line.removeprefix("# -> ") for line in code.splitlines() if line.startswith("# -> ")]
+
+
+@pytest.mark.parametrize("code", [code for code in EXAMPLES if PROXY not in code])
 async def test_the_pages_examples_print_what_they_say(
     code: str, python: Path, daphne_server: Server, tmp_path: Path
 ) -> None:
     assert ADDRESS in code
     script = tmp_path / "example.py"
     script.write_text(code.replace(ADDRESS, f"127.0.0.1:{daphne_server.port}"))
-    promised = [line.removeprefix("# -> ") for line in code.splitlines() if line.startswith("# -> ")]
-    assert await run(python, script, folder=tmp_path) == promised
+    assert await run(python, script, folder=tmp_path) == promised(code)
+
+
+@contextlib.asynccontextmanager
+async def litellm_proxy(python: Path, folder: Path, *, config: str, commands: str) -> AsyncIterator[tuple[str, str]]:
+    """Run LiteLLM's proxy as its page says; what is yielded is where it listens, and its key."""
+    export, command = commands.splitlines()
+    key = export.removeprefix("export LITELLM_MASTER_KEY=")
+    program, *arguments = shlex.split(command)
+    port = str(free_port())
+    (folder / "litellm.yaml").write_text(config)
+    log = folder / "proxy.log"
+    with log.open("wb") as output:
+        proxy = await asyncio.create_subprocess_exec(
+            *(python, python.with_name(program), *(port if each == "4000" else each for each in arguments)),
+            cwd=folder,
+            env=secluded(folder, LITELLM_MASTER_KEY=key, **QUIET),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        ready = "Application startup complete"
+        await eventually(lambda: proxy.returncode is not None or ready in log.read_text(), timeout=SCRIPT_SECONDS)
+        assert proxy.returncode is None, log.read_text()
+        yield f"127.0.0.1:{port}", key
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+            os.killpg(proxy.pid, signal.SIGKILL)
+        await proxy.wait()
+
+
+async def test_litellms_proxy_in_front(python: Path, daphne_server: Server, tmp_path: Path) -> None:
+    (config,) = [block for block in blocks("yaml") if "litellm_params" in block]
+    (commands,) = [block for block in blocks("sh") if "litellm --config" in block]
+    (code,) = [code for code in EXAMPLES if PROXY in code]
+    config = config.replace(ADDRESS, f"127.0.0.1:{daphne_server.port}")
+    async with litellm_proxy(python, tmp_path, config=config, commands=commands) as (address, key):
+        script = tmp_path / "example.py"
+        script.write_text(code.replace(PROXY, address))
+        assert await run(python, script, folder=tmp_path, LITELLM_MASTER_KEY=key) == promised(code)

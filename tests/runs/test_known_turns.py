@@ -1,5 +1,6 @@
 """What a model has said in a chat is known again by its calls or its text, for a while, in its own project."""
 
+import os
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.protocol.chat.replaying import SeenTurn, as_sampled
 from responses_app.protocol.items import Exact, SampledInput
+from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
 from responses_app.runs.resumable import ResumableLimits
 from tests.protocol.chats import chat
@@ -15,6 +17,7 @@ THOUGHT = RenderedMessage(MessageKind.ANALYSIS, as_tokens([1, 2, 3]))
 SAID = RenderedMessage(MessageKind.COMMENTARY, as_tokens([4, 5]))
 FINAL = RenderedMessage(MessageKind.FINAL, as_tokens([6]))
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a":1,"b":2}'}}
+SEALER = Sealer(["a secret"], random_bytes=os.urandom)
 USER = {"role": "user", "content": "hi"}
 OUTPUT = {"role": "tool", "tool_call_id": "call_1", "content": "18"}
 
@@ -27,19 +30,19 @@ class Clock:
 
 
 def known(limits: ResumableLimits | None = None, clock: Clock | None = None) -> KnownTurns:
-    return KnownTurns(limits or ResumableLimits(), clock=clock or Clock())
+    return KnownTurns(limits or ResumableLimits(), sealer=SEALER, clock=clock or Clock())
 
 
 def remember(turns: KnownTurns, message: dict[str, Any], *said: RenderedMessage, project: str = "default") -> None:
     """Remember the message of a choice."""
     seen = SeenTurn.of_choice({"message": {"content": None, **message}})
     assert seen.key is not None
-    turns.remember(project, seen.key, seen.known(Exact("harmony", said)))
+    turns.keep(project, seen.key, seen.known(Exact("harmony", said)))
 
 
 def read(turns: KnownTurns, *messages: Any, project: str = "default") -> list[list[RenderedMessage] | None]:
     """Return what each item of a chat was sampled as; None for one that is not known."""
-    asked = as_sampled(chat(messages=list(messages)), lambda key: turns.recall(project, key))
+    asked = as_sampled(chat(messages=list(messages)), lambda key: turns.find(project, key))
     exact = [item.exact if isinstance(item, SampledInput) else None for item in asked.create.input]
     return [None if each is None else list(each.messages) for each in exact]
 

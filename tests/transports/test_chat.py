@@ -99,6 +99,7 @@ async def test_a_client_that_goes_away_ends_all_choices(server: Server, stream: 
         async with http_client(server) as http:
             await post(http, asked(f"[hang] {marker}", n=3, stream=stream))
 
+    await eventually(lambda: _in_flight(server, 0))  # what other tests have left ends
     asking = asyncio.create_task(ask())
     await eventually(lambda: _in_flight(server, 3))
     asking.cancel()
@@ -108,7 +109,7 @@ async def test_a_client_that_goes_away_ends_all_choices(server: Server, stream: 
 
 
 async def _in_flight(server: Server, count: int) -> bool:
-    return int((await ready(server))["responses_in_flight"]) >= count
+    return int((await ready(server))["responses_in_flight"]) == count
 
 
 async def test_a_silent_stream_has_a_heartbeat(strict_server: Server) -> None:

@@ -21,6 +21,8 @@ from engine.backends.vllm_server import VllmServerEngine
 from tests.conformance.sdk import MODEL, PATIENCE
 from tests.contracts.engine import StartedEngine
 from tests.server import Server
+from tests.vllm import chat_servers
+from tests.vllm.chat_servers import LlamaFront, QwenServer
 from tests.vllm.engines import EngineUnderTest, LocalEngine, ServerEngine
 from tests.vllm.fronts import LoadingServer
 from tests.vllm.script import SCRIPT_VARIABLE, write_script
@@ -34,6 +36,7 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; the dummy model nee
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # else each of them takes the first core
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 write_script(Path(os.environ[SCRIPT_VARIABLE]), SCRIPT)
+os.environ[chat_servers.SCRIPT] = chat_servers.write_script(Path(os.environ[SCRIPT_VARIABLE]).with_name("chat.json"))
 
 UNCLOSED = "Unclosed context <zmq"  # vLLM leaves it to the garbage collector
 FROM_LIBRARIES = ("DeprecationWarning", "FutureWarning", "UserWarning", "SyntaxWarning", "ImportWarning")
@@ -128,6 +131,43 @@ def front_with_vllm(front_that_loads: LoadingServer) -> Server:
     """Daphne with ENGINE=vllm, ready."""
     front_that_loads.wait_until("/ready", 200)
     return front_that_loads
+
+
+@pytest.fixture(scope="session")
+def front_of_qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Daphne over a vLLM server with the Qwen3-like model."""
+    folder = tmp_path_factory.mktemp("vllm-qwen")
+    vllm = QwenServer(folder)
+    try:
+        vllm.start()
+        with Server(
+            tmp_path_factory.mktemp("front-of-qwen"),
+            engine="vllm-server",
+            engine_url=vllm.url,
+            engine_api_key=API_KEY,
+            model="qwen",
+            model_name=MODEL,
+            model_format="chat-template",
+            tokenizer=vllm.model,
+        ) as server:
+            yield server
+    finally:
+        vllm.close()
+
+
+@pytest.fixture(scope="session")
+def front_with_llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Daphne with the Llama-like model in its process."""
+    with LlamaFront(tmp_path_factory.mktemp("vllm-llama")) as server:
+        server.wait_until("/ready", 200)
+        yield server
+
+
+@pytest.fixture(params=["front_of_qwen", "front_with_llama"])
+def family_front(request: pytest.FixtureRequest) -> Server:
+    """Each of the two families."""
+    server: Server = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture(params=["front_with_vllm", "front_of_server"])

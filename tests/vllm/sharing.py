@@ -10,6 +10,8 @@ VLLMS = {
     "workers": r"/test_workers\.py",
     "local": r"\[local|/test_local_contract\.py",
     "front": r"\[front_with_vllm",
+    "qwen": r"\[front_of_qwen",
+    "llama": r"\[front_with_llama",
 }
 ORDER = (*VLLMS, None)
 

@@ -90,3 +90,18 @@ def test_a_page_is_live_while_its_response_runs(page: Page, server: Server, fold
     focused = "document.activeElement.closest('details')?.id"
     assert page.evaluate(focused) == "phases-run", "and the keyboard stays where it was"
     expect(page.locator(".rs-talk")).to_contain_text("Hello there, friend.")
+
+
+def test_the_playground_goes_on_from_it_and_leads_back(page: Page, server: Server, pages: list[str]) -> None:
+    page.goto(f"{server.url}{pages[0]}")
+    page.locator(".wt-node a.id").first.click()  # the first of the chain, which called nothing
+    expect(page.locator("li[aria-current]")).to_contain_text("Hi there")
+    response_id = page.locator("h1.id").inner_text()
+    page.get_by_role("link", name="Open in the playground").click()
+    expect(page.locator(".lane")).to_contain_text(f"What you write goes on from {response_id}.")
+    page.locator(".composer textarea").fill("And now?")
+    page.locator(".composer textarea").press("Control+Enter")
+    link = page.locator(".turn[data-status=completed]").get_by_role("link", name="Timeline")
+    page.goto(f"{server.url}{link.get_attribute('href')}")
+    expect(page.locator(f"#node-{response_id}")).to_have_count(1)
+    expect(page.locator("li[aria-current]")).to_contain_text("And now?")

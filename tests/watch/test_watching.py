@@ -154,9 +154,10 @@ async def test_two_are_compared_on_one_scale(two: Two) -> None:
 
 async def test_what_is_not_there_is_told_on_a_page_and_as_json(two: Two) -> None:
     first, _ = two
-    for path in ("/watch/responses/resp_none", "/watch/compare?left=resp_none&right=resp_none"):
-        answer = await first.get(f"{root(first)}{path}")
-        assert (answer.status_code, "resp_none" in answer.text) == (404, True)
+    for name in ("resp_none", "resp_none%00", "resp_none" * 50):
+        for path in (f"/watch/responses/{name}", f"/watch/compare?left={name}&right={name}"):
+            answer = await first.get(f"{root(first)}{path}")
+            assert (answer.status_code, "resp_none" in answer.text) == (404, True)
     answer = await first.get(f"{root(first)}/watch/responses/resp_none.json")
     assert (answer.status_code, answer.json()["error"]["type"]) == (404, "not_found_error")
     assert (await first.post(f"{root(first)}/watch/compare")).status_code in (403, 405)

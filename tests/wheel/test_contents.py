@@ -33,4 +33,4 @@ def test_the_wheel_holds_the_packages_whole_and_says_what_it_is(wheel: Path) -> 
 
 def _files_of_the_packages() -> list[str]:
     found = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
-    return [path.relative_to(ROOT).as_posix() for path in found if path.suffix != ".pyc"]
+    return [path.relative_to(ROOT).as_posix() for path in found if path.suffix != ".pyc" and path.name[0] != "."]

@@ -43,6 +43,16 @@ def call_of(text: str) -> tuple[str, str, bool] | None:
     return name, given if isinstance(given, str) else orjson.dumps(given).decode(), False
 
 
+def freeform_text(arguments: str) -> str | None:
+    """Return the text that a tool is called with which takes text as it is; None for any other arguments."""
+    try:
+        given = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return None
+    is_text = isinstance(given, dict) and given.keys() == {FREEFORM} and isinstance(given[FREEFORM], str)
+    return str(given[FREEFORM]) if is_text else None
+
+
 def size_of_object(text: str) -> int | None:
     """Return where the JSON object ends with which a text begins; None where it does not."""
     depth, in_string, escaped = 0, False, False

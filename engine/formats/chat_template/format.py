@@ -20,7 +20,7 @@ from engine.formats.base import (
 from engine.formats.chat_template.conversation import Json, conversation_of, frame_of
 from engine.formats.chat_template.grammar import turn_grammar
 from engine.formats.chat_template.parser import KINDS, ChatParser
-from engine.formats.chat_template.reader import CallStyle, Kind, Reader
+from engine.formats.chat_template.reader import BaseReader, CallStyle, Kind, Reader
 from engine.formats.chat_template.records import is_record, record, records
 from engine.formats.chat_template.splicing import spliced
 from engine.formats.chat_template.vocabulary import Vocabulary
@@ -35,12 +35,15 @@ class Manners:
     """How a family of models says what it says.
 
     `thinks`: between think tags; `thinks_first`: the template ends a prompt with the first of them. `calls` is how it
-    writes calls.
+    writes calls. `thinks_under_grammar`: what is held to a grammar may begin with a thought, too.
+    `reader` reads its turns in place of ours, given the names of the functions.
     """
 
     calls: CallStyle = CallStyle.HERMES
     thinks: bool = True
     thinks_first: bool = False
+    thinks_under_grammar: bool = True
+    reader: Callable[[Collection[str]], BaseReader] | None = None
 
 
 class ChatTemplateFormat(ModelFormat):
@@ -72,10 +75,6 @@ class ChatTemplateFormat(ModelFormat):
             self._read = vocabulary, vocabulary.unmistakable(), self._choose(vocabulary)
         return self._read
 
-    def load(self) -> None:
-        """Read the vocabulary now. Raises `EngineConfigurationError` where that cannot be."""
-        self._known  # noqa: B018 - it reads
-
     @property
     def stop_tokens(self) -> tuple[int, ...]:  # type: ignore[override]
         """The tokens that end a turn."""
@@ -84,15 +83,21 @@ class ChatTemplateFormat(ModelFormat):
     def parser(self, functions: Collection[str] | None = ()) -> ChatParser:
         return ChatParser(self.vocabulary, functions, self._reader)
 
-    def _reader(self, is_call: Callable[[str], bool]) -> Reader:
+    def _reader(self, functions: Collection[str], is_call: Callable[[str], bool]) -> BaseReader:
         manners = self._known[2]
+        if manners.reader is not None:
+            return manners.reader(functions)
         return Reader(
             style=manners.calls, thinks=manners.thinks, is_open=manners.thinks and manners.thinks_first, is_call=is_call
         )
 
     def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
         manners = self._known[2]
-        return None if behind else turn_grammar(rules, manners.calls, thinks=manners.thinks, open=manners.thinks_first)
+        return (
+            None
+            if behind
+            else turn_grammar(rules, manners.calls, thinks=manners.thinks_under_grammar, open=manners.thinks_first)
+        )
 
     # Prompts.
 

@@ -13,7 +13,7 @@ from engine.formats.base import (
     TurnEvent,
     TurnParser,
 )
-from engine.formats.chat_template.reader import TAGS, Ended, Kind, Read, Reader, Said, Started, Whole
+from engine.formats.chat_template.reader import TAGS, BaseReader, Ended, Kind, Read, Said, Started, Whole
 from engine.formats.chat_template.records import record
 from engine.formats.chat_template.vocabulary import Vocabulary
 
@@ -26,24 +26,30 @@ KINDS = {
 _ITEMS = {Kind.REASONING: ItemKind.REASONING, Kind.ANSWER: ItemKind.ANSWER}
 
 
+def _tags(vocabulary: Vocabulary) -> frozenset[int]:
+    """Return the special tokens that the reader is to see."""
+    return frozenset(vocabulary.added[tag] for tag in TAGS if tag in vocabulary.added)
+
+
 class ChatParser(TurnParser):
     """Reads one generation, token by token: so it reads the same however the tokens come.
 
     `functions` are those that the client has declared; None where calls are forbidden. `make_reader` makes what reads
-    the text, given what tells a tool's name.
+    the text, given these names, and what tells whether a name may be a tool's.
     """
 
     def __init__(
         self,
         vocabulary: Vocabulary,
         functions: Collection[str] | None,
-        make_reader: Callable[[Callable[[str], bool]], Reader],
+        make_reader: Callable[[Collection[str], Callable[[str], bool]], BaseReader],
     ) -> None:
         self._vocabulary = vocabulary
         self._functions = functions
-        self._reader = make_reader(self._is_call)
+        self._reader = make_reader(functions or (), self._is_call)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._silent = {token for token in vocabulary.special if vocabulary.pieces[token].decode() not in TAGS}
+        self._silent = set() if self._reader.takes_special_tokens else vocabulary.special - _tags(vocabulary)
+        self._unread: list[int] = []  # tokens whose text is not whole yet
         self._ended = False
         self._started = Started(Kind.ANSWER)
         self._texts: list[str] = []  # of the open item
@@ -64,9 +70,11 @@ class ChatParser(TurnParser):
             if token in self._vocabulary.ends:
                 events += self._end(stopped=True)
             elif token not in self._silent:
+                self._unread.append(token)
                 text = self._decoder.decode(self._vocabulary.token_bytes(token))
                 if text:
-                    events += self._events(self._reader.feed(text))
+                    events += self._events(self._reader.feed(text, self._unread))
+                    self._unread.clear()
         return events
 
     def close(self) -> list[TurnEvent]:

@@ -15,7 +15,8 @@ around tags.
        └── the end                 └── not so ──> WHOLE (a call once it is all there, or the answer) ──> CONTENT
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -85,7 +86,22 @@ class Ended:
 Read = Started | Said | Whole | Ended
 
 
-class Reader:
+class BaseReader(ABC):
+    """Reads one turn: the items do not depend on how its text comes. `repairs` counts those that were malformed."""
+
+    takes_special_tokens: bool = False  # else only those that are tags of ours
+    repairs: int
+
+    @abstractmethod
+    def feed(self, text: str, tokens: Sequence[int] = ()) -> list[Read]:
+        """Take text, and the tokens that it is; return what it completes. Raises nothing, whatever it says."""
+
+    @abstractmethod
+    def end(self, *, stopped: bool) -> list[Read]:
+        """End the turn. `stopped`: by the model, else in its middle: then what is open is truncated."""
+
+
+class Reader(BaseReader):
     """Reads one turn. `is_call` says whether a name can be that of a tool, where only its shape tells a call."""
 
     def __init__(
@@ -108,7 +124,7 @@ class Reader:
         self._read: list[Read] = []
         self.repairs = 0
 
-    def feed(self, text: str) -> list[Read]:
+    def feed(self, text: str, tokens: Sequence[int] = ()) -> list[Read]:
         """Take text; return what it completes."""
         self._held += text
         return self._taken()

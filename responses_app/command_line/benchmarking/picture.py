@@ -25,8 +25,8 @@ def table_of(figures: Sequence[Figures]) -> Table:
     for heading in HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in figures:
-        values = (row.tokens_per_second, row.stream_tokens_per_second, row.first_p50, row.first_p95)
-        values += (row.gap_p50, row.gap_p95, row.gap_max)
+        paces = (row.tokens_per_second, row.stream_tokens_per_second)
+        values = (*paces, row.first_p50, row.first_p95, row.gap_p50, row.gap_p95, row.gap_max)
         table.add_row(str(row.concurrent), str(row.requests), str(row.errors), *map(short, values))
     return table
 

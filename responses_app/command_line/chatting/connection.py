@@ -13,6 +13,8 @@ from responses_app.command_line.exits import CommandFailed
 
 Frame = dict[str, Any]
 MAX_FRAME_BYTES = 64 * 1024 * 1024
+OPEN_SECONDS = 30.0  # for a connection and its upgrade
+PING_SECONDS = 30.0  # a connection that leaves a ping unanswered for half of that is lost
 MAX_WAITING = 1000  # frames of a lane that nobody has read yet: the server is made to wait then
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 UNASKED = ("connection_expiring", "response.ping")  # of no concern: the connection is opened anew when it has ended
@@ -37,19 +39,23 @@ class Connection:
         """Send a `response.create` and yield its events, the terminal one last. Raises `CommandFailed`."""
         await self._open()
         queue = self._lanes[lane] = asyncio.Queue(MAX_WAITING)
+        has_ended = False
         try:
             await self._send({"type": "response.create", **body, **({"stream_id": lane} if lane else {})})
             while True:
                 event = await queue.get()
                 if event is None:
                     raise CommandFailed("The connection was lost before the answer had ended. Send it again.")
+                has_ended = event.get("type") in ("error", *TERMINAL)
                 if event.get("type") == "error":
                     raise self._error(event)
                 yield event
-                if event.get("type") in TERMINAL:
+                if has_ended:
                     return
         finally:
             del self._lanes[lane]
+            if not has_ended and self._socket is not None:  # what still comes is not for the lane's next create
+                await self._socket.close()
 
     async def interrupt(self, response_id: str) -> None:
         """End a response at once, so that it can be continued."""
@@ -72,11 +78,12 @@ class Connection:
             if self._session is None:
                 self._session = aiohttp.ClientSession(**session_options(self._endpoint))
             try:
-                self._socket = await self._session.ws_connect(
-                    self._endpoint.websocket_url, max_msg_size=MAX_FRAME_BYTES, heartbeat=None
-                )
+                async with asyncio.timeout(OPEN_SECONDS):
+                    self._socket = await self._session.ws_connect(
+                        self._endpoint.websocket_url, max_msg_size=MAX_FRAME_BYTES, heartbeat=PING_SECONDS
+                    )
             except aiohttp.WSServerHandshakeError as error:
-                raise self._endpoint.refused(error.status, error.message) from None
+                raise self._endpoint.refused(error.status, None) from None
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 raise self._endpoint.unreachable(error) from None
             self._reader = asyncio.create_task(self._read(self._socket), name="read frames")

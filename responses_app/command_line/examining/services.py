@@ -6,13 +6,17 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from engine.backends.base import BaseEngine
+from engine.embeddings.base import BaseEmbeddings
 from engine.errors import EngineConfigurationError, EngineError
 from responses_app.command_line.examining.findings import Finding, ok, problem, warning
 from responses_app.conf import Settings
+from responses_app.embedding_engines import embedding_models, make_embeddings
 from responses_app.engines import make_engine
 from responses_app.management.address import base_url
 from responses_app.model_settings import ModelSettings
 
+MEND = "Mend this setting: the server does not start so."
 INSTALL_SANDBOX = (
     "Install bubblewrap (apt install bubblewrap), or on a kernel of 6.12 or later: pip install sandlock; "
     "or set SANDBOX=off."
@@ -21,26 +25,48 @@ INSTALL_SANDBOX = (
 
 async def engines(settings: Settings, seconds: float) -> list[Finding]:
     """Reach the engine of every model. What is loaded into the server's own process is not loaded for this."""
-    return list(await asyncio.gather(*(_engine(model, seconds) for model in settings.served)))
+    generating = (_engine(model, seconds) for model in settings.served)
+    embedding = (_embeddings(model, seconds) for model in embedding_models(settings))
+    return list(await asyncio.gather(*generating, *embedding))
 
 
 async def _engine(model: ModelSettings, seconds: float) -> Finding:
     named = f"{model.name} ({model.engine})"
     if model.engine in ("demo", "scripted"):
         return ok("engine", f"{named}: no model is loaded, answers are made by rules")
-    engine = make_engine(model)
+    if model.engine == "vllm":
+        return _checked(named, make_engine(model), f"vLLM is installed; `respsite serve` loads {model.model}")
+    return await _started(named, make_engine(model), seconds)
+
+
+async def _embeddings(model: ModelSettings, seconds: float) -> Finding:
+    named = f"{model.name} ({model.engine})"
+    if model.engine == "hashing":
+        return ok("engine", f"{named}: embeddings without a model, of the words alone")
+    return await _started(named, make_embeddings(model), seconds)
+
+
+def _checked(named: str, engine: BaseEngine, text: str) -> Finding:
     try:
         engine.check()
-        if model.engine == "vllm":
-            return ok("engine", f"{named}: vLLM is installed; `respsite serve` loads {model.model}")
+    except EngineConfigurationError as error:
+        return problem("engine", f"{named}: {error}", MEND)
+    return ok("engine", f"{named}: {text}")
+
+
+async def _started(named: str, engine: BaseEngine | BaseEmbeddings, seconds: float) -> Finding:
+    try:
+        engine.check()
         async with asyncio.timeout(0.8 * seconds):
             info = await engine.start()
         return ok("engine", f"{named}: {info.max_model_len} tokens of context, {info.detail}")
     except EngineConfigurationError as error:
-        return problem("engine", f"{named}: {error}", "Mend this setting: the server does not start so.")
+        return problem("engine", f"{named}: {error}", MEND)
     except (EngineError, TimeoutError) as error:
         reason = str(error) or f"it did not answer within {0.8 * seconds:.1f} s"
-        advice = "Check that vLLM runs there (`vllm serve`), what ENGINE_URL names, and its log."
+        advice = (
+            "Check that vLLM runs there (`vllm serve`), what ENGINE_URL, MODELS and EMBEDDINGS_URL name, and its log."
+        )
         return problem("engine", f"{named}: {reason}", advice)
     finally:
         await engine.aclose()

@@ -46,7 +46,7 @@ def _database(connect_seconds: int) -> list[Finding]:
     missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
     newer = executor.loader.applied_migrations.keys() - executor.loader.graph.nodes.keys()
     name = "PostgreSQL" if connection.vendor == "postgresql" else "SQLite"
-    number = ".".join(map(str, connection.get_database_version()))  # type: ignore[attr-defined]
+    number = ".".join(map(str, connection.get_database_version()))
     findings = [_speed("database", f"{name} {number}", seconds), *_clock("database", theirs - sent - seconds / 2)]
     if missing:
         found = f"{len(missing)} migrations are missing, {missing[0][0].name} first"

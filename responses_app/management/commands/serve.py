@@ -189,7 +189,7 @@ def _keys(own: Settings) -> str:
     if own.auth == "off":
         return "nobody needs one (AUTH=off)"
     if own.auth == "on" or not own.serves_loopback:
-        return "everybody needs one: manage.py create_key"
+        return "everybody needs one: respsite manage create_key"
     return "not needed on this machine"
 
 

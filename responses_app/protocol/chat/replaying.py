@@ -14,14 +14,16 @@ left out, or where the arguments of its calls, which are JSON, are spelled other
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import accumulate, pairwise
 from typing import Any
 
 import orjson
 
-from engine.formats.base import MessageKind
+from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.protocol.chat.messages import AssistantMessage, content_of, reasoning_of
 from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.items import Exact, ParsedItem, SampledInput
+from responses_app.protocol.sealed_items import from_planes, in_planes
 
 _DIGEST_BYTES = 16
 
@@ -33,6 +35,30 @@ class KnownTurn:
     text: bytes
     thought: bytes
     exact: Exact
+
+    def as_bytes(self) -> bytes:
+        """Write it, for `from_bytes`: the 4-byte length of a JSON array, that array, and the tokens in planes."""
+        tokens = as_tokens()
+        for message in self.exact.messages:
+            tokens.extend(message.tokens)
+        kinds = "".join(message.kind.value for message in self.exact.messages)
+        lengths = [len(message.tokens) for message in self.exact.messages]
+        planes = in_planes(tokens)
+        head = orjson.dumps([self.exact.format, kinds, lengths, len(planes), self.text.hex(), self.thought.hex()])
+        return b"".join((len(head).to_bytes(4, "big"), head, *planes))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "KnownTurn":
+        """Read what `as_bytes` wrote. Raises `ValueError` for what another version wrote."""
+        begin = 4 + int.from_bytes(data[:4], "big")
+        name, kinds, lengths, planes, text, thought = orjson.loads(data[4:begin])
+        tokens = from_planes(data[begin:], planes)
+        bounds = pairwise(accumulate(lengths, initial=0))
+        messages = tuple(
+            RenderedMessage(MessageKind(kind), tokens[first:last])
+            for kind, (first, last) in zip(kinds, bounds, strict=True)
+        )
+        return cls(bytes.fromhex(text), bytes.fromhex(thought), Exact(name, messages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +109,12 @@ class SeenTurn:
         if not self.calls:
             return True  # known by its text; a thought of it is an item of its own
         return _is_same(self.text, known.text) and _is_same(self.thought, known.thought)
+
+
+def keys_of(chat: ChatRequest) -> list[bytes]:
+    """Return what the assistant's messages are known by, in their order."""
+    keys = (SeenTurn.of_message(turn.message).key for turn in chat.turns)
+    return [key for key in keys if key is not None]
 
 
 def as_sampled(chat: ChatRequest, recall: Callable[[bytes], KnownTurn | None]) -> ChatRequest:

@@ -7,8 +7,7 @@ opposite order. What a process leaves hidden, as it was ended in between, is rem
 
 import asyncio
 import logging
-import math
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from django.db import connections, transaction
@@ -17,10 +16,9 @@ from django.db.models import Count, Q, QuerySet, Sum
 
 from responses_app.models import FilePart, StoredFile
 from responses_app.stores.base import StoreError
-from responses_app.stores.clock import StoreClock
 from responses_app.stores.database.conversation_rows import can_be_known
-from responses_app.stores.database.readers import DatabaseReaders
 from responses_app.stores.database.response_sql import in_parts
+from responses_app.stores.database.threaded import ThreadedStore
 from responses_app.stores.files import BaseFileStore, FileGone, FileLimits, FileRecord, FilesFull, FileUsage
 
 logger = logging.getLogger("respsite.stores")
@@ -31,21 +29,10 @@ PARTS_AT_ONCE = 32  # that one transaction removes
 MAX_PURGED = 1000  # files that one purge removes
 
 
-class DatabaseFileStore(BaseFileStore):
+class DatabaseFileStore(ThreadedStore[FileLimits], BaseFileStore):
     """Keeps files in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time."""
 
-    def __init__(
-        self,
-        *,
-        using: str = "default",
-        limits: FileLimits = FileLimits(),  # noqa: B008 - it is frozen
-        now: Callable[[], float] | None = None,
-        timeout: float = math.inf,
-    ) -> None:
-        self._using = using
-        self._limits = limits
-        self._now = now or StoreClock()
-        self._threads = DatabaseReaders(using, timeout=timeout)  # they write, too
+    unlimited = FileLimits()
 
     async def create(self, project: str, record: FileRecord, pieces: Iterable[bytes]) -> None:
         await self._threads.run(lambda db: self._reserve(db, project, record))
@@ -124,9 +111,6 @@ class DatabaseFileStore(BaseFileStore):
         for file_id in gone:
             await self._remove(file_id)
         return len(gone)
-
-    async def aclose(self) -> None:
-        await self._threads.aclose()
 
     async def _write_pieces(self, record: FileRecord, pieces: Iterable[bytes]) -> None:
         source, position, size = iter(pieces), 0, 0

@@ -209,7 +209,7 @@ class DatabaseResponseStore(BaseResponseStore):
                 "The database cannot be reached, or does not answer: check that it runs and that DATABASE_URL names it."
             )
         if unapplied:
-            return f"The database lacks {len(unapplied)} migrations: run `python manage.py migrate`."
+            return f"The database lacks {len(unapplied)} migrations: run `respsite manage migrate`."
         self._usable = True
         return None
 

@@ -5,7 +5,6 @@ written to it too: chunks are inserted a few at a time, and found once their fil
 hidden at once, and removed by `sweep`. Every step may be executed twice, where a connection broke in between.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -15,11 +14,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Q, QuerySet
 
 from responses_app.protocol.chunking import Chunking
-from responses_app.stores.clock import StoreClock
 from responses_app.stores.database.chunk_search import insert_words
 from responses_app.stores.database.conversation_rows import can_be_known
-from responses_app.stores.database.readers import DatabaseReaders
 from responses_app.stores.database.response_sql import in_parts
+from responses_app.stores.database.threaded import ThreadedStore
 from responses_app.stores.database.vector_store_rows import (
     batch_record,
     counts_of,
@@ -64,21 +62,10 @@ ACTIVE_SECONDS = 60.0  # how exactly it is known when a store was searched last:
 GAVE_UP = ("server_error", f"The server stopped {MAX_TRIES} times while it read the file.")
 
 
-class DatabaseVectorStores(BaseVectorStores):
+class DatabaseVectorStores(ThreadedStore[VectorStoreLimits], BaseVectorStores):
     """Keeps them in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time."""
 
-    def __init__(
-        self,
-        *,
-        using: str = "default",
-        limits: VectorStoreLimits = VectorStoreLimits(),  # noqa: B008 - it is frozen
-        now: Callable[[], float] | None = None,
-        timeout: float = math.inf,
-    ) -> None:
-        self._using = using
-        self._limits = limits
-        self._now = now or StoreClock()
-        self._threads = DatabaseReaders(using, timeout=timeout)  # they write, too
+    unlimited = VectorStoreLimits()
 
     async def create(self, project: str, record: VectorStoreRecord, files: Sequence[NewStoreFile]) -> None:
         def act() -> None:
@@ -282,9 +269,6 @@ class DatabaseVectorStores(BaseVectorStores):
 
     async def sweep(self) -> bool:
         return await self._threads.run(lambda db: sweep(db, now=self._now()))
-
-    async def aclose(self) -> None:
-        await self._threads.aclose()
 
     async def _read(self, act: Callable[[], Result | None], *ids: str) -> Result | None:
         return await self._threads.run(lambda _: act()) if all(map(can_be_known, ids)) else None
