@@ -10,6 +10,7 @@ CHROMIUM = shutil.which("chromium")
 WAIT_MS = 30_000
 expect.set_options(timeout=WAIT_MS)
 SIZES = {"telephone": (360, 740), "tablet": (820, 1180), "desktop": (1440, 900)}
+LAPTOP = {"laptop": (1200, 720)}  # for pictures that are small
 # Frames come in their own time, and nobody should wait for what only moves.
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"]
 
@@ -69,7 +70,7 @@ class Playground:
 @contextmanager
 def playground(browser: Browser, size: str = "desktop", *, dark: bool = False) -> Iterator[Playground]:
     """Make a page of a size, light or dark, with nothing stored."""
-    width, height = SIZES[size]
+    width, height = (SIZES | LAPTOP)[size]
     context = browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme="dark" if dark else "light",

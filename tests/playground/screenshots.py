@@ -1,4 +1,4 @@
-"""Pictures of the playground: `python -m tests.playground.screenshots FOLDER`. They are to be looked at.
+"""Pictures of the playground: `python -m tests.playground.screenshots FOLDER [SIZE …]`. They are to be looked at.
 
 Each state is taken at three widths, light and dark, on the demo engine.
 """
@@ -34,6 +34,12 @@ with client.responses.connect() as connection:
 
 > The connection holds the conversation, so a turn sends only what is new."""
 
+THOUGHT = """think: It is 21 degrees and the sky is clear. Lisbon lies on the Atlantic, so the evenings are cool even in
+summer, and the wind comes from the north. Somebody who walks up to the castle wants shoes with a grip, water, and a
+light jacket for the way back. The museum of tiles is open until six; the tram is full at noon, and empty before nine.
+If rain comes, which the forecast does not say, the aquarium is the better plan. I should give one suggestion for the
+morning, one for the afternoon and one for the evening, and say how long it takes to get from each to the next."""
+
 
 def take(folder: Path, size: str, *, dark: bool, server: Server, page: Playground) -> None:
     """Take all states of one page."""
@@ -57,13 +63,13 @@ def take(folder: Path, size: str, *, dark: bool, server: Server, page: Playgroun
     page.find(".answer-form textarea").fill('{"temperature": 21, "sky": "clear"}')
     page.find(".answer-form textarea").press("Control+Enter")
     page.ended(2)
-    if size == "desktop":
+    if size in ("desktop", "laptop"):
         page.find("[data-do=events]").click()
     else:
         page.find("[data-view-of=events]").click()
     page.find("#events-list .row:not([hidden])").filter(has_text="output_text.done").click()
     save("events")
-    if size == "desktop":
+    if size in ("desktop", "laptop"):
         page.find("[data-do=events]").click()
     else:
         page.find("[data-view-of=setup]").click()
@@ -89,8 +95,8 @@ def two_lanes(page: Playground) -> None:
         page.find("[data-view-of=talk]").click()
     page.write('Now call say with "It is 21 degrees in Lisbon."', lane=2)
     expect(page.lane(2).get_by_role("button", name="Approve")).to_be_visible()
-    page.write(f"think: {'The user wants to know about the weather in Lisbon. ' * 20}")
-    expect(page.lane().locator(".thought").last).to_contain_text("weather in Lisbon")
+    page.write(THOUGHT)
+    expect(page.lane().locator(".thought").last).to_contain_text("It is 21 degrees")
     page.write("In one sentence, please.")
     expect(page.find(".steering")).to_be_visible()
 
@@ -99,11 +105,11 @@ def main(folder: Path) -> None:
     """Take all pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
-        "engine_options": json.dumps({"tokens_per_second": 120}),
+        "engine_options": json.dumps({"tokens_per_second": 60}),
         "mcp_servers": json.dumps({"tests": f"{sys.executable} -m tests.tools.mcp.mcp_program"}),
     }
     with tempfile.TemporaryDirectory() as own, Server(Path(own), **settings) as server, chromium() as browser:
-        for size in SIZES:
+        for size in sys.argv[2:] or SIZES:
             for dark in (False, True):
                 with playground(browser, size, dark=dark) as page:
                     take(folder, size, dark=dark, server=server, page=page)

@@ -26,7 +26,7 @@ class Message extends View {
     const cited = parts.length === 1 ? (parts[0].annotations ?? []) : [];
     if (!cited.length) {
       if (text !== this.markdown.text) this.markdown.set(text);
-      else this.paint();
+      else this.markdown.paint(true);
       return;
     }
     const sources = new Map();
@@ -73,7 +73,7 @@ class Reasoning extends View {
     const text = parts.map((part) => part.text ?? "").join("\n\n");
     if (text && text !== this.markdown.text) this.markdown.set(text);
     if (live && item.status === "in_progress") return;
-    this.paint();
+    this.markdown.paint(true);
     this.what.textContent = live ? `Thought for ${duration(performance.now() - this.began)}` : "Thought";
     this.stop();
     if (!this.markdown.text) this.element.hidden = true;

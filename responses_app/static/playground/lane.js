@@ -26,9 +26,10 @@ export class Lane {
     this.transcript = h("div", { class: "transcript", tabindex: "0", role: "log", "aria-live": "off", "aria-label": `${title}, conversation` });
     this.element = h("section", { class: "lane", "aria-label": title, data: { lane: name } }, this.#head(), this.transcript, this.composer.element);
     this.element.addEventListener("focusin", () => page.choose(this));
-    this.transcript.addEventListener("scroll", () => (this.follows = this.#isNearEnd()), { passive: true });
+    this.transcript.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     new ResizeObserver(() => soon(this.scroll)).observe(this.transcript); // what one writes takes room, too
     this.follows = true;
+    this.scrolledTo = 0;
     this.scroll = () => this.follows && (this.transcript.scrollTop = this.transcript.scrollHeight);
     this.actions = {
       fork: (turn) => page.fork(this, turn),
@@ -61,9 +62,12 @@ export class Lane {
     this.transcript.replaceChildren(h("div", { class: "empty" }, h("h3", {}, "What shall the model do?"), hint, h("div", { class: "cards" }, ...cards)));
   }
 
-  #isNearEnd() {
+  /** Only who scrolls up stops following: what comes meanwhile moves the end away, too. */
+  #scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.transcript;
-    return scrollHeight - scrollTop - clientHeight < NEAR;
+    if (scrollHeight - scrollTop - clientHeight < NEAR) this.follows = true;
+    else if (scrollTop < this.scrolledTo) this.follows = false;
+    this.scrolledTo = scrollTop;
   }
 
   #add(turn) {

@@ -172,9 +172,17 @@ function table(lines, at) {
   return [h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table" }, made), end];
 }
 
-/** A text that grows. What is behind its last block is never read again, so a long answer costs no more per token. */
+const PLAIN = /^[^\n*_`~[\]()<>|\uE000]*$/u; // nothing in it can change what stands before it
+const UNDECIDED = /(?:[^\p{L}\p{N}\s.,;:!?]|https?:\S*)$/u; // what comes behind it may
+
+/**
+ * A text that grows. What is before its last block is never read again, and plain words are added to a paragraph as
+ * they are, so a long answer costs no more per token.
+ */
 export class Markdown {
   #text = "";
+  #painted = 0; // characters that are shown
+  #isPlain = false; // whether words can be added to what is shown last
   #settled = 0; // characters whose blocks stand
   #standing = 0; // elements of those
 
@@ -194,14 +202,23 @@ export class Markdown {
   set(text) {
     this.#text = text;
     this.#settled = this.#standing = 0;
-    this.paint();
+    this.paint(true);
   }
 
-  paint() {
+  /** Show what has come; `whole` reads the last block again in any case. */
+  paint(whole = false) {
+    const fresh = this.#text.slice(this.#painted);
+    this.#painted = this.#text.length;
+    if (!whole && this.#isPlain && PLAIN.test(fresh)) {
+      this.element.lastChild.append(fresh);
+      this.#isPlain = !UNDECIDED.test(fresh.slice(-200));
+      return;
+    }
     const rest = this.#text.slice(this.#settled);
     const found = blocks(rest);
     while (this.element.childNodes.length > this.#standing) this.element.lastChild.remove();
     this.element.append(...found.map(([element]) => element));
+    this.#isPlain = this.element.lastChild?.tagName === "P" && !UNDECIDED.test(rest.slice(-200));
     if (found.length > 1) {
       const lines = rest.split("\n").slice(0, found.at(-1)[1]);
       this.#settled += lines.reduce((sum, line) => sum + line.length + 1, 0);
