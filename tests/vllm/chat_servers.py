@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from tests.formats.families import LLAMA, QWEN
-from tests.vllm.families import MAX_MODEL_LEN, SAMPLED, SCRIPT_VARIABLE, write_model
+from tests.vllm.chat_models import MAX_MODEL_LEN, SAMPLED, SCRIPT_VARIABLE, write_model
 from tests.vllm.fronts import LoadingServer
 from tests.vllm.server import API_KEY, BLOCK_SIZE, ENGINE_OPTIONS, EXECUTOR, VllmServer
 
