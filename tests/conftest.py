@@ -39,7 +39,8 @@ LONG = (
         "docs/test_python",
         "fuzz/test_openapi",
     ),
-    "fuzz/test_stored",
+    *("fuzz/test_stored", "playground/test_access", "playground/test_talking", "python_clients/test_python_clients"),
+    *("docs/test_shell", "docs/test_python", "docs/test_site", "watch/test_watching", "command_line/test_program"),
 )
 
 collect_ignore = [] if find_spec("vllm") else ["vllm"]  # those run in the venv of `make test-vllm`
