@@ -10,7 +10,7 @@ def events() -> str:
 
 
 def frames() -> str:
-    """Return the table of frames that are no event of a response."""
+    """Return the table of frames that are not events of a response."""
     return table(("frame", "when", "beside `type`"), map(_row, FRAMES.items()))
 
 

@@ -96,7 +96,7 @@ def reply_tokens(prompt_token_ids: Sequence[int], rules: TurnRules | None = None
 
 
 def is_raw(prompt_token_ids: Sequence[int]) -> bool:
-    """Whether a prompt is no conversation, but text that is to go on."""
+    """Whether a prompt is not a conversation, but text that is to go on."""
     return START not in prompt_token_ids
 
 

@@ -2,7 +2,7 @@
 
 `AUTH=auto` asks nobody for a key where only this machine can ask: the server listens on loopback, is called by a
 loopback name, and no proxy says that it asks for somebody else. Everywhere else, and with `AUTH=on`, everybody needs a
-key; with `AUTH=off` nobody does. Where a key is needed, a user of the admin may come in by his session instead, on the
+key; with `AUTH=off` nobody does. Where a key is needed, a user of the admin may come in by a session instead, on the
 pages of this server (`sessions`).
 """
 
@@ -153,7 +153,7 @@ class Door:
                 found = await self.staff.caller(given)
             except StoreError:
                 continue
-            except ApiError:  # the project is his no more
+            except ApiError:  # this user may not choose the project any more
                 found = None
             if found is None:
                 lost()

@@ -1,4 +1,4 @@
-"""A user of the admin comes in by his session: for the pages of this server alone, which say that they mean it.
+"""A user of the admin comes in by a session: for the pages of this server alone, which say that they mean it.
 
 A cookie goes along with whatever a browser sends, also for a page of another origin on the same site (another port of
 this host). So a session opens nothing by itself. The request has to say that it means it, which only a page of this

@@ -12,7 +12,7 @@ from responses_app.command_line.exits import USAGE, CommandFailed
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 KEY_VARIABLE = "RESPSITE_API_KEY"
 CONNECT_SECONDS = 10.0
-MAX_ERROR_BYTES = 64 * 1024  # of an answer that is no success, read for its message
+MAX_ERROR_BYTES = 64 * 1024  # of an answer that is not a success, read for its message
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Endpoint:
         return CommandFailed(f"{self.base_url} cannot be reached ({reason}).{start}")
 
     def refused(self, status: int, body: object) -> CommandFailed:
-        """Return the error of an answer that is no success, in the server's own words; `body` is None without any."""
+        """Return the error that an answer tells, in the server's own words; `body` is None without any."""
         said = f": {message_of(body).rstrip('.')}" if body else ""
         return CommandFailed(f"{self.base_url} answered {status}{said}.{self._advice(status, body)}")
 

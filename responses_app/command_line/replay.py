@@ -1,6 +1,6 @@
 """`respsite replay ID`: a stored response once more, as it came: its events, at its pace or a multiple of it.
 
-A log holds no times. So the pace is the response's own mean one: its seconds, by the tokens that it said.
+Events tell no times. So the pace is the response's own mean one: its seconds, by the tokens that it said.
 """
 
 import asyncio

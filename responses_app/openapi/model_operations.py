@@ -1,4 +1,4 @@
-"""What is asked of models beside responses: embeddings and raw completions; and the page that shows the document."""
+"""Completions, decisions and embeddings in the document; and the page that shows it."""
 
 from collections.abc import Mapping
 

@@ -68,7 +68,7 @@ class ApiKey:
 class Caller:
     """Who asks: a project, by one of its keys; by none where nobody is asked for one.
 
-    A user of the admin comes in by his session, on a page of this server; `own_scopes` and `own_limited` are his then.
+    A user of the admin comes in by a session, on a page of this server, and has `own_scopes` and `own_limited` then.
     """
 
     project: str = DEFAULT_PROJECT

@@ -47,7 +47,7 @@ class ChatReading:
         self._head = CompletionHead.of(choices.readers[0].response(), system_fingerprint=system_fingerprint)
         self._encoders = [ChunkEncoder(self._head, chat, index) for index in range(len(choices.readers))]
         self._left = list(zip(choices.readers, self._encoders, strict=True))  # of the choices that have not ended
-        self.problem: ApiError | None = None  # why one of the choices is none, as its client is to read it
+        self.problem: ApiError | None = None  # why one of the choices failed, in words for its client
 
     def take(self, *, quietly: bool = False) -> bytes:
         """Return the chunks of what is there; `quietly`: nobody reads them, so no more than has to be is encoded.
@@ -75,7 +75,7 @@ class ChatReading:
         return self.problem is not None or self.choices.ended
 
     def _end(self, reader: ResponseReader, encoder: ChunkEncoder) -> None:
-        """Note that a choice has ended, or that it is none."""
+        """Note that a choice has ended, or failed."""
         if encoder.failed or not reader.is_whole:
             self.problem = self._chat.renamed(reader.problem or server_error(self._request_id))
         elif encoder.matched is None:  # else more was sampled than is said
@@ -107,7 +107,7 @@ class ChatReading:
 async def read_completion(reading: ChatReading) -> JsonObject:
     """Wait until all choices have ended, and return the completion; leaving early cancels them.
 
-    Raises `ApiError` where one of them is none: a body that is not whole cannot say so.
+    Raises `ApiError` where one of them failed: a body that is not whole cannot say so.
     """
     choices = reading.choices
     try:

@@ -34,7 +34,7 @@ class Vocabulary:
         return self.pieces[token] if 0 <= token < len(self.pieces) else UNKNOWN
 
     def unmistakable(self) -> list[bytes]:
-        """Return the bytes of every token, where those of an added one are no text: spelled by hand it is another."""
+        """Return the bytes of every token, with those of added tokens fenced off: text never equals them."""
         pieces = list(self.pieces)
         for token in self.added.values():
             pieces[token] = _FENCE + pieces[token] + _FENCE

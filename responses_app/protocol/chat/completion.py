@@ -117,7 +117,7 @@ def finish_reason(response: Mapping[str, Any], *, calls: bool, old_calls: bool =
 
 
 def has_failed(response: Mapping[str, Any]) -> bool:
-    """Whether a response is no choice: it failed, or was cancelled."""
+    """Whether a response cannot be a choice: it failed, or was cancelled."""
     return response["status"] in (Status.FAILED.value, Status.CANCELLED.value)
 
 

@@ -76,7 +76,7 @@ class ChunkEncoder:
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended as no choice."""
+        """Whether it failed, or was cancelled."""
         return self.response is not None and has_failed(self.response)
 
     def encode(self, type: str, json: bytes) -> bytes:

@@ -126,7 +126,7 @@ const VIEWS = {
   image_generation_call: Picture,
 };
 
-/** Return the view of an item; `turn.requires(id, what)` returns what takes its answer, where one is wanted. */
+/** Return the view of an item; `turn.requires(id)` returns what takes its answer, where one is wanted. */
 export function itemView(item, turn) {
   return new (VIEWS[item.type] ?? Other)(item, turn);
 }

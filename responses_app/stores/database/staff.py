@@ -45,7 +45,7 @@ class DatabaseStaff(BaseStaff):
 
 
 def may_come_in(user: Any) -> bool:
-    """Whether a user of Django's may use the API by his session: one of the staff who may make responses."""
+    """Whether a user of Django's may use the API by a session: one of the staff who may make responses."""
     return bool(user.is_authenticated and user.is_active and user.is_staff and user.has_perm(PERMISSION))
 
 
