@@ -236,7 +236,7 @@ def test_what_is_not_stored_dies_with_its_socket(client: OpenAI) -> None:
 
 
 def test_models(client: OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == [MODEL]
+    assert [model.id for model in client.models.list()] == [MODEL, "hashing-256"]
     assert client.models.retrieve(MODEL).owned_by == "respsite"
     with pytest.raises(openai.NotFoundError) as raised:
         client.models.retrieve("no/such-model")
