@@ -20,7 +20,7 @@ from tests.server import Server
 
 SIZE = 1_000_000  # bytes of each text
 MAX_STOP = 0.2  # seconds
-NUMBER = 200
+NUMBER = 120
 
 Send = Callable[[httpx.AsyncClient, Server, str], Awaitable[None]]
 
@@ -139,7 +139,8 @@ FIELDS: dict[str, Send] = {
     "a frame's output": frame(lambda text: {"text": [CALL, {**OUTPUT, "output": text}], "store": False}),
     "a frame's lane": frame(lambda text: {"extra": text}),
 }
-CORPUS = list(islice(zip(cycle(TEXTS), cycle(FIELDS), strict=False), NUMBER))
+ORDER = (*TEXTS[::2], *TEXTS[1::2])  # so that a part of them has every end, and every other block with each
+CORPUS = list(islice(zip(cycle(ORDER), cycle(FIELDS), strict=False), NUMBER))
 
 
 @pytest.fixture
@@ -171,7 +172,7 @@ async def stop_of(server: Server, http: httpx.AsyncClient, name: str, field: str
 
 def test_every_text_meets_a_field_and_every_field_several_texts() -> None:
     assert len(set(CORPUS)) == NUMBER
-    assert {name for name, _ in CORPUS} >= set(TEXTS[: NUMBER - 1])
+    assert {name for name, _ in CORPUS} >= set(ORDER[: NUMBER - 1])
     assert Counter(field for _, field in CORPUS).keys() == FIELDS.keys()
 
 
