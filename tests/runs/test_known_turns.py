@@ -33,11 +33,15 @@ def known(limits: ResumableLimits | None = None, clock: Clock | None = None) -> 
     return KnownTurns(limits or ResumableLimits(), sealer=SEALER, clock=clock or Clock())
 
 
-def remember(turns: KnownTurns, message: dict[str, Any], *said: RenderedMessage, project: str = "default") -> None:
-    """Remember the message of a choice."""
+def remember(
+    turns: KnownTurns, message: dict[str, Any], *said: RenderedMessage, project: str = "default", texts: int = 1
+) -> None:
+    """Remember the message of a choice, if it is to be."""
     seen = SeenTurn.of_choice({"message": {"content": None, **message}})
     assert seen.key is not None
-    turns.keep(project, seen.key, seen.known(Exact("harmony", said)))
+    turn = seen.known(Exact("harmony", said), texts=texts)
+    if turn is not None:
+        turns.keep(project, seen.key, turn)
 
 
 def read(turns: KnownTurns, *messages: Any, project: str = "default") -> list[list[RenderedMessage] | None]:
@@ -79,6 +83,22 @@ def test_a_text_is_known_without_what_was_thought_before_it() -> None:
     assert read(turns, USER, {"role": "assistant", "content": "Hello."}, USER) == [None, [FINAL], None]
     with_thought = {"role": "assistant", "content": "Hello.", "reasoning": "of another chat"}
     assert read(turns, USER, with_thought, USER) == [None, None, [FINAL], None]
+
+
+def test_a_text_is_known_without_thoughts_of_any_kind() -> None:
+    """Models with chat templates think in messages of the kind that preambles are of, too."""
+    turns = known()
+    remember(turns, {"content": "OK."}, SAID, FINAL)
+    assert read(turns, USER, {"role": "assistant", "content": "OK."}, USER) == [None, [FINAL], None]
+
+
+@pytest.mark.parametrize(("said", "texts"), [((SAID, FINAL), 2), ((FINAL, SAID, FINAL), 2), ((SAID,), 1), ((), 0)])
+def test_a_text_that_is_not_one_answer_is_not_remembered(said: tuple[RenderedMessage, ...], texts: int) -> None:
+    turns = known()
+    remember(turns, {"content": "I look. OK."}, *said, texts=texts)
+    assert len(turns) == 0
+    remember(turns, {"content": "I look. OK.", "tool_calls": [CALL]}, *said, texts=texts)
+    assert len(turns) == 1
 
 
 def test_nothing_is_known_to_another_project() -> None:

@@ -5,7 +5,8 @@ back what the assistant said, with the ids of its calls, which were made here an
 known by its calls (their ids, names and arguments, in order), or, where it has none, by its text:
 
     message with calls    all that was sampled for it: its thoughts too, which few clients give back
-    message of text       its text as it was sampled, without thoughts: the same text may be said in other chats
+    message of text       its text as it was sampled, without thoughts: the same text may be said in other chats;
+                          nothing, where its text is not that of one answer alone (preambles are text, too)
 
 A message that its client has changed is rendered as it is now. It is not changed where its text or its thoughts are
 left out, or where the arguments of its calls, which are JSON, are spelled otherwise.
@@ -97,10 +98,16 @@ class SeenTurn:
             return None
         return _digest(self.calls or self.text)
 
-    def known(self, exact: Exact) -> KnownTurn:
-        """Return what is to be remembered of it."""
+    def known(self, exact: Exact, *, texts: int) -> KnownTurn | None:
+        """Return what is to be remembered of it, if anything; its text is that of so many messages of a response.
+
+        Thoughts are kept with calls only. They are told by what they are not: in some formats they are COMMENTARY, as
+        preambles are.
+        """
         if not self.calls:
-            own = tuple(each for each in exact.messages if each.kind is not MessageKind.ANALYSIS)
+            own = tuple(each for each in exact.messages if each.kind is MessageKind.FINAL)
+            if len(own) != 1 or texts != 1:
+                return None
             exact = replace(exact, messages=own)
         return KnownTurn(_digest(self.text), _digest(self.thought), exact)
 
