@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
-from responses_app.protocol.chat.replaying import SeenTurn, as_sampled
+from responses_app.protocol.chat import replaying
+from responses_app.protocol.chat.replaying import MAX_CANONICAL, SeenTurn, as_sampled, seen_turns
 from responses_app.protocol.items import Exact, SampledInput
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
@@ -46,7 +47,8 @@ def remember(
 
 def read(turns: KnownTurns, *messages: Any, project: str = "default") -> list[list[RenderedMessage] | None]:
     """Return what each item of a chat was sampled as; None for one that is not known."""
-    asked = as_sampled(chat(messages=list(messages)), lambda key: turns.find(project, key))
+    asked = chat(messages=list(messages))
+    asked = as_sampled(asked, seen_turns(asked), lambda key: turns.find(project, key))
     exact = [item.exact if isinstance(item, SampledInput) else None for item in asked.create.input]
     return [None if each is None else list(each.messages) for each in exact]
 
@@ -59,6 +61,18 @@ def test_a_call_that_comes_back_is_read_with_the_thoughts_before_it() -> None:
     assert read(turns, USER, with_thought, OUTPUT) == [None, [THOUGHT, SAID], [], None]
     spelled = {**CALL, "function": {"name": "f", "arguments": '{ "b": 2, "a": 1 }'}}
     assert read(turns, USER, {"role": "assistant", "tool_calls": [spelled]}, OUTPUT)[1] == [THOUGHT, SAID]
+
+
+def test_long_arguments_are_known_as_they_were_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not even parsed."""
+    turns = known()
+    long = '{"b": 1, "a": "' + "x" * MAX_CANONICAL + '"}'
+    message = {"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": long}}]}
+    spelled = {**CALL, "function": {"name": "f", "arguments": long.replace(": ", ":")}}
+    monkeypatch.setattr(replaying, "orjson", None)
+    remember(turns, message, THOUGHT, SAID)
+    assert read(turns, USER, message, OUTPUT) == [None, [THOUGHT, SAID], None]
+    assert read(turns, USER, {"role": "assistant", "tool_calls": [spelled]}, OUTPUT) == [None, None, None]
 
 
 @pytest.mark.parametrize(
