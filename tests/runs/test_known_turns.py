@@ -115,6 +115,20 @@ def test_a_text_that_is_not_one_answer_is_not_remembered(said: tuple[RenderedMes
     assert len(turns) == 1
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"function_call": CALL["function"]},
+        {"refusal": "I cannot."},
+        {"content": [{"type": "text", "text": "OK."}, {"type": "refusal", "refusal": "I cannot."}]},
+    ],
+)
+def test_what_stands_beside_a_known_text_is_read(more: dict[str, Any]) -> None:
+    turns = known()
+    remember(turns, {"content": "OK."}, FINAL)
+    assert not any(read(turns, USER, {"role": "assistant", "content": "OK.", **more}))
+
+
 def test_nothing_is_known_to_another_project() -> None:
     turns = known()
     remember(turns, {"tool_calls": [CALL]}, THOUGHT, SAID, project="others")

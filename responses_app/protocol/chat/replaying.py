@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
-from responses_app.protocol.chat.messages import AssistantMessage, content_of, reasoning_of
+from responses_app.protocol.chat.messages import AssistantMessage, ChatText, content_of, reasoning_of
 from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.items import Exact, SampledInput
 from responses_app.protocol.sealed_items import from_planes, in_planes
@@ -78,7 +78,10 @@ class SeenTurn:
 
     @classmethod
     def of_message(cls, message: AssistantMessage) -> "SeenTurn":
-        """Return what a client gives back."""
+        """Return what a client gives back; nothing where there is more than text and calls, which is not remembered."""
+        has_refused = message.refusal or any(not isinstance(part, ChatText) for part in message.content or ())
+        if message.function_call is not None or has_refused:
+            return cls("", "", ())
         calls = []
         for call in message.tool_calls or ():
             if call.custom is not None and call.type == "custom":
