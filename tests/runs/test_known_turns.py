@@ -7,7 +7,7 @@ import pytest
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.protocol.chat import replaying
-from responses_app.protocol.chat.replaying import MAX_CANONICAL, SeenTurn, as_sampled, seen_turns
+from responses_app.protocol.chat.replaying import MAX_CANONICAL, SeenTurn, as_sampled, keys_of, seen_turns
 from responses_app.protocol.items import Exact, SampledInput
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
@@ -73,6 +73,20 @@ def test_long_arguments_are_known_as_they_were_spelled(monkeypatch: pytest.Monke
     remember(turns, message, THOUGHT, SAID)
     assert read(turns, USER, message, OUTPUT) == [None, [THOUGHT, SAID], None]
     assert read(turns, USER, {"role": "assistant", "tool_calls": [spelled]}, OUTPUT) == [None, None, None]
+
+
+def test_what_is_long_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is where the chat is read, which is off the event loop; not where its turns are looked up."""
+    turns = known()
+    message = {"role": "assistant", "tool_calls": [CALL], "content": "I look.", "reasoning": "hm"}
+    remember(turns, message, THOUGHT, SAID)
+    asked = chat(messages=[USER, message, OUTPUT])
+    seen = seen_turns(asked)
+    monkeypatch.setattr(replaying, "_digest", None)
+    monkeypatch.setattr(replaying, "_canonical", None)
+    found = {key: turns.find("default", key) for key in keys_of(seen)}
+    items = as_sampled(asked, seen, found.get).create.input
+    assert any(isinstance(item, SampledInput) and item.exact for item in items)
 
 
 @pytest.mark.parametrize(

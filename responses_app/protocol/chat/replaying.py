@@ -71,9 +71,11 @@ class SeenTurn:
     thought: str
     calls: tuple[tuple[str, str, str], ...]  # id, name, and arguments or input
     key: bytes | None = field(init=False)  # what the message is known by; None where it says nothing
+    digests: tuple[bytes, bytes] = field(init=False)  # of its text and its thought
 
     def __post_init__(self) -> None:
-        """Compute the key, once: the calls may be long."""
+        """Compute the key and the digests, once: what they are of may be long."""
+        object.__setattr__(self, "digests", (_digest(self.text), _digest(self.thought)))
         object.__setattr__(self, "key", _digest(self.calls or self.text) if self.calls or self.text else None)
 
     @classmethod
@@ -111,13 +113,14 @@ class SeenTurn:
             if len(own) != 1 or texts != 1:
                 return None
             exact = replace(exact, messages=own)
-        return KnownTurn(_digest(self.text), _digest(self.thought), exact)
+        return KnownTurn(*self.digests, exact)
 
     def is_replay(self, known: KnownTurn) -> bool:
         """Whether nothing of it was changed; text and thoughts of a message with calls may be left out."""
         if not self.calls:
             return True  # known by its text; a thought of it is an item of its own
-        return _is_same(self.text, known.text) and _is_same(self.thought, known.thought)
+        text, thought = self.digests
+        return (not self.text or text == known.text) and (not self.thought or thought == known.thought)
 
 
 def seen_turns(chat: ChatRequest) -> list[SeenTurn]:
@@ -159,11 +162,6 @@ def _found(
         yield turn.begin, known.exact
         for place in range(turn.begin + 1, turn.end):
             yield place, replace(known.exact, messages=())
-
-
-def _is_same(text: str, digest: bytes) -> bool:
-    """Whether a text is the one that was said, or was left out."""
-    return not text or _digest(text) == digest
 
 
 def _canonical(arguments: str) -> str:
