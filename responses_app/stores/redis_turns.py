@@ -11,7 +11,7 @@ from responses_app.stores.shared_turns import BaseSharedTurns
 
 logger = logging.getLogger("respsite.stores")
 
-PREFIX = "respsite:turns"
+PREFIX = "respsite:turns:2"  # another one wherever what is remembered changes: what stands under the first has thoughts
 TIMEOUT_SECONDS = 0.5  # of a call: a chat waits no longer for what only makes it better
 _FAILURES = (RedisError, OSError, TimeoutError)
 

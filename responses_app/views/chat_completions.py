@@ -17,9 +17,9 @@ from responses_app.http import (
     request_id_of,
     span_of,
 )
-from responses_app.protocol.chat.replaying import as_sampled, keys_of
+from responses_app.protocol.chat.replaying import SeenTurn, as_sampled, keys_of, seen_turns
 from responses_app.protocol.chat.request import ChatRequest, parse_chat
-from responses_app.protocol.errors import ApiError
+from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.runs.choices import Choices
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
@@ -35,10 +35,15 @@ async def index(request: HttpRequest) -> HttpResponseBase:
     if request.method != "POST":
         raise MethodNotAllowed(str(request.method), ["POST"])
     site = get_site()
-    chat = await read_json(request, partial(parse_chat, parse=site.parse_create), site.reader)
+
+    def read(data: JsonObject) -> tuple[ChatRequest, list[SeenTurn]]:
+        chat = parse_chat(data, site.parse_create)
+        return chat, seen_turns(chat)
+
+    chat, turns = await read_json(request, read, site.reader)
     project = project_of(request)
-    known = await site.service.known_turns.recall(project, keys_of(chat))
-    chat = as_sampled(chat, known.get) if known else chat
+    known = await site.service.known_turns.recall(project, keys_of(turns))
+    chat = as_sampled(chat, turns, known.get) if known else chat
     reading = await _begun(site, request, chat)
     if not chat.create.stream:
         return json_response(await read_completion(reading))

@@ -19,6 +19,7 @@ from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.errors import ApiError, JsonObject, server_error
 from responses_app.protocol.events import TERMINAL
 from responses_app.protocol.inputs import StopReason
+from responses_app.protocol.items import Exact
 from responses_app.protocol.resources import ResponseObject
 from responses_app.runs.choices import Choices
 from responses_app.runs.journal import ReaderTooSlow, gather
@@ -79,9 +80,16 @@ class ChatReading:
         if encoder.failed or not reader.is_whole:
             self.problem = self._chat.renamed(reader.problem or server_error(self._request_id))
         elif encoder.matched is None:  # else more was sampled than is said
-            exact, seen = reader.said(), SeenTurn.of_choice(choice_of(reader.response()))
-            if exact is not None and seen.key is not None:
-                self._unkept.append((seen.key, seen.known(exact)))
+            self._note(reader.said(), reader.response())
+
+    def _note(self, exact: Exact | None, response: ResponseObject) -> None:
+        """Note what is to be remembered of a choice."""
+        seen = SeenTurn.of_choice(choice_of(response))
+        if exact is None or seen.key is None:
+            return
+        known = seen.known(exact, texts=sum(item["type"] == "message" for item in response["output"]))
+        if known is not None:
+            self._unkept.append((seen.key, known))
 
     async def keep(self) -> None:
         """Remember what was said: to be awaited before its end is, since clients may go on at once, or leave."""

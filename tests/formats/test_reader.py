@@ -1,12 +1,17 @@
 """The reader of open models' turns: any chunking gives the same items, and no text is ever lost."""
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from engine.formats.chat_template import call_text
+from engine.formats.chat_template import reader as reader_module
+from engine.formats.chat_template.call_text import ObjectScan
 from engine.formats.chat_template.reader import CallStyle, Ended, Kind, Reader, Said, Started
 
 PIECES = (
@@ -151,3 +156,93 @@ def test_what_is_cut_is_told() -> None:
         ("answer", "", "Oh.", False),
     ]
     assert broken.repairs == 1
+
+
+@pytest.fixture
+def longest_head(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How long a head may be: less than else, so that a test need not write so much."""
+    monkeypatch.setattr(call_text, "MAX_HEAD", 64)
+    return call_text.MAX_HEAD
+
+
+@pytest.mark.parametrize("style", [CallStyle.HERMES, CallStyle.JSON])
+@pytest.mark.parametrize("more", [-1, 0, 1, 50])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": %s"f", "arguments": {"a": 1}}',
+        '{"name": "f", "arguments": {%s"a": 1}}',
+        '{"name": "f", "arguments": {"a": 1}%s}',
+        '{"name": "f", "arguments": {"a": 1}}%s',
+        '{"name": "f", "arguments": {%s"freeform_text": "x"}}',
+    ],
+)
+def test_any_chunking_gives_the_same_items_where_there_is_much_white_space(
+    longest_head: int, text: str, more: int, style: CallStyle
+) -> None:
+    before, _, behind = text.partition("%s")
+    for size in (longest_head, longest_head - len(before), longest_head - len(before + behind)):
+        said = text % (" " * (size + more))
+        said = f"<tool_call>{said}</tool_call>" if style is CallStyle.HERMES else said
+        for whole in (said, said[: len(before) + size]):
+            expected = read([whole], reader(style))
+            assert read(list(whole), reader(style)) == expected
+            assert read([whole[i : i + 7] for i in range(0, len(whole), 7)], reader(style)) == expected
+
+
+class Counted:
+    """A pattern that counts how much text it is given."""
+
+    def __init__(self, pattern: Any) -> None:
+        self.pattern, self.read = pattern, 0
+
+    def match(self, text: str, **options: bool) -> Any:
+        self.read += len(text)
+        return self.pattern.match(text, **options)
+
+
+@pytest.mark.parametrize(
+    ("style", "name", "begin"),
+    [
+        (CallStyle.HERMES, "HERMES_HEAD", '<tool_call>{"name": "'),
+        (CallStyle.JSON, "JSON_HEAD", '{"name": "'),
+        (CallStyle.JSON, "FREEFORM_ARGUMENTS", '{"name": "f", "arguments": {'),
+        (CallStyle.JSON, "JSON_TAIL", '{"name": "f", "arguments": {}'),
+    ],
+)
+def test_a_head_without_end_is_read_to_its_bound_only(
+    monkeypatch: pytest.MonkeyPatch, longest_head: int, style: CallStyle, name: str, begin: str
+) -> None:
+    pattern = Counted(getattr(call_text, name))
+    monkeypatch.setattr(reader_module, name, pattern)
+    more = "x" if name.endswith("HEAD") else " "
+    read([begin, *[more] * (4 * longest_head)], reader(style))
+    assert 0 < pattern.read <= longest_head**2
+
+
+class CountedText(str):
+    """A text that counts how much of it is read."""
+
+    read = 0
+
+    def __getitem__(self, place: Any) -> str:
+        part = super().__getitem__(place)
+        CountedText.read += len(part)
+        return part
+
+    def __iter__(self) -> Iterator[str]:
+        CountedText.read += len(self)
+        return super().__iter__()
+
+
+def test_a_call_that_is_read_as_a_whole_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scan(ObjectScan):
+        def size(self, text: str) -> int | None:
+            return super().size(CountedText(text))
+
+    monkeypatch.setattr(reader_module, "ObjectScan", Scan)
+    monkeypatch.setattr(CountedText, "read", 0)
+    text = '{"name": "f", "parameters": {"freeform_text": "' + "x{" * 500 + '"}}'
+    [call] = read(list(text), reader(CallStyle.JSON))
+    assert call == ("call", "f", "x{" * 500, False)
+    assert len(text) <= CountedText.read <= 2 * len(text)

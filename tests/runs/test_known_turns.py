@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
-from responses_app.protocol.chat.replaying import SeenTurn, as_sampled
+from responses_app.protocol.chat import replaying
+from responses_app.protocol.chat.replaying import MAX_CANONICAL, SeenTurn, as_sampled, keys_of, seen_turns
 from responses_app.protocol.items import Exact, SampledInput
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
@@ -33,16 +34,21 @@ def known(limits: ResumableLimits | None = None, clock: Clock | None = None) -> 
     return KnownTurns(limits or ResumableLimits(), sealer=SEALER, clock=clock or Clock())
 
 
-def remember(turns: KnownTurns, message: dict[str, Any], *said: RenderedMessage, project: str = "default") -> None:
-    """Remember the message of a choice."""
+def remember(
+    turns: KnownTurns, message: dict[str, Any], *said: RenderedMessage, project: str = "default", texts: int = 1
+) -> None:
+    """Remember the message of a choice, if it is to be."""
     seen = SeenTurn.of_choice({"message": {"content": None, **message}})
     assert seen.key is not None
-    turns.keep(project, seen.key, seen.known(Exact("harmony", said)))
+    turn = seen.known(Exact("harmony", said), texts=texts)
+    if turn is not None:
+        turns.keep(project, seen.key, turn)
 
 
 def read(turns: KnownTurns, *messages: Any, project: str = "default") -> list[list[RenderedMessage] | None]:
     """Return what each item of a chat was sampled as; None for one that is not known."""
-    asked = as_sampled(chat(messages=list(messages)), lambda key: turns.find(project, key))
+    asked = chat(messages=list(messages))
+    asked = as_sampled(asked, seen_turns(asked), lambda key: turns.find(project, key))
     exact = [item.exact if isinstance(item, SampledInput) else None for item in asked.create.input]
     return [None if each is None else list(each.messages) for each in exact]
 
@@ -55,6 +61,32 @@ def test_a_call_that_comes_back_is_read_with_the_thoughts_before_it() -> None:
     assert read(turns, USER, with_thought, OUTPUT) == [None, [THOUGHT, SAID], [], None]
     spelled = {**CALL, "function": {"name": "f", "arguments": '{ "b": 2, "a": 1 }'}}
     assert read(turns, USER, {"role": "assistant", "tool_calls": [spelled]}, OUTPUT)[1] == [THOUGHT, SAID]
+
+
+def test_long_arguments_are_known_as_they_were_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not even parsed."""
+    turns = known()
+    long = '{"b": 1, "a": "' + "x" * MAX_CANONICAL + '"}'
+    message = {"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": long}}]}
+    spelled = {**CALL, "function": {"name": "f", "arguments": long.replace(": ", ":")}}
+    monkeypatch.setattr(replaying, "orjson", None)
+    remember(turns, message, THOUGHT, SAID)
+    assert read(turns, USER, message, OUTPUT) == [None, [THOUGHT, SAID], None]
+    assert read(turns, USER, {"role": "assistant", "tool_calls": [spelled]}, OUTPUT) == [None, None, None]
+
+
+def test_what_is_long_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is where the chat is read, which is off the event loop; not where its turns are looked up."""
+    turns = known()
+    message = {"role": "assistant", "tool_calls": [CALL], "content": "I look.", "reasoning": "hm"}
+    remember(turns, message, THOUGHT, SAID)
+    asked = chat(messages=[USER, message, OUTPUT])
+    seen = seen_turns(asked)
+    monkeypatch.setattr(replaying, "_digest", None)
+    monkeypatch.setattr(replaying, "_canonical", None)
+    found = {key: turns.find("default", key) for key in keys_of(seen)}
+    items = as_sampled(asked, seen, found.get).create.input
+    assert any(isinstance(item, SampledInput) and item.exact for item in items)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +111,36 @@ def test_a_text_is_known_without_what_was_thought_before_it() -> None:
     assert read(turns, USER, {"role": "assistant", "content": "Hello."}, USER) == [None, [FINAL], None]
     with_thought = {"role": "assistant", "content": "Hello.", "reasoning": "of another chat"}
     assert read(turns, USER, with_thought, USER) == [None, None, [FINAL], None]
+
+
+def test_a_text_is_known_without_thoughts_of_any_kind() -> None:
+    """Models with chat templates think in messages of the kind that preambles are of, too."""
+    turns = known()
+    remember(turns, {"content": "OK."}, SAID, FINAL)
+    assert read(turns, USER, {"role": "assistant", "content": "OK."}, USER) == [None, [FINAL], None]
+
+
+@pytest.mark.parametrize(("said", "texts"), [((SAID, FINAL), 2), ((FINAL, SAID, FINAL), 2), ((SAID,), 1), ((), 0)])
+def test_a_text_that_is_not_one_answer_is_not_remembered(said: tuple[RenderedMessage, ...], texts: int) -> None:
+    turns = known()
+    remember(turns, {"content": "I look. OK."}, *said, texts=texts)
+    assert len(turns) == 0
+    remember(turns, {"content": "I look. OK.", "tool_calls": [CALL]}, *said, texts=texts)
+    assert len(turns) == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"function_call": CALL["function"]},
+        {"refusal": "I cannot."},
+        {"content": [{"type": "text", "text": "OK."}, {"type": "refusal", "refusal": "I cannot."}]},
+    ],
+)
+def test_what_stands_beside_a_known_text_is_read(more: dict[str, Any]) -> None:
+    turns = known()
+    remember(turns, {"content": "OK."}, FINAL)
+    assert not any(read(turns, USER, {"role": "assistant", "content": "OK.", **more}))
 
 
 def test_nothing_is_known_to_another_project() -> None:

@@ -1,11 +1,14 @@
 """A call as text: how its beginning and its end look, and what it calls with what."""
 
+from dataclasses import dataclass
+
 import orjson
 import regex
 
 from engine.formats.chat_template.conversation import FREEFORM
 
 MAX_NAME = 256  # characters of a function's name
+MAX_HEAD = 8 * MAX_NAME  # characters of what stands before a call's arguments, or behind them: white space, too
 CALL_END = "</tool_call>"
 
 _STRING = r'("(?:[^"\\]|\\.)*+")'
@@ -53,17 +56,40 @@ def freeform_text(arguments: str) -> str | None:
     return str(given[FREEFORM]) if is_text else None
 
 
-def size_of_object(text: str) -> int | None:
-    """Return where the JSON object ends with which a text begins; None where it does not."""
-    depth, in_string, escaped = 0, False, False
-    for place, character in enumerate(text):
-        if in_string:
-            in_string = escaped or character != '"'
-            escaped = character == "\\" and not escaped
-        elif character == '"':
-            in_string = True
-        elif character in "{}":
-            depth += 1 if character == "{" else -1
-            if depth == 0:
-                return place + 1
-    return None
+def matched(pattern: regex.Pattern[str], text: str, *, final: bool) -> tuple[regex.Match[str] | None, bool]:
+    """Return what of a text's first `MAX_HEAD` characters matches, and whether more text is needed to decide that.
+
+    A match may be partial only where the text is `final`, which means that nothing follows it. Whatever does not end
+    within these characters is no match: else each token would make all of them be read again.
+    """
+    found = pattern.match(text[:MAX_HEAD], partial=True)
+    if found is None or not found.partial:
+        return found, False
+    if len(text) > MAX_HEAD:
+        return None, False
+    return found, not final
+
+
+@dataclass(slots=True)
+class ObjectScan:
+    """Where the JSON object ends with which a text begins; the text may grow, and each character is read once."""
+
+    place: int = 0  # characters that were read
+    depth: int = 0
+    in_string: bool = False
+    escaped: bool = False
+
+    def size(self, text: str) -> int | None:
+        """Return how long the object is; None where it does not end in this text, which begins with the last one."""
+        begin, self.place = self.place, len(text)
+        for place, character in enumerate(text[begin:], begin):
+            if self.in_string:
+                self.in_string = self.escaped or character != '"'
+                self.escaped = character == "\\" and not self.escaped
+            elif character == '"':
+                self.in_string = True
+            elif character in "{}":
+                self.depth += 1 if character == "{" else -1
+                if self.depth == 0:
+                    return place + 1
+        return None

@@ -27,9 +27,10 @@ from engine.formats.chat_template.call_text import (
     HERMES_TAIL,
     JSON_HEAD,
     JSON_TAIL,
+    ObjectScan,
     call_of,
+    matched,
     name_of,
-    size_of_object,
 )
 
 THINK, THINK_END = "<think>", "</think>"
@@ -121,6 +122,7 @@ class Reader(BaseReader):
         self._behind_call = False
         self._tag = ""  # before the call that is being read
         self._depth, self._in_string, self._escaped = 0, False, False
+        self._scan = ObjectScan()  # of a call that is read as a whole
         self._read: list[Read] = []
         self.repairs = 0
 
@@ -263,16 +265,17 @@ class Reader(BaseReader):
         if self._tag == PYTHON and not self._held.strip() and not self._final:
             return False
         pattern = HERMES_HEAD if self._tag == CALL else JSON_HEAD
-        found = pattern.match(self._held, partial=True)
-        if found is not None and found.partial and not self._final:
+        found, waits = matched(pattern, self._held, final=self._final)
+        if waits:
             return False
+        self._scan = ObjectScan()
         name = name_of(found[1]) if found is not None and not found.partial else None
-        if name is None or not (self._tag == CALL or self._is_call(name)):
+        if found is None or name is None or not (self._tag == CALL or self._is_call(name)):
             self._state = self._whole if self._tag == CALL else self._text_after_all
             return True
         arguments = self._held[found.end() - 1 :]
-        freeform = FREEFORM_ARGUMENTS.match(arguments, partial=True)
-        if freeform is not None and freeform.partial and not self._final:
+        freeform, waits = matched(FREEFORM_ARGUMENTS, arguments, final=self._final)
+        if waits:
             return False
         if freeform is not None:
             self._state = self._whole
@@ -324,8 +327,8 @@ class Reader(BaseReader):
     def _tail(self) -> bool:
         """Read what closes a call; anything else that stands there is text behind it."""
         pattern = HERMES_TAIL if self._tag == CALL else JSON_TAIL
-        found = pattern.match(self._held, partial=True)
-        if found is not None and found.partial and not self._final:
+        found, waits = matched(pattern, self._held, final=self._final)
+        if waits:
             return False
         if found is not None and not found.partial:
             self._held = self._held[found.end() :]
@@ -339,13 +342,14 @@ class Reader(BaseReader):
     def _whole(self) -> bool:
         """Read a call once it is all there: one that is written in another order, or called with text as it is."""
         if self._tag == CALL:
-            end = self._held.find(CALL_END)
+            end = self._held.find(CALL_END, max(0, self._scan.place - len(CALL_END)))
+            self._scan.place = len(self._held)
             if end < 0 and not self._final:
                 return False
             text, rest = (self._held, "") if end < 0 else (self._held[:end], self._held[end + len(CALL_END) :])
             raw = CALL + text + ("" if end < 0 else CALL_END)
         else:
-            size = size_of_object(self._held)
+            size = self._scan.size(self._held)
             if size is None and not self._final:
                 return False
             text, rest = (self._held, "") if size is None else (self._held[:size], self._held[size:])

@@ -5,14 +5,15 @@ back what the assistant said, with the ids of its calls, which were made here an
 known by its calls (their ids, names and arguments, in order), or, where it has none, by its text:
 
     message with calls    all that was sampled for it: its thoughts too, which few clients give back
-    message of text       its text as it was sampled, without thoughts: the same text may be said in other chats
+    message of text       its text as it was sampled, without thoughts: the same text may be said in other chats;
+                          nothing, where its text is not that of one answer alone (preambles are text, too)
 
 A message that its client has changed is rendered as it is now. It is not changed where its text or its thoughts are
-left out, or where the arguments of its calls, which are JSON, are spelled otherwise.
+left out, or where the arguments of its calls, which are JSON, are spelled otherwise, up to `MAX_CANONICAL` characters.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from typing import Any
@@ -20,11 +21,12 @@ from typing import Any
 import orjson
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
-from responses_app.protocol.chat.messages import AssistantMessage, content_of, reasoning_of
+from responses_app.protocol.chat.messages import AssistantMessage, ChatText, content_of, reasoning_of
 from responses_app.protocol.chat.request import ChatRequest
-from responses_app.protocol.items import Exact, ParsedItem, SampledInput
+from responses_app.protocol.items import Exact, SampledInput
 from responses_app.protocol.sealed_items import from_planes, in_planes
 
+MAX_CANONICAL = 64 * 1024  # characters of arguments; longer ones are known only as they were spelled
 _DIGEST_BYTES = 16
 
 
@@ -68,10 +70,20 @@ class SeenTurn:
     text: str
     thought: str
     calls: tuple[tuple[str, str, str], ...]  # id, name, and arguments or input
+    key: bytes | None = field(init=False)  # what the message is known by; None where it says nothing
+    digests: tuple[bytes, bytes] = field(init=False)  # of its text and its thought
+
+    def __post_init__(self) -> None:
+        """Compute the key and the digests, once: what they are of may be long."""
+        object.__setattr__(self, "digests", (_digest(self.text), _digest(self.thought)))
+        object.__setattr__(self, "key", _digest(self.calls or self.text) if self.calls or self.text else None)
 
     @classmethod
     def of_message(cls, message: AssistantMessage) -> "SeenTurn":
-        """Return what a client gives back."""
+        """Return what a client gives back; nothing where there is more than text and calls, which is not remembered."""
+        has_refused = message.refusal or any(not isinstance(part, ChatText) for part in message.content or ())
+        if message.function_call is not None or has_refused:
+            return cls("", "", ())
         calls = []
         for call in message.tool_calls or ():
             if call.custom is not None and call.type == "custom":
@@ -90,37 +102,46 @@ class SeenTurn:
             calls.append((call["id"], called["name"], text))
         return cls(message["content"] or "", message.get("reasoning") or "", tuple(calls))
 
-    @property
-    def key(self) -> bytes | None:
-        """What the message is known by; None where it says nothing."""
-        if not (self.calls or self.text):
-            return None
-        return _digest(self.calls or self.text)
+    def known(self, exact: Exact, *, texts: int) -> KnownTurn | None:
+        """Return what is to be remembered of it, if anything; its text is that of so many messages of a response.
 
-    def known(self, exact: Exact) -> KnownTurn:
-        """Return what is to be remembered of it."""
+        Thoughts are kept with calls only. They are told by what they are not: in some formats they are COMMENTARY, as
+        preambles are.
+        """
         if not self.calls:
-            own = tuple(each for each in exact.messages if each.kind is not MessageKind.ANALYSIS)
+            own = tuple(each for each in exact.messages if each.kind is MessageKind.FINAL)
+            if len(own) != 1 or texts != 1:
+                return None
             exact = replace(exact, messages=own)
-        return KnownTurn(_digest(self.text), _digest(self.thought), exact)
+        return KnownTurn(*self.digests, exact)
 
     def is_replay(self, known: KnownTurn) -> bool:
         """Whether nothing of it was changed; text and thoughts of a message with calls may be left out."""
         if not self.calls:
             return True  # known by its text; a thought of it is an item of its own
-        return _is_same(self.text, known.text) and _is_same(self.thought, known.thought)
+        text, thought = self.digests
+        return (not self.text or text == known.text) and (not self.thought or thought == known.thought)
 
 
-def keys_of(chat: ChatRequest) -> list[bytes]:
-    """Return what the assistant's messages are known by, in their order."""
-    keys = (SeenTurn.of_message(turn.message).key for turn in chat.turns)
-    return [key for key in keys if key is not None]
+def seen_turns(chat: ChatRequest) -> list[SeenTurn]:
+    """Return what its client has seen of the assistant's messages, in their order: as long a work as they are."""
+    return [SeenTurn.of_message(turn.message) for turn in chat.turns]
 
 
-def as_sampled(chat: ChatRequest, recall: Callable[[bytes], KnownTurn | None]) -> ChatRequest:
-    """Return a chat whose known messages the model reads as it has sampled them; `recall` finds them by their keys."""
+def keys_of(turns: Iterable[SeenTurn]) -> list[bytes]:
+    """Return what messages are known by, in their order."""
+    return [turn.key for turn in turns if turn.key is not None]
+
+
+def as_sampled(
+    chat: ChatRequest, turns: Sequence[SeenTurn], recall: Callable[[bytes], KnownTurn | None]
+) -> ChatRequest:
+    """Return a chat whose known messages the model reads as it has sampled them; `recall` finds them by their keys.
+
+    `turns` are its `seen_turns`.
+    """
     items = list(chat.create.input)
-    for place, exact in _found(chat, items, recall):
+    for place, exact in _found(chat, turns, recall):
         item = items[place]
         assert isinstance(item, SampledInput), "the assistant's items are sampled ones"
         items[place] = item.with_exact(exact)
@@ -128,11 +149,10 @@ def as_sampled(chat: ChatRequest, recall: Callable[[bytes], KnownTurn | None]) -
 
 
 def _found(
-    chat: ChatRequest, items: Sequence[ParsedItem], recall: Callable[[bytes], KnownTurn | None]
+    chat: ChatRequest, turns: Sequence[SeenTurn], recall: Callable[[bytes], KnownTurn | None]
 ) -> Iterator[tuple[int, Exact]]:
     """Yield what items were sampled as, by their places: the first one of a message with calls stands for all of it."""
-    for turn in chat.turns:
-        seen = SeenTurn.of_message(turn.message)
+    for turn, seen in zip(chat.turns, turns, strict=True):
         known = recall(seen.key) if seen.key is not None and turn.begin < turn.end else None
         if known is None or not seen.is_replay(known):
             continue
@@ -144,13 +164,10 @@ def _found(
             yield place, replace(known.exact, messages=())
 
 
-def _is_same(text: str, digest: bytes) -> bool:
-    """Whether a text is the one that was said, or was left out."""
-    return not text or _digest(text) == digest
-
-
 def _canonical(arguments: str) -> str:
-    """Return JSON in one spelling; what is no JSON, as it is."""
+    """Return JSON in one spelling; what is no JSON, or is long, as it is."""
+    if len(arguments) > MAX_CANONICAL:
+        return arguments
     try:
         return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
