@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from engine.errors import EngineError, EngineUnavailable, GenerationCut
 from engine.formats.base import as_tokens
@@ -42,7 +43,7 @@ from responses_app.runs.service import ResponseService
 logger = logging.getLogger("respsite.runs")
 
 MAX_DELTAS = 64  # that wait for a reader; then the engine's are taken later, and come together
-LONG_PROMPT = 4096  # characters; what is longer becomes tokens on a thread
+LONG_PROMPTS = 4096  # characters, or tokens, of a request's prompts; what is longer is read on a thread
 
 
 @dataclass(slots=True)
@@ -123,11 +124,9 @@ async def _choices(
         top_logprobs=fields.logprobs,
         stop_token_ids=tuple(dict.fromkeys((*model.format.stop_tokens, *stop_tokens))),
     )
-    for prompt in wanted.prompts:
-        tokens = await _tokens(prompt, model)
-        room = info.max_model_len - len(tokens)
-        if room <= 0:
-            raise context_length_exceeded(len(tokens), info.max_model_len)
+    read = partial(_read, wanted, model, info.max_model_len)
+    long = sum(map(len, wanted.prompts)) > LONG_PROMPTS
+    for tokens, begin in await asyncio.to_thread(read) if long else read():
         for _ in range(wanted.n):
             request = GenerationRequest(
                 request_id=f"{response_id}-{len(choices)}",
@@ -143,18 +142,28 @@ async def _choices(
                 stops=wanted.stops,
                 stop_tokens=stop_tokens,
                 logprobs=fields.logprobs is not None,
-                begin=_echo(prompt, tokens, model) if fields.echo else "",
+                begin=begin,
             )
-            choices.append(_Choice(request, text, min(room, wanted.max_tokens)))
+            choices.append(_Choice(request, text, min(info.max_model_len - len(tokens), wanted.max_tokens)))
     return choices
 
 
-async def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
+def _read(wanted: CompletionWanted, model: ServedModel, max_model_len: int) -> list[tuple[Sequence[int], str]]:
+    """Return the tokens of each prompt, and what its completions begin with. Raises `ApiError`."""
+    prompts = []
+    for prompt in wanted.prompts:
+        tokens = _tokens(prompt, model)
+        if len(tokens) >= max_model_len:
+            raise context_length_exceeded(len(tokens), max_model_len)
+        prompts.append((tokens, _echo(prompt, tokens, model) if wanted.fields.echo else ""))
+    return prompts
+
+
+def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
     if not isinstance(prompt, str):
         _check_tokens(prompt, model, "prompt")
         return as_tokens(prompt)
-    long = len(prompt) > LONG_PROMPT
-    read = await asyncio.to_thread(model.format.raw_prompt, prompt) if long else model.format.raw_prompt(prompt)
+    read = model.format.raw_prompt(prompt)
     if read is None:
         raise invalid_request(
             "Invalid value for 'prompt': this server cannot turn text into tokens of this model. Send token ids.",
