@@ -52,13 +52,23 @@ class CompletionService:
 
     service: ResponseService
     running: "set[Completing]" = field(default_factory=set)
+    _coming: int = 0  # choices that are being accepted
 
     async def create(self, wanted: CompletionWanted, origin: Origin) -> "Completing":
         """Start what is asked. Raises `ApiError` for all that can be known before."""
+        count = len(wanted.prompts) * wanted.n
+        generating = self._coming + sum(each.generating for each in self.running)
+        self.service.registry.check_capacity(others=generating + count - 1)
+        self._coming += count  # at once, or others would take the same places meanwhile
+        try:
+            return await self._start(wanted, origin)
+        finally:
+            self._coming -= count
+
+    async def _start(self, wanted: CompletionWanted, origin: Origin) -> "Completing":
         model = self.service.models.chosen(wanted.fields.model, origin.models)
         if wanted.fields.logprobs is not None and not model.engine.supports_logprobs:
             raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
-        self.service.registry.check_capacity(others=len(self.running))
         head = CompletionHead(id=self.service.new_id(ids.COMPLETION), created=int(self.service.now()), model=model.name)
         tier = self.service.limits.tiers.choose(None)
         choices = await _choices(wanted, model, origin, head.id, PRIORITIES[tier])
@@ -240,6 +250,11 @@ class Completing:
             if not self._open:
                 self._status = "completed"
         return delta
+
+    @property
+    def generating(self) -> int:
+        """How many of its choices have not ended."""
+        return sum(not task.done() for task in self._tasks)
 
     @property
     def is_over(self) -> bool:

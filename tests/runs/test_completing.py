@@ -7,6 +7,7 @@ import pytest
 
 from engine.formats.harmony.format import HarmonyFormat
 from responses_app.protocol.completions import parse_completion
+from responses_app.protocol.errors import ApiError
 from responses_app.runs.completing import LONG_PROMPTS, Completing, CompletionService
 from responses_app.runs.plan import Origin
 from responses_app.runs.registry import RunLimits
@@ -39,3 +40,34 @@ async def test_prompts_that_are_long_together_are_read_on_a_thread(count: int, m
     assert len(threads) == count
     assert len(set(threads)) == 1
     assert (threading.get_ident() in threads) == (count == 1)
+
+
+def hanging(room: int) -> CompletionService:
+    """Return a service whose completions never end, with places for so many."""
+    engine = FakeEngine([["<|channel|>final", asyncio.Event(), "<|return|>"]])
+    return CompletionService(Site(engine, run_limits=RunLimits(max_runs=room)).service)
+
+
+async def test_every_choice_takes_a_place() -> None:
+    service = hanging(5)
+    first = await begin(service, prompt=["a", "b"], n=2)
+    with pytest.raises(ApiError) as refused:
+        await begin(service, prompt="a", n=2)
+    assert refused.value.code == "server_is_overloaded"
+    second = await begin(service, prompt="a")
+    await first.aclose()
+    third = await begin(service, prompt="a", n=4)
+    for completing in (second, third):
+        await completing.aclose()
+
+
+async def test_those_that_come_together_take_no_more_places_than_there_are() -> None:
+    service = hanging(4)
+    began = await asyncio.gather(*(begin(service, prompt=PROMPT, n=2) for _ in range(5)), return_exceptions=True)
+    taken = [each for each in began if isinstance(each, Completing)]
+    assert len(taken) == 2
+    assert all(isinstance(each, Completing | ApiError) for each in began)
+    for completing in taken:
+        await completing.aclose()
+    assert (await begin(service, prompt="a", n=4)).generating == 4
+    await service.aclose(grace=0)
