@@ -25,16 +25,18 @@ from responses_app.protocol.completion_text import CompletionText
 from responses_app.protocol.completions import ChoiceDelta, CompletionHead, CompletionUsage, CompletionWanted
 from responses_app.protocol.errors import (
     ApiError,
-    context_length_exceeded,
-    invalid_request,
     server_error,
+    too_slow,
     unsupported_parameter,
 )
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.tiers import PRIORITIES
+from responses_app.runs.completion_prompts import check_tokens, read_prompts
 from responses_app.runs.continuing import Continuing
+from responses_app.runs.deltas import Deltas
 from responses_app.runs.failures import refusal, unanswered_by_stopped_server
 from responses_app.runs.fair_turns import Place
+from responses_app.runs.journal import ReaderTooSlow
 from responses_app.runs.plan import Origin
 from responses_app.runs.planning import project_salt
 from responses_app.runs.served import ServedModel
@@ -42,7 +44,6 @@ from responses_app.runs.service import ResponseService
 
 logger = logging.getLogger("respsite.runs")
 
-MAX_DELTAS = 64  # that wait for a reader; then the engine's are taken later, and come together
 LONG_PROMPTS = 4096  # characters, or tokens, of a request's prompts; what is longer is read on a thread
 
 
@@ -83,8 +84,9 @@ class CompletionService:
             for place in places:
                 place.leave()
             raise
-        usage = CompletionUsage(prompt_tokens=prompt_tokens)
-        completing = Completing(head, model, origin, ticket, usage, left=self.running.discard)
+        deltas = Deltas(max_bytes=self.service.limits.max_lag_bytes)
+        completing = Completing(head, model, origin, ticket, deltas=deltas, left=self.running.discard)
+        completing.usage.prompt_tokens = prompt_tokens
         self.running.add(completing)
         completing.start(choices, places)
         return completing
@@ -125,7 +127,7 @@ async def _choices(
         raise refusal(error, origin.request_id) from error
     fields, choices = wanted.fields, list[_Choice]()
     stop_tokens = tuple(fields.stop_token_ids or ())
-    _check_tokens(stop_tokens, model, "stop_token_ids")
+    check_tokens(stop_tokens, model, "stop_token_ids")
     sampling = SamplingOptions(
         temperature=fields.temperature,
         top_p=fields.top_p,
@@ -134,7 +136,7 @@ async def _choices(
         top_logprobs=fields.logprobs,
         stop_token_ids=tuple(dict.fromkeys((*model.format.stop_tokens, *stop_tokens))),
     )
-    read = partial(_read, wanted, model, info.max_model_len)
+    read = partial(read_prompts, wanted, model, info.max_model_len)
     long = sum(map(len, wanted.prompts)) > LONG_PROMPTS
     for tokens, begin in await asyncio.to_thread(read) if long else read():
         for _ in range(wanted.n):
@@ -158,46 +160,6 @@ async def _choices(
     return choices
 
 
-def _read(wanted: CompletionWanted, model: ServedModel, max_model_len: int) -> list[tuple[Sequence[int], str]]:
-    """Return the tokens of each prompt, and what its completions begin with. Raises `ApiError`."""
-    prompts = []
-    for prompt in wanted.prompts:
-        tokens = _tokens(prompt, model)
-        if len(tokens) >= max_model_len:
-            raise context_length_exceeded(len(tokens), max_model_len)
-        prompts.append((tokens, _echo(prompt, tokens, model) if wanted.fields.echo else ""))
-    return prompts
-
-
-def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
-    if not isinstance(prompt, str):
-        _check_tokens(prompt, model, "prompt")
-        return as_tokens(prompt)
-    read = model.format.raw_prompt(prompt)
-    if read is None:
-        raise invalid_request(
-            "Invalid value for 'prompt': this server cannot turn text into tokens of this model. Send token ids.",
-            param="prompt",
-            code="invalid_value",
-        )
-    return read
-
-
-def _check_tokens(tokens: Sequence[int], model: ServedModel, param: str) -> None:
-    """Refuse tokens that the model does not have."""
-    strange = next((token for token in tokens if not model.format.is_token(token)), None)
-    if strange is not None:
-        raise invalid_request(
-            f"Invalid value for '{param}': the model has no token {strange}.", param=param, code="invalid_value"
-        )
-
-
-def _echo(prompt: str | Sequence[int], tokens: Sequence[int], model: ServedModel) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return b"".join(map(model.format.token_bytes, tokens)).decode(errors="replace")
-
-
 class Completing:
     """The completions of one request, as they come. Whoever has it lets go of it with `aclose`."""
 
@@ -207,18 +169,18 @@ class Completing:
         model: ServedModel,
         origin: Origin,
         ticket: Ticket,
-        usage: CompletionUsage,
         *,
+        deltas: Deltas,
         left: "Callable[[Completing], None]",
     ) -> None:
         self.head = head
-        self.usage = usage
+        self.usage = CompletionUsage()
         self.ended = asyncio.Event()
         self._model = model
         self._origin = origin
         self._ticket = ticket
         self._left = left
-        self._deltas: asyncio.Queue[ChoiceDelta | ApiError] = asyncio.Queue(MAX_DELTAS)
+        self._deltas = deltas
         self._tasks: list[asyncio.Task[None]] = []
         self._began = time.monotonic()
         self._first_token: float | None = None
@@ -235,21 +197,23 @@ class Completing:
             for choice, place in zip(choices, places, strict=True)
         ]
 
-    async def next(self, seconds: float | None = None) -> ChoiceDelta | None:
-        """Return what comes next, None where nothing did in these seconds. Raises `ApiError` where one has failed."""
+    async def take(self, seconds: float | None = None) -> list[ChoiceDelta]:
+        """Return what comes next, nothing where nothing did in these seconds. Raises `ApiError` where one has failed.
+
+        Whoever takes too little of it is given up: it never waits for its reader while the engine works for it.
+        """
         try:
-            async with asyncio.timeout(seconds):
-                delta = await self._deltas.get()
-        except TimeoutError:
-            return None
-        if isinstance(delta, ApiError):
-            self._status, self._error = "failed", delta.code or delta.type
-            raise delta
-        if delta.finish_reason is not None:
-            self._open -= 1
-            if not self._open:
-                self._status = "completed"
-        return delta
+            deltas = await self._deltas.take(seconds)
+        except ApiError as problem:
+            self._fail(problem)
+            raise
+        self._open -= sum(each.finish_reason is not None for each in deltas)
+        if not self._open:
+            self._status = "completed"
+        return deltas
+
+    def _fail(self, problem: ApiError) -> None:
+        self._status, self._error = "failed", problem.code or problem.type
 
     @property
     def generating(self) -> int:
@@ -290,21 +254,25 @@ class Completing:
         except asyncio.CancelledError:
             if not self._stopped or self._closing:
                 raise
-            self._tell_last(unanswered_by_stopped_server())
+            self._deltas.fail(unanswered_by_stopped_server())
         except EngineError as error:
             logger.warning("completion %s: the engine failed: %s: %s", self.head.id, type(error).__name__, error)
-            self._tell_last(refusal(error, self._origin.request_id))
+            self._deltas.fail(refusal(error, self._origin.request_id))
         except Exception:
             logger.exception("completion %s broke", self.head.id)
-            self._tell_last(server_error(self._origin.request_id))
+            self._deltas.fail(server_error(self._origin.request_id))
         finally:
             place.leave()
 
-    def _tell_last(self, problem: ApiError) -> None:
-        """Tell the reader of a failure, behind which nothing comes: what waits to be told is given up for it."""
-        while self._deltas.full():
-            self._deltas.get_nowait()
-        self._deltas.put_nowait(problem)
+    def _give_up_reader(self) -> None:
+        """End all other choices too; the reader is told why, where it reads on."""
+        logger.warning("completion %s: its reader fell more than STREAM_MAX_LAG_BYTES behind", self.head.id)
+        problem = too_slow()
+        self._fail(problem)
+        self._deltas.give_up(problem)
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
 
     async def _complete(self, choice: _Choice) -> None:
         """Generate a choice, as often as it is cut and can go on."""
@@ -347,7 +315,13 @@ class Completing:
             self.usage.cached_tokens += chunk.cached_tokens or 0
         delta = choice.text.feed(chunk)
         if delta is not None:
-            await self._deltas.put(delta)
+            try:
+                self._deltas.put(delta, count)
+            except ReaderTooSlow:
+                self._give_up_reader()
+                return True
+            if self._deltas.are_many:
+                await asyncio.sleep(0)  # an engine that gives many at once lets the reader have its turn
         return choice.text.ended
 
     def _note(self) -> None:

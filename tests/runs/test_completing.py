@@ -2,16 +2,19 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
 
 import pytest
 
 from engine.formats.harmony.format import HarmonyFormat
+from engine.types import GenerationRequest, TokenChunk
 from responses_app.protocol.completions import parse_completion
 from responses_app.protocol.errors import ApiError
 from responses_app.runs.completing import LONG_PROMPTS, Completing, CompletionService
 from responses_app.runs.plan import Origin
 from responses_app.runs.registry import RunLimits
-from tests.runs.fakes import FakeEngine, Site
+from tests.runs.fakes import FakeEngine, Site, collect
+from tests.waiting import eventually
 
 PROMPT = "a" * (LONG_PROMPTS - 1)
 MANY = RunLimits(max_runs=128)
@@ -71,3 +74,39 @@ async def test_those_that_come_together_take_no_more_places_than_there_are() -> 
         await completing.aclose()
     assert (await begin(service, prompt="a", n=4)).generating == 4
     await service.aclose(grace=0)
+
+
+async def test_a_reader_that_takes_nothing_does_not_keep_the_engine() -> None:
+    engine = FakeEngine([["<|channel|>final<|message|>", *["word "] * 200, "<|return|>"]])
+    service = CompletionService(Site(engine, max_lag_bytes=5_000).service)
+    completing = await begin(service, prompt="a", n=3, max_tokens=10_000)
+    assert len(await completing.take()) > 0
+    await eventually(lambda: completing.generating == 0)
+    assert engine.running == 0
+    assert completing.usage.completion_tokens < 200
+    with pytest.raises(ApiError) as told:
+        await completing.take()
+    assert told.value.code == "reader_too_slow"
+    await completing.aclose()
+    assert not service.running
+
+
+async def test_a_reader_is_as_fast_as_an_engine_that_never_waits() -> None:
+    """A long text is whole though it comes faster than it is read, and an echo is no lag."""
+    engine = Hasty([["<|channel|>final<|message|>", *["word "] * 1000, "<|return|>"]])
+    service = CompletionService(Site(engine, max_lag_bytes=50_000).service)
+    completing = await begin(service, prompt="a" * 60_000, max_tokens=10_000, echo=True)
+    said = []
+    while not completing.is_over:
+        said += await completing.take()
+    await completing.aclose()
+    assert "".join(each.text for each in said) == "a" * 60_000 + "final" + "word " * 1000
+
+
+class Hasty(FakeEngine):
+    """Gives all chunks within one turn of the loop."""
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        chunks = await collect(FakeEngine(self.turns), request)
+        for chunk in chunks:
+            yield chunk
