@@ -135,12 +135,13 @@ def encode_answer(
     if encoding in ("bytes", "bytes_only"):
         described = _described(vectors, model, usage) if encoding == "bytes" else None
         return EncodedAnswer(b"".join(map(_little_endian, vectors)), "application/octet-stream", described)
-    data = [
-        {"object": "embedding", "index": index, "embedding": _written(vector, encoding)}
+    # Each vector by itself: `dumps` keeps the interpreter for itself while it writes, and all at once are megabytes.
+    data = b",".join(
+        orjson.dumps({"object": "embedding", "index": index, "embedding": _written(vector, encoding)})
         for index, vector in enumerate(vectors)
-    ]
-    answer = {"object": "list", "data": data, "model": model, "usage": usage}
-    return EncodedAnswer(orjson.dumps(answer), "application/json")
+    )
+    rest = orjson.dumps({"model": model, "usage": usage})
+    return EncodedAnswer(b'{"object":"list","data":[%b],%b' % (data, rest[1:]), "application/json")
 
 
 def _described(vectors: Sequence["Vector[float]"], model: str, usage: JsonObject) -> str:

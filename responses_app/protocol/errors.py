@@ -151,6 +151,12 @@ def overloaded(message: str, *, retry_after: int) -> ApiError:
     return ApiError(message, status=503, type="server_error", code="server_is_overloaded", retry_after=retry_after)
 
 
+def too_slow() -> ApiError:
+    """The client reads a stream more slowly than this server waits for (400, in the stream)."""
+    message = "The stream was read too slowly (STREAM_MAX_LAG_BYTES), and so it was given up. Send the request again."
+    return ApiError(message, code="reader_too_slow")
+
+
 def server_error(request_id: str | None = None, *, code: str | None = None) -> ApiError:
     """Something broke here; the log has it under the request's id (500)."""
     hint = f" If it happens again, tell the operator this request id: {request_id}." if request_id else ""

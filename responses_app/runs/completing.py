@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from engine.errors import EngineError, EngineUnavailable, GenerationCut
 from engine.formats.base import as_tokens
@@ -24,16 +25,18 @@ from responses_app.protocol.completion_text import CompletionText
 from responses_app.protocol.completions import ChoiceDelta, CompletionHead, CompletionUsage, CompletionWanted
 from responses_app.protocol.errors import (
     ApiError,
-    context_length_exceeded,
-    invalid_request,
     server_error,
+    too_slow,
     unsupported_parameter,
 )
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.tiers import PRIORITIES
+from responses_app.runs.completion_prompts import check_tokens, read_prompts
 from responses_app.runs.continuing import Continuing
+from responses_app.runs.deltas import Deltas
 from responses_app.runs.failures import refusal, unanswered_by_stopped_server
 from responses_app.runs.fair_turns import Place
+from responses_app.runs.journal import ReaderTooSlow
 from responses_app.runs.plan import Origin
 from responses_app.runs.planning import project_salt
 from responses_app.runs.served import ServedModel
@@ -41,8 +44,7 @@ from responses_app.runs.service import ResponseService
 
 logger = logging.getLogger("respsite.runs")
 
-MAX_DELTAS = 64  # that wait for a reader; then the engine's are taken later, and come together
-LONG_PROMPT = 4096  # characters; what is longer becomes tokens on a thread
+LONG_PROMPTS = 4096  # characters, or tokens, of a request's prompts; what is longer is read on a thread
 
 
 @dataclass(slots=True)
@@ -51,13 +53,23 @@ class CompletionService:
 
     service: ResponseService
     running: "set[Completing]" = field(default_factory=set)
+    _coming: int = 0  # choices that are being accepted
 
     async def create(self, wanted: CompletionWanted, origin: Origin) -> "Completing":
         """Start what is asked. Raises `ApiError` for all that can be known before."""
+        count = len(wanted.prompts) * wanted.n
+        generating = self._coming + sum(each.generating for each in self.running)
+        self.service.registry.check_capacity(others=generating + count - 1)
+        self._coming += count  # at once, or others would take the same places meanwhile
+        try:
+            return await self._start(wanted, origin)
+        finally:
+            self._coming -= count
+
+    async def _start(self, wanted: CompletionWanted, origin: Origin) -> "Completing":
         model = self.service.models.chosen(wanted.fields.model, origin.models)
         if wanted.fields.logprobs is not None and not model.engine.supports_logprobs:
             raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
-        self.service.registry.check_capacity(others=len(self.running))
         head = CompletionHead(id=self.service.new_id(ids.COMPLETION), created=int(self.service.now()), model=model.name)
         tier = self.service.limits.tiers.choose(None)
         choices = await _choices(wanted, model, origin, head.id, PRIORITIES[tier])
@@ -72,8 +84,9 @@ class CompletionService:
             for place in places:
                 place.leave()
             raise
-        usage = CompletionUsage(prompt_tokens=prompt_tokens)
-        completing = Completing(head, model, origin, ticket, usage, left=self.running.discard)
+        deltas = Deltas(max_bytes=self.service.limits.max_lag_bytes)
+        completing = Completing(head, model, origin, ticket, deltas=deltas, left=self.running.discard)
+        completing.usage.prompt_tokens = prompt_tokens
         self.running.add(completing)
         completing.start(choices, places)
         return completing
@@ -114,7 +127,7 @@ async def _choices(
         raise refusal(error, origin.request_id) from error
     fields, choices = wanted.fields, list[_Choice]()
     stop_tokens = tuple(fields.stop_token_ids or ())
-    _check_tokens(stop_tokens, model, "stop_token_ids")
+    check_tokens(stop_tokens, model, "stop_token_ids")
     sampling = SamplingOptions(
         temperature=fields.temperature,
         top_p=fields.top_p,
@@ -123,11 +136,9 @@ async def _choices(
         top_logprobs=fields.logprobs,
         stop_token_ids=tuple(dict.fromkeys((*model.format.stop_tokens, *stop_tokens))),
     )
-    for prompt in wanted.prompts:
-        tokens = await _tokens(prompt, model)
-        room = info.max_model_len - len(tokens)
-        if room <= 0:
-            raise context_length_exceeded(len(tokens), info.max_model_len)
+    read = partial(read_prompts, wanted, model, info.max_model_len)
+    long = sum(map(len, wanted.prompts)) > LONG_PROMPTS
+    for tokens, begin in await asyncio.to_thread(read) if long else read():
         for _ in range(wanted.n):
             request = GenerationRequest(
                 request_id=f"{response_id}-{len(choices)}",
@@ -143,40 +154,10 @@ async def _choices(
                 stops=wanted.stops,
                 stop_tokens=stop_tokens,
                 logprobs=fields.logprobs is not None,
-                begin=_echo(prompt, tokens, model) if fields.echo else "",
+                begin=begin,
             )
-            choices.append(_Choice(request, text, min(room, wanted.max_tokens)))
+            choices.append(_Choice(request, text, min(info.max_model_len - len(tokens), wanted.max_tokens)))
     return choices
-
-
-async def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
-    if not isinstance(prompt, str):
-        _check_tokens(prompt, model, "prompt")
-        return as_tokens(prompt)
-    long = len(prompt) > LONG_PROMPT
-    read = await asyncio.to_thread(model.format.raw_prompt, prompt) if long else model.format.raw_prompt(prompt)
-    if read is None:
-        raise invalid_request(
-            "Invalid value for 'prompt': this server cannot turn text into tokens of this model. Send token ids.",
-            param="prompt",
-            code="invalid_value",
-        )
-    return read
-
-
-def _check_tokens(tokens: Sequence[int], model: ServedModel, param: str) -> None:
-    """Refuse tokens that the model does not have."""
-    strange = next((token for token in tokens if not model.format.is_token(token)), None)
-    if strange is not None:
-        raise invalid_request(
-            f"Invalid value for '{param}': the model has no token {strange}.", param=param, code="invalid_value"
-        )
-
-
-def _echo(prompt: str | Sequence[int], tokens: Sequence[int], model: ServedModel) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return b"".join(map(model.format.token_bytes, tokens)).decode(errors="replace")
 
 
 class Completing:
@@ -188,18 +169,18 @@ class Completing:
         model: ServedModel,
         origin: Origin,
         ticket: Ticket,
-        usage: CompletionUsage,
         *,
+        deltas: Deltas,
         left: "Callable[[Completing], None]",
     ) -> None:
         self.head = head
-        self.usage = usage
+        self.usage = CompletionUsage()
         self.ended = asyncio.Event()
         self._model = model
         self._origin = origin
         self._ticket = ticket
         self._left = left
-        self._deltas: asyncio.Queue[ChoiceDelta | ApiError] = asyncio.Queue(MAX_DELTAS)
+        self._deltas = deltas
         self._tasks: list[asyncio.Task[None]] = []
         self._began = time.monotonic()
         self._first_token: float | None = None
@@ -216,21 +197,28 @@ class Completing:
             for choice, place in zip(choices, places, strict=True)
         ]
 
-    async def next(self, seconds: float | None = None) -> ChoiceDelta | None:
-        """Return what comes next, None where nothing did in these seconds. Raises `ApiError` where one has failed."""
+    async def take(self, seconds: float | None = None) -> list[ChoiceDelta]:
+        """Return what comes next, nothing where nothing did in these seconds. Raises `ApiError` where one has failed.
+
+        Whoever takes too little of it is given up: it never waits for its reader while the engine works for it.
+        """
         try:
-            async with asyncio.timeout(seconds):
-                delta = await self._deltas.get()
-        except TimeoutError:
-            return None
-        if isinstance(delta, ApiError):
-            self._status, self._error = "failed", delta.code or delta.type
-            raise delta
-        if delta.finish_reason is not None:
-            self._open -= 1
-            if not self._open:
-                self._status = "completed"
-        return delta
+            deltas = await self._deltas.take(seconds)
+        except ApiError as problem:
+            self._fail(problem)
+            raise
+        self._open -= sum(each.finish_reason is not None for each in deltas)
+        if not self._open:
+            self._status = "completed"
+        return deltas
+
+    def _fail(self, problem: ApiError) -> None:
+        self._status, self._error = "failed", problem.code or problem.type
+
+    @property
+    def generating(self) -> int:
+        """How many of its choices have not ended."""
+        return sum(not task.done() for task in self._tasks)
 
     @property
     def is_over(self) -> bool:
@@ -266,21 +254,25 @@ class Completing:
         except asyncio.CancelledError:
             if not self._stopped or self._closing:
                 raise
-            self._tell_last(unanswered_by_stopped_server())
+            self._deltas.fail(unanswered_by_stopped_server())
         except EngineError as error:
             logger.warning("completion %s: the engine failed: %s: %s", self.head.id, type(error).__name__, error)
-            self._tell_last(refusal(error, self._origin.request_id))
+            self._deltas.fail(refusal(error, self._origin.request_id))
         except Exception:
             logger.exception("completion %s broke", self.head.id)
-            self._tell_last(server_error(self._origin.request_id))
+            self._deltas.fail(server_error(self._origin.request_id))
         finally:
             place.leave()
 
-    def _tell_last(self, problem: ApiError) -> None:
-        """Tell the reader of a failure, behind which nothing comes: what waits to be told is given up for it."""
-        while self._deltas.full():
-            self._deltas.get_nowait()
-        self._deltas.put_nowait(problem)
+    def _give_up_reader(self) -> None:
+        """End all other choices too; the reader is told why, where it reads on."""
+        logger.warning("completion %s: its reader fell more than STREAM_MAX_LAG_BYTES behind", self.head.id)
+        problem = too_slow()
+        self._fail(problem)
+        self._deltas.give_up(problem)
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
 
     async def _complete(self, choice: _Choice) -> None:
         """Generate a choice, as often as it is cut and can go on."""
@@ -323,7 +315,13 @@ class Completing:
             self.usage.cached_tokens += chunk.cached_tokens or 0
         delta = choice.text.feed(chunk)
         if delta is not None:
-            await self._deltas.put(delta)
+            try:
+                self._deltas.put(delta, count)
+            except ReaderTooSlow:
+                self._give_up_reader()
+                return True
+            if self._deltas.are_many:
+                await asyncio.sleep(0)  # an engine that gives many at once lets the reader have its turn
         return choice.text.ended
 
     def _note(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from engine.errors import EngineError, EngineUnavailable, GenerationFailed
-from engine.formats.base import ModelFormat, as_tokens
+from engine.formats.base import ModelFormat, Tokens, as_tokens
 from engine.types import EngineInfo, GenerationRequest, SamplingOptions, TokenChunk
 from responses_app.observing.metrics import Outcome
 from responses_app.protocol import ids
@@ -67,19 +67,15 @@ class DecisionService:
         self.service.registry.check_capacity()
         try:
             info = await _ready(model)
-            prompts = await asyncio.to_thread(
-                prompts_of, wanted, model.format, datetime.fromtimestamp(self.service.now(), UTC)
-            )
+            now = datetime.fromtimestamp(self.service.now(), UTC)
+            prompts = await asyncio.to_thread(prompts_of, wanted, model.format, now, info.max_model_len)
         except EngineError as error:
             raise refusal(error, origin.request_id) from error
-        for prompt in prompts:
-            if len(prompt) >= info.max_model_len:
-                raise context_length_exceeded(len(prompt), info.max_model_len)
         tier, began, status = self.service.limits.tiers.choose(None), time.monotonic(), "failed"
         used, place = _Used(), model.turns.place(origin.project, tier, PRIORITIES[tier])
         place.admit()
         try:
-            amount = Amount(1, sum(map(len, prompts)), len(prompts))
+            amount = Amount(1, prompts.tokens, len(prompts.questions))
             ticket = await self.service.rates.admit(origin.limited, amount, Slot.RESPONSE)
         finally:
             place.leave()  # each question has a turn of its own
@@ -94,13 +90,13 @@ class DecisionService:
             raise
         finally:
             ticket.settle(Amount(1, used.input, used.output))
-            _note(model, origin, status, len(prompts), used, time.monotonic() - began)
+            _note(model, origin, status, len(prompts.questions), used, time.monotonic() - began)
         return decision(model.name, answers, input_tokens=used.input, cached=used.cached, output=used.output)
 
     async def _answers(
         self,
         wanted: DecisionsWanted,
-        prompts: Sequence[Sequence[int]],
+        prompts: "Prompts",
         model: ServedModel,
         origin: Origin,
         tier: str,
@@ -110,10 +106,15 @@ class DecisionService:
         request_id, few = self.service.new_id(ids.DECISION), asyncio.Semaphore(AT_ONCE)
         priority = PRIORITIES[tier]
 
-        async def ask(number: int, question: Question, prompt: Sequence[int]) -> JsonObject:
-            request = GenerationRequest(
+        async def ask(number: int, question: Question) -> JsonObject:
+            async with few:
+                said = await _first_token(model, asked(number), model.turns.place(origin.project, tier, priority), used)
+            return answer(question, _read(question, model.format, said))
+
+        def asked(number: int) -> GenerationRequest:
+            return GenerationRequest(
                 request_id=f"{request_id}-{number}",
-                prompt_token_ids=prompt,
+                prompt_token_ids=prompts.whole(number),
                 sampling=SamplingOptions(
                     max_output_tokens=1, temperature=0.0, top_logprobs=TOP, stop_token_ids=model.format.stop_tokens
                 ),
@@ -121,14 +122,8 @@ class DecisionService:
                 cache_salt=project_salt(origin) if model.engine.supports_cache_salt else None,
                 affinity=request_id,
             )
-            async with few:
-                said = await _first_token(model, request, model.turns.place(origin.project, tier, priority), used)
-            return answer(question, _read(question, model.format, said))
 
-        tasks = [
-            asyncio.create_task(ask(number, question, prompt))
-            for number, (question, prompt) in enumerate(zip(wanted.questions, prompts, strict=True))
-        ]
+        tasks = [asyncio.create_task(ask(number, question)) for number, question in enumerate(wanted.questions)]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
@@ -144,8 +139,29 @@ async def _ready(model: ServedModel) -> EngineInfo:
     return info
 
 
-def prompts_of(wanted: DecisionsWanted, written: ModelFormat, now: datetime) -> list[Sequence[int]]:
-    """Return a prompt for each question, behind which its answer begins. Raises `ApiError` and `EngineError`."""
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """The prompts of a request in parts: each whole prompt is a copy of the input."""
+
+    written: ModelFormat
+    shared: "Tokens[int]"
+    questions: Sequence["Tokens[int]"]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens all prompts have together."""
+        before_each = len(self.shared) + len(self.written.answer_start())
+        return before_each * len(self.questions) + sum(map(len, self.questions))
+
+    def whole(self, number: int) -> "Tokens[int]":
+        """Return the prompt of a question, behind which its answer begins. Raises `EngineError`."""
+        prompt = as_tokens(self.written.prompt_of(self.shared + self.questions[number]))
+        prompt.extend(self.written.answer_start())
+        return prompt
+
+
+def prompts_of(wanted: DecisionsWanted, written: ModelFormat, now: datetime, max_model_len: int) -> Prompts:
+    """Return a prompt for each question; none that has no room in the context. Raises `ApiError`."""
     if written.raw_prompt("yes") is None:
         raise unsupported_parameter("model", "Its labels are not known as tokens here, so it makes no decisions.")
     shared = as_tokens(
@@ -153,15 +169,19 @@ def prompts_of(wanted: DecisionsWanted, written: ModelFormat, now: datetime) -> 
     )
     for message in render_items(written, wanted.items, wanted.items_json, parent=None, sampled={}):
         shared.extend(message.tokens)
-    prompts: list[Sequence[int]] = []
+    _check_fits(len(shared), max_model_len)  # before each of hundreds of questions is looked at
+    questions: list[Tokens[int]] = []
     for question in wanted.questions:
-        draft = as_tokens(shared)
-        draft.extend(written.user(question_text(question)).tokens)
-        draft.extend(written.generation_start())
-        prompt = as_tokens(written.prompt_of(draft))
-        prompt.extend(written.answer_start())
-        prompts.append(prompt)
-    return prompts
+        behind = as_tokens(written.user(question_text(question)).tokens)
+        behind.extend(written.generation_start())
+        _check_fits(len(shared) + len(behind) + len(written.answer_start()), max_model_len)
+        questions.append(behind)
+    return Prompts(written, shared, questions)
+
+
+def _check_fits(tokens: int, max_model_len: int) -> None:
+    if tokens >= max_model_len:
+        raise context_length_exceeded(tokens, max_model_len)
 
 
 async def _first_token(model: ServedModel, request: GenerationRequest, place: Place, used: _Used) -> TokenChunk:

@@ -38,7 +38,7 @@ async def _read(completing: Completing) -> list[ChoiceDelta]:
     """Return the whole choices, in their order."""
     said: dict[int, list[ChoiceDelta]] = {}
     while not completing.is_over:
-        if (delta := await completing.next()) is not None:
+        for delta in await completing.take():
             said.setdefault(delta.index, []).append(delta)
     return [joined(said[index], index) for index in sorted(said)]
 
@@ -47,7 +47,7 @@ async def _stream(
     completing: Completing, wanted: CompletionWanted, ping_seconds: float | None
 ) -> StreamingHttpResponse:
     try:
-        first = await completing.next(FIRST_SECONDS)
+        first = await completing.take(FIRST_SECONDS)
     except BaseException:
         await completing.aclose()
         raise
@@ -60,15 +60,15 @@ async def _stream(
 
 
 async def _events(
-    completing: Completing, wanted: CompletionWanted, first: ChoiceDelta | None, ping_seconds: float | None
+    completing: Completing, wanted: CompletionWanted, first: list[ChoiceDelta], ping_seconds: float | None
 ) -> AsyncGenerator[bytes, None]:
     head, tells = completing.head, wanted.includes_usage
     try:
         yield b""
-        yield b"" if first is None else head.event([first], tells=tells)
+        yield b"".join(head.event([delta], tells=tells) for delta in first)
         while not completing.is_over:
-            delta = await completing.next(ping_seconds)
-            yield b": ping\n\n" if delta is None else head.event([delta], tells=tells)
+            deltas = await completing.take(ping_seconds)
+            yield b"".join(head.event([delta], tells=tells) for delta in deltas) or b": ping\n\n"
         if tells:
             yield head.event([], completing.usage, tells=tells)
         yield b"data: [DONE]\n\n"

@@ -1,21 +1,29 @@
 """What is asked of a model for decisions, and what is made of its log probabilities."""
 
+import asyncio
 import math
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.formats.base import Tokens
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
+from engine.types import GenerationRequest, TokenChunk, TokenLogprob
 from responses_app.protocol.decisions import DecisionsWanted, Question, answer, labels, parse_decisions
 from responses_app.protocol.errors import ApiError
-from responses_app.runs.deciding import prompts_of
+from responses_app.runs.deciding import AT_ONCE, DecisionService, Prompts, prompts_of
+from responses_app.runs.plan import Origin
 from tests.fuzz import strategies
 from tests.fuzz.driver import as_bytes
+from tests.runs.fakes import FakeEngine, Site
+from tests.waiting import eventually
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 INPUT = [
@@ -32,12 +40,19 @@ def asked(*questions: dict[str, Any]) -> DecisionsWanted:
     return parse_decisions({"input": INPUT, "questions": list(questions)})
 
 
+def whole(prompts: Prompts) -> list["Tokens[int]"]:
+    """Return all prompts."""
+    made = [prompts.whole(number) for number in range(len(prompts.questions))]
+    assert sum(map(len, made)) == prompts.tokens
+    return made
+
+
 def test_each_prompt_is_the_input_its_question_and_the_beginning_of_an_answer() -> None:
     wanted = asked(
         {"type": "predicate", "instructions": "it is blue"},
         {"type": "choice", "instructions": "which?", "choices": [{"value": "a", "description": "d"}, {"value": True}]},
     )
-    first, second = (decode_tokens(prompt) for prompt in prompts_of(wanted, HarmonyFormat(), NOW))
+    first, second = map(decode_tokens, whole(prompts_of(wanted, HarmonyFormat(), NOW, 10_000)))
     shared = first[: first.index("Question about")]
     assert second.startswith(shared)
     for text in ("Be strict.", 'Look{"a":[1]}', "functions.look", "blue", "2026-11-22"):
@@ -45,6 +60,61 @@ def test_each_prompt_is_the_input_its_question_and_the_beginning_of_an_answer() 
     assert "it is blue" in first
     assert '1: "a" - d\n2: true' in second
     assert first.endswith("<|start|>assistant<|channel|>final<|message|>")
+
+
+class Labelled(FakeEngine):
+    """Says yes, with its log probability, once it may."""
+
+    supports_logprobs = True
+
+    def __init__(self, *, max_model_len: int = 10_000) -> None:
+        super().__init__(max_model_len=max_model_len)
+        self.may = asyncio.Event()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        self.requests.append(request)
+        await self.may.wait()
+        yield TokenChunk(token_ids=[1], logprobs=[TokenLogprob(token_id=1, logprob=0.0)])
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the prompts that were built whole."""
+    numbers: list[int] = []
+    build = Prompts.whole
+
+    def noted(prompts: Prompts, number: int) -> "Tokens[int]":
+        numbers.append(number)
+        return build(prompts, number)
+
+    monkeypatch.setattr(Prompts, "whole", noted)
+    return numbers
+
+
+async def test_no_more_prompts_are_built_than_are_asked_at_once(built: list[int]) -> None:
+    """Each is a copy of the input: four hundred of a long one are gigabytes."""
+    engine = Labelled()
+    asking = asyncio.create_task(
+        DecisionService(Site(engine).service).decide(
+            asked(*[{"type": "predicate", "instructions": "x"}] * 40), Origin(transport="json", project="p")
+        )
+    )
+    await eventually(lambda: len(engine.requests) == AT_ONCE)
+    assert len(built) == AT_ONCE
+    engine.may.set()
+    answers = (await asking)["answers"]
+    assert isinstance(answers, list)
+    assert (len(answers), len(built)) == (40, 40)
+
+
+@pytest.mark.parametrize("room", [10, 200])
+async def test_an_input_without_room_is_refused_before_a_prompt_is_built(built: list[int], room: int) -> None:
+    questions = [{"type": "predicate", "instructions": "x " * 200}] * 400
+    service = DecisionService(Site(Labelled(max_model_len=room)).service)
+    with pytest.raises(ApiError) as refused:
+        await service.decide(asked(*questions), Origin(transport="json", project="p"))
+    assert refused.value.code == "context_length_exceeded"
+    assert not built
 
 
 def test_every_label_is_one_token() -> None:
@@ -89,7 +159,7 @@ def made(question: Question, logprobs: list[float]) -> dict[str, Any]:
 @given(strategies.mutated(strategies.decisions))
 def test_hostile_questions_are_errors_that_help(body: Any) -> None:
     with suppress(ApiError):
-        prompts_of(parse_decisions(as_read(body)), HarmonyFormat(), NOW)
+        whole(prompts_of(parse_decisions(as_read(body)), HarmonyFormat(), NOW, 10_000))
 
 
 def as_read(body: Any) -> dict[str, Any]:

@@ -1,0 +1,48 @@
+"""The prompts of a completion as tokens. What is here blocks for as long as they are long."""
+
+from collections.abc import Sequence
+
+from engine.formats.base import as_tokens
+from responses_app.protocol.completions import CompletionWanted
+from responses_app.protocol.errors import context_length_exceeded, invalid_request
+from responses_app.runs.served import ServedModel
+
+
+def read_prompts(wanted: CompletionWanted, model: ServedModel, max_model_len: int) -> list[tuple[Sequence[int], str]]:
+    """Return the tokens of each prompt, and what its completions begin with. Raises `ApiError`."""
+    prompts = []
+    for prompt in wanted.prompts:
+        tokens = _tokens(prompt, model)
+        if len(tokens) >= max_model_len:
+            raise context_length_exceeded(len(tokens), max_model_len)
+        prompts.append((tokens, _echo(prompt, tokens, model) if wanted.fields.echo else ""))
+    return prompts
+
+
+def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
+    if not isinstance(prompt, str):
+        check_tokens(prompt, model, "prompt")
+        return as_tokens(prompt)
+    read = model.format.raw_prompt(prompt)
+    if read is None:
+        raise invalid_request(
+            "Invalid value for 'prompt': this server cannot turn text into tokens of this model. Send token ids.",
+            param="prompt",
+            code="invalid_value",
+        )
+    return read
+
+
+def check_tokens(tokens: Sequence[int], model: ServedModel, param: str) -> None:
+    """Refuse tokens that the model does not have."""
+    strange = next((token for token in tokens if not model.format.is_token(token)), None)
+    if strange is not None:
+        raise invalid_request(
+            f"Invalid value for '{param}': the model has no token {strange}.", param=param, code="invalid_value"
+        )
+
+
+def _echo(prompt: str | Sequence[int], tokens: Sequence[int], model: ServedModel) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return b"".join(map(model.format.token_bytes, tokens)).decode(errors="replace")

@@ -1,0 +1,112 @@
+"""Completions beside each other: how their prompts are read, how many there may be, and who reads them too slowly."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from engine.formats.harmony.format import HarmonyFormat
+from engine.types import GenerationRequest, TokenChunk
+from responses_app.protocol.completions import parse_completion
+from responses_app.protocol.errors import ApiError
+from responses_app.runs.completing import LONG_PROMPTS, Completing, CompletionService
+from responses_app.runs.plan import Origin
+from responses_app.runs.registry import RunLimits
+from tests.runs.fakes import FakeEngine, Site, collect
+from tests.waiting import eventually
+
+PROMPT = "a" * (LONG_PROMPTS - 1)
+MANY = RunLimits(max_runs=128)
+ORIGIN = Origin(transport="sse", project="p")
+
+
+async def begin(service: CompletionService, **body: object) -> Completing:
+    """Start completions."""
+    return await service.create(parse_completion(body), ORIGIN)
+
+
+@pytest.mark.parametrize("count", [1, 128])
+async def test_prompts_that_are_long_together_are_read_on_a_thread(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them is long by itself, and the loop would stand still for as long as all take."""
+    threads: list[int] = []
+    read = HarmonyFormat.raw_prompt
+
+    def noted(written: HarmonyFormat, text: str) -> object:
+        threads.append(threading.get_ident())
+        return read(written, text)
+
+    monkeypatch.setattr(HarmonyFormat, "raw_prompt", noted)
+    engine = FakeEngine([["<|channel|>final", asyncio.Event(), "<|return|>"]])
+    completing = await begin(CompletionService(Site(engine, run_limits=MANY).service), prompt=[PROMPT] * count)
+    await completing.aclose()
+    assert len(threads) == count
+    assert len(set(threads)) == 1
+    assert (threading.get_ident() in threads) == (count == 1)
+
+
+def hanging(room: int) -> CompletionService:
+    """Return a service whose completions never end, with places for so many."""
+    engine = FakeEngine([["<|channel|>final", asyncio.Event(), "<|return|>"]])
+    return CompletionService(Site(engine, run_limits=RunLimits(max_runs=room)).service)
+
+
+async def test_every_choice_takes_a_place() -> None:
+    service = hanging(5)
+    first = await begin(service, prompt=["a", "b"], n=2)
+    with pytest.raises(ApiError) as refused:
+        await begin(service, prompt="a", n=2)
+    assert refused.value.code == "server_is_overloaded"
+    second = await begin(service, prompt="a")
+    await first.aclose()
+    third = await begin(service, prompt="a", n=4)
+    for completing in (second, third):
+        await completing.aclose()
+
+
+async def test_those_that_come_together_take_no_more_places_than_there_are() -> None:
+    service = hanging(4)
+    began = await asyncio.gather(*(begin(service, prompt=PROMPT, n=2) for _ in range(5)), return_exceptions=True)
+    taken = [each for each in began if isinstance(each, Completing)]
+    assert len(taken) == 2
+    assert all(isinstance(each, Completing | ApiError) for each in began)
+    for completing in taken:
+        await completing.aclose()
+    assert (await begin(service, prompt="a", n=4)).generating == 4
+    await service.aclose(grace=0)
+
+
+async def test_a_reader_that_takes_nothing_does_not_keep_the_engine() -> None:
+    engine = FakeEngine([["<|channel|>final<|message|>", *["word "] * 200, "<|return|>"]])
+    service = CompletionService(Site(engine, max_lag_bytes=5_000).service)
+    completing = await begin(service, prompt="a", n=3, max_tokens=10_000)
+    assert len(await completing.take()) > 0
+    await eventually(lambda: completing.generating == 0)
+    assert engine.running == 0
+    assert completing.usage.completion_tokens < 200
+    with pytest.raises(ApiError) as told:
+        await completing.take()
+    assert told.value.code == "reader_too_slow"
+    await completing.aclose()
+    assert not service.running
+
+
+async def test_a_reader_is_as_fast_as_an_engine_that_never_waits() -> None:
+    """A long text is whole though it comes faster than it is read, and an echo is no lag."""
+    engine = Hasty([["<|channel|>final<|message|>", *["word "] * 1000, "<|return|>"]])
+    service = CompletionService(Site(engine, max_lag_bytes=50_000).service)
+    completing = await begin(service, prompt="a" * 60_000, max_tokens=10_000, echo=True)
+    said = []
+    while not completing.is_over:
+        said += await completing.take()
+    await completing.aclose()
+    assert "".join(each.text for each in said) == "a" * 60_000 + "final" + "word " * 1000
+
+
+class Hasty(FakeEngine):
+    """Gives all chunks within one turn of the loop."""
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        chunks = await collect(FakeEngine(self.turns), request)
+        for chunk in chunks:
+            yield chunk
