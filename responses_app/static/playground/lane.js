@@ -195,7 +195,7 @@ export class Lane {
     this.#tell(turn.isWaited ? "Waits for you" : "Ready");
     turn.end(frame.response);
     this.composer.refresh();
-    if (turn.isWaited) say(`${this.title}: the model waits for your answer to a call.`);
+    if (turn.isWaited) say(`${this.title}: ${turn.waits}.`);
     else if (!this.running && !this.sent.length) say(`${this.title}: ${ending(frame.response.status)}. ${turn.text.slice(0, 400)}`);
   }
 
