@@ -75,10 +75,18 @@ def test_what_is_exported_continues_where_it_is_imported(daphne_server: Server, 
 def test_what_is_no_export_changes_nothing(daphne_server: Server, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.jsonl"
     header = {"kind": "header", "format": "respsite", "version": 1}
-    rows: list[Any] = [header, {"kind": "response", "id": "x", "response": {"id": "x" * 65}}, 7, {"kind": "end"}]
+    circle = {"kind": "part", "id": "x", "part": {"id": "x", "parent_id": "x"}}
+    rows: list[Any] = [
+        header,
+        {"kind": "response", "id": "x", "response": {"id": "x" * 65}},
+        7,
+        circle,
+        {"kind": "end"},
+    ]
     wrong.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     done = respsite("import", wrong, **settings_of(daphne_server))
-    assert (done.returncode, done.stderr.count("Passed over: line")) == (1, 2)
+    assert (done.returncode, done.stderr.count("Passed over: line")) == (1, 3)
+    assert "line 4: it goes on from itself" in done.stderr
     missing = respsite("import", tmp_path / "missing", **settings_of(daphne_server))
     assert "cannot be read (No such file or directory)" in missing.stderr
 
