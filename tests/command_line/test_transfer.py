@@ -95,3 +95,29 @@ def test_a_file_of_something_else_is_refused() -> None:
     for line in (b"", b"{", b'{"response": {}}', b'{"format": "respsite", "version": 2}'):
         with pytest.raises(NoExport):
             next(take_in([line], Imported()))
+
+
+@pytest.mark.django_db
+def test_what_no_table_takes_is_named_and_passed_over() -> None:
+    part = {"id": "x", "started_on": "", "kinds": "", "lengths": "", "tokens": "", "settles": True, "ends_final": True}
+    title = {"kind": "conversation", "id": "c", "conversation": {"id": "c", "title": "\x00"}}
+    log = {"response_id": "r", "position": 2**64}
+    lines: list[Any] = [
+        {"kind": "header", "format": "respsite", "version": 1},
+        {"kind": "part", "id": "x", "part": {**part, "id": "a\x00"}},
+        {"kind": "part", "id": "x", "part": {**part, "kinds": "\ud800"}},
+        {"kind": "response", "id": "r", "response": {"id": "r"}, "log": [log]},
+        title,
+        {"kind": "end"},
+    ]
+    encoded = [json.dumps(line).encode() for line in lines]
+    counted = Imported()
+    for _ in take_in([encoded[0], b"[" * 100_000 + b"]" * 100_000, *encoded[1:]], counted):
+        pass
+    assert counted.reasons == [
+        "line 2: it is nested too deeply",
+        "line 3: 'id' is no text of this table",
+        "line 4: 'kinds' is no text of this table",
+        "line 5: 'position' is no number of this table",
+        "line 6: 'title' is no text of this table",
+    ]

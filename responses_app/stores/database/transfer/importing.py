@@ -95,7 +95,7 @@ def take_in(lines: Iterable[bytes], counted: Imported) -> Iterator[Imported]:
 def _check_header(line: bytes) -> None:
     try:
         header = _loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise NoExport("This is no file that `respsite export` wrote.")
@@ -108,6 +108,8 @@ def _record(number: int, line: bytes, counted: Imported) -> Row:
         record = _loads(line)
     except ValueError:
         return _broken(number, "it is cut, or no JSON", counted)
+    except RecursionError:
+        return _broken(number, "it is nested too deeply", counted)
     return record if isinstance(record, dict) else _broken(number, "it is no JSON object", counted)
 
 
