@@ -139,6 +139,22 @@ def test_what_waits_is_no_part_of_the_turn_behind_a_lost_connection(page: Playgr
     assert steering == 0
 
 
+def test_long_lines_of_markdown_are_headings_and_paragraphs(page: Playground) -> None:
+    shown = """async () => {
+        const { Markdown } = await import('/static/playground/markdown.js');
+        const gap = ' '.repeat(100000);
+        const signs = '#'.repeat(100000);
+        const texts = [`# a${gap}b ##`, `# ${signs} c`, `| d |\\n${gap}|${gap}x`, '| e |\\n | :-: | '];
+        return texts.map((text) => {
+            const markdown = new Markdown(document.createElement('div'));
+            markdown.set(text);
+            const found = markdown.element.firstChild;
+            return [found.tagName, found.textContent.at(-1)];
+        });
+    }"""
+    assert page.page.evaluate(shown) == [["H3", "b"], ["H3", "c"], ["P", "x"], ["DIV", "e"]]
+
+
 def test_ten_thousand_frames_are_a_few_elements(page: Playground) -> None:
     page.find("[data-do=events]").click()
     add = """async () => {
