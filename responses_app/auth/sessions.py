@@ -59,11 +59,11 @@ def pass_of(scope: Any, headers: Mapping[bytes, bytes]) -> SessionPass | None:
     origin = headers.get(b"origin")
     if scope.get("type") == "websocket":
         project = _offered(scope.get("subprotocols", ()))
-        is_own = origin is not None and _is_own(origin, headers)
+        is_own = origin is not None and _is_own(origin, scope, headers)
     else:
         given = headers.get(HEADER)
         project = None if given is None else given.decode("latin1")
-        is_own = origin is None or _is_own(origin, headers)
+        is_own = origin is None or _is_own(origin, scope, headers)
     if project is None or not is_own:
         return None
     key = _cookie(headers.get(b"cookie", b""))
@@ -75,13 +75,17 @@ def _offered(subprotocols: Sequence[str]) -> str | None:
     return next(named, None)
 
 
-def _is_own(origin: bytes, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a page's origin has the host and port that the request went to; a proxy with TLS hides the scheme."""
+def _is_own(origin: bytes, scope: Any, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a page's origin has the host and port that the request went to, and TLS where that has it.
+
+    A proxy with TLS hides that, so that a request without it may come from a page with it.
+    """
     try:
         page = urlsplit(origin.decode("latin1"))
     except ValueError:
         return False
-    return page.scheme in ("http", "https") and page.netloc.encode("latin1", "replace") == headers.get(b"host")
+    schemes = ("https",) if scope.get("scheme") in ("https", "wss") else ("http", "https")
+    return page.scheme in schemes and page.netloc.encode("latin1", "replace") == headers.get(b"host")
 
 
 def _cookie(header: bytes) -> str:

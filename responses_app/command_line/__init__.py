@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except CommandFailed as problem:
-        sys.stderr.write(f"respsite: {problem}\n")
+        from responses_app.command_line.terminal import printable
+
+        sys.stderr.write(printable(f"respsite: {problem}\n"))
         return problem.status
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -20,7 +20,7 @@ from responses_app.command_line.chatting.tools import (
 )
 from responses_app.command_line.endpoint import endpoint_of, message_of
 from responses_app.command_line.exits import FAILED, INTERRUPTED, USAGE, CommandFailed
-from responses_app.command_line.terminal import errors, is_conversation
+from responses_app.command_line.terminal import errors, is_conversation, printable
 
 MAX_PROMPT = 16 * 1024 * 1024  # characters that are read from a pipe
 MAX_ROUNDS = 100  # of calls and their outputs, for one prompt in a pipe
@@ -66,7 +66,7 @@ def _answer_once(session: ChatSession, options: Namespace, asks: Any) -> int:
         response = _finished(session, items)
         calls = calls_of(response)
         if options.show_id:
-            errors().print(response.get("id", ""))
+            errors().print(printable(str(response.get("id", ""))))
         if response.get("status") != "completed" or not calls:
             return _status(response)
         if asks is None:
@@ -89,7 +89,7 @@ def _finished(session: ChatSession, items: list[dict[str, Any]]) -> dict[str, An
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
@@ -98,5 +98,5 @@ def _status(response: dict[str, Any]) -> int:
         return 0
     details = response.get("incomplete_details") or {}
     problem = message_of(response) if response.get("error") else details.get("reason") or response.get("status")
-    errors().print(f"respsite: the answer has not been completed: {problem}")
+    errors().print(printable(f"respsite: the answer has not been completed: {problem}"))
     return FAILED

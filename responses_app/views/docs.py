@@ -5,8 +5,10 @@ They lie in `responses_app/docs_site/`, in a wheel too. Whatever a path says, no
 
 import mimetypes
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
+from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase, HttpResponsePermanentRedirect
 from django.shortcuts import render
@@ -23,7 +25,8 @@ TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".s
 @require_safe
 def docs(request: HttpRequest, path: str) -> HttpResponseBase:
     """Answer with a file of the site; for a folder with its start page. Raises `Http404`."""
-    files = _files()
+    is_built = (SITE / START).is_file()
+    files = _known_files(SITE) if is_built and not settings.DEBUG else _files(SITE)
     if START not in files:
         return render(request, "docs_missing.html", status=404 if path else 200)
     if path and f"{path}/{START}" in files:
@@ -34,14 +37,23 @@ def docs(request: HttpRequest, path: str) -> HttpResponseBase:
     return _answer(request, file)
 
 
-def _files() -> Mapping[str, Path]:
+def _files(site: Path) -> Mapping[str, Path]:
     """Return what can be asked for: a name that is not among them opens nothing."""
-    files = (file for file in SITE.rglob("*") if file.is_file() and not file.is_symlink())
-    return {file.relative_to(SITE).as_posix(): file for file in files}
+    files = (file for file in site.rglob("*") if file.is_file() and not file.is_symlink())
+    return {file.relative_to(site).as_posix(): file for file in files}
+
+
+@cache
+def _known_files(site: Path) -> Mapping[str, Path]:
+    """Return what the site had when it was first asked for: a server that runs keeps its pages."""
+    return _files(site)
 
 
 def _answer(request: HttpRequest, file: Path) -> HttpResponseBase:
-    found = file.stat()
+    try:
+        found = file.stat()
+    except FileNotFoundError:  # the site has been built again since
+        raise Http404 from None
     etag = quote_etag(f"{found.st_mtime_ns:x}-{found.st_size:x}")
     answer = get_conditional_response(request, etag=etag)
     if answer is None:

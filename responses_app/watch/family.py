@@ -217,7 +217,9 @@ def _branch(first: str, nodes: dict[str, Node], parents: _Parents, path: frozens
 
 def _line(first: str, children: dict[str, list[str]], path: frozenset[str]) -> Iterator[str]:
     node_id: str | None = first
-    while node_id is not None:
+    seen: set[str] = set()  # rows that were damaged elsewhere, and imported, may go in a circle
+    while node_id is not None and node_id not in seen:
+        seen.add(node_id)
         yield node_id
         node_id = _main(children.get(node_id, []), path)
 

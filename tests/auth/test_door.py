@@ -89,3 +89,20 @@ def test_secrets_are_long_and_show_little() -> None:
     secret = new_secret(lambda number: b"\xff" * number)
     assert secret == "sk-" + "_" * 42 + "8"
     assert prefix_of(secret) == "sk-______"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "origin", "is_own"),
+    [
+        ("wss", "https://localhost:8000", True),
+        ("wss", "http://localhost:8000", False),
+        ("ws", "http://localhost:8000", True),
+        ("ws", "https://localhost:8000", True),  # a proxy has the TLS
+        ("ws", "http://localhost:8001", False),
+    ],
+)
+def test_a_session_is_of_a_page_of_this_origin(scheme: str, origin: str, is_own: bool) -> None:
+    headers = [(b"origin", origin.encode()), (b"cookie", b"sessionid=abc")]
+    offered = ["respsite-session.default"]
+    knock = Knock.of(scope(type="websocket", scheme=scheme, headers=headers, subprotocols=offered))
+    assert (knock.session is not None) == is_own

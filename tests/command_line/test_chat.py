@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from responses_app.command_line import main
+from responses_app.command_line.chatting.person import Person
+from responses_app.command_line.chatting.session import ChatSession
+from responses_app.command_line.endpoint import Endpoint
 from tests.command_line.program import AtTerminal, respsite
 from tests.server import ROOT, Server, clean_environ, free_port
 
@@ -74,6 +78,33 @@ def test_at_a_terminal(daphne_server: Server, tools: Path) -> None:
         assert "user message 2" in shown
         assert "\x1b[" in shown, "reasoning is dimmed"
         chat.type("\x04")
+
+
+def test_a_terminal_gets_no_escape_of_a_model(daphne_server: Server) -> None:
+    """As OSC 52, which would write to the clipboard; a pipe has the text as it is."""
+    said = "before\x1b]52;c;aGk=\x07 behind"
+    asked = ("chat", "--url", daphne_server.url, f"repeat: {said}")
+    assert respsite(*asked).stdout == f"{said}\n"
+    with AtTerminal(*asked) as chat:
+        assert chat.wait_for("behind").endswith("before]52;c;aGk= behind")
+
+
+def test_an_approval_is_asked_for_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = {"type": "mcp_approval_request", "server_label": "bank", "name": "pay", "arguments": '{"to":\n"\u202eeve"}'}
+    monkeypatch.setattr("builtins.input", lambda asked: "n")
+    session = ChatSession(Endpoint("http://127.0.0.1", ""), {})
+    try:
+        assert Person(session, run_tool=None, reasoning=False)._output(call) == "n"
+    finally:
+        session.close()
+    assert capsys.readouterr().out == 'bank.pay({"to":\\u000a"\\u202eeve"})\n'
+
+
+def test_a_problem_is_told_without_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "missing\x1b[2J"]) == 1
+    assert "missing[2J cannot be read" in capsys.readouterr().err
 
 
 def test_errors_say_what_to_do(daphne_server: Server) -> None:

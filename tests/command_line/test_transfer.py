@@ -75,10 +75,18 @@ def test_what_is_exported_continues_where_it_is_imported(daphne_server: Server, 
 def test_what_is_no_export_changes_nothing(daphne_server: Server, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.jsonl"
     header = {"kind": "header", "format": "respsite", "version": 1}
-    rows: list[Any] = [header, {"kind": "response", "id": "x", "response": {"id": "x" * 65}}, 7, {"kind": "end"}]
+    circle = {"kind": "part", "id": "x", "part": {"id": "x", "parent_id": "x"}}
+    rows: list[Any] = [
+        header,
+        {"kind": "response", "id": "x", "response": {"id": "x" * 65}},
+        7,
+        circle,
+        {"kind": "end"},
+    ]
     wrong.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     done = respsite("import", wrong, **settings_of(daphne_server))
-    assert (done.returncode, done.stderr.count("Passed over: line")) == (1, 2)
+    assert (done.returncode, done.stderr.count("Passed over: line")) == (1, 3)
+    assert "line 4: it goes on from itself" in done.stderr
     missing = respsite("import", tmp_path / "missing", **settings_of(daphne_server))
     assert "cannot be read (No such file or directory)" in missing.stderr
 
@@ -87,3 +95,29 @@ def test_a_file_of_something_else_is_refused() -> None:
     for line in (b"", b"{", b'{"response": {}}', b'{"format": "respsite", "version": 2}'):
         with pytest.raises(NoExport):
             next(take_in([line], Imported()))
+
+
+@pytest.mark.django_db
+def test_what_no_table_takes_is_named_and_passed_over() -> None:
+    part = {"id": "x", "started_on": "", "kinds": "", "lengths": "", "tokens": "", "settles": True, "ends_final": True}
+    title = {"kind": "conversation", "id": "c", "conversation": {"id": "c", "title": "\x00"}}
+    log = {"response_id": "r", "position": 2**64}
+    lines: list[Any] = [
+        {"kind": "header", "format": "respsite", "version": 1},
+        {"kind": "part", "id": "x", "part": {**part, "id": "a\x00"}},
+        {"kind": "part", "id": "x", "part": {**part, "kinds": "\ud800"}},
+        {"kind": "response", "id": "r", "response": {"id": "r"}, "log": [log]},
+        title,
+        {"kind": "end"},
+    ]
+    encoded = [json.dumps(line).encode() for line in lines]
+    counted = Imported()
+    for _ in take_in([encoded[0], b"[" * 100_000 + b"]" * 100_000, *encoded[1:]], counted):
+        pass
+    assert counted.reasons == [
+        "line 2: it is nested too deeply",
+        "line 3: 'id' is no text of this table",
+        "line 4: 'kinds' is no text of this table",
+        "line 5: 'position' is no number of this table",
+        "line 6: 'title' is no text of this table",
+    ]

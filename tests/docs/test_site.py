@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from django.test import AsyncClient
+from django.test import AsyncClient, override_settings
 
 from responses_app.views import docs
 from tests.docs.pages import pages, text_of
@@ -108,6 +108,7 @@ async def test_nothing_else_is_served(client: AsyncClient, path: str) -> None:
     assert (await client.get(f"/docs/{path}")).status_code == 404
 
 
+@override_settings(DEBUG=True)  # what the site has is looked up each time
 async def test_a_link_out_of_the_site_is_not_followed(client: AsyncClient, site: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (site / "link").symlink_to(tmp_path / "secret")
@@ -119,6 +120,19 @@ async def test_a_link_out_of_the_site_is_not_followed(client: AsyncClient, site:
 
 async def test_nothing_is_written(client: AsyncClient) -> None:
     assert (await client.post("/docs/")).status_code == 405
+
+
+async def test_the_site_is_looked_through_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(docs, "SITE", tmp_path)
+    client = AsyncClient()
+    assert (await client.get("/docs/a.css")).status_code == 404, "before it is built"
+    for name in (docs.START, "a.css"):
+        (tmp_path / name).write_text("")
+    assert (await client.get("/docs/a.css")).status_code == 200
+    (tmp_path / "b.css").write_text("")
+    assert (await client.get("/docs/b.css")).status_code == 404
+    (tmp_path / "a.css").unlink()
+    assert (await client.get("/docs/a.css")).status_code == 404
 
 
 async def test_a_server_without_the_site_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -117,6 +117,44 @@ def test_a_closed_connection_is_told_and_opened_again(server: Server, browser: B
         expect(page.ended(2).locator(".answer")).to_have_text("back")
 
 
+def test_what_waits_is_no_part_of_the_turn_behind_a_lost_connection(page: Playground) -> None:
+    shown = """async () => {
+        const { Lane } = await import('/static/playground/lane.js');
+        const { emptySetup } = await import('/static/playground/request.js');
+        const page = { facts: { tools: [], servers: [] }, send: () => true };
+        const lane = new Lane('lane-9', 'Lane 9', emptySetup(), page);
+        lane.take({ type: 'response.created', response: { id: 'resp_1', status: 'in_progress' } });
+        for (const text of ['parked', 'unanswered']) {
+            lane.composer.field.value = text;
+            lane.composer.submit();
+        }
+        for (const what of ['accepted', 'pending']) lane.take({ type: `response.steer.${what}`, steer: { id: 's' } });
+        lane.lost();
+        lane.send([{ role: 'user', content: 'next' }]);
+        return [lane.turns.at(-1).element.textContent, lane.composer.steering.length];
+    }"""
+    text, steering = page.page.evaluate(shown)
+    assert "next" in text
+    assert "parked" not in text
+    assert steering == 0
+
+
+def test_long_lines_of_markdown_are_headings_and_paragraphs(page: Playground) -> None:
+    shown = """async () => {
+        const { Markdown } = await import('/static/playground/markdown.js');
+        const gap = ' '.repeat(100000);
+        const signs = '#'.repeat(100000);
+        const texts = [`# a${gap}b ##`, `# ${signs} c`, `| d |\\n${gap}|${gap}x`, '| e |\\n | :-: | '];
+        return texts.map((text) => {
+            const markdown = new Markdown(document.createElement('div'));
+            markdown.set(text);
+            const found = markdown.element.firstChild;
+            return [found.tagName, found.textContent.at(-1)];
+        });
+    }"""
+    assert page.page.evaluate(shown) == [["H3", "b"], ["H3", "c"], ["P", "x"], ["DIV", "e"]]
+
+
 def test_ten_thousand_frames_are_a_few_elements(page: Playground) -> None:
     page.find("[data-do=events]").click()
     add = """async () => {

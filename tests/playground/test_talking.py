@@ -54,6 +54,8 @@ def test_an_approval_is_a_button(page: Playground, button: str, told: str, said:
     turn_on(page, "tests")
     page.write('call say with "hello"')
     asked = page.ended(1).locator(".call", has_text="Approval wanted")
+    expect(page.find("#said")).to_have_text("Lane 1: tests.say waits for your approval.")
+    expect(page.lane().locator(".composer textarea")).to_be_focused()  # a key that is typed approves nothing
     asked.get_by_role("button", name=button).click()
     expect(asked.locator(".how")).to_have_text(told)
     turn = page.ended(2)

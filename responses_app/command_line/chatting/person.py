@@ -9,7 +9,7 @@ from responses_app.command_line.chatting.session import DEFAULT, ChatSession
 from responses_app.command_line.chatting.showing import FIGURES, TOOL, TROUBLE, Plain, Shown
 from responses_app.command_line.chatting.tools import NOBODY, answer, calls_of, described
 from responses_app.command_line.exits import CommandFailed
-from responses_app.command_line.terminal import console, printable
+from responses_app.command_line.terminal import console, one_line, printable
 
 Item = dict[str, Any]
 HELP = """\
@@ -133,7 +133,7 @@ class Person:
 
     def _output(self, call: Item) -> str:
         approval = call["type"] == "mcp_approval_request"
-        self._console.print(printable(described(call)), style=TOOL)
+        self._console.print(one_line(described(call)), style=TOOL)
         try:
             if self._run_tool is not None and not approval:
                 output = self._run_tool(call)

@@ -113,8 +113,8 @@ class Shown:
             self._console.print(printable(f"failed: {message_of(response)}"), style=TROUBLE)
         elif response["status"] != "completed":
             reason = (response.get("incomplete_details") or {}).get("reason") or response["status"]
-            self._console.print(f"ended early: {reason}", style=TROUBLE)
-        self._console.print(self._figures(response), style=FIGURES)
+            self._console.print(printable(f"ended early: {reason}"), style=TROUBLE)
+        self._console.print(printable(self._figures(response)), style=FIGURES)
 
     def _figures(self, response: Event) -> str:
         usage = response.get("usage") or {}

@@ -65,9 +65,10 @@ def calls_of(response: Item) -> list[Item]:
 
 
 def described(call: Item) -> str:
-    """Return a call as people read it."""
+    """Return a call as people read it; of a server's tool with the server's label."""
     arguments = call.get("arguments", call.get("input", ""))
-    return f"{call.get('name', '')}({arguments})"
+    label = f"{call['server_label']}." if call.get("server_label") else ""
+    return f"{label}{call.get('name', '')}({arguments})"
 
 
 def answer(call: Item, output: str) -> Item:

@@ -73,7 +73,7 @@ export class FunctionCall extends Call {
     this.show(laidOut(item.arguments ?? item.input ?? ""));
     this.text = this.given.textContent;
     if (live && item.status === "in_progress") return;
-    const answer = this.turn.requires(item.call_id, "output");
+    const answer = this.turn.requires(item.call_id, "the model waits for your answer to a call");
     if (!answer) this.tell("called");
     else if (!this.form) this.ask(item, answer);
   }
@@ -102,7 +102,7 @@ export class FunctionCall extends Call {
     const label = h("label", { for: id }, `What ${item.name} gives back`);
     this.form = h("form", { class: "answer-form", on: { submit, keydown: keys } }, label, field, done);
     this.outcome.replaceChildren(this.form);
-    field.focus({ preventScroll: true });
+    if (document.activeElement === null || document.activeElement === document.body) field.focus({ preventScroll: true });
   }
 
   settle(answer) {
@@ -114,14 +114,16 @@ export class FunctionCall extends Call {
 
 export class Approval extends Call {
   constructor(item, turn) {
-    super(PATHS.ask, "Approval wanted", `${item.server_label}.${item.name}`);
+    const name = `${item.server_label}.${item.name}`;
+    super(PATHS.ask, "Approval wanted", name);
+    this.name = name;
     this.turn = turn;
     this.element.classList.add("asks");
   }
 
   update(item) {
     this.show(laidOut(item.arguments ?? ""));
-    const answer = this.turn.requires(item.id, "approval");
+    const answer = this.turn.requires(item.id, `${this.name} waits for your approval`);
     if (!answer || this.buttons) return;
     const give = (approve) => () => {
       this.settle({ approve });
@@ -130,8 +132,7 @@ export class Approval extends Call {
     const yes = h("button", { type: "button", class: "primary", on: { click: give(true) } }, "Approve");
     const no = h("button", { type: "button", class: "quiet", on: { click: give(false) } }, "Deny");
     this.buttons = h("div", { class: "buttons" }, yes, no);
-    this.outcome.replaceChildren(this.buttons);
-    yes.focus({ preventScroll: true });
+    this.outcome.replaceChildren(this.buttons); // and no focus: who is typing would approve it unseen
   }
 
   settle({ approve }) {

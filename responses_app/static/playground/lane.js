@@ -19,6 +19,7 @@ export class Lane {
     this.running = null;
     this.tail = null; // the response that the next turn continues
     this.steers = []; // texts that were accepted, and wait for their successor
+    this.parked = []; // texts that are read together with the answer to a call
     this.left = new Set(); // responses that were cleared away, and still end
     this.unwanted = 0; // requests that were, before their responses began
     this.composer = new Composer(this);
@@ -88,7 +89,7 @@ export class Lane {
   send(input, { kind = "turn" } = {}) {
     const turn = new Turn(input, this.actions, { kind });
     this.#add(turn);
-    if (this.parked?.length) turn.joined(this.parked.splice(0));
+    if (this.parked.length) turn.joined(this.parked.splice(0));
     const frame = {
       type: "response.create",
       stream_id: this.name,
@@ -195,7 +196,7 @@ export class Lane {
     this.#tell(turn.isWaited ? "Waits for you" : "Ready");
     turn.end(frame.response);
     this.composer.refresh();
-    if (turn.isWaited) say(`${this.title}: the model waits for your answer to a call.`);
+    if (turn.isWaited) say(`${this.title}: ${turn.waits}.`);
     else if (!this.running && !this.sent.length) say(`${this.title}: ${ending(frame.response.status)}. ${turn.text.slice(0, 400)}`);
   }
 
@@ -219,7 +220,7 @@ export class Lane {
       this.#mark();
     } else if (frame.type === "response.steer.pending") {
       const [waits] = this.steers.splice(this.steers.findIndex(({ id }) => id === steer.id), 1);
-      (this.parked ??= []).push(waits.text);
+      this.parked.push(waits.text);
       this.#mark("It is read together with your answer to the call.");
     } else {
       const text = this.composer.steering.shift() ?? textOf({ content: steer.input });
@@ -231,7 +232,7 @@ export class Lane {
   /** Show what waits to be read by the model. */
   #mark(why = "It is read as soon as the model has ended what it is saying.") {
     this.note?.remove();
-    const texts = [...this.steers.map(({ text }) => text), ...(this.parked ?? [])];
+    const texts = [...this.steers.map(({ text }) => text), ...this.parked];
     if (!texts.length) return;
     this.note = h("aside", { class: "steering" }, ...texts.map((text) => h("p", {}, text)), h("small", {}, why));
     this.transcript.append(this.note);
@@ -245,6 +246,8 @@ export class Lane {
     this.running = null;
     this.sent = [];
     this.steers = [];
+    this.parked = [];
+    this.composer.steering = [];
     this.left.clear();
     this.unwanted = 0;
     this.note?.remove();

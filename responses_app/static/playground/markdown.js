@@ -66,11 +66,13 @@ function styled(groups, depth) {
 }
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/u;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/u;
+// Each of these takes time in proportion to a line: a text of a model may have long ones.
+const HEADING = /^ {0,3}(#{1,6})\s+(.*)$/su;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/u;
-const ITEM = /^(\s*)(?:([-*+])|(\d{1,9})[.)])\s+(.*)$/u;
+const ITEM = /^(\s*)(?:([-*+])|(\d{1,9})[.)])\s+(.*)$/su;
 const QUOTE = /^ {0,3}>\s?(.*)$/u;
-const TABLE_RULE = /^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/u;
+const TABLE_RULE = /^\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?$/u; // of a line without spaces around it
+const LONGEST_RULE = 2000; // characters
 
 /** Return the blocks of a text as [element, line where it begins]. */
 function blocks(text, depth = 0) {
@@ -94,9 +96,9 @@ function block(lines, at, depth) {
   const fence = FENCE.exec(line);
   if (fence) return fenced(lines, at, fence);
   const heading = HEADING.exec(line);
-  if (heading) return [h("h3", { "data-level": heading[1].length }, ...inline(heading[2])), at + 1]; // below its lane's
+  if (heading) return [h("h3", { "data-level": heading[1].length }, ...inline(titled(heading[2]))), at + 1]; // below its lane's
   if (RULE.test(line)) return [h("hr"), at + 1];
-  if (line.includes("|") && TABLE_RULE.test(lines[at + 1] ?? "") && lines[at + 1].includes("-")) return table(lines, at);
+  if (line.includes("|") && rulesTable(lines[at + 1] ?? "")) return table(lines, at);
   if (QUOTE.test(line) && depth < 4) return quoted(lines, at, depth);
   if (ITEM.test(line) && depth < 6) return list(lines, at, depth);
   let end = at + 1;
@@ -105,6 +107,16 @@ function block(lines, at, depth) {
 }
 
 const begins = (line) => FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.test(line);
+
+const rulesTable = (line) => line.length < LONGEST_RULE && TABLE_RULE.test(line.trim());
+
+/** Return the text of a heading, without the number signs that may close it. */
+function titled(text) {
+  const whole = text.trimEnd();
+  let end = whole.length;
+  while (whole[end - 1] === "#") end -= 1;
+  return whole.slice(0, end).trimEnd();
+}
 
 /** Lines of a paragraph: models mean their line breaks. */
 function broken(text) {

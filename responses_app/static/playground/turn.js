@@ -15,6 +15,7 @@ export class Turn {
     this.status = "sent";
     this.output = [];
     this.required = new Map(); // what this page's user has to answer: by call or request, null until then
+    this.waiters = new Map(); // what is told to people of each of those
     this.views = [];
     this.sentAt = performance.now();
     this.firstAt = this.endedAt = 0;
@@ -74,10 +75,14 @@ export class Turn {
     return this.views[index];
   }
 
-  /** What an item needs from the page's user: returns what takes the answer, null where none is wanted any more. */
-  requires(id) {
+  /**
+   * What an item needs from the page's user: returns what takes the answer, null where none is wanted any more.
+   * `told` says to people who waits.
+   */
+  requires(id, told) {
     if (this.required.get(id)) return null;
     this.required.set(id, null);
+    this.waiters.set(id, told);
     return (answer) => {
       this.required.set(id, answer);
       this.#goOn();
@@ -86,6 +91,12 @@ export class Turn {
 
   get isWaited() {
     return [...this.required.values()].includes(null);
+  }
+
+  /** Say who waits for the page's user. */
+  get waits() {
+    const open = [...this.waiters].filter(([id]) => this.required.get(id) === null);
+    return [...new Set(open.map(([, told]) => told))].join(", ");
   }
 
   #goOn() {

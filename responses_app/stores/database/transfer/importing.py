@@ -95,7 +95,7 @@ def take_in(lines: Iterable[bytes], counted: Imported) -> Iterator[Imported]:
 def _check_header(line: bytes) -> None:
     try:
         header = _loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise NoExport("This is no file that `respsite export` wrote.")
@@ -108,6 +108,8 @@ def _record(number: int, line: bytes, counted: Imported) -> Row:
         record = _loads(line)
     except ValueError:
         return _broken(number, "it is cut, or no JSON", counted)
+    except RecursionError:
+        return _broken(number, "it is nested too deeply", counted)
     return record if isinstance(record, dict) else _broken(number, "it is no JSON object", counted)
 
 
@@ -127,10 +129,17 @@ def _broken(number: int, reason: object, counted: Imported) -> Row:
 
 def _read(number: int, record: Row, counted: Imported) -> _Whole | ChainPart | None:
     try:
-        return instance_of(ChainPart, record["part"]) if record["kind"] == "part" else _whole(record)
+        return _part(record["part"]) if record["kind"] == "part" else _whole(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         _broken(number, error, counted)
         return None
+
+
+def _part(row: Row) -> ChainPart:
+    part = instance_of(ChainPart, row)
+    if part.parent_id == part.pk:
+        raise ValueError("it goes on from itself")
+    return part
 
 
 def _whole(record: Row) -> _Whole:
@@ -140,7 +149,7 @@ def _whole(record: Row) -> _Whole:
     response.worker, response.request = "", None
     further: list[models.Model] = []
     if record.get("part"):
-        further.append(instance_of(ChainPart, record["part"]))
+        further.append(_part(record["part"]))
     if record.get("name"):
         further.append(instance_of(PublicName, record["name"]))
     further += [instance_of(SampledItem, row) for row in record.get("sampled") or ()]

@@ -1,14 +1,18 @@
 """Rows of tables ⇄ JSON objects, by the fields of their models."""
 
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
-from django.db import models
+from django.db import connection, models
+
+from responses_app.model_fields import JSONTextField
 
 Row = dict[str, Any]
 M = TypeVar("M", bound=models.Model)
+_UNFIT = re.compile("[\x00\ud800-\udfff]")  # NUL and lone surrogates, which PostgreSQL refuses; JSON escapes them
 
 
 def row_of(instance: models.Model) -> Row:
@@ -46,9 +50,14 @@ def _read(field: Any, value: Any) -> Any:
         return b64decode(value, validate=True)
     if isinstance(field, models.DateTimeField):
         return datetime.fromisoformat(value)
-    if isinstance(field, models.CharField | models.ForeignKey):
-        if not isinstance(value, str) or len(value) > (field.max_length or field.target_field.max_length):
+    if isinstance(field, JSONTextField):
+        return value
+    if isinstance(field, models.CharField | models.ForeignKey | models.TextField):
+        most = field.max_length or (field.target_field.max_length if isinstance(field, models.ForeignKey) else None)
+        if not isinstance(value, str) or (most is not None and len(value) > most) or _UNFIT.search(value):
             raise ValueError(f"{field.name!r} is no text of this table")
-    elif isinstance(field, models.IntegerField) and type(value) is not int:
-        raise ValueError(f"{field.name!r} is no number")
+    elif isinstance(field, models.IntegerField):
+        least, most = connection.ops.integer_field_range(field.get_internal_type())
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError(f"{field.name!r} is no number of this table")
     return value
