@@ -34,7 +34,10 @@ def turn_beginnings(token_ids: Sequence[int]) -> list[int]:
         if token_ids[position] != START:
             continue
         begin = position + 1 + len(assistant)
-        if list(token_ids[position + 1 : begin]) != list(assistant):
+        role = list(token_ids[position + 1 : begin])
+        if begin > len(token_ids) and role == list(assistant[: len(role)]):
+            continue  # it was cut in this header, so it began before
+        if role != list(assistant):
             break
         found.append(begin)
     return found[::-1] or [len(token_ids)]

@@ -145,16 +145,19 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
 
 
 def _check_format(draft: Draft) -> None:
-    """Raise `ApiError` where a chain was written in the format of another model: its tokens mean other text here."""
-    for link in draft.context.parent.lineage() if draft.context.parent else ():
-        message = next((tokens for _, tokens in link.own.messages()), None)
-        if message is not None and not draft.format.wrote(message):
-            raise invalid_request(
-                "The conversation before this request was with a model of another family. Go on with a model of that "
-                "family, or send the conversation as items of 'input'.",
-                param="model",
-                code="invalid_value",
-            )
+    """Raise `ApiError` where a chain was written in the format of another model: its tokens mean other text here.
+
+    The latest message tells for all: each response was held to this when it continued the one before it.
+    """
+    links = draft.context.parent.lineage() if draft.context.parent else ()
+    message = next((tokens for link in links for _, tokens in link.own.messages()), None)
+    if message is not None and not draft.format.wrote(message):
+        raise invalid_request(
+            "The conversation before this request was with a model of another family. Go on with a model of that "
+            "family, or send the conversation as items of 'input'.",
+            param="model",
+            code="invalid_value",
+        )
 
 
 def tools_declared_in(context: Context) -> list[JsonObject]:

@@ -6,7 +6,7 @@ import pytest
 
 from engine.backends import transcript
 from engine.backends.demo_replies import DemoAnswer, reply_to, reply_tokens
-from engine.backends.transcript import Transcript
+from engine.backends.transcript import Transcript, turn_beginnings
 from engine.formats.base import as_tokens
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.formats.harmony.prompt import generation_start
@@ -18,6 +18,13 @@ def answer(token_ids: list[int]) -> str:
     reply = reply_to(Transcript(token_ids))
     assert isinstance(reply, DemoAnswer)
     return reply.text
+
+
+def test_a_turn_that_was_cut_anywhere_began_where_it_began() -> None:
+    asked = [*users("count"), *generation_start()]
+    said = encode_harmony("<|channel|>analysis<|message|>Well.<|end|><|start|>assistant<|channel|>final<|message|>1 2")
+    for cut in range(len(said) + 1):
+        assert turn_beginnings([*asked, *said[:cut]])[0] == len(asked)
 
 
 class TestTranscript:
