@@ -71,7 +71,7 @@ class TestOptions:
         config.write_text("{")
         assert "a folder without a model" in await self.refusal(tmp_path)
         config.write_text('{"model_type": "qwen2"}')
-        assert "is a qwen2 model; this server talks to gpt_oss models only" in await self.refusal(tmp_path)
+        assert "is a qwen2 model; with MODEL_FORMAT=harmony it must be gpt_oss" in await self.refusal(tmp_path)
 
     async def test_without_vllm(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(vllm_local, "find_spec", lambda _: None)
