@@ -33,7 +33,7 @@ class Code:
     texts: list[str] = field(default_factory=list)
 
     def add(self, status: int, text: str) -> None:
-        """Note one place where it is told; 0 is no status."""
+        """Note one place where it is told; 0 where it has no status."""
         self.statuses |= {status} if status else set()
         if text and text not in self.texts:
             self.texts.append(text)

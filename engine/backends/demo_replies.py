@@ -103,7 +103,7 @@ def is_raw(prompt_token_ids: Sequence[int]) -> bool:
 def raw_reply_tokens(prompt_token_ids: Sequence[int]) -> list[int]:
     """Return how a raw prompt goes on: with what its text would be answered as a user's message.
 
-    It begins with a sign that is no text, by which a completion that was cut is known again: then the rest comes.
+    It begins with a sign that is not text, by which a completion that was cut is known again: then the rest comes.
     """
     said: list[int] = []
     prompt = list(prompt_token_ids)

@@ -13,7 +13,7 @@ from responses_app.protocol.resources import RUNNING, ResponseObject, Status, as
 from responses_app.protocol.stream import LocalProtocolError
 from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
-from responses_app.runs.history import store_away
+from responses_app.runs.history import log_of, store_away
 from responses_app.runs.others import OtherWorkers
 from responses_app.runs.reader import EventSource, ResponseReader
 from responses_app.runs.registry import RunRegistry
@@ -82,7 +82,7 @@ class ResponsesById:
 
     async def _so_far(self, project: str, response_id: str) -> ResponseObject:
         """Return a response of another worker with what its log tells: its client may have to answer its calls."""
-        stored = await self._log(project, response_id)
+        stored = await log_of(self._store, project, response_id)
         try:
             if len(stored.data) > LONG_LOG:
                 return await asyncio.to_thread(self._followers.so_far, project, stored)
@@ -90,15 +90,6 @@ class ResponsesById:
         except (BrokenLog, LocalProtocolError):
             logger.exception("the log of response %s cannot be read", response_id)
             return stored.response
-
-    async def _log(self, project: str, response_id: str) -> StoredLog:
-        try:
-            stored = await self._store.log(project, response_id)
-        except StoreError as error:
-            raise store_away() from error
-        if stored is None:
-            raise response_not_found(response_id)
-        return stored
 
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject]:
         """Return what a response was asked, oldest first."""
@@ -145,7 +136,7 @@ class ResponsesById:
 
     async def _logged(self, project: str, response_id: str, starting_after: int | None) -> EventSource:
         """Return a response's stream, made of its log: all of it, or what comes, where another worker runs it."""
-        stored = await self._log(project, response_id)
+        stored = await log_of(self._store, project, response_id)
         if stored.response["status"] in RUNNING:
             return self._followers.follow(project, stored, starting_after=starting_after)
         is_long = len(stored.data) > LONG_LOG

@@ -15,6 +15,7 @@ from responses_app.protocol.errors import (
     overloaded,
     previous_response_in_progress,
     previous_response_not_found,
+    response_not_found,
 )
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.items import (
@@ -32,7 +33,7 @@ from responses_app.protocol.shown_files import ReadDocument, files_in
 from responses_app.runs.file_reading import FileReading, no_reader
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.unsealing import Unsealing, is_sealed
-from responses_app.stores.base import ConversationRecord, StoreError, Stores
+from responses_app.stores.base import BaseResponseStore, ConversationRecord, StoredLog, StoreError, Stores
 
 LONG_INPUT = 20_000  # bytes of JSON; so much is opened and rendered in 5 ms at most
 
@@ -212,6 +213,17 @@ _OWN_PREFIXES = (
 def _unresolved_reference(index: int, item_id: str) -> ApiError:
     param = f"input[{index}].id"
     return invalid_request(f"Item with id '{item_id}' not found ('{param}'). Send the item itself.", param=param)
+
+
+async def log_of(store: BaseResponseStore, project: str, response_id: str) -> StoredLog:
+    """Return a stored response with its log. Raises `ApiError`: 404 where the project has none, 503."""
+    try:
+        stored = await store.log(project, response_id)
+    except StoreError as error:
+        raise store_away() from error
+    if stored is None:
+        raise response_not_found(response_id)
+    return stored
 
 
 def store_away() -> ApiError:

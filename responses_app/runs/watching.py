@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from responses_app.protocol.errors import response_not_found
 from responses_app.protocol.ids import milliseconds_of
 from responses_app.protocol.input_codec import BrokenLog, decode_timed
 from responses_app.protocol.inputs import Input
@@ -17,11 +16,11 @@ from responses_app.protocol.resources import RUNNING, ResponseObject, as_known
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.stream import LocalProtocolError
 from responses_app.protocol.timeline import Timeline, timeline_of, untimed
-from responses_app.runs.history import store_away
+from responses_app.runs.history import log_of
 from responses_app.runs.others import OtherWorkers
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.replay import as_begun, end_of_failure
-from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
+from responses_app.stores.base import BaseResponseStore, StoredLog
 
 logger = logging.getLogger("respsite.runs")
 
@@ -75,12 +74,7 @@ class ResponseWatch:
         return None if run is None or not run.plan.stored or run.journal.closed else run.recorded()
 
     async def _stored(self, project: str, response_id: str) -> StoredLog:
-        try:
-            stored = await self._store.log(project, response_id)
-        except StoreError as error:
-            raise store_away() from error
-        if stored is None:
-            raise response_not_found(response_id)
+        stored = await log_of(self._store, project, response_id)
         if stored.response["status"] in RUNNING and self._others is not None and self._others.reaches_others:
             await self._others.ask_to_follow(response_id)
         return stored
