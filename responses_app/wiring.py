@@ -52,6 +52,7 @@ from responses_app.runs.rebuilding import Machines
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService
+from responses_app.runs.stored_chats import StoredChats
 from responses_app.runs.upkeep import Upkeep
 from responses_app.server_tools import document_text, server_tools
 from responses_app.stores.approvals import BaseApprovalStore
@@ -76,6 +77,7 @@ class Site:
     completions: CompletionService
     decisions: DecisionService
     store: BaseResponseStore
+    chats: StoredChats
     conversations: BaseConversationStore
     files: BaseFileStore
     approvals: BaseApprovalStore
@@ -170,6 +172,7 @@ class Site:
             self.rates.aclose(),
             self.service.known_turns.aclose(),
             self.store.aclose(),
+            self.chats.aclose(),
             self.conversations.aclose(),
             self.files.aclose(),
             self.approvals.aclose(),
@@ -247,6 +250,7 @@ def build_site(settings: Settings) -> Site:
         completions=CompletionService(runs.service),
         decisions=DecisionService(runs.service),
         store=base.adapters.stores.responses,
+        chats=StoredChats(base.adapters.stores.chats, runs.responses, stores=settings.responses_store),
         conversations=base.adapters.stores.conversations,
         files=base.adapters.stores.files,
         approvals=base.adapters.stores.approvals,

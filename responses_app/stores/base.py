@@ -5,12 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
 from responses_app.protocol.public_ids import Leg, PublicId
 from responses_app.protocol.resources import ResponseObject
-from responses_app.stores.approvals import BaseApprovalStore
-from responses_app.stores.files import BaseFileStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +66,9 @@ class StoredResponse:
 
     `response` is the object its terminal event carried. `link` is its part of the chain, None for one that cannot be
     continued. `sampled` are the output items with their tokens, so that a client may replay them. Times are in
-    milliseconds. `accepted`: it was kept when it was accepted, so if it is gone now, it was deleted. `claim` is that of
-    the process that ran it; `log` is all that came to it, for its stream, and replaces what was appended while it ran.
+    milliseconds. `accepted`: it was kept then, so if it is gone now, it was deleted. `claim` is that of the process
+    that ran it; `log` is all that came to it, for its stream, and replaces what was appended while it ran. `chat`: it
+    is a choice of a stored chat completion.
     """
 
     project: str
@@ -84,6 +84,7 @@ class StoredResponse:
     accepted: bool = False
     claim: Claim = Claim()
     log: bytes = b""
+    chat: StoredChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,13 +389,3 @@ class BaseConversationStore(ABC):
     @abstractmethod
     async def remove(self, project: str, conversation_id: str, item_id: str) -> bool:
         """Forget one item; return whether there was one. The conversation's head goes with an item it covers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stores:
-    """Where responses, conversations and files are kept."""
-
-    responses: BaseResponseStore
-    conversations: BaseConversationStore
-    files: BaseFileStore
-    approvals: BaseApprovalStore
