@@ -163,6 +163,7 @@ class Site:
             self.registry.aclose(grace=grace, last_words=LAST_WORDS_SECONDS), self.completions.aclose(grace=grace)
         )
         await self.draining.over(LAST_WORDS_SECONDS)
+        await self.service.approving.aclose()
         await self.service.live.aclose()
         await self.upkeep.aclose()
         await self.relay.aclose()

@@ -147,7 +147,7 @@ class ResponseService:
         plan.chat = chat
         run = self._run(plan, model)
         self._note(plan)
-        async with self.approving.claimed(plan):
+        async with self.approving.claimed(run):
             await self.admission.admit(run)
         return self.registry.attach(run, dialect=dialect)
 
