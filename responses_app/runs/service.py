@@ -143,7 +143,7 @@ class ResponseService:
         """
         model, plan = await self._plan(request, origin, recall, dialect=dialect)
         if details is not None:
-            details.check(model.engine)
+            details.begin(model.engine, plan.format)
             plan.details = details
         plan.chat = chat
         run = self._run(plan, model)
