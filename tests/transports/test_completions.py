@@ -115,7 +115,7 @@ def test_a_conversation_in_the_models_own_signs_is_answered_in_them(daphne_serve
         ({"prompt": "a", "logit_bias": {"1": 1}}, 400, "logit_bias"),
         ({"prompt": "a", "logprobs": 1}, 400, "logprobs"),
         ({"prompt": "a", "logprobs": 1, "echo": True}, 400, "logprobs"),
-        ({"prompt": "a", "stop": [""]}, 400, "stop"),
+        ({"prompt": "a", "stop": [""]}, 400, "stop[0]"),
         ({"prompt": "a", "stop": ["a"] * 5}, 400, "stop"),
         ({"prompt": "a", "stop": 1}, 400, "stop"),
         ({"prompt": "a", "max_tokens": -1}, 400, "max_tokens"),
