@@ -13,11 +13,12 @@ from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.memory import MemoryConnectionLimit
 from responses_app.limits.memory_rates import MemoryRates
 from responses_app.limits.rates import BaseRates
-from responses_app.stores.base import StoreLimits, Stores
+from responses_app.stores.base import StoreLimits
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import FileLimits
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.stores.shared_turns import BaseSharedTurns
+from responses_app.stores.stores import Stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

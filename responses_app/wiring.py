@@ -55,8 +55,9 @@ from responses_app.runs.service import ResponseService
 from responses_app.runs.upkeep import Upkeep
 from responses_app.server_tools import document_text, server_tools
 from responses_app.stores.approvals import BaseApprovalStore
-from responses_app.stores.base import BaseConversationStore, BaseResponseStore, WorkerState
+from responses_app.stores.base import BaseResponseStore, WorkerState
 from responses_app.stores.clock import StoreClock
+from responses_app.stores.conversations import BaseConversationStore
 from responses_app.stores.files import BaseFileStore
 from responses_app.tools.base import BaseTool
 from responses_app.watching import Gauges, Watch

@@ -198,9 +198,11 @@ def test_runs_know_only_the_contracts_of_adapters() -> None:
         "stores.base",
         "stores.approvals",
         "stores.clock",
+        "stores.conversations",
         "stores.api_keys",
         "stores.files",
         "stores.shared_turns",
+        "stores.stores",
         "limits.rates",
         "tools.base",
     )

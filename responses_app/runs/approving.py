@@ -15,7 +15,8 @@ from responses_app.runs.history import store_away
 from responses_app.runs.plan import RunPlan
 from responses_app.runs.registry import RunRegistry
 from responses_app.stores.approvals import ApprovalHolder
-from responses_app.stores.base import StoreError, Stores
+from responses_app.stores.base import StoreError
+from responses_app.stores.stores import Stores
 
 UNSEEN_SECONDS = 60.0  # a holder that no store knows (it is not kept, or not yet) counts as running for so long
 

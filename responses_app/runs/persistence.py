@@ -30,8 +30,8 @@ from responses_app.stores.base import (
     ParentGone,
     StoredResponse,
     StoreError,
-    Stores,
 )
+from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
 

@@ -52,8 +52,9 @@ from responses_app.runs.run import ResponseRun
 from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.unsaved import UnsavedEnds
 from responses_app.stores.api_keys import BaseKeyStore
-from responses_app.stores.base import AcceptedResponse, Claim, StoreError, Stores
+from responses_app.stores.base import AcceptedResponse, Claim, StoreError
 from responses_app.stores.shared_turns import BaseSharedTurns
+from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
 
