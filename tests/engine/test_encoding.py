@@ -1,7 +1,5 @@
 """Our tokens are the library's, whatever the text; and they come in time, however long it is."""
 
-import threading
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +13,6 @@ from engine.formats.harmony.encoding import (
     encode_slices,
     encode_text,
     harmony_encoding,
-    load_encoding,
     token_bytes,
 )
 from tests.hostile import RUNS, hostile_text
@@ -132,13 +129,3 @@ def test_a_million_spaces() -> None:
 def test_a_run_within_a_slice_is_encoded_as_by_the_library(character: str) -> None:
     text = f"see {character * 5000}\nand on"
     assert encode_text(text) == library(text)
-
-
-def test_two_engines_that_start_at_once_load_it_once() -> None:
-    encoding._tokenizer.cache_clear()
-    threads = [threading.Thread(target=load_encoding) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert encoding._tokenizer.cache_info().misses == 1
