@@ -13,9 +13,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from engine.errors import EngineError, EngineUnavailable, GenerationFailed
+from engine.errors import EngineError, GenerationFailed
 from engine.formats.base import ModelFormat, Tokens, as_tokens
-from engine.types import EngineInfo, GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 from responses_app.observing.metrics import Outcome
 from responses_app.protocol import ids
 from responses_app.protocol.decisions import (
@@ -66,7 +66,7 @@ class DecisionService:
             raise unsupported_parameter("model", "Decisions are made of log probabilities, and its engine gives none.")
         self.service.registry.check_capacity()
         try:
-            info = await _ready(model)
+            info = await model.ready()
             now = datetime.fromtimestamp(self.service.now(), UTC)
             prompts = await asyncio.to_thread(prompts_of, wanted, model.format, now, info.max_model_len)
         except EngineError as error:
@@ -130,13 +130,6 @@ class DecisionService:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _ready(model: ServedModel) -> EngineInfo:
-    await model.engine.health()
-    if (info := model.info()) is None:
-        raise EngineUnavailable("The engine is starting.")
-    return info
 
 
 @dataclass(frozen=True, slots=True)
