@@ -210,17 +210,9 @@ def _note(model: ServedModel, origin: Origin, status: str, questions: int, used:
         Outcome(
             transport=origin.transport,
             status=status,
-            error=None,
             input_tokens=used.input,
             cached_tokens=used.cached,
-            reasoning_tokens=0,
-            first_token=None,
             duration=seconds,
-            calls=(),
-            repairs=0,
-            unknown_tools=0,
-            misfits=0,
-            journal_bytes=0,
         )
     )
     logger.info(
