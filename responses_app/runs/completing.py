@@ -336,14 +336,8 @@ class Completing:
                 error=self._error,
                 input_tokens=usage.prompt_tokens,
                 cached_tokens=usage.cached_tokens,
-                reasoning_tokens=0,
                 first_token=self._first_token,
                 duration=seconds,
-                calls=(),
-                repairs=0,
-                unknown_tools=0,
-                misfits=0,
-                journal_bytes=0,
             )
         )
         logger.info(

@@ -20,7 +20,7 @@ from responses_app.protocol.rate_limits import Amount, Limited
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.turn_rules import RulesOfTurns
 from responses_app.runs.toolbox import NO_TOOLS, Toolbox
-from responses_app.stores.base import ConversationRecord
+from responses_app.stores.conversations import ConversationRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineError, EngineUnavailable
+from engine.errors import EngineError
 from engine.types import EngineInfo
 from responses_app.limits.rates import BaseRates
 from responses_app.observing.metrics import Metrics
@@ -330,12 +330,9 @@ class ResponseService:
 
     async def _ready(self, model: ServedModel, origin: Origin) -> EngineInfo:
         try:
-            await model.engine.health()
-            if (info := model.info()) is None:  # a pool can have a healthy server before it has asked all of them
-                raise EngineUnavailable("The engine is starting.")
+            return await model.ready()
         except EngineError as error:
             raise refusal(error, origin.request_id) from error
-        return info
 
     def _check(self, request: CreateRequest, engine: BaseEngine) -> None:
         """Refuse what this server, as it is configured, cannot do; raises `ApiError`.

@@ -1,10 +1,11 @@
-"""All stores of one server."""
+"""`Stores`: where a process keeps things, handed around as one."""
 
 from dataclasses import dataclass
 
 from responses_app.stores.approvals import BaseApprovalStore
-from responses_app.stores.base import BaseConversationStore, BaseResponseStore
+from responses_app.stores.base import BaseResponseStore
 from responses_app.stores.chats import BaseChatStore
+from responses_app.stores.conversations import BaseConversationStore
 from responses_app.stores.files import BaseFileStore
 
 

@@ -22,10 +22,11 @@ from responses_app.runs.choices import Choices
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.servers.backpressure import CUT
+from responses_app.site import Site
 from responses_app.views.chat_streams import ChatReading, completion_stream, read_completion
 from responses_app.views.dispatching import dispatched
 from responses_app.views.stored_chats import listed
-from responses_app.wiring import Site, get_site
+from responses_app.wiring import get_site
 
 TRANSPORT = "chat"  # how its responses are counted and listed
 VERSION = version("respsite")

@@ -41,16 +41,8 @@ from responses_app.runs.run import ResponseRun
 from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.stores.approvals import BaseApprovalStore
-from responses_app.stores.base import (
-    AcceptedResponse,
-    Appended,
-    BaseConversationStore,
-    ConversationEntry,
-    ConversationRecord,
-    LogAppend,
-    StoredResponse,
-    StoreError,
-)
+from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse, StoreError
+from responses_app.stores.conversations import BaseConversationStore, ConversationEntry, ConversationRecord
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.stores.memory_approvals import MemoryApprovalStore

@@ -30,11 +30,10 @@ from responses_app.protocol.chat.completion import (
 )
 from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.engine_details import EngineDetails
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import TERMINAL, EventType
 from responses_app.protocol.stop_strings import StopStrings
 
-DONE = b"data: [DONE]\n\n"
 _DELTA = b'"delta":'
 _BEHIND_TEXT = b',"logprobs":['
 _BEHIND = b',"item_id":"'
@@ -256,11 +255,6 @@ class _Text:
 def usage_chunk(head: CompletionHead, usage: JsonObject) -> bytes:
     """Return the last chunk, which has no choices but what they used."""
     return b'%b"choices":[],"usage":%b}\n\n' % (_opened(head), orjson.dumps(usage))
-
-
-def error_line(error: ApiError) -> bytes:
-    """Return what a stream says that breaks in its middle: SDKs raise it."""
-    return b'data: {"error":%b}\n\n' % orjson.dumps(error.body())
 
 
 def _opened(head: CompletionHead) -> bytes:
