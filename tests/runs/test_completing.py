@@ -10,7 +10,8 @@ from engine.formats.harmony.format import HarmonyFormat
 from engine.types import GenerationRequest, TokenChunk
 from responses_app.protocol.completions import parse_completion
 from responses_app.protocol.errors import ApiError
-from responses_app.runs.completing import LONG_PROMPTS, Completing, CompletionService
+from responses_app.runs.completing import Completing
+from responses_app.runs.completion_service import LONG_PROMPTS, CompletionService
 from responses_app.runs.plan import Origin
 from responses_app.runs.registry import RunLimits
 from tests.runs.fakes import FakeEngine, Site, collect

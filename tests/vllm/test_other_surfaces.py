@@ -1,6 +1,7 @@
 """What is served beside the Responses API, on a real vLLM, in daphne's process and in one of its own: OpenAI's SDK."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,13 +10,13 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from engine.formats.harmony.encoding import decode_tokens
-from tests.conformance.sdk import MODEL, WEATHER
+from tests.conformance.sdk import MODEL, PATIENCE, WEATHER
 from tests.protocol.chats import put_together, sent
 from tests.server import Server
 from tests.vllm.engines import full_blocks
 from tests.vllm.server import MAX_MODEL_LEN
 from tests.vllm.test_chat_families import PET, assert_pet
-from tests.vllm.transcripts import NUMBERS, prompt
+from tests.vllm.transcripts import NUMBERS, completion, prompt
 
 TOOL: Any = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
 CHOOSE: Any = {"type": "function", "function": {"name": "choose", "parameters": PET, "strict": True}}
@@ -116,6 +117,19 @@ class TestCompletions:
         assert whole.usage is not None
         assert whole.usage.prompt_tokens == 2 * len(tokens)
 
+    def test_what_the_engine_tells_of_its_work(self, client: OpenAI) -> None:
+        tokens = prompt("say short")
+        more = {"prompt_logprobs": 1, "return_token_ids": True}
+        whole = client.completions.create(model=MODEL, prompt=tokens, max_tokens=20, extra_body=more)
+        choice = whole.choices[0].model_dump()
+        assert choice["prompt_token_ids"] == tokens
+        assert choice["token_ids"] == completion("say short")
+        first, *places = choice["prompt_logprobs"]
+        assert first is None
+        assert [next(iter(place)) for place in places] == list(map(str, tokens[1:]))
+        assert all(each["logprob"] <= 0 and each["rank"] >= 1 for place in places for each in place.values())
+        assert places[2][str(tokens[3])]["decoded_token"] == decode_tokens(tokens[3:4])
+
     def test_a_stream_says_what_was_cached(self, client: OpenAI) -> None:
         tokens = prompt("say long " + "and nothing else " * 20)
         fields: Any = {"model": MODEL, "prompt": tokens, "max_tokens": 60}
@@ -151,6 +165,46 @@ def test_decisions(client: OpenAI) -> None:
     assert refused.type == "refusal"
     assert decision.usage.output_tokens == 4
     assert decision.usage.input_tokens > 4 * 100
+
+
+class TestFamilies:
+    """What is asked of models that are not gpt-oss, of the two that `test_chat_families` starts."""
+
+    @pytest.fixture
+    def client(self, family_front: Server) -> Iterator[OpenAI]:
+        with OpenAI(base_url=family_front.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
+            yield client
+
+    def test_a_prompt_that_is_text(self, client: OpenAI, family_front: Server) -> None:
+        thinks = family_front.environ["ENGINE"] == "vllm-server"
+        text = "Grüße! Say hello."
+        by_text = client.completions.create(model=MODEL, prompt=[text, text], max_tokens=200, echo=True)
+        said = by_text.choices[0].text.removeprefix(text)
+        assert [each.text for each in by_text.choices] == [text + said] * 2
+        assert (said.endswith("Hello world"), said.startswith("<think>")) == (True, thinks)
+        by_tokens = client.completions.create(model=MODEL, prompt=list(text.encode()), max_tokens=200)
+        assert by_tokens.choices[0].text == said
+        assert by_text.usage is not None
+        assert by_text.usage.prompt_tokens <= 2 * len(text.encode())
+
+    def test_decisions(self, client: OpenAI) -> None:
+        ten: Any = [{"value": str(number)} for number in range(12)]
+        decision = client.decisions.create(
+            model=MODEL,
+            input="My card was charged twice.",
+            questions=[
+                {"type": "predicate", "instructions": "Decide: yes."},
+                {"type": "choice", "instructions": "Decide: ten.", "choices": ten},
+                {"type": "score", "instructions": "Decide: two.", "levels": [{"label": "low"}, {"label": "high"}]},
+            ],
+        )
+        sure, tenth, high = decision.answers
+        assert (sure.type, tenth.type, high.type) == ("predicate", "choice", "score")
+        assert sure.probability > 0
+        assert max(tenth.probabilities, key=lambda each: each.probability).value == tenth.choice
+        assert next(each.probability for each in tenth.probabilities if each.value == "9") > 0
+        assert high.probabilities[1].probability > 0
+        assert decision.usage.output_tokens == 3
 
 
 def test_models(client: OpenAI, front: Server) -> None:
