@@ -10,9 +10,8 @@ from typing import Any
 
 from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat
-from engine.types import GenerationRequest, PromptLogprobs, TokenChunk
-from responses_app.protocol.errors import ApiError, JsonObject, unsupported_parameter
-from responses_app.protocol.prompt_logprobs import written_prompt
+from engine.types import GenerationRequest, PromptLogprobs, RankedToken, TokenChunk
+from responses_app.protocol.errors import JsonObject, unsupported_parameter
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,8 +50,20 @@ class EngineDetails:
         return replace(request, sampling=sampling, kv_transfer_params=self.given_transfer)
 
     def logprobs_as_json(self) -> list[JsonObject | None] | None:
-        """Return the log probabilities of the prompt as vLLM has them. A long prompt has many: up to 20 a token."""
-        return None if self.prompt_logprobs is None else written_prompt(self.prompt_logprobs, self.token_bytes)
+        """Return the log probabilities of the prompt as vLLM has them: by the ids of tokens, which are texts in JSON.
+
+        A long prompt has many: up to 20 a token.
+        """
+        if self.prompt_logprobs is None:
+            return None
+        return [
+            None if tokens is None else {str(each.token_id): self._ranked(each) for each in tokens}
+            for tokens in self.prompt_logprobs
+        ]
+
+    def _ranked(self, token: RankedToken) -> JsonObject:
+        decoded = self.token_bytes(token.token_id).decode(errors="replace")
+        return {"logprob": token.logprob, "rank": token.rank, "decoded_token": decoded}
 
     def take(self, chunk: TokenChunk) -> None:
         """Take what the engine has said."""
@@ -61,11 +72,3 @@ class EngineDetails:
             self.prompt_logprobs = chunk.prompt_logprobs
         if chunk.kv_transfer_params is not None:
             self.kv_transfer_params = chunk.kv_transfer_params
-
-
-def transfer_not_taken() -> ApiError:
-    """Clients may not send `kv_transfer_params` here (400)."""
-    return unsupported_parameter(
-        "kv_transfer_params",
-        "They say where the engine reads caches: RESPONSES_COMPATIBILITY_MODE=false lets clients send them.",
-    )

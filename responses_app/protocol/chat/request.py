@@ -15,12 +15,11 @@ from pydantic import Field
 from responses_app.protocol.chat.messages import AssistantTurn, ReadMessages, read_messages
 from responses_app.protocol.chat.names import in_chat_names
 from responses_app.protocol.chat.stored import ChatForm, StoredChat, StoredChoice
-from responses_app.protocol.engine_details import EngineDetails, transfer_not_taken
+from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.metadata import Metadata
-from responses_app.protocol.prompt_logprobs import MAX_PROMPT_LOGPROBS
 from responses_app.protocol.requests import LOGPROBS, CreateRequest, Effort, Verbosity
 from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.tiers import ServiceTier
@@ -70,7 +69,7 @@ class ChatFields(ClientModel):
     priority: int | None = Field(default=None, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
     return_token_ids: bool | None = None
-    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_PROMPT_LOGPROBS)
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     kv_transfer_params: dict[str, Any] | None = None
 
 
@@ -145,15 +144,8 @@ class ChatRequest:
         return in_chat_names(error, self.places)
 
 
-def parse_chat(
-    data: Mapping[str, object], parse: Callable[[JsonObject], CreateRequest], *, engine_fields: bool = False
-) -> ChatRequest:
-    """Validate a chat; `parse` validates the request that it stands for. Raises `ApiError` that names the field.
-
-    `engine_fields`: it may have those that are for the engine's operator.
-    """
-    if data.get("kv_transfer_params") and not engine_fields:
-        raise transfer_not_taken()
+def parse_chat(data: Mapping[str, object], parse: Callable[[JsonObject], CreateRequest]) -> ChatRequest:
+    """Validate a chat; `parse` validates the request that it stands for. Raises `ApiError` that names the field."""
     for name, hint in _UNSUPPORTED.items():
         if data.get(name):
             raise unsupported_parameter(name, hint)
