@@ -28,6 +28,7 @@ from responses_app.runs.forgetting import Forgetting
 from responses_app.runs.outputs import GivenOutputs
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.service import ResponseService
+from responses_app.runs.stored_chats import StoredChats
 from responses_app.runs.upkeep import Upkeep
 from responses_app.stores.approvals import BaseApprovalStore
 from responses_app.stores.base import BaseResponseStore
@@ -49,6 +50,7 @@ class Site:
     completions: CompletionService
     decisions: DecisionService
     store: BaseResponseStore
+    chats: StoredChats
     conversations: BaseConversationStore
     files: BaseFileStore
     approvals: BaseApprovalStore
@@ -134,6 +136,7 @@ class Site:
             self.registry.aclose(grace=grace, last_words=LAST_WORDS_SECONDS), self.completions.aclose(grace=grace)
         )
         await self.draining.over(LAST_WORDS_SECONDS)
+        await self.service.approving.aclose()
         await self.service.live.aclose()
         await self.upkeep.aclose()
         await self.relay.aclose()
@@ -143,6 +146,7 @@ class Site:
             self.rates.aclose(),
             self.service.known_turns.aclose(),
             self.store.aclose(),
+            self.chats.aclose(),
             self.conversations.aclose(),
             self.files.aclose(),
             self.approvals.aclose(),

@@ -42,6 +42,7 @@ from responses_app.runs.rebuilding import Machines
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService
+from responses_app.runs.stored_chats import StoredChats
 from responses_app.runs.upkeep import Upkeep
 from responses_app.server_tools import document_text, server_tools
 from responses_app.site import Site
@@ -117,6 +118,7 @@ def build_site(settings: Settings) -> Site:
         completions=CompletionService(runs.service),
         decisions=DecisionService(runs.service),
         store=base.adapters.stores.responses,
+        chats=StoredChats(base.adapters.stores.chats, runs.responses, stores=settings.responses_store),
         conversations=base.adapters.stores.conversations,
         files=base.adapters.stores.files,
         approvals=base.adapters.stores.approvals,

@@ -47,7 +47,7 @@ TOP_LEVEL = {
     *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy", "docs"),
 }
 DOORS = set(  # what transports may know of `runs`
-    "service served by_id reader journal plan history choices embedding completing watching".split()
+    "service served by_id reader journal plan history choices stored_chats embedding completing watching".split()
 )
 READS_THE_ENVIRONMENT = (
     *("respsite/", "manage.py", "responses_app/management/", "responses_app/command_line/"),
@@ -197,6 +197,8 @@ def test_runs_know_only_the_contracts_of_adapters() -> None:
     contracts = (
         "stores.base",
         "stores.approvals",
+        "stores.chats",
+        "stores.stores",
         "stores.clock",
         "stores.conversations",
         "stores.api_keys",

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
 from responses_app.protocol.public_ids import Leg, PublicId
@@ -65,8 +66,9 @@ class StoredResponse:
 
     `response` is the object its terminal event carried. `link` is its part of the chain, None for one that cannot be
     continued. `sampled` are the output items with their tokens, so that a client may replay them. Times are in
-    milliseconds. `accepted`: it was kept when it was accepted, so if it is gone now, it was deleted. `claim` is that of
-    the process that ran it; `log` is all that came to it, for its stream, and replaces what was appended while it ran.
+    milliseconds. `accepted`: it was kept then, so if it is gone now, it was deleted. `claim` is that of the process
+    that ran it; `log` is all that came to it, for its stream, and replaces what was appended while it ran. `chat`: it
+    is a choice of a stored chat completion.
     """
 
     project: str
@@ -82,6 +84,7 @@ class StoredResponse:
     accepted: bool = False
     claim: Claim = Claim()
     log: bytes = b""
+    chat: StoredChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)
