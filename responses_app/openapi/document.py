@@ -14,8 +14,8 @@ from responses_app.protocol.errors import JsonObject
 
 ALL_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     **OPERATIONS,
-    **CHAT_OPERATIONS,
     **FILE_OPERATIONS,
+    **CHAT_OPERATIONS,
     **MODEL_OPERATIONS,
 }
 BEARER = "bearerAuth"

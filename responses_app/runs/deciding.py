@@ -64,7 +64,10 @@ class DecisionService:
         model = self.service.models.chosen(wanted.model, origin.models)
         if not model.engine.supports_logprobs:
             raise unsupported_parameter("model", "Decisions are made of log probabilities, and its engine gives none.")
-        self.service.registry.check_capacity()
+        with self.service.registry.guest(min(AT_ONCE, len(wanted.questions))):
+            return await self._decide(wanted, model, origin)
+
+    async def _decide(self, wanted: DecisionsWanted, model: ServedModel, origin: Origin) -> JsonObject:
         try:
             info = await model.ready()
             now = datetime.fromtimestamp(self.service.now(), UTC)

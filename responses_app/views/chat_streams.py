@@ -15,10 +15,12 @@ from responses_app.protocol.chat.completion import (
     system_fingerprint,
     usage_of,
     whole_completion,
+    with_details,
 )
 from responses_app.protocol.chat.encoder import ChunkEncoder, usage_chunk
 from responses_app.protocol.chat.replaying import KnownTurn, SeenTurn
 from responses_app.protocol.chat.request import ChatRequest
+from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject, server_error
 from responses_app.protocol.events import TERMINAL
 from responses_app.protocol.inputs import StopReason
@@ -40,7 +42,14 @@ class ChatReading:
     """
 
     def __init__(
-        self, chat: ChatRequest, choices: Choices, *, version: str, request_id: str, remember: Remember
+        self,
+        chat: ChatRequest,
+        choices: Choices,
+        details: Sequence[EngineDetails | None],
+        *,
+        version: str,
+        request_id: str,
+        remember: Remember,
     ) -> None:
         self.choices = choices
         self._chat = chat
@@ -51,7 +60,8 @@ class ChatReading:
         fingerprint = system_fingerprint(first["model"], version)
         self._head = CompletionHead.of(first, system_fingerprint=fingerprint)
         self._form = chat.form(version)
-        self._encoders = [ChunkEncoder(self._head, chat, index) for index in range(len(choices.readers))]
+        self._details = details
+        self._encoders = [ChunkEncoder(self._head, chat, index, each) for index, each in enumerate(details)]
         self._left = list(zip(choices.readers, self._encoders, strict=True))  # of the choices that have not ended
         self.problem: ApiError | None = None  # why one of the choices failed, in words for its client
 
@@ -66,6 +76,8 @@ class ChatReading:
         for reader, encoder in self._left:
             entries, encode = reader.take(), encoder.encode
             said += [encode(each.type, each.json) for each in entries if needed is None or each.type in needed]
+            if not (quietly or reader.ended):
+                said.append(encoder.tokens())
             if encoder.matched is not None:
                 reader.stop(StopReason.INTERRUPTED)  # once it has stopped, that is nothing
             if reader.ended:
@@ -110,7 +122,12 @@ class ChatReading:
 
     def whole(self, responses: Sequence[ResponseObject]) -> JsonObject:
         """Return the completion that these responses are."""
-        return whole_completion(self._head, responses, self._form)
+        return with_details(whole_completion(self._head, responses, self._form), self._chat, self._details)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the completion takes long to write: it has the log probabilities of a prompt."""
+        return self._details[0] is not None and self._details[0].prompt_logprobs is not None
 
     def leave(self) -> None:
         """Let go of its choices; those that still run end."""
@@ -133,7 +150,8 @@ async def read_completion(reading: ChatReading) -> JsonObject:
             raise reading.problem
     finally:
         reading.leave()
-    return reading.whole([reader.response() for reader in choices.readers])
+    responses = [reader.response() for reader in choices.readers]
+    return await asyncio.to_thread(reading.whole, responses) if reading.is_long else reading.whole(responses)
 
 
 async def completion_stream(reading: ChatReading, *, ping_seconds: float, cut: Cut | None) -> HttpResponseBase:
