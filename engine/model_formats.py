@@ -5,12 +5,16 @@ from collections.abc import Mapping
 from engine.backends.base import BaseEngine
 from engine.backends.tokenizer_folder import read_vocabulary
 from engine.backends.vllm_parsers import VllmParsers
-from engine.formats.base import ModelFormat
+from engine.formats.base import ModelFormat, RenderedMessage
+from engine.formats.chat_template import records
 from engine.formats.chat_template.format import ChatTemplateFormat, Manners
 from engine.formats.chat_template.reader import CALL, PYTHON, THINK, CallStyle
 from engine.formats.chat_template.vocabulary import Vocabulary
+from engine.formats.harmony import messages
+from engine.formats.harmony.encoding import START
 from engine.formats.harmony.format import HarmonyFormat
 from engine.model_family import ModelFamily
+from engine.told import Told
 
 # By REASONING_PARSER and TOOL_PARSER: our own words, and vLLM's names for what our reader reads, too.
 REASONING: Mapping[
@@ -31,6 +35,14 @@ CALLS: Mapping[str, CallStyle | None] = {
     "json": CallStyle.JSON,
     "llama3_json": CallStyle.JSON,
 }
+
+
+def told_of(message: RenderedMessage) -> list[Told] | None:
+    """Return what a message of a chain says, whichever format it was written in; None where none of ours wrote it."""
+    first = next(iter(message.tokens), None)
+    if first == records.MARK:
+        return records.told_of(message)
+    return messages.told_of(message) if first == START else None
 
 
 def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:

@@ -250,6 +250,7 @@ class ResponseService:
             request=request,
             origin=origin,
             format=model.format,
+            told=self.models.told,
             context=context,
             input_items=identified(context.own.raw, self.new_id),
             tier=self.limits.tiers.choose(request.service_tier),

@@ -21,7 +21,7 @@ from engine.formats.chat_template.conversation import Json, conversation_of, fra
 from engine.formats.chat_template.grammar import turn_grammar
 from engine.formats.chat_template.parser import KINDS, ChatParser
 from engine.formats.chat_template.reader import BaseReader, CallStyle, Kind, Reader
-from engine.formats.chat_template.records import is_record, record, records
+from engine.formats.chat_template.records import MARK, is_record, record, records
 from engine.formats.chat_template.splicing import spliced
 from engine.formats.chat_template.vocabulary import Vocabulary
 from engine.grammar import TurnGrammar, TurnRules
@@ -102,11 +102,11 @@ class ChatTemplateFormat(ModelFormat):
     # Prompts.
 
     def prompt_of(self, draft: "Tokens[int]") -> "Tokens[int]":
-        conversation = conversation_of(records(draft))
+        conversation = conversation_of(records(draft), vocabulary=self.vocabulary.fingerprint)
         return spliced(self._render(conversation), conversation.sampled, self._known[1])
 
-    def wrote(self, message: "Tokens[int]") -> bool:
-        return is_record(message)
+    def wrote(self, first: int) -> bool:
+        return first == MARK
 
     def frame(
         self,
@@ -134,7 +134,7 @@ class ChatTemplateFormat(ModelFormat):
         return _message(MessageKind.OTHER, {"is": "system", "text": text})
 
     def note(self, text: str) -> RenderedMessage:
-        return _message(MessageKind.OTHER, {"is": "system", "text": text})
+        return _message(MessageKind.OTHER, {"is": "system", "text": text, "note": True})
 
     def said(self, kind: ItemKind, text: str) -> RenderedMessage:
         if kind is ItemKind.REASONING:
@@ -144,10 +144,12 @@ class ChatTemplateFormat(ModelFormat):
 
     def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
         said: Json = {"is": "call", "text": arguments, "name": name}
-        return _message(KINDS[Kind.CALL], {**said, "freeform": True} if freeform else said)
+        flags = {"freeform": freeform, "hosted": hosted}
+        return _message(KINDS[Kind.CALL], said | {flag: True for flag, is_so in flags.items() if is_so})
 
     def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
-        return _message(MessageKind.OTHER, {"is": "output", "text": text, "name": name})
+        said: Json = {"is": "output", "text": text, "name": name}
+        return _message(MessageKind.OTHER, {**said, "hosted": True} if hosted else said)
 
     def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
         lines = "\n".join(declarations)
@@ -155,14 +157,14 @@ class ChatTemplateFormat(ModelFormat):
 
     def no_such_tool(self, name: str, functions: Collection[str], hosted: Collection[str] = ()) -> RenderedMessage:
         names = ", ".join((*functions, *hosted)) or "none"
-        return self.output(name, f"Error: this tool does not exist. Available tools: {names}.")
+        return self.output(name, f"Error: this tool does not exist. Available tools: {names}.", hosted=True)
 
     def text_of(self, tokens: "Tokens[int]") -> str:
         return next((str(each.said.get("text", "")) for each in records(tokens)), "")
 
     def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:
         if is_record(tokens):
-            return conversation_of(records(tokens)).messages
+            return conversation_of(records(tokens), vocabulary="").messages
         return super().messages_of(tokens)
 
     def token_bytes(self, token: int) -> bytes:

@@ -37,6 +37,7 @@ from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.formats.harmony.parser import MessageCompleted
 
 MAX_REMEMBERED_CHARACTERS = 128 * 1024  # of one developer message
+INSTRUCTIONS = "# Instructions\n\n"  # before those that stand in the middle of a conversation
 IN_SYSTEM_MESSAGE = ("browser", "python")  # namespaces that the models were trained to find there
 
 
@@ -94,7 +95,7 @@ def render_text(role: str, text: str) -> RenderedMessage:
     """Render what a user wrote, or a developer's message in the middle of a conversation."""
     if role == "user":
         return RenderedMessage(MessageKind.USER, _render("user", text))
-    return RenderedMessage(MessageKind.OTHER, _render("developer", f"# Instructions\n\n{text}"))
+    return RenderedMessage(MessageKind.OTHER, _render("developer", INSTRUCTIONS + text))
 
 
 def render_summary(text: str) -> RenderedMessage:
