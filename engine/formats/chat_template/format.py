@@ -18,6 +18,7 @@ from engine.formats.base import (
     ToolNamespace,
 )
 from engine.formats.chat_template.conversation import Json, conversation_of, frame_of
+from engine.formats.chat_template.cut_turns import problem_of, rest_of
 from engine.formats.chat_template.grammar import turn_grammar
 from engine.formats.chat_template.parser import KINDS, ChatParser
 from engine.formats.chat_template.reader import BaseReader, CallStyle, Kind, Reader
@@ -93,11 +94,16 @@ class ChatTemplateFormat(ModelFormat):
 
     def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
         manners = self._known[2]
-        return (
-            None
-            if behind
-            else turn_grammar(rules, manners.calls, thinks=manners.thinks_under_grammar, open=manners.thinks_first)
-        )
+        whole = turn_grammar(rules, manners.calls, thinks=manners.thinks_under_grammar, open=manners.thinks_first)
+        return rest_of(whole, self._text(behind), open=manners.thinks_first) if whole is not None and behind else whole
+
+    def problem_of(self, rules: TurnRules, tokens: Sequence[int]) -> str | None:
+        parser = self.parser([rule.name for rule in rules.calls])
+        events = parser.feed(tokens)
+        return problem_of(rules, events, has_ended=bool(tokens) and parser.is_end(tokens[-1]), repairs=parser.repairs)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     # Prompts.
 

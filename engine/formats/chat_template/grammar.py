@@ -17,6 +17,7 @@ from engine.formats.chat_template.conversation import FREEFORM
 from engine.formats.chat_template.reader import CALL, PYTHON, THINK, THINK_END, CallStyle
 from engine.grammar import AnyObject, AnyText, CallRule, Content, JsonSchema, TurnGrammar, TurnRules
 
+BEHIND_THOUGHT = "\n\n"
 MAX_WHITESPACE = 16  # characters in a row between the parts of a JSON text: a model may repeat spaces without end
 
 Tag = dict[str, object]
@@ -38,15 +39,21 @@ def turn_grammar(rules: TurnRules, style: CallStyle, *, thinks: bool, open: bool
     if not rules.must_call:
         options.append(_answer(rules.answer))
     said: Tag = options[0] if len(options) == 1 else {"type": "or", "elements": options}
-    return _grammar(rules, {"type": "sequence", "elements": [_thought(open=open), said]} if thinks else said)
+    return _grammar(rules, {"type": "sequence", "elements": [thought(open=open), said]} if thinks else said)
 
 
 def _grammar(rules: TurnRules, shape: Tag) -> TurnGrammar:
-    return TurnGrammar(rules, orjson.dumps({"type": "structural_tag", "format": shape}).decode())
+    return TurnGrammar(rules, structural_tag(shape))
 
 
-def _thought(*, open: bool) -> Tag:
-    end = THINK_END + "\n\n"
+def structural_tag(shape: Tag) -> str:
+    """Return what a turn may be in xgrammar's words."""
+    return orjson.dumps({"type": "structural_tag", "format": shape}).decode()
+
+
+def thought(*, open: bool) -> Tag:
+    """Return a thought, with what stands behind it; `open`: its first tag was said already."""
+    end = THINK_END + BEHIND_THOUGHT
     if open:
         return {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": end}
     tag = {"type": "tag", "begin": THINK, "content": {"type": "any_text"}, "end": end}
