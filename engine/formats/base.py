@@ -156,6 +156,13 @@ class ModelFormat(ABC):
     stop_tokens: tuple[int, ...]
     renders_elsewhere: bool = False  # `prompt_of` waits for somebody else, so it is not called on an event loop
 
+    def at_effort(self, effort: object) -> "ModelFormat":
+        """Return the format of a response with an effort as it was asked for: a model that does not think is read so.
+
+        It is the same format for all efforts, where that makes no difference.
+        """
+        return self
+
     @abstractmethod
     def parser(self, functions: Collection[str] | None = ()) -> TurnParser:
         """Return what reads one generation, whose prompt ended with `generation_start`.
@@ -191,7 +198,7 @@ class ModelFormat(ABC):
     ) -> "Tokens[int]":
         """Render what stands before the first message, as an array that is the caller's own.
 
-        `effort` is low, medium or high, `date` ISO 8601. `namespaces` are the tools that this server runs.
+        `effort` is none, low, medium or high, `date` ISO 8601. `namespaces` are the tools that this server runs.
         """
 
     @abstractmethod

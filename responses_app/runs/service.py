@@ -249,7 +249,7 @@ class ResponseService:
             created_at=accepted.response["created_at"] if accepted else self.now(),
             request=request,
             origin=origin,
-            format=model.format,
+            format=model.format.at_effort(request.effort),
             told=self.models.told,
             context=context,
             input_items=identified(context.own.raw, self.new_id),

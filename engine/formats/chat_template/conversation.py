@@ -5,13 +5,14 @@ reasoning, answers, calls of the model in a row   one message of the assistant
 the output of a tool                              a tool's message, with the id of the earliest call it may answer
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from engine.formats.base import FunctionTool, ToolNamespace
+from engine.formats.chat_template.efforts import template_kwargs
 from engine.formats.chat_template.records import Record, Saying
 from engine.types import ChatPrompt
 
@@ -34,13 +35,21 @@ def frame_of(
     effort: str,
     day: str,
     namespaces: Sequence[ToolNamespace],
+    *,
+    kwargs: Mapping[str, Any],
 ) -> Saying:
-    """Return what a frame's record says."""
+    """Return what a frame's record says; `kwargs` are what an operator tells the template."""
     tools = [_tool(each, each.name) for each in functions]
     for namespace in namespaces:
         own = namespace.functions or (FunctionTool("", namespace.description, "", freeform=True),)
         tools += [_tool(each, f"{namespace.name}.{each.name}".rstrip(".")) for each in own]
-    return {"is": "frame", "instructions": instructions or "", "tools": tools, "effort": effort, "date": day}
+    return {
+        "is": "frame",
+        "instructions": instructions or "",
+        "tools": tools,
+        "kwargs": template_kwargs(effort, kwargs),
+        "date": day,
+    }
 
 
 def _tool(function: FunctionTool, name: str) -> Json:
@@ -93,7 +102,7 @@ class _Writer:
         year, month, day = said["date"].split("-")
         self._made.tools = said["tools"]
         named = f"{day} {_MONTHS[int(month) - 1]} {year}"
-        self._made.template_kwargs = {"reasoning_effort": said["effort"], "date_string": named}
+        self._made.template_kwargs = {"date_string": named, **said["kwargs"]}
         if said["instructions"]:
             self._system(said["instructions"])
 

@@ -4,8 +4,8 @@ items ──> records (a chain keeps them) ──> a conversation ── vLLM's 
 sampled tokens ──> text ──> reasoning, answers, calls ──> records, with their tokens
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.formats.base import (
@@ -19,6 +19,7 @@ from engine.formats.base import (
 )
 from engine.formats.chat_template.conversation import Json, conversation_of, frame_of
 from engine.formats.chat_template.cut_turns import problem_of, rest_of
+from engine.formats.chat_template.efforts import NONE
 from engine.formats.chat_template.grammar import turn_grammar
 from engine.formats.chat_template.parser import KINDS, ChatParser
 from engine.formats.chat_template.reader import BaseReader, CallStyle, Kind, Reader
@@ -37,7 +38,8 @@ class Manners:
 
     `thinks`: between think tags; `thinks_first`: the template ends a prompt with the first of them. `calls` is how it
     writes calls. `thinks_under_grammar`: what is held to a grammar may begin with a thought, too.
-    `reader` reads its turns in place of ours, given the names of the functions.
+    `reader` reads its turns in place of ours, given the names of the functions, and `quiet_reader` where it is told not
+    to think. `template_kwargs` are what an operator tells the template.
     """
 
     calls: CallStyle = CallStyle.HERMES
@@ -45,6 +47,13 @@ class Manners:
     thinks_first: bool = False
     thinks_under_grammar: bool = True
     reader: Callable[[Collection[str]], BaseReader] | None = None
+    quiet_reader: Callable[[Collection[str]], BaseReader] | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def quiet(self) -> "Manners":
+        """How it says what it says where it is told not to think: then no template ends a prompt in a thought."""
+        return replace(self, thinks_first=False, thinks_under_grammar=False, reader=self.quiet_reader)
 
 
 class ChatTemplateFormat(ModelFormat):
@@ -63,6 +72,14 @@ class ChatTemplateFormat(ModelFormat):
         self._render = render
         self._choose = manners
         self._read: tuple[Vocabulary, list[bytes], Manners] | None = None
+        self._quiet: ChatTemplateFormat | None = None
+
+    def at_effort(self, effort: object) -> "ChatTemplateFormat":
+        if effort != NONE:
+            return self
+        if self._quiet is None:
+            self._quiet = ChatTemplateFormat(lambda: self.vocabulary, self._render, lambda _: self._known[2].quiet)
+        return self._quiet
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -123,7 +140,8 @@ class ChatTemplateFormat(ModelFormat):
         date: str,
         namespaces: Sequence[ToolNamespace] = (),
     ) -> "Tokens[int]":
-        return record(frame_of(instructions, functions, effort, date, namespaces))
+        kwargs = self._known[2].template_kwargs
+        return record(frame_of(instructions, functions, effort, date, namespaces, kwargs=kwargs))
 
     def generation_start(self) -> Sequence[int]:
         return _START

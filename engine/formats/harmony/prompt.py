@@ -47,11 +47,12 @@ def render_system(
 ) -> tuple[int, ...]:
     """Render the system message, which gains a line that names their channel where there are functions.
 
-    `effort` is low, medium or high; `date` is ISO 8601. `namespaces` are those of `IN_SYSTEM_MESSAGE`.
+    `effort` is none, low, medium or high; gpt-oss always thinks, at least as much as `low` is. `date` is ISO 8601.
+    `namespaces` are those of `IN_SYSTEM_MESSAGE`.
     """
     content = (
         SystemContent.new()
-        .with_reasoning_effort(ReasoningEffort(effort.capitalize()))
+        .with_reasoning_effort(ReasoningEffort("Low" if effort == "none" else effort.capitalize()))
         .with_conversation_start_date(date)
     )
     for namespace in namespaces:
