@@ -10,6 +10,7 @@ It is a grammar of text: the token that stops the model is the engine's affair.
 
 import orjson
 
+from engine.contents.grammars_in_json import in_json_string
 from engine.contents.schemas import enforceable
 from engine.errors import GrammarRefused
 from engine.formats.chat_template.call_text import CALL_END
@@ -77,21 +78,23 @@ def _row(calls: list[Tag], style: CallStyle) -> Tag:
 
 def _call(rule: CallRule, style: CallStyle) -> Tag:
     name = orjson.dumps(rule.name).decode()
-    content = _json(_arguments(rule.content))
+    content = _arguments(rule.content)
     if style is CallStyle.JSON:
         return {"type": "tag", "begin": f'{{"name": {name}, "parameters": ', "content": content, "end": "}"}
     begin = f'{CALL}\n{{"name": {name}, "arguments": '
     return {"type": "tag", "begin": begin, "content": content, "end": f"}}\n{CALL_END}"}
 
 
-def _arguments(content: Content) -> object:
-    """Return the schema of a call's arguments. Text with a grammar of its own cannot be held to it within JSON."""
+def _arguments(content: Content) -> Tag:
+    """Return what a tool takes. Text with a grammar of its own is held to it as it stands within JSON."""
     match content:
         case JsonSchema(schema):
-            return orjson.Fragment(enforceable(schema))
+            return _json(orjson.Fragment(enforceable(schema)))
         case AnyObject() | AnyText():
-            return {"type": "object"}
-    return {"type": "object", "properties": {FREEFORM: {"type": "string"}}, "required": [FREEFORM]}
+            return _json({"type": "object"})
+    begin: Tag = {"type": "const_string", "value": f'{{"{FREEFORM}": "'}
+    text: Tag = {"type": "grammar", "grammar": in_json_string(content)}
+    return {"type": "sequence", "elements": [begin, text, {"type": "const_string", "value": '"}'}]}
 
 
 def _answer(content: Content) -> Tag:
