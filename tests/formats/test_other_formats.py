@@ -16,7 +16,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests import parse_create
 from responses_app.runs.plan import Origin
 from responses_app.runs.translating import _chain, _Rewrite
-from responses_app.stores.base import ConversationEntry, ConversationRecord
+from responses_app.stores.conversations import ConversationEntry, ConversationRecord
 from tests.formats.families import LLAMA, QWEN, Family
 from tests.formats.rendering import format_of
 from tests.formats.test_chat_template import CALLS, FamilyEngine, output_of
