@@ -6,6 +6,7 @@ The fields are those of `openai.types.completion_create_params`; `stop_token_ids
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 from pydantic import Field
