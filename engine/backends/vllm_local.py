@@ -4,7 +4,6 @@ vLLM is imported in a thread when the engine starts (5 s). Its engine core is a 
 one (`vllm_own_core`), or one that several processes share (`vllm_shared_core`). `KeptLlm` replaces a dead one.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -30,9 +29,9 @@ from engine.errors import (
     GenerationCut,
     PromptTooLong,
 )
-from engine.formats.harmony.encoding import load_encoding
 from engine.formats.harmony.prompt import generation_start
 from engine.grammar import TurnGrammar
+from engine.loading import load_vocabulary
 from engine.types import ChatPrompt, EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
 
 
@@ -76,7 +75,7 @@ class VllmEngine(BaseEngine):
         """
         self.check()
         if speaks_harmony(self.options):
-            await asyncio.to_thread(load_encoding)  # 0.7 s the first time in a process
+            await load_vocabulary()
         llm = await self._kept.start()
         self._max_model_len = llm.vllm_config.model_config.max_model_len
         self.supports_kv_transfer = llm.vllm_config.kv_transfer_config is not None
