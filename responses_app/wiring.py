@@ -112,7 +112,7 @@ def build_site(settings: Settings) -> Site:
             created=int(base.started_at),
             rates=base.adapters.rates,
             metrics=base.metrics,
-            check_capacity=runs.registry.check_capacity,
+            guest=runs.registry.guest,
             generates=lambda name: runs.service.models.named(name) is not None,
         ),
         completions=CompletionService(runs.service),

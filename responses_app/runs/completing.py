@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from engine.errors import EngineError, GenerationCut
@@ -22,8 +21,8 @@ from responses_app.limits.rates import Ticket
 from responses_app.observing.metrics import Outcome
 from responses_app.protocol.completion_text import CompletionText
 from responses_app.protocol.completions import ChoiceDelta, CompletionHead, CompletionUsage
+from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, server_error, too_slow
-from responses_app.protocol.prompt_logprobs import written_prompt
 from responses_app.protocol.rate_limits import Amount
 from responses_app.runs.continuing import Continuing
 from responses_app.runs.deltas import Deltas
@@ -63,6 +62,7 @@ class Completing:
         self.usage = CompletionUsage()
         self.kv_transfer_params: Mapping[str, Any] | None = None  # what the engine gives for the next one
         self.ended = asyncio.Event()
+        self.ended_one: Callable[[], None] = lambda: None  # called when a choice has ended
         self._model = model
         self._origin = origin
         self._ticket = ticket
@@ -83,6 +83,8 @@ class Completing:
             asyncio.create_task(self._run(choice, place), name=choice.request.request_id)
             for choice, place in zip(choices, places, strict=True)
         ]
+        for task in self._tasks:
+            task.add_done_callback(lambda _: self.ended_one())
 
     async def take(self, seconds: float | None = None) -> list[ChoiceDelta]:
         """Return what comes next, nothing where nothing did in these seconds. Raises `ApiError` where one has failed.
@@ -222,8 +224,8 @@ class Completing:
                 delta.prompt_token_ids = choice.request.prompt_token_ids
         if chunk.prompt_logprobs is not None:
             delta = delta or ChoiceDelta(index=choice.text.index)
-            write = partial(written_prompt, chunk.prompt_logprobs, self._model.format.token_bytes)
-            delta.prompt_logprobs = await asyncio.to_thread(write)
+            told = EngineDetails(prompt_logprobs=chunk.prompt_logprobs, token_bytes=self._model.format.token_bytes)
+            delta.prompt_logprobs = await asyncio.to_thread(told.logprobs_as_json)
         return delta
 
     def _note(self) -> None:
@@ -235,14 +237,8 @@ class Completing:
                 error=self._error,
                 input_tokens=usage.prompt_tokens,
                 cached_tokens=usage.cached_tokens,
-                reasoning_tokens=0,
                 first_token=self._first_token,
                 duration=seconds,
-                calls=(),
-                repairs=0,
-                unknown_tools=0,
-                misfits=0,
-                journal_bytes=0,
             )
         )
         logger.info(

@@ -36,18 +36,17 @@ class CompletionService:
 
     service: ResponseService
     running: set[Completing] = field(default_factory=set)
-    _coming: int = 0  # choices that are being accepted
 
     async def create(self, wanted: CompletionWanted, origin: Origin) -> Completing:
         """Start what is asked. Raises `ApiError` for all that can be known before."""
-        count = len(wanted.prompts) * wanted.n
-        generating = self._coming + sum(each.generating for each in self.running)
-        self.service.registry.check_capacity(others=generating + count - 1)
-        self._coming += count  # at once, or others would take the same places meanwhile
+        registry, count = self.service.registry, len(wanted.prompts) * wanted.n
+        registry.take_places(count)  # at once, or others would take the same places meanwhile
         try:
             return await self._start(wanted, origin)
-        finally:
-            self._coming -= count
+        except BaseException:
+            for _ in range(count):
+                registry.give_place()
+            raise
 
     async def _start(self, wanted: CompletionWanted, origin: Origin) -> Completing:
         model = self.service.models.chosen(wanted.fields.model, origin.models)
@@ -62,7 +61,7 @@ class CompletionService:
             for place in places:
                 place.admit()
             prompt_tokens = sum(len(each.request.prompt_token_ids) for each in choices[:: wanted.n])
-            amount = Amount(1, prompt_tokens, max(1, wanted.max_tokens * len(choices)))
+            amount = Amount(1, prompt_tokens, max(1, sum(choice.left for choice in choices)))
             ticket = await self.service.rates.admit(origin.limited, amount, Slot.RESPONSE)
         except BaseException:
             for place in places:
@@ -70,6 +69,7 @@ class CompletionService:
             raise
         deltas = Deltas(max_bytes=self.service.limits.max_lag_bytes)
         completing = Completing(head, model, origin, ticket, deltas=deltas, left=self.running.discard)
+        completing.ended_one = self.service.registry.give_place
         completing.usage.prompt_tokens = prompt_tokens
         self.running.add(completing)
         completing.start(choices, places)
@@ -94,7 +94,7 @@ def _check_details(wanted: CompletionWanted, model: ServedModel) -> None:
     """Refuse what the engine does not give of its work."""
     EngineDetails(
         wanted_logprobs=wanted.fields.prompt_logprobs, given_transfer=wanted.fields.kv_transfer_params or None
-    ).check(model.engine)
+    ).begin(model.engine, model.format)
 
 
 async def _choices(

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from responses_app.stores.database.transfer.importing import Imported, NoExport, take_in
+from responses_app.stores.database.transfer.importing import Imported, NotAnExport, take_in
 from tests.command_line.program import respsite, settings_of
 from tests.server import Server
 
@@ -96,7 +96,7 @@ def test_what_is_no_export_changes_nothing(daphne_server: Server, tmp_path: Path
 
 def test_a_file_of_something_else_is_refused() -> None:
     for line in (b"", b"{", b'{"response": {}}', b'{"format": "respsite", "version": 2}'):
-        with pytest.raises(NoExport):
+        with pytest.raises(NotAnExport):
             next(take_in([line], Imported()))
 
 
