@@ -89,7 +89,9 @@ class VllmServerEngine(BaseEngine):
             look=options.rate("health_seconds") or LOOK_SECONDS,
         )
         self._harmony = self.options.get("harmony") is not False
-        self.supports_kv_transfer = self.options.get("kv_transfer") is True
+        self.supports_kv_transfer = self.options.get("kv_transfer", False) is True
+        if not isinstance(self.options.get("kv_transfer", False), bool):
+            raise options.wrong("kv_transfer", "true or false")
         self._refresh_seconds = options.rate("refresh_seconds") or REFRESH_SECONDS
         self._max_connections = options.whole_number("max_connections", MAX_CONNECTIONS, minimum=1)
 
