@@ -10,10 +10,13 @@ class EmbeddingSettings:
     """Every setting of them; a field's name in capitals is its environment variable."""
 
     embeddings_url: tuple[str, ...] = setting(
-        (), urls, "vLLM servers with an embedding model, separated by commas; ENGINE_API_KEY is theirs too",
+        (), urls,
+        "servers with an embedding model (vLLM), separated by commas; their key is ENGINE_API_KEY (see "
+        "Embeddings)",
         default_text="unset",
     )  # fmt: skip
     embeddings_model: str = setting(
-        "", text, "the name that model has there, and for clients",
-        default_text="the first there, as `embeddings`",
+        "", text,
+        "the name of the embedding model at EMBEDDINGS_URL, there and for clients",
+        default_text="the first model there, which clients call `embeddings`",
     )  # fmt: skip

@@ -37,8 +37,14 @@ def test_every_setting_has_what_it_takes_its_default_and_a_sentence() -> None:
 
 def test_what_a_setting_takes_is_what_it_says_where_it_is_wrong() -> None:
     parts = settings.markdown()
-    assert "## PORT\n\nPort `make run` listens on.\n\n- takes: a whole number of at least 1 and at most 65535" in parts
+    assert "\n\n- takes: a whole number of at least 1 and at most 65535\n- default: `8000`\n" in parts
     assert "- takes: one of auto, on, off" in parts
+
+
+def test_many_bytes_are_shown_as_they_are_written_with_their_size_beside() -> None:
+    shown = settings.markdown()
+    assert "\n- default: `33554432` (32 MiB)\n" in shown
+    assert re.search(r"default: `?\d+ [KMG]iB", shown) is None
 
 
 def test_every_event_and_frame_has_its_line() -> None:
