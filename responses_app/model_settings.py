@@ -258,7 +258,7 @@ class EngineSettings:
     model_format: str = setting(
         "harmony", model_format,
         "how prompts are written and answers read: `harmony` (gpt-oss), `chat-template` (the model's own "
-        "template), or what fits the model's files (`auto`; see Other models)",
+        "template), or what fits the model's files (`auto`; see Serve a model that is not gpt-oss)",
     )  # fmt: skip
     tokenizer: str = setting(
         "", text,

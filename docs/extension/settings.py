@@ -16,8 +16,6 @@ NO_VALUE = "\N{NULL}"  # that no setting takes, but for those that take any text
 ANYTHING = "text"
 KIB = 1024
 DOCS = Path(__file__).parent.parent
-# Chapters that have no heading of their own.
-CHAPTERS = {"Several workers": "how-to/running.md", "Traces": "how-to/watching.md"}
 
 
 def markdown() -> str:
@@ -81,19 +79,26 @@ def _sentence(text: str) -> str:
 
 
 def _linked(about: str) -> str:
-    """Make a link of each `(see Chapter)` that there is."""
+    """Make a link of each `(see Chapter)`. Raises `KeyError` where there is no such chapter."""
 
     def link(found: re.Match[str]) -> str:
-        page = headings().get(found[1])
-        return f"(see {found[1]})" if page is None else f"(see [{found[1]}](../{page}))"
+        return f"see [{found[1]}](../{headings()[found[1]]})"
 
-    return re.sub(r"\(see ([^)]+)\)", link, about)
+    return re.sub(r"\bsee ([^);]+)(?=\))", link, about)
 
 
 @cache
 def headings() -> dict[str, str]:
-    """Return the page of each title of a page, and of the chapters that have none."""
-    pages = sorted(DOCS.glob("*/**/*.md"))
-    return {
-        page.read_text().splitlines()[0].removeprefix("# "): str(page.relative_to(DOCS)) for page in pages
-    } | CHAPTERS
+    """Return where each page is by its title, and each chapter of one by its heading."""
+    found: dict[str, str] = {}
+    for page in sorted(DOCS.glob("*/**/*.md")):
+        name, text = str(page.relative_to(DOCS)), page.read_text()
+        for heading in re.findall(r"^## (.*)$", text, re.MULTILINE):
+            found.setdefault(heading, f"{name}#{anchor(heading)}")
+        found[text.partition("\n")[0].removeprefix("# ")] = name
+    return found
+
+
+def anchor(heading: str) -> str:
+    """Return how a link names a heading, as on GitHub."""
+    return re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
