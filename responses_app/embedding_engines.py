@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -66,7 +67,7 @@ class Embeddings:
         created: int,
         rates: BaseRates,
         metrics: Metrics,
-        check_capacity: Callable[[], None],
+        guest: Callable[[], AbstractContextManager[None]],
         generates: Callable[[str], bool],
     ) -> None:
         models = embedding_models(settings)
@@ -77,7 +78,7 @@ class Embeddings:
             EmbeddingModels(_served(model, self._starters[model.name], created) for model in models),
             rates=rates,
             metrics=metrics,
-            check_capacity=check_capacity,
+            guest=guest,
             generates=generates,
         )
 

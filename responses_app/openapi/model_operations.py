@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from responses_app.openapi.operations import BYTES, EVENTS, JSON, OPERATIONS, Operation
+from responses_app.openapi.operations import BYTES, EVENTS, JSON, Operation
 
 HTML = "text/html"
 _WORKS = (404, 429)  # the model is not there, or a limit is reached
@@ -48,5 +48,3 @@ MODEL_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         ),
     },
 }
-
-ALL_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {**OPERATIONS, **MODEL_OPERATIONS}

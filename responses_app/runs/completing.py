@@ -53,18 +53,17 @@ class CompletionService:
 
     service: ResponseService
     running: "set[Completing]" = field(default_factory=set)
-    _coming: int = 0  # choices that are being accepted
 
     async def create(self, wanted: CompletionWanted, origin: Origin) -> "Completing":
         """Start what is asked. Raises `ApiError` for all that can be known before."""
-        count = len(wanted.prompts) * wanted.n
-        generating = self._coming + sum(each.generating for each in self.running)
-        self.service.registry.check_capacity(others=generating + count - 1)
-        self._coming += count  # at once, or others would take the same places meanwhile
+        registry, count = self.service.registry, len(wanted.prompts) * wanted.n
+        registry.take_places(count)  # at once, or others would take the same places meanwhile
         try:
             return await self._start(wanted, origin)
-        finally:
-            self._coming -= count
+        except BaseException:
+            for _ in range(count):
+                registry.give_place()
+            raise
 
     async def _start(self, wanted: CompletionWanted, origin: Origin) -> "Completing":
         model = self.service.models.chosen(wanted.fields.model, origin.models)
@@ -78,7 +77,7 @@ class CompletionService:
             for place in places:
                 place.admit()
             prompt_tokens = sum(len(each.request.prompt_token_ids) for each in choices[:: wanted.n])
-            amount = Amount(1, prompt_tokens, max(1, wanted.max_tokens * len(choices)))
+            amount = Amount(1, prompt_tokens, max(1, sum(choice.left for choice in choices)))
             ticket = await self.service.rates.admit(origin.limited, amount, Slot.RESPONSE)
         except BaseException:
             for place in places:
@@ -86,6 +85,7 @@ class CompletionService:
             raise
         deltas = Deltas(max_bytes=self.service.limits.max_lag_bytes)
         completing = Completing(head, model, origin, ticket, deltas=deltas, left=self.running.discard)
+        completing.ended_one = self.service.registry.give_place
         completing.usage.prompt_tokens = prompt_tokens
         self.running.add(completing)
         completing.start(choices, places)
@@ -176,6 +176,7 @@ class Completing:
         self.head = head
         self.usage = CompletionUsage()
         self.ended = asyncio.Event()
+        self.ended_one: Callable[[], None] = lambda: None  # called when a choice has ended
         self._model = model
         self._origin = origin
         self._ticket = ticket
@@ -196,6 +197,8 @@ class Completing:
             asyncio.create_task(self._run(choice, place), name=choice.request.request_id)
             for choice, place in zip(choices, places, strict=True)
         ]
+        for task in self._tasks:
+            task.add_done_callback(lambda _: self.ended_one())
 
     async def take(self, seconds: float | None = None) -> list[ChoiceDelta]:
         """Return what comes next, nothing where nothing did in these seconds. Raises `ApiError` where one has failed.
@@ -333,14 +336,8 @@ class Completing:
                 error=self._error,
                 input_tokens=usage.prompt_tokens,
                 cached_tokens=usage.cached_tokens,
-                reasoning_tokens=0,
                 first_token=self._first_token,
                 duration=seconds,
-                calls=(),
-                repairs=0,
-                unknown_tools=0,
-                misfits=0,
-                journal_bytes=0,
             )
         )
         logger.info(

@@ -13,9 +13,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from engine.errors import EngineError, EngineUnavailable, GenerationFailed
+from engine.errors import EngineError, GenerationFailed
 from engine.formats.base import ModelFormat, Tokens, as_tokens
-from engine.types import EngineInfo, GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 from responses_app.observing.metrics import Outcome
 from responses_app.protocol import ids
 from responses_app.protocol.decisions import (
@@ -64,9 +64,12 @@ class DecisionService:
         model = self.service.models.chosen(wanted.model, origin.models)
         if not model.engine.supports_logprobs:
             raise unsupported_parameter("model", "Decisions are made of log probabilities, and its engine gives none.")
-        self.service.registry.check_capacity()
+        with self.service.registry.guest(min(AT_ONCE, len(wanted.questions))):
+            return await self._decide(wanted, model, origin)
+
+    async def _decide(self, wanted: DecisionsWanted, model: ServedModel, origin: Origin) -> JsonObject:
         try:
-            info = await _ready(model)
+            info = await model.ready()
             now = datetime.fromtimestamp(self.service.now(), UTC)
             prompts = await asyncio.to_thread(prompts_of, wanted, model.format, now, info.max_model_len)
         except EngineError as error:
@@ -130,13 +133,6 @@ class DecisionService:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _ready(model: ServedModel) -> EngineInfo:
-    await model.engine.health()
-    if (info := model.info()) is None:
-        raise EngineUnavailable("The engine is starting.")
-    return info
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,17 +213,9 @@ def _note(model: ServedModel, origin: Origin, status: str, questions: int, used:
         Outcome(
             transport=origin.transport,
             status=status,
-            error=None,
             input_tokens=used.input,
             cached_tokens=used.cached,
-            reasoning_tokens=0,
-            first_token=None,
             duration=seconds,
-            calls=(),
-            repairs=0,
-            unknown_tools=0,
-            misfits=0,
-            journal_bytes=0,
         )
     )
     logger.info(

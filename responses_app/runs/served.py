@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.backends.base import BaseEngine
+from engine.errors import EngineUnavailable
 from engine.formats.base import ModelFormat
 from engine.types import EngineInfo
 from responses_app.observing.metrics import ModelMeter
@@ -33,6 +34,13 @@ class ServedModel:
     def names(self) -> Sequence[str]:
         """All names of it; responses have the first, whichever was asked for."""
         return (self.name, *self.aliases)
+
+    async def ready(self) -> EngineInfo:
+        """Return what its engine is. Raises `EngineError` where it takes no request now: it is away, or starting."""
+        await self.engine.health()
+        if (info := self.info()) is None:  # a pool can have a healthy server before it has asked all of them
+            raise EngineUnavailable("The engine is starting.")
+        return info
 
 
 class ServedModels:

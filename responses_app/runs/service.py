@@ -7,13 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineError, EngineUnavailable
+from engine.errors import EngineError
 from engine.types import EngineInfo
 from responses_app.limits.rates import BaseRates
 from responses_app.observing.metrics import Metrics
 from responses_app.observing.traces import Traces
 from responses_app.protocol import compaction, ids
+from responses_app.protocol.api_keys import BY_SESSION
+from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.dialects import OPENAI, Dialect
+from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
@@ -52,8 +55,9 @@ from responses_app.runs.run import ResponseRun
 from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.unsaved import UnsavedEnds
 from responses_app.stores.api_keys import BaseKeyStore
-from responses_app.stores.base import AcceptedResponse, Claim, StoreError, Stores
+from responses_app.stores.base import AcceptedResponse, Claim, StoreError
 from responses_app.stores.shared_turns import BaseSharedTurns
+from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
 
@@ -129,16 +133,22 @@ class ResponseService:
         *,
         recall: Recall = lambda _: None,
         dialect: Dialect = OPENAI,
+        details: EngineDetails | None = None,
+        chat: StoredChoice | None = None,
     ) -> ResponseReader:
         """Prepare a request, start its run, and return a reader of it, whose events have the names of `dialect`.
 
-        `recall` finds the chains that the caller's connection remembers. Raises `ApiError` for everything that can be
-        known before `response.created`.
+        `recall` finds the chains that the caller's connection remembers; `details` are filled while it runs; `chat`
+        is kept with it, if it is stored. Raises `ApiError` for everything that can be known before `response.created`.
         """
         model, plan = await self._plan(request, origin, recall, dialect=dialect)
+        if details is not None:
+            details.begin(model.engine, plan.format)
+            plan.details = details
+        plan.chat = chat
         run = self._run(plan, model)
         self._note(plan)
-        async with self.approving.claimed(plan):
+        async with self.approving.claimed(run):
             await self.admission.admit(run)
         return self.registry.attach(run, dialect=dialect)
 
@@ -171,7 +181,7 @@ class ResponseService:
         `BrokenLog`.
         """
         try:
-            limited = await self.limited(accepted.key_id)
+            limited = await self.limited(accepted)
         except StoreError as error:
             raise store_away() from error
         asked = accepted.request or {}
@@ -193,9 +203,13 @@ class ResponseService:
             await asyncio.to_thread(run.go_on_behind, accepted.log)
         await self.admission.admit_again(run)
 
-    async def limited(self, key_id: str) -> Sequence[Limited]:
-        """Return those whose limits hold for what this key asked for, whether it still opens. Raises `StoreError`."""
-        key = await self.keys.get(key_id) if self.keys is not None and key_id else None
+    async def limited(self, accepted: AcceptedResponse) -> Sequence[Limited]:
+        """Return those whose limits hold for a response, whether its key still opens. Raises `StoreError`."""
+        if self.keys is None or not accepted.key_id:
+            return ()
+        if accepted.key_id == BY_SESSION:
+            return await self.keys.limits_of_project(accepted.project)
+        key = await self.keys.get(accepted.key_id)
         return key.limited if key is not None else ()
 
     async def _plan(
@@ -316,12 +330,9 @@ class ResponseService:
 
     async def _ready(self, model: ServedModel, origin: Origin) -> EngineInfo:
         try:
-            await model.engine.health()
-            if (info := model.info()) is None:  # a pool can have a healthy server before it has asked all of them
-                raise EngineUnavailable("The engine is starting.")
+            return await model.ready()
         except EngineError as error:
             raise refusal(error, origin.request_id) from error
-        return info
 
     def _check(self, request: CreateRequest, engine: BaseEngine) -> None:
         """Refuse what this server, as it is configured, cannot do; raises `ApiError`.

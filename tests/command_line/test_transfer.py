@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from responses_app.stores.database.transfer.importing import Imported, NoExport, take_in
+from responses_app.stores.database.transfer.importing import Imported, NotAnExport, take_in
 from tests.command_line.program import respsite, settings_of
 from tests.server import Server
 
@@ -36,8 +36,11 @@ def test_what_is_exported_continues_where_it_is_imported(daphne_server: Server, 
     assert httpx.delete(f"{daphne_server.base_url}/responses/{gone['id']}").status_code == 200
     conversation = httpx.post(f"{daphne_server.base_url}/conversations", json={}).json()["id"]
     ask(daphne_server, "Hello there", conversation=conversation)
+    asked = {"messages": [{"role": "user", "content": "Hello"}], "n": 2, "store": True, "metadata": {"a": "b"}}
+    chat = httpx.post(f"{daphne_server.base_url}/chat/completions", json=asked, timeout=60).json()["id"]
     paths = [f"/responses/{last['id']}", f"/responses/{last['id']}/input_items", f"/conversations/{conversation}/items"]
     paths += [f"/responses/{last['id']}?stream=true"]
+    paths += [f"/chat/completions/{chat}", f"/chat/completions/{chat}/messages"]
     kept = [get(daphne_server, path) for path in paths]
 
     file = tmp_path / "kept.jsonl"
@@ -93,7 +96,7 @@ def test_what_is_no_export_changes_nothing(daphne_server: Server, tmp_path: Path
 
 def test_a_file_of_something_else_is_refused() -> None:
     for line in (b"", b"{", b'{"response": {}}', b'{"format": "respsite", "version": 2}'):
-        with pytest.raises(NoExport):
+        with pytest.raises(NotAnExport):
             next(take_in([line], Imported()))
 
 

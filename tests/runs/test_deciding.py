@@ -20,6 +20,7 @@ from responses_app.protocol.decisions import DecisionsWanted, Question, answer, 
 from responses_app.protocol.errors import ApiError
 from responses_app.runs.deciding import AT_ONCE, DecisionService, Prompts, prompts_of
 from responses_app.runs.plan import Origin
+from responses_app.runs.registry import RunLimits
 from tests.fuzz import strategies
 from tests.fuzz.driver import as_bytes
 from tests.runs.fakes import FakeEngine, Site
@@ -105,6 +106,20 @@ async def test_no_more_prompts_are_built_than_are_asked_at_once(built: list[int]
     answers = (await asking)["answers"]
     assert isinstance(answers, list)
     assert (len(answers), len(built)) == (40, 40)
+
+
+async def test_what_is_decided_at_once_takes_places(built: list[int]) -> None:
+    engine = Labelled()
+    site = Site(engine, run_limits=RunLimits(max_runs=AT_ONCE))
+    service, origin = DecisionService(site.service), Origin(transport="json", project="p")
+    question = {"type": "predicate", "instructions": "x"}
+    asking = asyncio.create_task(service.decide(asked(*[question] * 40), origin))
+    await eventually(lambda: len(engine.requests) == AT_ONCE)
+    with pytest.raises(ApiError, match="RESPONSES_MAX_IN_FLIGHT"):
+        await service.decide(asked(question), origin)
+    engine.may.set()
+    await asking
+    await service.decide(asked(question), origin)
 
 
 @pytest.mark.parametrize("room", [10, 200])

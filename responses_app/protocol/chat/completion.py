@@ -7,10 +7,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from responses_app.protocol import ids
 from responses_app.protocol.chat.request import ChatRequest
+from responses_app.protocol.chat.stored import ChatForm
+from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.resources import ResponseObject, Status
 from responses_app.protocol.stop_strings import StopStrings
@@ -63,13 +66,46 @@ def response_id(completion: str) -> str:
     return ids.RESPONSE + completion.removeprefix(ids.CHAT_COMPLETION)
 
 
-def whole_completion(head: CompletionHead, responses: Sequence[ResponseObject], chat: ChatRequest) -> JsonObject:
+def system_fingerprint(model: str, version: str) -> str:
+    """Return what a completion says of the server that made it: another one for another version of it."""
+    return "fp_" + blake2b(f"{version} {model}".encode(), digest_size=5).hexdigest()
+
+
+def stored_completion(responses: Sequence[ResponseObject], form: ChatForm, metadata: Mapping[str, str]) -> JsonObject:
+    """Return a completion that was stored, whose choices are these responses."""
+    first = responses[0]
+    head = CompletionHead.of(first, system_fingerprint=system_fingerprint(first["model"], form.version))
+    return {**whole_completion(head, responses, form), "metadata": dict(metadata)}
+
+
+def whole_completion(head: CompletionHead, responses: Sequence[ResponseObject], form: ChatForm) -> JsonObject:
     """Return the completion whose choices are these responses."""
     choices = [
-        choice_of(response, index, stops=chat.stops, shows_reasoning=chat.shows_reasoning, old_calls=chat.old_calls)
+        choice_of(response, index, stops=form.stops, shows_reasoning=form.shows_reasoning, old_calls=form.old_calls)
         for index, response in enumerate(responses)
     ]
     return {**head.fields("chat.completion"), "choices": choices, "usage": usage_of(responses)}
+
+
+def with_details(completion: JsonObject, chat: ChatRequest, details: Sequence[EngineDetails | None]) -> JsonObject:
+    """Return a completion with what its client wants to know of the engine's work, in vLLM's fields.
+
+    Who may not read the thoughts is given no tokens of them.
+    """
+    first = details[0]
+    if first is None:
+        return completion
+    more: JsonObject = {}
+    choices: list[JsonObject] = completion["choices"]  # type: ignore[assignment]
+    if chat.returns_tokens:
+        more["prompt_token_ids"] = list(first.prompt_token_ids)
+        for choice, each in zip(choices, details, strict=True):
+            choice["token_ids"] = each.token_ids if each is not None and chat.shows_reasoning else None
+    if chat.prompt_logprobs is not None:
+        more["prompt_logprobs"] = first.logprobs_as_json()
+    if chat.kv_transfer_params is not None:
+        more["kv_transfer_params"] = first.kv_transfer_params
+    return {**completion, **more}
 
 
 def choice_of(

@@ -10,6 +10,7 @@ from django.db import models, transaction
 
 from responses_app.models import (
     ChainPart,
+    ChatChoice,
     Conversation,
     ConversationItem,
     LogPart,
@@ -24,7 +25,7 @@ from responses_app.stores.database.transfer.rows import Row, instance_of
 KEPT_BROKEN = 100  # lines that cannot be read, of which the reason is kept
 
 
-class NoExport(Exception):
+class NotAnExport(Exception):
     """What is read is not what an export writes; the text says so to people."""
 
 
@@ -55,7 +56,7 @@ class _Whole:
 
 
 def take_in(lines: Iterable[bytes], counted: Imported) -> Iterator[Imported]:
-    """Write lines into the database, and yield `counted`, which grows, behind each step. Raises `NoExport`.
+    """Write lines into the database, and yield `counted`, which grows, behind each step. Raises `NotAnExport`.
 
     Each step is a transaction: a file whose import was cut is imported once more, and what is there is passed over.
     """
@@ -98,9 +99,9 @@ def _check_header(line: bytes) -> None:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise NoExport("This is no file that `respsite export` wrote.")
+        raise NotAnExport("This is no file that `respsite export` wrote.")
     if header.get("version") != VERSION:
-        raise NoExport("A newer version wrote this file: install that one.")
+        raise NotAnExport("A newer version wrote this file: install that one.")
 
 
 def _record(number: int, line: bytes, counted: Imported) -> Row:
@@ -152,6 +153,8 @@ def _whole(record: Row) -> _Whole:
         further.append(_part(record["part"]))
     if record.get("name"):
         further.append(instance_of(PublicName, record["name"]))
+    if record.get("choice"):
+        further.append(instance_of(ChatChoice, record["choice"]))
     further += [instance_of(SampledItem, row) for row in record.get("sampled") or ()]
     further += [instance_of(LogPart, row) for row in record.get("log") or ()]
     owners = {getattr(each, "response_id", each.pk) for each in further}
