@@ -216,7 +216,7 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
         MIB, whole(KIB), "with RESPONSES_TOOL_MODE=wait, the largest output that a running response can be given"
     )
     responses_max_in_flight: int = setting(
-        2000, whole(1), "responses that run at once in one worker; one more gets a 503"
+        2000, whole(1), "responses, completions, decisions and embeddings at once in one worker; one more gets a 503"
     )
     responses_store: bool = setting(
         True, flag, "keep responses in the database; `off` keeps none, whatever requests say"

@@ -21,9 +21,9 @@ more than the numbers.
 
 Measured on {day} with respsite {respsite}, vLLM {vLLM}, LiteLLM {LiteLLM}, Python {Python}, on a virtual machine with
 {cores} cores that other work shared: the engine computed on one of them, all servers and the load had the other.
-The model has no weights: {model}. One vLLM server answers for all, and says the same {tokens} words to each request: over
-SSE, nothing stored, no tools. All are measured in turn, {rounds} times after a warm-up; a figure is the median of the
-rounds.
+The model has no weights: {model}. One vLLM server answers for all, and says the same {tokens} words to each
+request: over SSE, nothing stored, no tools. All are measured in turn, {rounds} times after a warm-up; a figure is the
+median of the rounds.
 
 - **tokens/s**: of all streams together; more is better.
 - **first token**: until a stream's first piece of text, half of the streams have it sooner; less is better.
