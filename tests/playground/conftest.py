@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from tests.playground.browser import CHROMIUM, Playground, chromium, playground
+from tests.browser import browser, needs_chromium  # noqa: F401 - browser is a fixture
+from tests.playground.browser import Playground, playground
 from tests.server import Server
 
 PROGRAM = "tests.tools.mcp.mcp_program"
@@ -18,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave these tests out where there is no browser."""
     for item in items:
         if "tests/playground/" in item.path.as_posix():
-            item.add_marker(pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make services"))
+            item.add_marker(needs_chromium)
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +33,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """The browser."""
-    with chromium() as browser:
-        yield browser
-
-
 @pytest.fixture
-def page(server: Server, browser: Browser) -> Iterator[Playground]:
+def page(server: Server, browser: Browser) -> Iterator[Playground]:  # noqa: F811 - the fixture
     """A page that is connected; nothing may go wrong on it."""
     with playground(browser) as page:
         yield page.open(server.url)

@@ -4,7 +4,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
-from tests.playground.browser import SIZES, Playground, playground
+from tests.browser import SIZES, is_wider_than_its_window
+from tests.playground.browser import Playground, playground
 from tests.server import Server
 
 pytestmark = pytest.mark.any_database
@@ -23,7 +24,7 @@ def axe() -> Axe:
 def assert_clean(axe: Axe, page: Playground) -> None:
     found = axe.run(page.page)
     assert found.violations_count == 0, found.generate_report()
-    assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
+    assert not is_wider_than_its_window(page.page)
 
 
 def show(page: Playground, view: str) -> None:
