@@ -15,8 +15,11 @@ class Playground:
         self.page = page
         self.problems = problems_of(page)
 
-    def open(self, url: str) -> "Playground":
-        """Go there, and wait until it is connected."""
+    def open(self, url: str, *, anew: bool = False) -> "Playground":
+        """Go there, and wait until it is connected; `anew` forgets what was stored."""
+        if anew and self.page.url.startswith(url):
+            self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+            self.problems.clear()
         self.page.goto(url)
         self.find("#state[data-state=open]").wait_for()
         return self
@@ -40,6 +43,10 @@ class Playground:
         turn = self.lane(lane).locator(".turn[data-status]").nth(count - 1)
         turn.wait_for()
         return turn
+
+    def turn_on(self, name: str) -> None:
+        """Switch something on in the setup."""
+        self.find(".switch", has_text=name).first.click()
 
     def show(self, view: str) -> None:
         """Go to a part of the page, where there is room for one: setup, talk or events."""

@@ -181,7 +181,7 @@ function table(lines, at) {
   const head = h("tr", {}, ...cells(lines[at]).map((cell) => h("th", {}, ...inline(cell))));
   const rows = lines.slice(at + 2, end).map((line) => h("tr", {}, ...cells(line).map((cell) => h("td", {}, ...inline(cell)))));
   const made = h("table", {}, h("thead", {}, head), h("tbody", {}, ...rows));
-  return [h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table" }, made), end];
+  return [h("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "Table" }, made), end];
 }
 
 const PLAIN = /^[^\n*_`~[\]()<>|\uE000]*$/u; // nothing in it can change what stands before it
