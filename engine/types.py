@@ -21,6 +21,7 @@ class SamplingOptions:
     """How to sample; `None` leaves the choice to the model's own defaults.
 
     `top_logprobs` asks for every token's log probability and that many alternatives; 0 for the token's own alone.
+    `prompt_logprobs` asks for the same of the prompt's tokens; an engine that has none is never asked.
     """
 
     max_output_tokens: int | None = None
@@ -29,6 +30,7 @@ class SamplingOptions:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
     stop_token_ids: tuple[int, ...] = ()
 
 
@@ -40,8 +42,9 @@ class GenerationRequest:
     `cache_salt` separates prefix caches: two salts never share a cached block. Requests with the same `affinity` go to
     the same replica, where an engine has several: their prompts share a beginning. The one that `avoid` names (it is
     that of a `GenerationCut`) is asked last. `grammar` is what the model is held to; an engine that cannot do that is
-    never given one. `trace_headers` are for an engine that traces what it does: `traceparent` names the span above (W3C
-    Trace Context).
+    never given one. `kv_transfer_params` are for the part of the engine that moves caches between engines, as vLLM has
+    them; an engine that has none is never given any. `trace_headers` are for an engine that traces what it does:
+    `traceparent` names the span above (W3C Trace Context).
     """
 
     request_id: str
@@ -52,6 +55,7 @@ class GenerationRequest:
     affinity: str = ""
     avoid: str = ""
     grammar: TurnGrammar | None = None
+    kv_transfer_params: Mapping[str, Any] | None = None
     trace_headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -76,19 +80,39 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RankedToken:
+    """How likely a token was at a place of the prompt; of all tokens the `rank`-th, from 1 on.
+
+    `logprob` is finite: where the engine says that a token is impossible, -9999, as vLLM's servers say it.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+
+
+PromptLogprobs = Sequence[Sequence[RankedToken] | None]
+
+
 @dataclass(slots=True, kw_only=True)  # not frozen: there is one a token, and a frozen one takes longer to make
 class TokenChunk:
     """What an engine sampled since its last chunk; stop tokens included.
 
     The last chunk, and only it, has a `finish_reason`. `cached_tokens` is the part of the prompt that came from the
     engine's prefix cache, once the engine knows it (at the latest in the last chunk). `logprobs` has one entry
-    per token where the request asked for them and the engine gives them.
+    per token where the request asked for them and the engine gives them. `prompt_logprobs` comes once, with the first
+    chunk, where it was asked for: for each token of the prompt what stands there, first, and its likeliest
+    alternatives; None for the first token, before which nothing stands. `kv_transfer_params` comes with the last chunk,
+    where the engine has any to tell.
     """
 
     token_ids: Sequence[int]
     finish_reason: FinishReason | None = None
     cached_tokens: int | None = None
     logprobs: Sequence[TokenLogprob] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    kv_transfer_params: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

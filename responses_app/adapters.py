@@ -13,11 +13,13 @@ from responses_app.limits.base import BaseConnectionLimit
 from responses_app.limits.memory import MemoryConnectionLimit
 from responses_app.limits.memory_rates import MemoryRates
 from responses_app.limits.rates import BaseRates
-from responses_app.stores.base import StoreLimits, Stores
+from responses_app.stores.base import StoreLimits
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import FileLimits
 from responses_app.stores.memory import MemoryResponseStore
+from responses_app.stores.memory_chats import MemoryChatStore
 from responses_app.stores.shared_turns import BaseSharedTurns
+from responses_app.stores.stores import Stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
 def _stores(settings: Settings, clock: StoreClock) -> Stores:
     """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
     from responses_app.stores.database.approvals import DatabaseApprovalStore
+    from responses_app.stores.database.chats import DatabaseChatStore
     from responses_app.stores.database.conversations import DatabaseConversationStore  # after Django's apps are ready
     from responses_app.stores.database.files import DatabaseFileStore
     from responses_app.stores.database.store import DatabaseResponseStore
@@ -55,13 +58,16 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
     files = DatabaseFileStore(limits=file_limits, now=clock, timeout=timeout)
     approvals = DatabaseApprovalStore(timeout=timeout, now=clock)
     if not settings.responses_store:
-        return Stores(MemoryResponseStore(max_entries=0), conversations, files, approvals)
+        nothing = MemoryResponseStore(max_entries=0)
+        return Stores(nothing, MemoryChatStore(nothing), conversations, files, approvals)
     limits = StoreLimits(
         ttl=settings.responses_store_ttl,
         max_entries=settings.responses_store_max_entries,
         max_bytes=settings.responses_store_max_bytes,
     )
-    return Stores(DatabaseResponseStore(limits=limits, clock=clock, timeout=timeout), conversations, files, approvals)
+    responses = DatabaseResponseStore(limits=limits, clock=clock, timeout=timeout)
+    chats = DatabaseChatStore(ttl=limits.ttl, now=clock, timeout=timeout)
+    return Stores(responses, chats, conversations, files, approvals)
 
 
 def _door(settings: Settings, clock: StoreClock) -> Door:

@@ -30,7 +30,7 @@ from responses_app.protocol.steering import Create, Reply, Send, Stop
 from responses_app.runs.journal import ReaderTooSlow, gather
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
-from responses_app.wiring import Site
+from responses_app.site import Site
 
 logger = logging.getLogger("respsite.transport")
 

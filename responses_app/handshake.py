@@ -14,7 +14,8 @@ from responses_app.protocol.dialects import DIALECT_HEADER, OPENAI, Dialect
 from responses_app.protocol.rate_limits import NOTHING, RateLimited, Slot
 from responses_app.protocol.tool_outputs import TOOL_MODE_HEADER
 from responses_app.servers.heartbeat import no_ping
-from responses_app.wiring import Site, get_site
+from responses_app.site import Site
+from responses_app.wiring import get_site
 
 WRITES = "api.responses.write"  # what a connection's key must be made for
 

@@ -105,6 +105,36 @@ class PublicName(models.Model):
         return f"{self.name} {self.leg}"
 
 
+class ChatChoice(models.Model):
+    """What a response is as a choice of a stored chat completion, see `protocol.chat.stored`. `id` is the response's.
+
+    `first_id` is the response of the completion's first choice, which alone has `messages` and `metadata` that count.
+    `choices` is how many there are. `model` and `created_at` are the response's, for lists.
+    """
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    first_id = models.CharField(max_length=ID_LENGTH)
+    place = models.PositiveSmallIntegerField(default=0)
+    choices = models.PositiveSmallIntegerField(default=1)
+    created_at = models.DateTimeField()
+    model = models.CharField(max_length=256)
+    metadata = JSONTextField(default=dict)
+    form = JSONTextField(default=dict)
+    messages = JSONTextField(default=list)
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["first_id"], name="chatchoice_first"),
+            models.Index(
+                fields=["project", "created_at", "first_id"], name="chatchoice_listed", condition=models.Q(place=0)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.first_id} {self.place}"
+
+
 class ApprovalClaim(models.Model):
     """Which response makes the call that a request for approval is about, see `runs.approving`.
 

@@ -15,6 +15,7 @@ from responses_app.views import (
     models,
     openapi,
     responses,
+    stored_chats,
     vector_stores,
 )
 
@@ -27,6 +28,8 @@ urlpatterns = [
     re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/input_items/?$", responses.input_items),
     re_path(r"^(?:v1/)?responses/(?P<response_id>[^/]+)/tool_outputs/?$", responses.tool_outputs),
     re_path(r"^(?:v1/)?chat/completions/?$", chat_completions.index),
+    re_path(r"^(?:v1/)?chat/completions/(?P<completion_id>[^/]+)/?$", stored_chats.detail),
+    re_path(r"^(?:v1/)?chat/completions/(?P<completion_id>[^/]+)/messages/?$", stored_chats.messages),
     re_path(r"^(?:v1/)?conversations/?$", conversations.index),
     re_path(r"^(?:v1/)?conversations/(?P<conversation_id>[^/]+)/?$", conversations.detail),
     re_path(r"^(?:v1/)?conversations/(?P<conversation_id>[^/]+)/items/?$", conversations.items),

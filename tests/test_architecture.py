@@ -21,7 +21,7 @@ TRANSPORTS = [
 ]
 # `apps` is how Django says that an app may begin.
 WIRING = (
-    "wiring bounds embedding_engines embedding_settings adapters server_tools watching reading "
+    "site wiring bounds embedding_engines embedding_settings adapters server_tools watching reading "
     "conf setting_types model_settings tool_settings engines checks apps"
 ).split()
 ADAPTERS = (
@@ -47,7 +47,7 @@ TOP_LEVEL = {
     *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy", "docs"),
 }
 DOORS = set(  # what transports may know of `runs`
-    "service served by_id reader journal plan history choices embedding completing watching".split()
+    "service served by_id reader journal plan history choices stored_chats embedding completing watching".split()
 )
 READS_THE_ENVIRONMENT = (
     *("respsite/", "manage.py", "responses_app/management/", "responses_app/command_line/"),
@@ -197,10 +197,14 @@ def test_runs_know_only_the_contracts_of_adapters() -> None:
     contracts = (
         "stores.base",
         "stores.approvals",
+        "stores.chats",
+        "stores.stores",
         "stores.clock",
+        "stores.conversations",
         "stores.api_keys",
         "stores.files",
         "stores.shared_turns",
+        "stores.stores",
         "limits.rates",
         "tools.base",
     )
@@ -226,7 +230,7 @@ def test_nothing_outside_of_runs_knows_a_run() -> None:
     outside = {each for each in ours() if not each.importer.startswith("responses_app.runs")}
     parts = [each for each in outside if each.imported.startswith("responses_app.runs.")]
     beyond_doors = {each.importer for each in parts if each.imported.rpartition(".")[2] not in DOORS}
-    assert beyond_doors == {"responses_app.wiring", "responses_app.bounds", "responses_app.embedding_engines"}
+    assert beyond_doors == {f"responses_app.{name}" for name in ("site", "wiring", "bounds", "embedding_engines")}
 
 
 def test_only_wiring_knows_a_model_format() -> None:

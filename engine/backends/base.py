@@ -19,6 +19,8 @@ class BaseEngine(ABC):
     supports_priority: bool = False
     supports_cache_salt: bool = False
     supports_logprobs: bool = False
+    supports_prompt_logprobs: bool = False
+    supports_kv_transfer: bool = False  # takes and gives `kv_transfer_params`
     supports_grammar: bool = False  # can hold the model to a `TurnGrammar`
     supports_prefill: bool = False  # a one-token generation leaves the prompt in a prefix cache
 

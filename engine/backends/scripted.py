@@ -22,7 +22,7 @@ from engine.errors import (
 )
 from engine.formats.harmony.grammar import problem_of_turn
 from engine.grammar import TurnGrammar
-from engine.types import FinishReason, GenerationRequest, TokenChunk, TokenLogprob
+from engine.types import FinishReason, GenerationRequest, RankedToken, TokenChunk, TokenLogprob
 
 logger = logging.getLogger("respsite.engine")
 
@@ -83,6 +83,8 @@ class ScriptedEngine(SimulatedEngine):
     supports_priority = True
     supports_cache_salt = True
     supports_logprobs = True
+    supports_prompt_logprobs = True
+    supports_kv_transfer = True
     supports_grammar = True
     known_options = (*SimulatedEngine.known_options, "journal", "script")
 
@@ -114,6 +116,7 @@ class ScriptedEngine(SimulatedEngine):
             for chunk in part.chunks(limit, behind=behind):
                 await self._wait_and_fail(part.entry, generation)
                 chunk = with_logprobs(chunk, request.sampling.top_logprobs)
+                _add_details(chunk, request, first=not generation.sampled)
                 generation.sampled.extend(chunk.token_ids)
                 if chunk.finish_reason is not None:  # who got the last chunk may forget to close the generator
                     self._end(generation, chunk.finish_reason.value)
@@ -227,6 +230,22 @@ def _require_to_follow(grammar: TurnGrammar, part: _Part) -> None:
     if problem is not None:
         logger.error("the script breaks the grammar of its request: %s", problem)
         raise GenerationFailed(f"The script breaks the grammar of its request: {problem}.")
+
+
+def _add_details(chunk: TokenChunk, request: GenerationRequest, *, first: bool) -> None:
+    """Add made-up log probabilities of the prompt, -0.25 for a token and 1 less for each alternative, and give back the
+    request's `kv_transfer_params`.
+    """
+    top = request.sampling.prompt_logprobs
+    if top is not None and first:
+        tokens = request.prompt_token_ids
+        chunk.prompt_logprobs = [None, *(_ranked(token, top) for token in tokens[1:])]
+    if chunk.finish_reason is not None:
+        chunk.kv_transfer_params = request.kv_transfer_params
+
+
+def _ranked(token: int, top: int) -> tuple[RankedToken, ...]:
+    return tuple(RankedToken(max(0, token - place), -0.25 - place, place + 1) for place in range(max(1, top)))
 
 
 def with_logprobs(chunk: TokenChunk, top: int | None) -> TokenChunk:

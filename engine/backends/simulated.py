@@ -9,7 +9,7 @@ from typing import ClassVar
 from engine.backends.base import BaseEngine
 from engine.backends.options import OptionReader
 from engine.errors import EngineUnavailable, PromptTooLong
-from engine.formats.harmony.encoding import load_encoding
+from engine.loading import load_vocabulary
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 
 SHORT_PAUSE = 0.1  # seconds, which a closing engine lets pass
@@ -41,7 +41,7 @@ class SimulatedEngine(BaseEngine):
         """
         self.check()
         await self._pause(self._start_seconds)
-        await asyncio.to_thread(load_encoding)  # 0.7 s the first time in a process
+        await load_vocabulary()
         await self._load()
         self._require_open()
         self._started = True

@@ -46,9 +46,9 @@ from engine.errors import (
     GenerationFailed,
     PromptTooLong,
 )
-from engine.formats.harmony.encoding import load_encoding
 from engine.formats.harmony.prompt import generation_start
 from engine.grammar import TurnGrammar
+from engine.loading import load_vocabulary
 from engine.restarts import restart_pause
 from engine.types import ChatPrompt, EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
 
@@ -101,7 +101,7 @@ class VllmEngine(BaseEngine):
         """
         self.check()
         if speaks_harmony(self.options):
-            await asyncio.to_thread(load_encoding)  # 0.7 s the first time in a process
+            await load_vocabulary()
         llm = await self._core.load()
         self._require_open()
         self._llm = llm

@@ -27,9 +27,9 @@ from engine.errors import (
     GrammarRefused,
     PromptTooLong,
 )
-from engine.formats.harmony.encoding import load_encoding
 from engine.formats.harmony.prompt import generation_start
 from engine.grammar import TurnGrammar
+from engine.loading import load_vocabulary
 from engine.types import ChatPrompt, EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
 
 CONNECT_SECONDS = 5.0
@@ -100,7 +100,7 @@ class VllmServerEngine(BaseEngine):
         self._require_open()
         self._loop = asyncio.get_running_loop()
         if self._harmony:
-            await asyncio.to_thread(load_encoding)  # 0.7 s the first time in a process
+            await load_vocabulary()
         self._require_open()
         pool = self._open_pool()
         await self._unless_closed(pool.inspect())

@@ -15,7 +15,8 @@ from math import log1p
 from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingInput, EmbeddingRequest, Vector, unit
 from engine.embeddings.refusals import input_too_long, strange_token, too_many_dimensions
 from engine.errors import EngineUnavailable
-from engine.formats.harmony.encoding import SPECIAL_TOKENS, decode_tokens, encode_text, load_encoding
+from engine.formats.harmony.encoding import SPECIAL_TOKENS, decode_tokens, encode_text
+from engine.loading import load_vocabulary
 from engine.types import EngineInfo
 
 DIMENSIONS = 256
@@ -40,7 +41,7 @@ class HashingEmbeddings(BaseEmbeddings):
 
     async def start(self) -> EngineInfo:
         """Load the vocabulary that counts tokens."""
-        await asyncio.to_thread(load_encoding)
+        await load_vocabulary()
         self._is_started = True
         return EngineInfo(backend="hashing", model=self.model, max_model_len=MAX_MODEL_LEN)
 

@@ -8,7 +8,7 @@ from asgiref.sync import async_to_sync
 from responses_app.runs.by_id import Cancelled
 
 if TYPE_CHECKING:
-    from responses_app.wiring import Site
+    from responses_app.site import Site
 
 CANCELLED = "it was cancelled in the admin"
 DELETED = "it was deleted in the admin"

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from responses_app.protocol.chat.stored import ChatCompletionChanges
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests import ENGINE_FIELDS
 
@@ -66,6 +67,46 @@ class ChatCompletion(_Answer):
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: ChatUsage
+    metadata: dict[str, str] = {}
+
+
+class ChatCompletionList(BaseModel):
+    """A part of a list of stored completions. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[ChatCompletion]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class DeletedChatCompletion(BaseModel):
+    """A stored completion is gone."""
+
+    id: str
+    object: Literal["chat.completion.deleted"]
+    deleted: Literal[True]
+
+
+class StoredChatMessage(_Answer):
+    """A message as it was sent; `content_parts` are those of a content that was a list."""
+
+    id: str
+    role: str
+    content: str | None
+    name: str | None
+    refusal: str | None
+    content_parts: list[JsonObject] | None
+
+
+class ChatMessageList(BaseModel):
+    """A part of a list of messages. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[StoredChatMessage]
+    first_id: str
+    last_id: str
+    has_more: bool
 
 
 class ChatChunkChoice(_Answer):
@@ -91,7 +132,10 @@ class ChatCompletionChunk(_Answer):
     usage: ChatUsage | None = None
 
 
-CHAT_ANSWERS: tuple[type[BaseModel], ...] = (ChatCompletion, ChatCompletionChunk)
+CHAT_ANSWERS: tuple[type[BaseModel], ...] = (
+    *(ChatCompletion, ChatCompletionChunk, ChatCompletionList, DeletedChatCompletion, ChatMessageList),
+    ChatCompletionChanges,
+)
 CHAT_STREAM: dict[str, Any] = {
     "ChatServerSentEvent": {
         "type": "object",

@@ -132,7 +132,8 @@ def _bodies(operation: Operation) -> Iterator[tuple[str, str]]:
 def _parameter(name: str) -> JsonObject:
     where, description, schema = PARAMETERS[name]
     name = name.partition(" ")[0]
-    return {"name": name, "in": where, "required": name in REQUIRED, "description": description, "schema": schema}
+    found = {"name": name, "in": where, "required": name in REQUIRED, "description": description, "schema": schema}
+    return {**found, "style": "deepObject", "explode": True} if schema.get("type") == "object" else found
 
 
 def _responses(operation: Operation) -> JsonObject:

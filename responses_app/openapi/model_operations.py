@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from responses_app.openapi.chat_operations import CHAT_OPERATIONS
 from responses_app.openapi.operations import BYTES, EVENTS, JSON, OPERATIONS, Operation
 
 HTML = "text/html"
@@ -49,4 +50,8 @@ MODEL_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     },
 }
 
-ALL_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {**OPERATIONS, **MODEL_OPERATIONS}
+ALL_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
+    **OPERATIONS,
+    **CHAT_OPERATIONS,
+    **MODEL_OPERATIONS,
+}

@@ -10,6 +10,7 @@ from responses_app.openapi.schemas import INCLUDE
 from responses_app.protocol.dialects import DIALECT_HEADER, PRESETS, Switch
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files import MAX_LISTED, PURPOSES
+from responses_app.protocol.metadata import MAX_PAIRS
 from responses_app.protocol.pages import DEFAULT_LIMIT, MAX_LIMIT
 from responses_app.protocol.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT
 from responses_app.protocol.vector_stores import STATUSES
@@ -62,6 +63,13 @@ PARAMETERS: Mapping[str, tuple[str, str, JsonObject]] = {
     "filter": ("query", "Only files that have this status.", _text(enum=list(STATUSES))),
     "purpose": ("query", "Only files that are for this.", _text(enum=list(PURPOSES))),
     "order": ("query", "The newest first, or the oldest.", _text(enum=["asc", "desc"], default="desc")),
+    "order of chats": ("query", "The oldest first, or the newest.", _text(enum=["asc", "desc"], default="asc")),
+    "model": ("query", "Only what this model has said.", _text()),
+    "metadata": (
+        "query",
+        "Only what has these pairs of metadata, as `metadata[key]=value`.",
+        {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": MAX_PAIRS},
+    ),
     "after": ("query", "The id of the item behind which the list is to begin.", _text()),
     "include": ("query", "What is to be given beside; `include[]` is the same.", INCLUDE),
     "stream": ("query", "Whether the response's stream is to be given, from its first event.", {"type": "boolean"}),
@@ -92,10 +100,6 @@ _STREAMED = {JSON: "ResponseResource", EVENTS: "ServerSentEvent"}
 
 def _of_responses(id: str, summary: str, answers: Mapping[str, str], **more: object) -> Operation:
     return Operation(id=id, summary=summary, tag="Responses", answers=answers, **more)  # type: ignore[arg-type]
-
-
-def _of_chats(id: str, summary: str, answers: Mapping[str, str], **more: object) -> Operation:
-    return Operation(id=id, summary=summary, tag="Chat", answers=answers, **more)  # type: ignore[arg-type]
 
 
 def _of_conversations(id: str, summary: str, answer: str, **more: object) -> Operation:
@@ -182,15 +186,6 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             {JSON: "ResponseGoesOn"},
             body="ToolOutput",
             errors=(404, 409),
-        ),
-    },
-    "/v1/chat/completions": {
-        "POST": _of_chats(
-            "createChatCompletion",
-            "Create a chat completion, at once or as a stream",
-            {JSON: "ChatCompletion", EVENTS: "ChatServerSentEvent"},
-            body="CreateChatCompletion",
-            errors=_RUNS,
         ),
     },
     "/v1/conversations": {

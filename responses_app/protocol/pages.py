@@ -26,10 +26,12 @@ class ListQuery:
     after: str | None = None
 
 
-def parse_list_query(query: Query, *, most: int = MAX_LIMIT, usual: int = DEFAULT_LIMIT) -> ListQuery:
+def parse_list_query(
+    query: Query, *, most: int = MAX_LIMIT, usual: int = DEFAULT_LIMIT, descending: bool = True
+) -> ListQuery:
     """Read `limit`, `order` and `after`. Raises `ApiError` that names the one that is wrong.
 
-    `most` is what `limit` may be, `usual` what it is where it is not given.
+    `most` is what `limit` may be; `usual` and `descending` what is meant where nothing is given.
     """
     given, order = _last(query, "limit"), _last(query, "order")
     limit = usual if given is None else whole_number(given, 1, most)
@@ -39,7 +41,7 @@ def parse_list_query(query: Query, *, most: int = MAX_LIMIT, usual: int = DEFAUL
         raise _invalid("order", order, "Supported values are: 'asc' and 'desc'.")
     return ListQuery(
         limit=limit,
-        descending=order != "asc",
+        descending=descending if order is None else order == "desc",
         after=_last(query, "after") or None,  # an empty one is that of a client that has no cursor yet
     )
 
@@ -65,6 +67,19 @@ def list_page(items: Sequence[JsonObject], *, has_more: bool) -> JsonObject:
         "last_id": items[-1]["id"] if items else "",
         "has_more": has_more,
     }
+
+
+def page_behind(items: Sequence[JsonObject], wanted: ListQuery) -> JsonObject:
+    """Return the part of a whole list, the oldest first, that is asked for. Raises `ApiError` for another's cursor."""
+    ordered = list(reversed(items)) if wanted.descending else list(items)
+    start = 0
+    if wanted.after is not None:
+        places = [place for place, item in enumerate(ordered) if item["id"] == wanted.after]
+        if not places:
+            raise unknown_cursor(wanted.after)
+        start = places[0] + 1
+    page = ordered[start : start + wanted.limit]
+    return list_page(page, has_more=start + len(page) < len(ordered))
 
 
 def _last(query: Query, name: str) -> str | None:

@@ -3,48 +3,81 @@
 Before a response begins that makes approved calls, it claims their requests. One that another response holds is a 409
 while that one runs. Behind its end another branch of the conversation may approve the same, and the call is made there
 again: each branch has its own calls.
+
+    claimed(run) ──> run.settle()     it has ended, was refused, or its client left before it began
+
+A response that is not stored is known to nobody but its worker. So its claims are renewed while it runs, and one that
+is old belongs to a worker that died.
 """
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from responses_app.protocol.approvals import approval_in_use
-from responses_app.protocol.errors import ApiError
 from responses_app.protocol.resources import RUNNING
 from responses_app.runs.history import store_away
 from responses_app.runs.plan import RunPlan
 from responses_app.runs.registry import RunRegistry
+from responses_app.runs.run import ResponseRun
+from responses_app.runs.tasks import end_tasks
 from responses_app.stores.approvals import ApprovalHolder
-from responses_app.stores.base import StoreError, Stores
+from responses_app.stores.base import StoreError
+from responses_app.stores.stores import Stores
+
+logger = logging.getLogger("respsite.runs")
 
 UNSEEN_SECONDS = 60.0  # a holder that no store knows (it is not kept, or not yet) counts as running for so long
+RENEW_SECONDS = UNSEEN_SECONDS / 4  # so that two renewals may be missed, and the clocks of workers may differ
 
 
 class Approving:
     """Of one process. `now` is the clock, in Unix seconds."""
 
     def __init__(self, stores: Stores, registry: RunRegistry, *, now: Callable[[], float]) -> None:
+        self.renew_seconds = RENEW_SECONDS
+        self._now = now
         self._claims = stores.approvals
         self._responses = stores.responses
         self._registry = registry
-        self._now = now
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def claimed(self, plan: RunPlan) -> AsyncIterator[None]:
-        """Hold the requests whose calls a plan makes, and let go of them where its response is refused in here.
+    async def claimed(self, run: ResponseRun) -> AsyncIterator[None]:
+        """Hold the requests whose calls a run makes until it settles, and so also where it is refused in here.
 
         Raises `ApiError`: 409 for one that a response that runs holds, 503 where the store is away.
         """
-        requests = [call.request_id for call in plan.tools.approved]
-        try:
-            for request_id in requests:
-                await self._claim(plan, request_id)
+        requests = [call.request_id for call in run.plan.tools.approved]
+        if not requests:
             yield
-        except ApiError:
-            await self._release(plan, requests)
+            return
+        held = HeldApprovals(self, run.plan, requests)
+        try:
+            await held.claim()
+            run.settled = held.release
+            yield
+        except Exception:
+            held.release()
+            await held.released()  # its client may try again at once
             raise
 
-    async def _claim(self, plan: RunPlan, request_id: str) -> None:
+    async def aclose(self) -> None:
+        """Let go of all that was held; those that hold anything have ended."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def own(self, act: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        """Run something until it ends."""
+        task = asyncio.create_task(act, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def claim(self, plan: RunPlan, request_id: str) -> None:
+        """Claim one request. Raises `ApiError`."""
         project, own = plan.origin.project, plan.response_id
         try:
             holder = await self._claims.claim(project, request_id, own)
@@ -55,6 +88,15 @@ class Approving:
         if holder.response_id != own:
             raise approval_in_use(request_id, holder.response_id)
 
+    async def renew(self, plan: RunPlan, request_id: str) -> None:
+        """Hold on to a request. Raises `StoreError`."""
+        own = plan.response_id
+        await self._claims.claim(plan.origin.project, request_id, own, instead_of=own)
+
+    async def release(self, plan: RunPlan, request_id: str) -> None:
+        """Let go of a request, if the response holds it. Raises `StoreError`."""
+        await self._claims.release(plan.origin.project, request_id, plan.response_id)
+
     async def _runs(self, project: str, holder: ApprovalHolder) -> bool:
         """Whether a holder still runs, as far as can be known."""
         if self._registry.get(holder.response_id) is not None:
@@ -64,9 +106,58 @@ class Approving:
             return self._now() - holder.claimed_at < UNSEEN_SECONDS
         return response["status"] in RUNNING
 
-    async def _release(self, plan: RunPlan, requests: list[str]) -> None:
+
+class HeldApprovals:
+    """The requests that one response holds, or is about to claim."""
+
+    def __init__(self, approving: Approving, plan: RunPlan, requests: Sequence[str]) -> None:
+        self._approving = approving
+        self._plan = plan
+        self._requests = requests
+        self._claiming: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._releasing: asyncio.Task[None] | None = None
+
+    async def claim(self) -> None:
+        """Claim all of them; whoever leaves meanwhile holds none. Raises `ApiError`."""
+        self._claiming = self._approving.own(self._claim(), f"claims of {self._plan.response_id}")
         try:
-            for request_id in requests:
-                await self._claims.release(plan.origin.project, request_id, plan.response_id)
-        except StoreError as error:
-            raise store_away() from error
+            await asyncio.shield(self._claiming)
+        except asyncio.CancelledError:
+            self.release()
+            raise
+        if not self._plan.stored:
+            self._renewing = self._approving.own(self._renew(), f"renewals of {self._plan.response_id}")
+
+    def release(self) -> None:
+        """Let go of them soon. Twice is not an error."""
+        if self._releasing is None:
+            self._releasing = self._approving.own(self._release(), f"release of {self._plan.response_id}")
+
+    async def released(self) -> None:
+        """Return once they are let go of."""
+        if self._releasing is not None:
+            await asyncio.shield(self._releasing)
+
+    async def _claim(self) -> None:
+        for request_id in self._requests:
+            await self._approving.claim(self._plan, request_id)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._approving.renew_seconds)
+            try:
+                for request_id in self._requests:
+                    await self._approving.renew(self._plan, request_id)
+            except StoreError as problem:
+                logger.warning("response %s: its approvals are not renewed: %s", self._plan.response_id, problem)
+
+    async def _release(self) -> None:
+        if self._claiming is not None:
+            await asyncio.wait([self._claiming])
+        await end_tasks([self._renewing])
+        try:
+            for request_id in self._requests:
+                await self._approving.release(self._plan, request_id)
+        except StoreError as problem:  # they count as held for UNSEEN_SECONDS, or until the response's end is kept
+            logger.warning("response %s: its approvals are not let go of: %s", self._plan.response_id, problem)

@@ -111,6 +111,8 @@ class Generating:
         try:
             with _span(plan, wanted.turn, request) as span:
                 asked = request if span is NO_SPAN else replace(request, trace_headers=span.headers)
+                if plan.details is not None and not wanted.aside:
+                    asked = plan.details.asked_of(asked)
                 return await self._sample(plan, generated(self._engine, plan, wanted, asked), meter)
         except PromptTooLong:
             if not (wanted.sampled or wanted.said):
@@ -126,6 +128,8 @@ class Generating:
         async with aclosing(said) as chunks:
             with delayed(self._tell, self._machine.only_adds, seconds=plan.delta_seconds) as tell:
                 async for chunk in chunks:
+                    if plan.details is not None:
+                        plan.details.take(chunk)
                     if chunk.token_ids:
                         if meter is not None:
                             meter.note(len(chunk.token_ids))

@@ -33,7 +33,9 @@ from responses_app.protocol.shown_files import ReadDocument, files_in
 from responses_app.runs.file_reading import FileReading, no_reader
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.unsealing import Unsealing, is_sealed
-from responses_app.stores.base import BaseResponseStore, ConversationRecord, StoredLog, StoreError, Stores
+from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
+from responses_app.stores.conversations import ConversationRecord
+from responses_app.stores.stores import Stores
 
 LONG_INPUT = 20_000  # bytes of JSON; so much is opened and rendered in 5 ms at most
 

@@ -30,8 +30,8 @@ from responses_app.stores.base import (
     ParentGone,
     StoredResponse,
     StoreError,
-    Stores,
 )
+from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
 
@@ -47,6 +47,7 @@ class Measured:
 AGAIN_SECONDS = 0.5  # before an end that could not be kept is tried again, beside the pauses of the store's own
 BACKGROUND_PATIENCE = 3600.0  # seconds: nobody waits for a response in the background as for an answer
 _OF_SERVER_TOOLS = frozenset(("mcp_list_tools", *ITEMS.values()))
+_CHOSEN = frozenset(status.value for status in CONTINUABLE)  # what can be a choice of a chat completion
 NOT_MEASURED = Measured(first_token_ms=None, duration_ms=0)
 
 
@@ -349,6 +350,7 @@ class RunPersistence:
             accepted=self.accepted,
             claim=self.claim,
             log=end.log,
+            chat=plan.chat if end.response["status"] in _CHOSEN else None,
         )
 
 

@@ -9,7 +9,9 @@ from engine.types import GenerationRequest, SamplingOptions
 from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.client_tools import ClientTools, read_tools
+from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import Asked, Declared, Mode, Offered, Started
 from responses_app.protocol.prompt import PromptWriter
@@ -18,7 +20,7 @@ from responses_app.protocol.rate_limits import Amount, Limited
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.turn_rules import RulesOfTurns
 from responses_app.runs.toolbox import NO_TOOLS, Toolbox
-from responses_app.stores.base import ConversationRecord
+from responses_app.stores.conversations import ConversationRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,8 @@ class RunPlan:
     have `tool_seconds` to say what came of calls, where the response waits for that. `shown` are the messages that
     the model reads in its own words, where the request asks to see them. `asked` is what is wanted of reasoning
     items. `public` is what clients call the response, where that is not its own id. `tier` is the service tier that
-    runs, and `priority` how urgent it is, also to an engine that does not ask: less is sooner.
+    runs, and `priority` how urgent it is, also to an engine that does not ask: less is sooner. `details` are what its
+    client wants to know of the engine's work. `chat` is what it is as a choice of a chat completion.
     """
 
     response_id: str
@@ -125,6 +128,8 @@ class RunPlan:
     public: PublicId | None = None
     tier: str = "default"
     priority: int = 0
+    details: EngineDetails | None = None
+    chat: StoredChoice | None = None
 
     @property
     def client_tools(self) -> ClientTools:

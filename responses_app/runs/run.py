@@ -7,6 +7,7 @@ being done. Cancelling its task ends it with status `cancelled`, keeping what wa
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from engine.errors import EngineError
@@ -67,6 +68,7 @@ class ResponseRun:
     ) -> None:
         self.journal = journal
         self.ticket = FREE  # what it takes of its key's and its project's limits
+        self.settled: Callable[[], None] = lambda: None  # called once it runs no more, and goes on nowhere
         self.given_back = False  # to whichever worker looks first
         self._log = persistence.log  # None for one that is not stored
         self.stopping = False  # a cancellation means that the server stops
@@ -209,6 +211,7 @@ class ResponseRun:
         if self.given_back or (self.lost and self._persistence.goes_on_elsewhere):
             self.ticket.hand_over()
             return
+        self.settled()
         turns = self._machine.turns
         used = Amount(1, sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns))
         if self._persistence.unsaved is not None:

@@ -13,7 +13,9 @@ from responses_app.limits.rates import BaseRates
 from responses_app.observing.metrics import Metrics
 from responses_app.observing.traces import Traces
 from responses_app.protocol import compaction, ids
+from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.dialects import OPENAI, Dialect
+from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
@@ -52,8 +54,9 @@ from responses_app.runs.run import ResponseRun
 from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.unsaved import UnsavedEnds
 from responses_app.stores.api_keys import BaseKeyStore
-from responses_app.stores.base import AcceptedResponse, Claim, StoreError, Stores
+from responses_app.stores.base import AcceptedResponse, Claim, StoreError
 from responses_app.stores.shared_turns import BaseSharedTurns
+from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
 
@@ -129,16 +132,22 @@ class ResponseService:
         *,
         recall: Recall = lambda _: None,
         dialect: Dialect = OPENAI,
+        details: EngineDetails | None = None,
+        chat: StoredChoice | None = None,
     ) -> ResponseReader:
         """Prepare a request, start its run, and return a reader of it, whose events have the names of `dialect`.
 
-        `recall` finds the chains that the caller's connection remembers. Raises `ApiError` for everything that can be
-        known before `response.created`.
+        `recall` finds the chains that the caller's connection remembers; `details` are filled while it runs; `chat`
+        is kept with it, if it is stored. Raises `ApiError` for everything that can be known before `response.created`.
         """
         model, plan = await self._plan(request, origin, recall, dialect=dialect)
+        if details is not None:
+            details.check(model.engine)
+            plan.details = details
+        plan.chat = chat
         run = self._run(plan, model)
         self._note(plan)
-        async with self.approving.claimed(plan):
+        async with self.approving.claimed(run):
             await self.admission.admit(run)
         return self.registry.attach(run, dialect=dialect)
 

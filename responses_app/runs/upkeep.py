@@ -10,7 +10,8 @@ from responses_app.runs.heartbeat import BEATS_PER_LEASE, WorkerHeartbeat
 from responses_app.runs.reclaimer import OrphanReclaimer
 from responses_app.runs.service import ResponseService
 from responses_app.runs.tasks import end_tasks
-from responses_app.stores.base import StoreError, Stores, WorkerState
+from responses_app.stores.base import StoreError, WorkerState
+from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
 

@@ -1,16 +1,15 @@
-"""The contracts of the stores; `tests/contracts/` has a suite for each, which runs over every implementation."""
+"""The contract of what keeps responses; `tests/contracts/` has its suites, which run over every implementation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
 from responses_app.protocol.public_ids import Leg, PublicId
 from responses_app.protocol.resources import ResponseObject
-from responses_app.stores.approvals import BaseApprovalStore
-from responses_app.stores.files import BaseFileStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +66,9 @@ class StoredResponse:
 
     `response` is the object its terminal event carried. `link` is its part of the chain, None for one that cannot be
     continued. `sampled` are the output items with their tokens, so that a client may replay them. Times are in
-    milliseconds. `accepted`: it was kept when it was accepted, so if it is gone now, it was deleted. `claim` is that of
-    the process that ran it; `log` is all that came to it, for its stream, and replaces what was appended while it ran.
+    milliseconds. `accepted`: it was kept then, so if it is gone now, it was deleted. `claim` is that of the process
+    that ran it; `log` is all that came to it, for its stream, and replaces what was appended while it ran. `chat`: it
+    is a choice of a stored chat completion.
     """
 
     project: str
@@ -84,6 +84,7 @@ class StoredResponse:
     accepted: bool = False
     claim: Claim = Claim()
     log: bytes = b""
+    chat: StoredChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,29 +169,6 @@ class Purged:
     ids: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationRecord:
-    """A conversation without its items. `created_at` is in Unix seconds."""
-
-    id: str
-    created_at: int
-    metadata: Mapping[str, str]
-    title: str = ""
-    status: str = ""
-    head: str = ""
-    head_position: int = 0
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationEntry:
-    """An item of a conversation and where it stands. `created_at` is in Unix seconds."""
-
-    position: int
-    item: JsonObject
-    created_at: int
-
-
 class StoreError(Exception):
     """The store could not keep or find something, for a reason of its own; the text is for logs."""
 
@@ -207,10 +185,6 @@ class NameTaken(StoreError):
 
 class ClaimLost(StoreError):
     """Another worker has taken the response over: nothing was written, and nothing is to be written any more."""
-
-
-class ConversationFull(StoreError):
-    """A project has as many conversations as it may have."""
 
 
 class BaseResponseStore(ABC):
@@ -330,71 +304,3 @@ class BaseResponseStore(ABC):
     @abstractmethod
     async def check(self) -> str | None:
         """Return None if the store can be used, else one sentence that says what to do (a migration to apply)."""
-
-
-class BaseConversationStore(ABC):
-    """Keeps conversations; everything is seen per project. All methods raise `StoreError`."""
-
-    async def start(self) -> None:  # noqa: B027 - as with responses
-        """Get ready."""
-
-    async def aclose(self) -> None:  # noqa: B027
-        """Finish what was asked and let go of everything. Safe to call twice."""
-
-    @abstractmethod
-    async def create(self, project: str, record: ConversationRecord, items: Sequence[JsonObject]) -> None:
-        """Keep a new conversation with its first items, each of which has an id.
-
-        Raises `ConversationFull` where the project has as many as it may have.
-        """
-
-    @abstractmethod
-    async def get(self, project: str, conversation_id: str) -> ConversationRecord | None:
-        """Return a conversation."""
-
-    @abstractmethod
-    async def update(
-        self, project: str, conversation_id: str, changes: Mapping[str, object]
-    ) -> ConversationRecord | None:
-        """Change `metadata`, `title` or `status`; return the conversation, None if there is none."""
-
-    @abstractmethod
-    async def delete(self, project: str, conversation_id: str) -> bool:
-        """Forget a conversation and its items; return whether there was one."""
-
-    @abstractmethod
-    async def append(
-        self, project: str, conversation_id: str, items: Sequence[JsonObject]
-    ) -> Sequence[ConversationEntry] | None:
-        """Add items, all at once and in order; one whose id the conversation has already gets another.
-
-        Return them as they stand, None if there is no such conversation.
-        """
-
-    @abstractmethod
-    async def entries(
-        self, project: str, conversation_id: str, *, after: str | None, descending: bool, limit: int
-    ) -> Sequence[ConversationEntry] | None:
-        """Return up to `limit` items after the item `after`; None if the conversation or `after` is unknown."""
-
-    @abstractmethod
-    async def entries_since(self, project: str, conversation_id: str, position: int) -> Sequence[ConversationEntry]:
-        """Return all items behind a position, oldest first."""
-
-    @abstractmethod
-    async def entry(self, project: str, conversation_id: str, item_id: str) -> ConversationEntry | None:
-        """Return one item."""
-
-    @abstractmethod
-    async def remove(self, project: str, conversation_id: str, item_id: str) -> bool:
-        """Forget one item; return whether there was one. The conversation's head goes with an item it covers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stores:
-    """Where responses, conversations and files are kept."""
-
-    responses: BaseResponseStore
-    conversations: BaseConversationStore
-    files: BaseFileStore
-    approvals: BaseApprovalStore

@@ -176,6 +176,16 @@ class MemoryResponseStore(BaseResponseStore):
             found |= {item["id"]: item for item in output if item.get("id") in item_ids}
         return found
 
+    def ended(self, project: str) -> Iterator[StoredResponse]:
+        """Yield the responses of a project that have ended."""
+        for key, kept in list(self._responses.items()):
+            if key[0] == project and isinstance(kept.of, StoredResponse) and not self._is_expired(kept):
+                yield kept.of
+
+    def change(self, stored: StoredResponse) -> None:
+        """Replace what is kept of a response that has ended."""
+        self._responses[stored.project, stored.response["id"]].of = stored
+
     async def beat(self, worker: WorkerState) -> float:
         now = self._now()
         self._workers = {**{each: min(seen_at, now) for each, seen_at in self._workers.items()}, worker.id: now}

@@ -1,7 +1,6 @@
 """`/v1/chat/completions`: chats, on the same runs as responses; see `protocol.chat`."""
 
-from functools import lru_cache, partial
-from hashlib import blake2b
+from functools import partial
 from importlib.metadata import version
 
 from django.core.handlers.asgi import ASGIRequest
@@ -9,7 +8,6 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from responses_app.http import (
-    MethodNotAllowed,
     caller_of,
     json_response,
     project_of,
@@ -24,16 +22,22 @@ from responses_app.runs.choices import Choices
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.servers.backpressure import CUT
+from responses_app.site import Site
 from responses_app.views.chat_streams import ChatReading, completion_stream, read_completion
-from responses_app.wiring import Site, get_site
+from responses_app.views.dispatching import dispatched
+from responses_app.views.stored_chats import listed
+from responses_app.wiring import get_site
 
 TRANSPORT = "chat"  # how its responses are counted and listed
+VERSION = version("respsite")
 
 
 async def index(request: HttpRequest) -> HttpResponseBase:
-    """Create a chat completion; `stream: true` streams it."""
-    if request.method != "POST":
-        raise MethodNotAllowed(str(request.method), ["POST"])
+    """Create a chat completion (POST; `stream: true` streams it), or list those that are stored (GET)."""
+    return await dispatched(request, {"GET": listed, "POST": _create}, {})
+
+
+async def _create(request: HttpRequest) -> HttpResponseBase:
     site = get_site()
 
     def read(data: JsonObject) -> tuple[ChatRequest, list[SeenTurn]]:
@@ -55,8 +59,15 @@ async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatRea
     """Start what a chat asks for. Raises `ApiError` for what can be known before anything is said."""
     origin = Origin.of(caller_of(request), TRANSPORT, request_id=request_id_of(request), span=span_of(request))
 
-    async def create(_: int) -> ResponseReader:
-        return await site.service.create(chat.create, origin)
+    kept = chat.kept(VERSION)
+    first = ""
+
+    async def create(index: int) -> ResponseReader:
+        nonlocal first
+        choice = kept.beside(first, index) if kept is not None and index else kept
+        reader = await site.service.create(chat.create, origin, chat=choice)
+        first = first or reader.response_id
+        return reader
 
     try:
         choices = await Choices.create(create, chat.n)
@@ -65,13 +76,7 @@ async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatRea
     return ChatReading(
         chat,
         choices,
-        system_fingerprint=_fingerprint(choices.readers[0].response()["model"]),
+        version=VERSION,
         request_id=origin.request_id,
         remember=partial(site.service.known_turns.remember, origin.project),
     )
-
-
-@lru_cache(maxsize=64)
-def _fingerprint(model: str) -> str:
-    """Return what a completion says of the server that made it: another one for another version of it."""
-    return "fp_" + blake2b(f"{version('respsite')} {model}".encode(), digest_size=5).hexdigest()

@@ -12,7 +12,13 @@ from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from responses_app.http import Cut
-from responses_app.protocol.chat.completion import CompletionHead, choice_of, usage_of, whole_completion
+from responses_app.protocol.chat.completion import (
+    CompletionHead,
+    choice_of,
+    system_fingerprint,
+    usage_of,
+    whole_completion,
+)
 from responses_app.protocol.chat.encoder import DONE, ChunkEncoder, error_line, usage_chunk
 from responses_app.protocol.chat.replaying import KnownTurn, SeenTurn
 from responses_app.protocol.chat.request import ChatRequest
@@ -33,19 +39,22 @@ Remember = Callable[[bytes, KnownTurn], Awaitable[None]]
 class ChatReading:
     """The choices of one chat, and what is said of them.
 
-    `remember` keeps what the model has said, so that it reads it again as it has said it when its client gives it back.
-    Whoever has it lets go of it with `leave`.
+    `version` is that of this server. `remember` keeps what the model has said, so that it reads it again as it has said
+    it when its client gives it back. Whoever has it lets go of it with `leave`.
     """
 
     def __init__(
-        self, chat: ChatRequest, choices: Choices, *, system_fingerprint: str, request_id: str, remember: Remember
+        self, chat: ChatRequest, choices: Choices, *, version: str, request_id: str, remember: Remember
     ) -> None:
         self.choices = choices
         self._chat = chat
         self._request_id = request_id
         self._remember = remember
         self._unkept: list[tuple[bytes, KnownTurn]] = []  # what was said and is not remembered yet
-        self._head = CompletionHead.of(choices.readers[0].response(), system_fingerprint=system_fingerprint)
+        first = choices.readers[0].response()
+        fingerprint = system_fingerprint(first["model"], version)
+        self._head = CompletionHead.of(first, system_fingerprint=fingerprint)
+        self._form = chat.form(version)
         self._encoders = [ChunkEncoder(self._head, chat, index) for index in range(len(choices.readers))]
         self._left = list(zip(choices.readers, self._encoders, strict=True))  # of the choices that have not ended
         self.problem: ApiError | None = None  # why one of the choices failed, in words for its client
@@ -105,7 +114,7 @@ class ChatReading:
 
     def whole(self, responses: Sequence[ResponseObject]) -> JsonObject:
         """Return the completion that these responses are."""
-        return whole_completion(self._head, responses, self._chat)
+        return whole_completion(self._head, responses, self._form)
 
     def leave(self) -> None:
         """Let go of its choices; those that still run end."""

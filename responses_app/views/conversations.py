@@ -22,7 +22,7 @@ from responses_app.protocol.identified import identified
 from responses_app.protocol.item_resources import with_included
 from responses_app.protocol.pages import deleted_object, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.validation import missing
-from responses_app.stores.base import ConversationEntry, ConversationFull, ConversationRecord
+from responses_app.stores.conversations import ConversationEntry, ConversationFull, ConversationRecord
 from responses_app.views.dispatching import Handlers, Refusals, dispatched
 from responses_app.views.queries import include_of, query_of
 from responses_app.wiring import get_site

@@ -22,15 +22,16 @@ from responses_app.protocol.compact_requests import compacted_response, parse_co
 from responses_app.protocol.dialects import DIALECT_HEADER, Dialect
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource, with_included
-from responses_app.protocol.pages import Query, list_page, parse_include_query, parse_list_query, unknown_cursor
+from responses_app.protocol.pages import Query, page_behind, parse_include_query, parse_list_query
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.resources import Status
 from responses_app.protocol.tool_outputs import TOOL_MODE_HEADER, parse_tool_output
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.servers.backpressure import CUT
+from responses_app.site import Site
 from responses_app.views.queries import include_of, query_of
-from responses_app.wiring import Site, get_site
+from responses_app.wiring import get_site
 
 
 async def create(request: HttpRequest) -> HttpResponseBase:
@@ -92,18 +93,9 @@ async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
     query = query_of(request)
     wanted = parse_list_query(query)
     include = include_of(query)
-    items = list(await get_site().responses.input_items(project_of(request), response_id))
-    if wanted.descending:
-        items.reverse()
-    start = 0
-    if wanted.after is not None:
-        ids = [item["id"] for item in items]
-        if wanted.after not in ids:
-            raise unknown_cursor(wanted.after)
-        start = ids.index(wanted.after) + 1
-    page = items[start : start + wanted.limit]
-    shown = [with_included(input_item_resource(item), include) for item in page]
-    return json_response(list_page(shown, has_more=start + len(page) < len(items)))
+    page = page_behind(await get_site().responses.input_items(project_of(request), response_id), wanted)
+    page["data"] = [with_included(input_item_resource(item), include) for item in page["data"]]
+    return json_response(page)
 
 
 async def input_tokens(request: HttpRequest) -> HttpResponse:

@@ -9,7 +9,8 @@ import pytest
 from django.db import OperationalError, connections, transaction
 
 from responses_app.models import ConversationItem
-from responses_app.stores.base import ConversationAppend, ConversationFull, ConversationRecord, StoreError
+from responses_app.stores.base import ConversationAppend, StoreError
+from responses_app.stores.conversations import ConversationFull, ConversationRecord
 from responses_app.stores.database.conversation_rows import append_response
 from responses_app.stores.database.conversations import DatabaseConversationStore
 from tests.adapters.conftest import OpenDatabase

@@ -11,7 +11,8 @@ import pytest
 from django.db import connections
 
 from responses_app.protocol.public_ids import PublicId
-from responses_app.stores.base import ConversationAppend, ConversationRecord, LogAppend, WorkerState
+from responses_app.stores.base import ConversationAppend, LogAppend, WorkerState
+from responses_app.stores.conversations import ConversationRecord
 from responses_app.stores.database.conversations import DatabaseConversationStore
 from responses_app.stores.database.store import DatabaseResponseStore
 from tests.adapters.stores import DatabaseCase, queries

@@ -47,6 +47,8 @@ def on_core(core: int) -> Iterator[None]:
 class BenchServer(Server):
     """daphne with any of the bench's applications; unless another engine is set, one that says 500 events at once."""
 
+    is_forked = False
+
     def __init__(self, folder: Path, application: str = OURS, **settings: object) -> None:
         self._application = application
         is_scripted = application != ENDLESS and "engine" not in settings

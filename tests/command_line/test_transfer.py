@@ -36,8 +36,11 @@ def test_what_is_exported_continues_where_it_is_imported(daphne_server: Server, 
     assert httpx.delete(f"{daphne_server.base_url}/responses/{gone['id']}").status_code == 200
     conversation = httpx.post(f"{daphne_server.base_url}/conversations", json={}).json()["id"]
     ask(daphne_server, "Hello there", conversation=conversation)
+    asked = {"messages": [{"role": "user", "content": "Hello"}], "n": 2, "store": True, "metadata": {"a": "b"}}
+    chat = httpx.post(f"{daphne_server.base_url}/chat/completions", json=asked, timeout=60).json()["id"]
     paths = [f"/responses/{last['id']}", f"/responses/{last['id']}/input_items", f"/conversations/{conversation}/items"]
     paths += [f"/responses/{last['id']}?stream=true"]
+    paths += [f"/chat/completions/{chat}", f"/chat/completions/{chat}/messages"]
     kept = [get(daphne_server, path) for path in paths]
 
     file = tmp_path / "kept.jsonl"

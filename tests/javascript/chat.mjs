@@ -34,6 +34,14 @@ const parsed = await client.chat.completions.parse(
   chat("Plan 3 days in Paris", { response_format: zodResponseFormat(Trip, "trip") }),
 );
 
+const stored = await client.chat.completions.create(chat("count to 2", { store: true, metadata: { from: name } }));
+const kept = [];
+for await (const each of client.chat.completions.list({ metadata: { from: name } })) kept.push(each.id);
+const asked = await client.chat.completions.messages.list(stored.id);
+const changed = await client.chat.completions.update(stored.id, { metadata: { from: "nobody" } });
+const read = await client.chat.completions.retrieve(stored.id);
+const { deleted } = await client.chat.completions.delete(stored.id);
+
 const text = await client.completions.create({ model, prompt: "count to 3", max_tokens: 20 });
 const embedding = { model: "hashing-256", input: ["Paris", "rail"] };
 const asBase64 = await client.embeddings.create(embedding); // which openai-node asks for by itself
@@ -49,6 +57,7 @@ console.log(
     used: [whole, streamed].map(({ usage }) => usage.total_tokens),
     loops: [await loop(false).finalContent(), await loop(true).finalContent()],
     parsed: parsed.choices[0].message.parsed,
+    stored: [kept.includes(stored.id), asked.data[0].content, changed.metadata, read.choices[0].message.content, deleted],
     text: text.choices[0].text,
     dimensions: [asBase64, asFloats].map(({ data }) => data.map((each) => each.embedding.length)),
     models: models.data.map(({ id }) => id),

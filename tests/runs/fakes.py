@@ -41,20 +41,13 @@ from responses_app.runs.run import ResponseRun
 from responses_app.runs.served import ServedModel, ServedModels
 from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.stores.approvals import BaseApprovalStore
-from responses_app.stores.base import (
-    AcceptedResponse,
-    Appended,
-    BaseConversationStore,
-    ConversationEntry,
-    ConversationRecord,
-    LogAppend,
-    StoredResponse,
-    StoreError,
-    Stores,
-)
+from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse, StoreError
+from responses_app.stores.conversations import BaseConversationStore, ConversationEntry, ConversationRecord
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.stores.memory_approvals import MemoryApprovalStore
+from responses_app.stores.memory_chats import MemoryChatStore
+from responses_app.stores.stores import Stores
 from responses_app.tools.base import BaseTool
 from tests.memory_files import MemoryFileStore
 from tests.protocol.laws import counting_ids
@@ -257,6 +250,7 @@ class Site:
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
     def __post_init__(self) -> None:
+        self.chats = MemoryChatStore(self.store)
         self.registry = RunRegistry(self.run_limits, now=time.time)
         self.forgetting = Forgetting(self.registry, others=self.others)
         self.live = LiveLogs(
@@ -267,7 +261,7 @@ class Site:
         )
         meter = self.metrics.model("fake")
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format, meter, self.turns)
-        stores = Stores(self.store, self.conversations, self.files, self.approvals)
+        stores = Stores(self.store, self.chats, self.conversations, self.files, self.approvals)
         machines = Machines(ServedModels([model, *self.more_models]), b"key", self.sealer)
         self.service = ResponseService(
             machines=machines,

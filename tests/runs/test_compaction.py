@@ -13,7 +13,7 @@ from responses_app.protocol.compaction import REQUEST, UNREADABLE, summary_messa
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests import parse_create
 from responses_app.runs.plan import Origin
-from responses_app.stores.base import ConversationEntry, ConversationRecord
+from responses_app.stores.conversations import ConversationEntry, ConversationRecord
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Site
 

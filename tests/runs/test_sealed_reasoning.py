@@ -15,7 +15,7 @@ from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.summaries import REQUEST, Summaries
 from responses_app.protocol.turn_rules import RulesOfTurns
 from responses_app.runs.generating import request_for
-from responses_app.stores.base import ConversationEntry, ConversationRecord
+from responses_app.stores.conversations import ConversationEntry, ConversationRecord
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, TOOL_F, FakeEngine, FakeStore, Site
 

@@ -11,7 +11,8 @@ from responses_app.conf import from_environ
 from responses_app.connection import Connection
 from responses_app.protocol.events import TERMINAL, Event
 from responses_app.runs.journal import EventJournal
-from responses_app.wiring import Site, build_site
+from responses_app.site import Site
+from responses_app.wiring import build_site
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database

@@ -51,6 +51,7 @@ class Theirs:
     uploaded_id: str
     vector_store_id: str
     batch_id: str
+    completion_id: str
     reasoning: Frame
     compaction: Frame
 
@@ -64,6 +65,7 @@ class Theirs:
             "file_id": self.uploaded_id,  # or one of that container or store, which is not found before it
             "vector_store_id": self.vector_store_id,
             "batch_id": self.batch_id,
+            "completion_id": self.completion_id,
         }[parameter]
 
 
@@ -112,6 +114,7 @@ def _made(client: httpx.Client) -> Theirs:
         uploaded_id=uploaded_id,
         vector_store_id=vector_store_id,
         batch_id=batch["id"],
+        completion_id=_post(client, "/v1/chat/completions", {"messages": HELLO, "store": True})["id"],
         reasoning=reasoning,
         compaction=next(item for item in compacted["output"] if item["type"] == "compaction"),
     )
@@ -183,6 +186,9 @@ def test_nothing_of_it_was_changed(projects: Projects) -> None:
     assert theirs.conversation_item_id in [item["id"] for item in items]
     assert projects.others.get(f"/v1/files/{theirs.uploaded_id}/content").content == b"text"
     assert projects.mine.get("/v1/files").json()["data"] == []
+    listed = projects.others.get("/v1/chat/completions").json()["data"]
+    assert [each["id"] for each in listed] == [theirs.completion_id]
+    assert projects.mine.get("/v1/chat/completions").json()["data"] == []
 
 
 def test_every_field_that_may_name_something_is_known_here() -> None:

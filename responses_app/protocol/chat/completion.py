@@ -7,10 +7,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from responses_app.protocol import ids
-from responses_app.protocol.chat.request import ChatRequest
+from responses_app.protocol.chat.stored import ChatForm
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.resources import ResponseObject, Status
 from responses_app.protocol.stop_strings import StopStrings
@@ -63,10 +64,22 @@ def response_id(completion: str) -> str:
     return ids.RESPONSE + completion.removeprefix(ids.CHAT_COMPLETION)
 
 
-def whole_completion(head: CompletionHead, responses: Sequence[ResponseObject], chat: ChatRequest) -> JsonObject:
+def system_fingerprint(model: str, version: str) -> str:
+    """Return what a completion says of the server that made it: another one for another version of it."""
+    return "fp_" + blake2b(f"{version} {model}".encode(), digest_size=5).hexdigest()
+
+
+def stored_completion(responses: Sequence[ResponseObject], form: ChatForm, metadata: Mapping[str, str]) -> JsonObject:
+    """Return a completion that was stored, whose choices are these responses."""
+    first = responses[0]
+    head = CompletionHead.of(first, system_fingerprint=system_fingerprint(first["model"], form.version))
+    return {**whole_completion(head, responses, form), "metadata": dict(metadata)}
+
+
+def whole_completion(head: CompletionHead, responses: Sequence[ResponseObject], form: ChatForm) -> JsonObject:
     """Return the completion whose choices are these responses."""
     choices = [
-        choice_of(response, index, stops=chat.stops, shows_reasoning=chat.shows_reasoning, old_calls=chat.old_calls)
+        choice_of(response, index, stops=form.stops, shows_reasoning=form.shows_reasoning, old_calls=form.old_calls)
         for index, response in enumerate(responses)
     ]
     return {**head.fields("chat.completion"), "choices": choices, "usage": usage_of(responses)}

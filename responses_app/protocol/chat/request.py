@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field
 
 from responses_app.protocol.chat.messages import AssistantTurn, ReadMessages, read_messages
 from responses_app.protocol.chat.names import in_chat_names
+from responses_app.protocol.chat.stored import ChatForm, StoredChat, StoredChoice
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.json_size import json_size
@@ -107,11 +108,12 @@ _UNSUPPORTED = {
 class ChatRequest:
     """A chat. `create` is what each of its `n` choices is generated for; `turns` are what the assistant said so far.
 
-    `places` has the number of the message of each item of `create`. `old_calls`: its functions were declared in the
-    older form, so a call comes as `function_call`.
+    `messages` are its messages as they were sent. `places` has the number of the message of each item of `create`.
+    `old_calls`: its functions were declared in the older form, so a call comes as `function_call`.
     """
 
     create: CreateRequest
+    messages: list[JsonObject]
     turns: list[AssistantTurn]
     places: list[int]
     n: int = 1
@@ -119,6 +121,19 @@ class ChatRequest:
     include_usage: bool = False
     shows_reasoning: bool = True
     old_calls: bool = False
+
+    def form(self, version: str) -> ChatForm:
+        """Return how its responses are worded by this `version` of the server."""
+        return ChatForm(
+            stops=self.stops, shows_reasoning=self.shows_reasoning, old_calls=self.old_calls, version=version
+        )
+
+    def kept(self, version: str) -> StoredChoice | None:
+        """Return what is kept of its first choice beside the response; None where it is not to be stored."""
+        if not self.create.store:
+            return None
+        asked = StoredChat(messages=self.messages, metadata=self.create.metadata or {}, form=self.form(version))
+        return StoredChoice(count=self.n, chat=asked)
 
     def renamed(self, error: ApiError) -> ApiError:
         """Return an error of its run in the names of Chat Completions."""
@@ -140,6 +155,7 @@ def parse_chat(data: Mapping[str, object], parse: Callable[[JsonObject], CreateR
         raise in_chat_names(error, read.places) from None
     return ChatRequest(
         create=create,
+        messages=_list(data["messages"]),
         turns=read.turns,
         places=read.places,
         n=fields.n or 1,
@@ -148,6 +164,11 @@ def parse_chat(data: Mapping[str, object], parse: Callable[[JsonObject], CreateR
         shows_reasoning=fields.include_reasoning is not False,
         old_calls=bool(data.get("functions")) and not data.get("tools"),
     )
+
+
+def _list(messages: object) -> list[JsonObject]:
+    assert isinstance(messages, list), "they were read"
+    return messages
 
 
 def _check_together(fields: ChatFields) -> None:

@@ -16,7 +16,12 @@ from django.db.models import QuerySet
 
 from responses_app.models import Conversation, ConversationItem
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.base import BaseConversationStore, ConversationEntry, ConversationFull, ConversationRecord
+from responses_app.stores.conversations import (
+    BaseConversationStore,
+    ConversationEntry,
+    ConversationFull,
+    ConversationRecord,
+)
 from responses_app.stores.database.conversation_rows import (
     can_be_known,
     conversation_row,

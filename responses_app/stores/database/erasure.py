@@ -20,6 +20,7 @@ from responses_app.models import (
     ApiKey,
     ApprovalClaim,
     ChainPart,
+    ChatChoice,
     Conversation,
     ConversationItem,
     FilePart,
@@ -75,6 +76,7 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "conversation items": items.count(),
         "chain parts": ChainPart.objects.using(using).filter(**of_project).count(),
         "sampled items": SampledItem.objects.using(using).filter(**of_project).count(),
+        "chat choices": ChatChoice.objects.using(using).filter(**of_project).count(),
         "public names": PublicName.objects.using(using).filter(**of_project).count(),
         "log parts": logs.count(),
         "approval claims": ApprovalClaim.objects.using(using).filter(**of_project).count(),
@@ -89,6 +91,8 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
     """Yield what clients could read of it, as JSON, a line each: `{"response": …, "input_items": […]}`, and so on."""
     for response in subject.responses(using).order_by("created_at", "id").iterator(chunk_size=AT_ONCE):
         yield json_text({"response": response.body, "input_items": response.input_items})
+        for choice in ChatChoice.objects.using(using).filter(pk=response.pk, place=0):
+            yield json_text({"chat_completion": choice.pk, "metadata": choice.metadata, "messages": choice.messages})
     for conversation in subject.conversations(using).order_by("created_at", "id").iterator(chunk_size=AT_ONCE):
         items = ConversationItem.objects.using(using).filter(conversation=conversation).order_by("position")
         kept = {"id": conversation.pk, "title": conversation.title, "metadata": conversation.metadata}
@@ -129,6 +133,7 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
         return
     erase_stores(using, subject.project)
     with transaction.atomic(using=using):
-        for model in (ApprovalClaim, ChainPart, SampledItem, PublicName):  # what an older version may have left behind
+        # What an older version may have left behind.
+        for model in (ApprovalClaim, ChainPart, ChatChoice, SampledItem, PublicName):
             model.objects.using(using).filter(project=subject.project).delete()
         Project.objects.using(using).filter(name=subject.project).delete()  # and its keys

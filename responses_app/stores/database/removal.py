@@ -11,6 +11,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import Purged
 from responses_app.stores.database.response_sql import (
+    CHOICES,
     LOGS,
     NAMES,
     PARTS,
@@ -71,6 +72,7 @@ def remove(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -> int:
         for some in in_parts(response_ids):
             cursor.execute(f"DELETE FROM {SAMPLED} WHERE response_id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {LOGS} WHERE response_id IN ({placeholders(some)})", some)
+            cursor.execute(f"DELETE FROM {CHOICES} WHERE id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {NAMES} WHERE id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {RESPONSES} WHERE id IN ({placeholders(some)})", some)
     return sum(_remove_parts(connection, some) for some in in_parts(response_ids))

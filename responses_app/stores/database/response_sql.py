@@ -10,7 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
-from responses_app.models import ChainPart, LogPart, PublicName, Response, SampledItem, Worker
+from responses_app.models import ChainPart, ChatChoice, LogPart, PublicName, Response, SampledItem, Worker
 from responses_app.protocol import resources
 from responses_app.stores.base import Claim
 
@@ -82,6 +82,7 @@ PARTS = ChainPart._meta.db_table
 SAMPLED = SampledItem._meta.db_table
 LOGS = LogPart._meta.db_table
 NAMES = PublicName._meta.db_table
+CHOICES = ChatChoice._meta.db_table
 WORKERS = Worker._meta.db_table
 
 KEEP_RESPONSE = _held(_upsert(Response))
@@ -112,6 +113,7 @@ KEEP_NAME = Writing(
     ["id", "project", "name", "leg"],
 )
 KEEP_PART = _upsert(ChainPart)
+KEEP_CHOICE = _upsert(ChatChoice)
 KEEP_SAMPLED = _upsert(SampledItem)
 KEEP_LOG = Writing(
     f"INSERT INTO {LOGS} (response_id, position, data) VALUES (%s, %s, %s) "

@@ -14,6 +14,7 @@ from django.db.backends.utils import CursorWrapper
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.models import json_text
 from responses_app.protocol.chain import ChainLink
+from responses_app.protocol.chat.stored import StoredChat
 from responses_app.protocol.items import SampledItem
 from responses_app.stores.base import AcceptedResponse, StoredResponse, WorkerState
 from responses_app.stores.database.conversation_rows import can_be_known
@@ -69,7 +70,7 @@ def stored_row(connection: BaseDatabaseWrapper, stored: StoredResponse) -> Row:
     usage: dict[str, Any] = stored.response.get("usage") or {}
     row = _response_row(connection, stored)
     return row | {
-        "size": row["size"] + _bytes_of_tokens(stored),
+        "size": row["size"] + _bytes_of_tokens(stored) + _bytes_of_choice(stored),
         "input_tokens": usage.get("input_tokens", 0),
         "cached_tokens": usage.get("input_tokens_details", {}).get("cached_tokens", 0),
         "output_tokens": usage.get("output_tokens", 0),
@@ -126,6 +127,25 @@ def sampled_rows(stored: StoredResponse) -> Iterator[Row]:
             "fingerprint": item.fingerprint,
             "kind": item.message.kind.value,
             "tokens": pack(item.message.tokens),
+        }
+
+
+def choice_rows(connection: BaseDatabaseWrapper, stored: StoredResponse) -> Iterator[Row]:
+    """Yield what a response is as a choice of a chat completion."""
+    choice = stored.chat
+    if choice is not None:
+        chat = choice.chat or StoredChat(messages=())
+        yield {
+            "id": stored.response["id"],
+            "project": stored.project,
+            "first_id": choice.first or stored.response["id"],
+            "place": choice.place,
+            "choices": choice.count,
+            "created_at": time_value(connection, stored.response["created_at"]),
+            "model": stored.response["model"],
+            "metadata": json_text(chat.metadata),
+            "form": json_text(chat.form.as_json()),
+            "messages": json_text(chat.messages),
         }
 
 
@@ -187,6 +207,11 @@ def _known_id(value: object) -> str:
 
 def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
+
+
+def _bytes_of_choice(stored: StoredResponse) -> int:
+    chat = stored.chat.chat if stored.chat else None
+    return 0 if chat is None else _bytes(json_text(chat.messages)) + _bytes(json_text(chat.metadata))
 
 
 def _bytes_of_tokens(stored: StoredResponse) -> int:

@@ -58,6 +58,7 @@ from responses_app.stores.database.response_sql import (
     CHANGE_RESPONSE,
     DROP_LOG_PARTS,
     END_RESPONSE,
+    KEEP_CHOICE,
     KEEP_LOG,
     KEEP_NAME,
     KEEP_PART,
@@ -76,6 +77,7 @@ from responses_app.stores.database.response_sql import (
 )
 from responses_app.stores.database.rows import (
     accepted_row,
+    choice_rows,
     log_rows,
     part_row,
     returned_row,
@@ -301,6 +303,7 @@ def _save(cursor: CursorWrapper, steps: Sequence[Step], now: float) -> None:
     links |= _unstored_ancestors(cursor, links)  # `store: false` responses that only a connection remembers
     KEEP_PART.run(cursor, [part_row(*owned) for owned in links.values()])
     KEEP_SAMPLED.run(cursor, [row for stored in batch for row in sampled_rows(stored)])
+    KEEP_CHOICE.run(cursor, [row for stored in batch for row in choice_rows(cursor.db, stored)])
     logs = [row for stored in batch for row in log_rows(stored)]
     KEEP_LOG.run(cursor, logs)
     DROP_LOG_PARTS.run(cursor, logs)

@@ -1,7 +1,5 @@
 """MCP inside responses: lists, calls and approvals, along chains, on another worker, and when the server is away."""
 
-from collections.abc import AsyncIterator
-
 import orjson
 import pytest
 
@@ -10,7 +8,7 @@ from responses_app.tools.mcp.tool import McpTool
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
 from tests.runs.test_server_tools import prompt_of
-from tests.tools.mcp.mcp_servers import McpServer, mcp_server, mcp_tool
+from tests.tools.mcp.mcp_servers import McpServer, mcp_server
 
 
 def call(tool: str, arguments: str) -> str:
@@ -18,18 +16,6 @@ def call(tool: str, arguments: str) -> str:
 
 
 ADD = call("add", '{"a":2,"b":3}')
-
-
-@pytest.fixture
-async def tool() -> AsyncIterator[McpTool]:
-    async with mcp_tool() as tool:
-        yield tool
-
-
-@pytest.fixture
-async def running() -> AsyncIterator[McpServer]:
-    async with mcp_server() as server:
-        yield server
 
 
 def declared(server: McpServer, **fields: object) -> list[JsonObject]:

@@ -2,7 +2,7 @@
 
     {"kind": "header", "format": "respsite", "version": 1, …}
     {"kind": "part", "id": …, "part": {…}}              a part of a chain whose response is gone
-    {"kind": "response", "id": …, "response": {…}, "part": {…}, "sampled": […], "log": […], "name": {…}}
+    {"kind": "response", "id": …, "response": {…}, "part": {…}, "sampled": […], "log": […], "name": {…}, "choice": {…}}
     {"kind": "conversation", "id": …, "conversation": {…}}
     {"kind": "items", "id": …, "items": […]}            of the conversation before them, up to 100 a line
     {"kind": "end"}

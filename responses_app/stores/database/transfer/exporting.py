@@ -9,6 +9,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from responses_app import __version__
 from responses_app.models import (
     ChainPart,
+    ChatChoice,
     Conversation,
     ConversationItem,
     LogPart,
@@ -104,6 +105,7 @@ def _next_ids(project: str | None, after: str) -> list[str]:
 def _ended(ids: Sequence[str]) -> Iterator[str]:
     parts = {part.pk: row_of(part) for part in ChainPart.objects.filter(pk__in=ids)}
     names = {name.pk: row_of(name) for name in PublicName.objects.filter(pk__in=ids)}
+    choices = {choice.pk: row_of(choice) for choice in ChatChoice.objects.filter(pk__in=ids)}
     sampled, logs = defaultdict[str, list[Row]](list), defaultdict[str, list[Row]](list)
     for item in SampledItem.objects.filter(response_id__in=ids).order_by("pk"):
         sampled[item.response_id].append(row_of(item))
@@ -112,7 +114,7 @@ def _ended(ids: Sequence[str]) -> Iterator[str]:
     for response in Response.objects.filter(pk__in=ids).exclude(status__in=RUNNING).order_by("pk"):
         key = response.pk
         whole = {"response": row_of(response), "part": parts.get(key), "sampled": sampled[key], "log": logs[key]}
-        yield json_text({"kind": "response", "id": key, **whole, "name": names.get(key)})
+        yield json_text({"kind": "response", "id": key, **whole, "name": names.get(key), "choice": choices.get(key)})
 
 
 def _conversations(project: str | None, after: str, counted: Exported) -> Iterator[str]:

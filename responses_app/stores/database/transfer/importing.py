@@ -10,6 +10,7 @@ from django.db import models, transaction
 
 from responses_app.models import (
     ChainPart,
+    ChatChoice,
     Conversation,
     ConversationItem,
     LogPart,
@@ -152,6 +153,8 @@ def _whole(record: Row) -> _Whole:
         further.append(_part(record["part"]))
     if record.get("name"):
         further.append(instance_of(PublicName, record["name"]))
+    if record.get("choice"):
+        further.append(instance_of(ChatChoice, record["choice"]))
     further += [instance_of(SampledItem, row) for row in record.get("sampled") or ()]
     further += [instance_of(LogPart, row) for row in record.get("log") or ()]
     owners = {getattr(each, "response_id", each.pk) for each in further}

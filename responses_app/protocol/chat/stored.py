@@ -1,0 +1,142 @@
+"""What is kept of a chat completion that is stored, beside the responses that its choices are.
+
+    response of choice 0   StoredChoice(count=2, chat=StoredChat(…))     what was asked, and how it is worded
+    response of choice 1   StoredChoice(count=2, place=1, first=…)       where it belongs
+
+The completion is made of these responses whenever it is read: nothing that the model has said is kept twice. One whose
+choices are not all there (one runs, has failed or was deleted) is not known.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.items import ClientModel
+from responses_app.protocol.metadata import MAX_PAIRS, Metadata, check_metadata
+from responses_app.protocol.pages import ListQuery, Query, parse_list_query
+from responses_app.protocol.validation import missing, validate
+
+_PREFIX, _SUFFIX = "metadata[", "]"  # of a filter in a query, around its key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatForm:
+    """How responses are worded as a completion; `version` is that of the server that ran them."""
+
+    stops: Sequence[str] = ()
+    shows_reasoning: bool = True
+    old_calls: bool = False
+    version: str = ""
+
+    def as_json(self) -> JsonObject:
+        """Return it as JSON, for `from_json`."""
+        return {
+            "stops": list(self.stops),
+            "shows_reasoning": self.shows_reasoning,
+            "old_calls": self.old_calls,
+            "version": self.version,
+        }
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "ChatForm":
+        """Read what `as_json` wrote."""
+        return cls(**kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredChat:
+    """What a completion was asked: its messages as they were sent. `metadata` may be changed later."""
+
+    messages: Sequence[JsonObject]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    form: ChatForm = field(default_factory=ChatForm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredChoice:
+    """Where a response belongs: the choice `place` of `count`. `first` is the response of the first one, "" for itself.
+
+    `chat` is what all of them were asked; the first one has it.
+    """
+
+    count: int = 1
+    place: int = 0
+    first: str = ""
+    chat: StoredChat | None = None
+
+    def beside(self, first: str, place: int) -> "StoredChoice":
+        """Return another choice of the same completion."""
+        return replace(self, first=first, place=place, chat=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatQuery:
+    """Which stored completions are listed: of a model, with all these pairs of metadata; None and none mean any."""
+
+    page: ListQuery
+    model: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class ChatCompletionChanges(ClientModel):
+    """What a stored completion is to have from now on; null is none."""
+
+    metadata: Metadata | None
+
+
+def parse_chat_query(query: Query) -> ChatQuery:
+    """Read the query of a list. Raises `ApiError` that names the parameter that is wrong."""
+    wanted = {
+        name[len(_PREFIX) : -len(_SUFFIX)]: values[-1]
+        for name, values in query.items()
+        if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+    }
+    if len(wanted) > MAX_PAIRS:
+        raise invalid_request(f"A list is filtered by {MAX_PAIRS} pairs of metadata at most.", param="metadata")
+    check_metadata(wanted)
+    model = (query.get("model") or [""])[-1] or None
+    return ChatQuery(page=parse_list_query(query, descending=False), model=model, metadata=wanted)
+
+
+def parse_chat_changes(data: Mapping[str, object]) -> Mapping[str, str]:
+    """Return the metadata that a completion is to have. Raises `ApiError`."""
+    if "metadata" not in data:
+        raise missing("metadata")
+    metadata = validate(ChatCompletionChanges, data).metadata or {}
+    check_metadata(metadata)
+    return metadata
+
+
+def stored_messages(completion_id: str, messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return what a completion was asked as OpenAI lists it: each message has an id, and a text or parts."""
+    return [_message(f"{completion_id}-{index}", message) for index, message in enumerate(messages)]
+
+
+def _message(message_id: str, message: JsonObject) -> JsonObject:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else None
+    return {
+        "name": None,
+        "refusal": None,
+        **message,
+        "id": message_id,
+        "content": content if parts is None else _text(parts),
+        "content_parts": parts,
+    }
+
+
+def _text(parts: Sequence[Mapping[str, Any]]) -> str | None:
+    texts = [str(part["text"]) for part in parts if part.get("type") == "text"]
+    return "".join(texts) if texts else None
+
+
+def completion_not_found(completion: str, *, stores: bool) -> ApiError:
+    """There is no such stored completion, or not any more (404); `stores`: this server keeps any at all."""
+    message = f"Chat completion with id '{completion[:80]}' not found. "
+    message += (
+        "Only those that were created with 'store': true are kept."
+        if stores
+        else "This server stores none (RESPONSES_STORE=off)."
+    )
+    return ApiError(message, status=404, type="not_found_error", param="completion_id")

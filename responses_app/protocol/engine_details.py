@@ -1,0 +1,54 @@
+"""`EngineDetails`: what a request wants to know of the engine's work beside the answer, and what the engine said of it.
+
+Nothing of it is in a response's events, its log or the store: it is for the client that asked, while it reads.
+The names are vLLM's: `prompt_logprobs`, `kv_transfer_params`, `return_token_ids`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from engine.backends.base import BaseEngine
+from engine.types import GenerationRequest, PromptLogprobs, TokenChunk
+from responses_app.protocol.errors import unsupported_parameter
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineDetails:
+    """Of one response. What is wanted stands first; the rest is filled by its run.
+
+    `wanted_logprobs` is how many alternatives to each token of the prompt are named, None for no log probabilities of
+    it. `prompt_token_ids` is what the model has read, `token_ids` all that it has sampled so far.
+    """
+
+    wanted_logprobs: int | None = None
+    given_transfer: Mapping[str, Any] | None = None
+    prompt_token_ids: Sequence[int] = ()
+    token_ids: list[int] = field(default_factory=list)
+    prompt_logprobs: PromptLogprobs | None = None
+    kv_transfer_params: Mapping[str, Any] | None = None
+
+    def check(self, engine: BaseEngine) -> None:
+        """Raise `ApiError` for what the engine cannot do."""
+        if self.wanted_logprobs is not None and not engine.supports_prompt_logprobs:
+            hint = "The engine here gives no log probabilities of the prompt; leave it out."
+            raise unsupported_parameter("prompt_logprobs", hint)
+        if self.given_transfer is not None and not engine.supports_kv_transfer:
+            hint = "The engine here does not move caches by request; leave it out."
+            raise unsupported_parameter("kv_transfer_params", hint)
+
+    def asked_of(self, request: GenerationRequest) -> GenerationRequest:
+        """Return what the engine is asked: a turn that was cut and goes on is not asked about its prompt again."""
+        if self.token_ids:
+            return request
+        self.prompt_token_ids = request.prompt_token_ids
+        sampling = replace(request.sampling, prompt_logprobs=self.wanted_logprobs)
+        return replace(request, sampling=sampling, kv_transfer_params=self.given_transfer)
+
+    def take(self, chunk: TokenChunk) -> None:
+        """Take what the engine has said."""
+        self.token_ids.extend(chunk.token_ids)
+        if chunk.prompt_logprobs is not None:
+            self.prompt_logprobs = chunk.prompt_logprobs
+        if chunk.kv_transfer_params is not None:
+            self.kv_transfer_params = chunk.kv_transfer_params

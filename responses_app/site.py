@@ -1,0 +1,158 @@
+"""`Site`: everything one process serves with, how it is started, and how it is closed."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from responses_app.auth.door import Door
+from responses_app.conf import Settings
+from responses_app.embedding_engines import Embeddings
+from responses_app.engines import Engines
+from responses_app.limits.base import BaseConnectionLimit
+from responses_app.limits.rates import BaseRates
+from responses_app.observing.traces import Traces
+from responses_app.protocol.answer_headers import AnswerHeaders
+from responses_app.protocol.dialects import Dialect, requested_dialect
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.requests import CreateRequest, parse_create
+from responses_app.protocol.session import SessionLimits
+from responses_app.protocol.tool_outputs import WAIT, requested_tool_mode
+from responses_app.reading import JsonReader
+from responses_app.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
+from responses_app.runs.by_id import ResponsesById
+from responses_app.runs.completing import CompletionService
+from responses_app.runs.deciding import DecisionService
+from responses_app.runs.draining import Draining
+from responses_app.runs.following import Followers
+from responses_app.runs.forgetting import Forgetting
+from responses_app.runs.outputs import GivenOutputs
+from responses_app.runs.registry import RunRegistry
+from responses_app.runs.service import ResponseService
+from responses_app.runs.stored_chats import StoredChats
+from responses_app.runs.upkeep import Upkeep
+from responses_app.stores.approvals import BaseApprovalStore
+from responses_app.stores.base import BaseResponseStore
+from responses_app.stores.conversations import BaseConversationStore
+from responses_app.stores.files import BaseFileStore
+from responses_app.tools.base import BaseTool
+from responses_app.watching import Watch
+
+LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Everything one process serves with."""
+
+    settings: Settings
+    engines: Engines
+    embeddings: Embeddings
+    completions: CompletionService
+    decisions: DecisionService
+    store: BaseResponseStore
+    chats: StoredChats
+    conversations: BaseConversationStore
+    files: BaseFileStore
+    approvals: BaseApprovalStore
+    connection_limit: BaseConnectionLimit
+    rates: BaseRates
+    answer_headers: AnswerHeaders
+    registry: RunRegistry
+    service: ResponseService
+    responses: ResponsesById
+    outputs: GivenOutputs
+    forgetting: Forgetting
+    followers: Followers
+    upkeep: Upkeep
+    relay: Relay
+    reader: JsonReader
+    token_reader: JsonReader  # of bodies whose `input` may be token ids
+    door: Door
+    watch: Watch
+    draining: Draining
+    traces: Traces
+    tools: Sequence[BaseTool]
+    new_id: Callable[[str], str]
+
+    @property
+    def session_limits(self) -> SessionLimits:
+        """The bounds of one WebSocket connection."""
+        settings = self.settings
+        return SessionLimits(
+            max_queued=settings.websocket_max_queued,
+            max_state_bytes=settings.websocket_max_state_bytes,
+            reject_when_busy=settings.websocket_busy == "reject",
+            warning_after=settings.websocket_warning_seconds,
+            lifetime=settings.websocket_lifetime_seconds,
+            grace=settings.websocket_grace_seconds,
+        )
+
+    def dialect(self, header: str | None) -> Dialect:
+        """Return the dialect that a request asks for by its header. Raises `ApiError` (400) for one not known."""
+        settings = self.settings
+        return requested_dialect(header, settings.responses_dialect, usage_per_turn=settings.responses_usage_per_turn)
+
+    def awaits_tools(self, header: str | None, dialect: Dialect) -> bool:
+        """Whether a stream waits for the outputs of its client's tools. Raises `ApiError` (400) for an unknown mode.
+
+        Never where a turn has one id: there its stream ends with its calls, and the next one goes on under that id.
+        """
+        wanted = requested_tool_mode(header, self.settings.responses_tool_mode) == WAIT
+        return wanted and not dialect.one_id_a_turn
+
+    def parse_create(self, data: JsonObject) -> CreateRequest:
+        """Validate a request, with the fields that this server takes. Raises `ApiError`."""
+        return parse_create(data, engine_fields=not self.settings.responses_compatibility_mode)
+
+    async def start(self) -> None:
+        """Start what must run before anything is served; the engine goes on loading beside."""
+        self.traces.start()
+        await self.store.start()
+        await self.conversations.start()
+        await self.connection_limit.start()
+        await self.rates.start()
+        await self.door.start()
+        self.engines.start()
+        self.embeddings.start()
+        await asyncio.gather(*(tool.start() for tool in self.tools))
+        self.relay.start(
+            {
+                CANCEL: self.responses.cancel_here,
+                FORGET: self.forgetting.here,
+                FOLLOW: self.registry.follow,
+                LOGGED: self.followers.ring,
+            },
+            take=self.outputs.take_here,
+        )
+        await self.upkeep.start()
+        await self.watch.start()
+
+    async def aclose(self) -> None:
+        """Let what runs end, or stop it; write what is to be written, give back what is shared."""
+        self.draining.begin()
+        await self.followers.aclose()  # those who follow another worker's response may do so elsewhere
+        grace = self.settings.shutdown_grace_seconds
+        await asyncio.gather(
+            self.registry.aclose(grace=grace, last_words=LAST_WORDS_SECONDS), self.completions.aclose(grace=grace)
+        )
+        await self.draining.over(LAST_WORDS_SECONDS)
+        await self.service.approving.aclose()
+        await self.service.live.aclose()
+        await self.upkeep.aclose()
+        await self.relay.aclose()
+        await asyncio.gather(
+            *(tool.aclose() for tool in self.tools),
+            self.connection_limit.aclose(),
+            self.rates.aclose(),
+            self.service.known_turns.aclose(),
+            self.store.aclose(),
+            self.chats.aclose(),
+            self.conversations.aclose(),
+            self.files.aclose(),
+            self.approvals.aclose(),
+            self.door.aclose(),
+            self.engines.aclose(),
+            self.embeddings.aclose(),
+        )
+        await self.watch.aclose()
+        await self.traces.aclose()

@@ -1,0 +1,109 @@
+"""Who holds the approval of a call of a tool, and until when, also where its client leaves."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from responses_app.protocol.errors import ApiError
+from responses_app.stores.approvals import ApprovalHolder
+from responses_app.stores.base import AcceptedResponse, StoreError
+from responses_app.stores.memory_approvals import MemoryApprovalStore
+from responses_app.tools.mcp.tool import McpTool
+from tests.contracts.store_life import Clock
+from tests.runs.fakes import ANSWER, NOW, FakeEngine, FakeStore, Site
+from tests.tools.mcp.mcp_servers import McpServer
+from tests.tools.mcp.test_mcp_responses import ADD, answer_to, asked, declared
+from tests.waiting import eventually
+
+
+class _SlowStore(FakeStore):
+    """Its next acceptance waits for `going`, and fails then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.going: asyncio.Event | None = None
+
+    async def accept(self, accepted: AcceptedResponse) -> None:
+        if self.going is not None:
+            going, self.going = self.going, None
+            await going.wait()
+            raise StoreError("away")
+        await super().accept(accepted)
+
+
+async def test_whose_client_left_before_it_was_accepted_holds_no_approval(tool: McpTool, running: McpServer) -> None:
+    tools = declared(running, require_approval="always")
+    store, approvals = _SlowStore(), MemoryApprovalStore(now=lambda: NOW)
+    site = Site(FakeEngine([ADD, ANSWER]), store, tools=[tool], approvals=approvals)
+    first, request = await asked(site, tools)
+    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+    store.going = going = asyncio.Event()
+    begun = asyncio.create_task(site.begin(**given))
+    await eventually(lambda: store.going is None)
+    begun.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await begun
+    with pytest.raises(ApiError, match="approval"):
+        await site.begin(**given)
+    going.set()
+    await eventually(lambda: not approvals._holders)
+    assert (await site.ask(**given))["status"] == "completed"
+
+
+class _SlowApprovals(MemoryApprovalStore):
+    """Its next claim is kept, and answered when `going` is set."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        super().__init__(now=now)
+        self.going: asyncio.Event | None = None
+
+    async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
+        holder = await super().claim(project, request_id, response_id, instead_of=instead_of)
+        if self.going is not None:
+            going, self.going = self.going, None
+            await going.wait()
+        return holder
+
+
+async def test_whose_client_left_while_it_was_claimed_holds_no_approval(tool: McpTool, running: McpServer) -> None:
+    tools = declared(running, require_approval="always")
+    approvals = _SlowApprovals(lambda: NOW)
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool], approvals=approvals)
+    first, request = await asked(site, tools)
+    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+    approvals.going = going = asyncio.Event()
+    begun = asyncio.create_task(site.begin(**given))
+    await eventually(lambda: approvals.going is None)
+    begun.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await begun
+    going.set()
+    await eventually(lambda: not approvals._holders)
+    assert (await site.ask(**given))["status"] == "completed"
+
+
+async def test_one_that_is_not_stored_holds_its_approval_on_all_workers_until_it_ends(
+    tool: McpTool, running: McpServer
+) -> None:
+    tools = declared(running, require_approval="always")
+    clock, store, end = Clock(), FakeStore(), asyncio.Event()
+    approvals = MemoryApprovalStore(now=clock)
+    one = Site(FakeEngine([ADD, [end, ANSWER]]), store, tools=[tool], approvals=approvals)
+    other = Site(FakeEngine([ANSWER]), store, tools=[tool], approvals=approvals, new_id=one.new_id)
+    one.service.approving.renew_seconds = 0.01
+    other.service.approving._now = clock
+    first, request = await asked(one, tools)
+    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+    begun = await one.begin(transport="sse", **given, store=False)
+    clock.now += 61
+    holders = approvals._holders
+    await eventually(lambda: [each.claimed_at for each in holders.values()] == [clock.now])
+    with pytest.raises(ApiError) as refused:
+        await other.begin(**given)
+    assert (refused.value.status, refused.value.code) == (409, "approval_in_use")
+    end.set()
+    await begun.to_the_end()
+    await eventually(lambda: not holders)
+    assert (await other.ask(**given))["status"] == "completed"
+    await eventually(lambda: not holders)
