@@ -193,6 +193,60 @@ def test_long_lines_of_markdown_are_headings_and_paragraphs(page: Playground) ->
     assert page.page.evaluate(shown) == [["H3", "b"], ["H3", "c"], ["P", "x"], ["DIV", "e"]]
 
 
+HOSTILE = {
+    "<script>window.broken = 1</script><img src=x onerror='window.broken = 1'>": "P",
+    '[a](javascript:window.broken=1) <javascript:window.broken=1> [b](data:,x) [c](https://x/"onclick=1)': "P",
+    '```html"><script>window.broken = 1</script>\n</code><svg onload=window.broken=1>\n```': "FIGURE",
+    "| <b>a | [x](vbscript:1) |\n|---|---|\n| <iframe src=javascript:window.broken=1> | ![i](x) |": "DIV",
+    "\ue0001\ue001 **\ue0002\ue001**": "P",
+}
+ENDLESS = ["a\n", "**a** ", "`a", "**a", "~~a", "[a](", "[", "_a*", "**_~~", "> ", "- a\n", "|a", "https://", "```\n"]
+
+
+def test_hostile_markdown_makes_only_text_and_known_links_and_takes_its_length_in_time(page: Playground) -> None:
+    shown = """async ([hostile, endless]) => {
+        const { Markdown } = await import('/static/playground/markdown.js');
+        const of = (text, parent = document.createElement('div')) => {
+            const markdown = new Markdown(parent.appendChild(document.createElement('div')));
+            markdown.set(text);
+            return markdown.element;
+        };
+        const made = hostile.map((each) => of(each, document.body));
+        const bad = /^(SCRIPT|IMG|IFRAME|SVG|OBJECT|STYLE)$/iu;
+        const found = made.flatMap((each) => [...each.querySelectorAll('*')]);
+        const told = {
+            blocks: made.map((each) => each.firstChild.tagName),
+            tags: found.filter((each) => bad.test(each.tagName)).length,
+            on: found.flatMap((each) => [...each.attributes]).filter(({ name }) => name.startsWith('on')).length,
+            links: found.filter((each) => each.href).map((each) => new URL(each.href).protocol),
+            lengths: endless.map((each, n) => of(each.repeat(n ? 10000 : 100000)).textContent.length > 9000),
+        };
+        return { ...told, broken: window.broken ?? 0 };
+    }"""
+    told = page.page.evaluate(shown, [list(HOSTILE), ENDLESS])
+    assert told["lengths"] == [True] * len(ENDLESS)
+    assert (told["tags"], told["on"], told["broken"]) == (0, 0, 0)
+    assert set(told["links"]) <= {"https:"}
+    assert told["blocks"] == list(HOSTILE.values())
+
+
+def test_what_is_approved_is_shown_as_it_is(page: Playground) -> None:
+    shown = """async (texts) => {
+        const { laidOutExactly } = await import('/static/playground/dom.js');
+        return texts.map(laidOutExactly);
+    }"""
+    texts = [
+        '{"a": [1, "b c"]}',
+        '{"id": 12345678901234567890}',
+        '{"to": "me", "to": "you"}',
+        '{"a": "\u202etxt"}',
+        "no {",
+    ]
+    laid = '{\n  "a": [\n    1,\n    "b c"\n  ]\n}'
+    escaped = '{\n  "a": "\\u202etxt"\n}'
+    assert page.page.evaluate(shown, texts) == [laid, texts[1], texts[2], escaped, texts[4]]
+
+
 def test_ten_thousand_frames_are_a_few_elements(page: Playground) -> None:
     page.find("[data-do=events]").click()
     add = """async () => {

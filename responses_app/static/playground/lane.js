@@ -4,11 +4,10 @@ import { Composer } from "./composer.js";
 import { h, say, soon } from "./dom.js";
 import { requestOf, said, textOf } from "./request.js";
 import { suggestions } from "./suggestions.js";
-import { Turn } from "./turn.js";
+import { isTerminal, Turn } from "./turn.js";
 
 const NEAR = 80; // pixels from the end within which the transcript follows what comes
 const LATE = ["response_already_completed", "response_not_active", "response_not_found"];
-const TERMINAL = ["response.completed", "response.incomplete", "response.failed"];
 
 /** `page`: send(frame), fork(lane, turn), close(lane), choose(lane), suggest(lane, suggestion), facts. */
 export class Lane {
@@ -159,7 +158,7 @@ export class Lane {
     if (frame.type.startsWith("response.steer.")) this.#steered(frame);
     else if (frame.type === "error") this.#refused(frame.error);
     else if (frame.type === "response.created") this.#begun(frame);
-    else if (TERMINAL.includes(frame.type)) this.#ended(frame);
+    else if (isTerminal(frame)) this.#ended(frame);
     else if (this.running) {
       this.running.take(frame);
       if (frame.type === "response.output_item.added") this.#tell(DOING[frame.item.type] ?? "Running");

@@ -5,6 +5,11 @@ import { helpFor } from "./errors.js";
 import { itemView } from "./items.js";
 import { textOf } from "./request.js";
 
+const TERMINAL = ["response.completed", "response.incomplete", "response.failed"];
+
+/** Whether an event is the last one of its response. */
+export const isTerminal = ({ type }) => TERMINAL.includes(type);
+
 /** A response and its input. `actions`: fork(turn), retry(turn), answered(turn, items), `timeline` a path or "". */
 export class Turn {
   constructor(input, actions, { kind = "turn" } = {}) {
