@@ -247,6 +247,18 @@ def test_what_is_approved_is_shown_as_it_is(page: Playground) -> None:
     assert page.page.evaluate(shown, texts) == [laid, texts[1], texts[2], escaped, texts[4]]
 
 
+def test_of_millions_of_characters_the_beginning_is_laid_out(page: Playground) -> None:
+    shown = """async () => {
+        const { Turn } = await import('/static/playground/turn.js');
+        const input = [{ role: 'user', content: 'word '.repeat(1000000) }];
+        const turn = new Turn(input, {});
+        const text = turn.element.textContent;
+        return [text.length, text.includes('4,980,000 more'), turn.input === input];
+    }"""
+    length, is_told, is_whole = page.page.evaluate(shown)
+    assert (length < 21_000, is_told, is_whole) == (True, True, True)
+
+
 def test_ten_thousand_frames_are_a_few_elements(page: Playground) -> None:
     page.find("[data-do=events]").click()
     add = """async () => {

@@ -60,13 +60,17 @@ def shake(server: Server, session: str, **how: Any) -> Any:
 def test_a_key_goes_in_by_form(closed: Server, key: str, page: Playground) -> None:
     page.page.goto(closed.url)
     expect(page.find("#key")).to_be_visible()
+    page.page.keyboard.press("Escape")
+    page.write("repeat: by key")  # what is written before stays, and the form comes again
+    expect(page.find(".composer .wrong")).to_contain_text("Sign in first")
+    expect(page.find("#key")).to_be_visible()
     page.find("#key input").fill("sk-wrong")
     page.find("#key button.primary").click()
     expect(page.find("#key-wrong")).to_contain_text("Incorrect API key")
     page.find("#key input").fill(key)
     page.find("#key button.primary").click()
     page.find("#state[data-state=open]").wait_for()
-    page.write("repeat: by key")
+    page.find(".composer textarea").press("Control+Enter")
     expect(page.ended(1).locator(".answer")).to_have_text("by key")
     page.find("[data-do=copy]").click()
     copied = page.find("#copy-text").inner_text()

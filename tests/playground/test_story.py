@@ -92,6 +92,10 @@ def loop(page: Playground, look: Look) -> None:
     expect(call.locator(".given")).to_contain_text('"city": "Lisbon"')
     expect(page.lane().locator(".status")).to_have_text("Waits for you")
     look()
+    page.write("Forget it.")  # the server would refuse it
+    expect(page.lane().locator(".wrong")).to_contain_text("answer the call above first")
+    expect(page.lane().locator(".composer textarea")).to_have_value("Forget it.")
+    page.lane().locator(".composer textarea").fill("")
     call.locator("textarea").fill('{"sky": "clear"}')
     call.locator("textarea").press("Control+Enter")
     expect(page.ended(3).locator(".answer")).to_contain_text('returned: {"sky": "clear"}')

@@ -73,7 +73,7 @@ export class FunctionCall extends Call {
     this.show(laidOutExactly(item.arguments ?? item.input ?? ""));
     this.text = this.given.textContent;
     if (live && item.status === "in_progress") return;
-    const answer = this.turn.requires(item.call_id, "the model waits for your answer to a call");
+    const answer = this.turn.requires(item.call_id, "the model waits for your answer to a call", { owed: true });
     if (!answer) this.tell("called");
     else if (!this.form) this.ask(item, answer);
   }

@@ -9,7 +9,7 @@ import { isTerminal, Turn } from "./turn.js";
 const NEAR = 80; // pixels from the end within which the transcript follows what comes
 const LATE = ["response_already_completed", "response_not_active", "response_not_found"];
 
-/** `page`: send(frame), fork(lane, turn), close(lane), choose(lane), suggest(lane, suggestion), facts. */
+/** `page`: send(frame), mayTalk(), fork(lane, turn), close(lane), choose(lane), suggest(lane, suggestion), facts. */
 export class Lane {
   constructor(name, title, setup, page) {
     Object.assign(this, { name, title, setup, page });
@@ -80,7 +80,10 @@ export class Lane {
 
   /** Say a text: a new turn, or a word to the response that runs. */
   say(text) {
+    const owes = this.turns.some((turn) => turn.id === this.tail && turn.owes);
     if (this.running) this.steer(text);
+    else if (owes) this.composer.giveBack(text, "The model waits for what its function gives back: answer the call above first, then send this.");
+    else if (!this.page.mayTalk()) this.composer.giveBack(text, "Sign in first, then send this.");
     else this.send([said(text)]);
   }
 

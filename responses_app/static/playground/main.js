@@ -30,6 +30,10 @@ const page = {
   facts,
   send: (frame) => connection.send(frame),
   choose,
+  mayTalk() {
+    if (door.isShut) signIn.open();
+    return !door.isShut;
+  },
   fork(lane, turn) {
     const made = addLane(copyOf(lane.setup));
     made?.takeOver(lane, turn);
@@ -103,6 +107,8 @@ connection.addEventListener("state", ({ detail }) => {
   banner.hidden = false;
   if (detail.status === 401 || detail.status === 403) signIn.open(detail.message);
 });
+
+addEventListener("online", () => ["waiting", "closed"].includes(connection.state) && !door.isShut && connection.open());
 
 connection.addEventListener("lost", () => {
   leaving.clear();
