@@ -34,7 +34,12 @@ const parsed = await client.chat.completions.parse(
   chat("Plan 3 days in Paris", { response_format: zodResponseFormat(Trip, "trip") }),
 );
 
-const text = await client.completions.create({ model, prompt: "count to 3", max_tokens: 20 });
+const counting = { model, prompt: "count to 3", max_tokens: 20 };
+const text = await client.completions.create(counting);
+let textStreamed = "";
+for await (const { choices } of await client.completions.create({ ...counting, stream: true })) {
+  textStreamed += choices[0].text;
+}
 const embedding = { model: "hashing-256", input: ["Paris", "rail"] };
 const asBase64 = await client.embeddings.create(embedding); // which openai-node asks for by itself
 const asFloats = await client.embeddings.create({ ...embedding, encoding_format: "float", dimensions: 64 });
@@ -49,8 +54,9 @@ console.log(
     used: [whole, streamed].map(({ usage }) => usage.total_tokens),
     loops: [await loop(false).finalContent(), await loop(true).finalContent()],
     parsed: parsed.choices[0].message.parsed,
-    text: text.choices[0].text,
+    texts: [text.choices[0].text, textStreamed],
     dimensions: [asBase64, asFloats].map(({ data }) => data.map((each) => each.embedding.length)),
     models: models.data.map(({ id }) => id),
+    retrieved: (await client.models.retrieve(model)).id,
   }),
 );

@@ -26,9 +26,9 @@ async def test_openai_node(daphne_server: Server, tmp_path: Path, package: str) 
     assert told["used"] == [told["used"][0]] * 2  # type: ignore[index]
     assert told["loops"] == [RETURNED.format("forecast", "rain in Paris")] * 2
     assert told["parsed"] == {"city": "Paris", "days": 3}
-    assert told["text"] == " 1 2 3"
+    assert told["texts"] == [" 1 2 3"] * 2
     assert told["dimensions"] == [[256, 256], [64, 64]]
-    assert told["models"] == ["demo", "hashing-256"]
+    assert (told["models"], told["retrieved"]) == (["demo", "hashing-256"], "demo")
 
 
 async def test_openais_cases_for_gpt_oss(daphne_server: Server, tmp_path: Path) -> None:
