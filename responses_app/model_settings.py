@@ -5,7 +5,7 @@
 
 Without MODELS there is one model, that of the settings for one (ENGINE, MODEL, ENGINE_URL, …). What MODELS leaves out
 of an entry is as those say that can hold for all: ENGINE, ENGINE_API_KEY, MODEL_FORMAT, REASONING_PARSER, TOOL_PARSER,
-ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
+CHAT_TEMPLATE_KWARGS, ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
 """
 
 import json
@@ -58,6 +58,7 @@ class ModelSettings:
     tokenizer: str = ""
     reasoning_parser: str = "auto"
     tool_parser: str = "auto"
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     url: tuple[str, ...] = ()
     api_key: str = field(default="", repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -71,18 +72,34 @@ class ModelSettings:
         return self.engine in EMBEDS
 
     @property
-    def problem(self) -> str | None:
-        """What is missing, as the end of a sentence about it; None where nothing is."""
+    def lacks(self) -> tuple[Sequence[str], str] | None:
+        """The field that it needs and does not have, behind those because of which it does; None where it has all."""
         if self.engine == "vllm-server" and not self.url:
-            return "its engine is vllm-server, and so it needs 'url'"
+            return ("engine",), "url"
         if self.engine == "scripted" and not self.script:
-            return "its engine is scripted, and so it needs 'script'"
-        if self.format == "chat-template" and self.engine in ("demo", "scripted"):
-            return f"its engine is {self.engine}, which speaks Harmony, and so 'format' cannot be chat-template"
+            return ("engine",), "script"
         if self.format == "chat-template" and self.engine == "vllm-server" and not self.tokenizer:
-            return "its format is chat-template and its engine vllm-server, and so it needs 'tokenizer'"
+            return ("format", "engine"), "tokenizer"
         return None
 
+    @property
+    def has_other_format(self) -> bool:
+        """Whether it has another format than its engine, which plays a model that speaks Harmony."""
+        return self.format == "chat-template" and self.engine in ("demo", "scripted")
+
+
+_VARIABLES = {  # of the fields of one model
+    "engine": "ENGINE",
+    "format": "MODEL_FORMAT",
+    "url": "ENGINE_URL",
+    "script": "ENGINE_SCRIPT",
+    "tokenizer": "TOKENIZER",
+}
+_ABOUT = {
+    "url": "like http://127.0.0.1:8001, and MODEL, the name the model has there",
+    "script": "the file with its completions",
+    "tokenizer": "the folder of its tokenizer",
+}
 
 Entries = tuple[tuple[str, Mapping[str, Any]], ...]  # names, and what MODELS says of each
 
@@ -114,19 +131,28 @@ def problem_of(served: Sequence[ModelSettings], given: Mapping[str, object]) -> 
 
 
 def _problem_of_one(model: ModelSettings, given: Mapping[str, object]) -> str | None:
-    if model.engine == "scripted" and not model.script:
-        return "ENGINE=scripted needs ENGINE_SCRIPT, the file with its completions."
-    if model.format == "chat-template" and model.engine in ("demo", "scripted"):
+    if model.has_other_format:
         return f"MODEL_FORMAT=chat-template needs ENGINE=vllm or vllm-server: ENGINE={model.engine} speaks Harmony."
-    if model.format == "chat-template" and model.engine == "vllm-server" and not model.tokenizer:
-        return "MODEL_FORMAT=chat-template with ENGINE=vllm-server needs TOKENIZER, the folder of its tokenizer."
+    lacks = model.lacks
+    if lacks is None and model.engine == "vllm-server" and "model" not in given:
+        lacks = ("engine",), "url"
+    if lacks is not None:
+        because, needed = lacks
+        said = " with ".join(f"{_VARIABLES[name]}={getattr(model, name)}" for name in because)
+        return f"{said} needs {_VARIABLES[needed]}, {_ABOUT[needed]}."
     if model.engine == "vllm" and "model" not in given:
         return "ENGINE=vllm needs MODEL, a model's name on the hub or its folder."
-    if model.engine == "vllm-server" and not (model.url and "model" in given):
-        return (
-            "ENGINE=vllm-server needs ENGINE_URL, like http://127.0.0.1:8001, and MODEL, the name the model has there."
-        )
     return None
+
+
+def _problem_of_entry(model: ModelSettings) -> str | None:
+    if model.has_other_format:
+        return f"its engine is {model.engine}, which speaks Harmony, and so 'format' cannot be chat-template"
+    if model.lacks is None:
+        return None
+    because, needed = model.lacks
+    said = " and ".join(f"its {name} is {getattr(model, name)}" for name in because)
+    return f"{said}, and so it needs {needed!r}"
 
 
 def _problem_of_several(served: Sequence[ModelSettings], given: Mapping[str, object]) -> str | None:
@@ -134,8 +160,9 @@ def _problem_of_several(served: Sequence[ModelSettings], given: Mapping[str, obj
     if one is not None:
         return f"{one} is for one model, and MODELS says it of each: leave {one} out."
     for each in served:
-        if each.problem is not None:
-            return f"MODELS is not valid: of {each.name!r}, {each.problem}."
+        problem = _problem_of_entry(each)
+        if problem is not None:
+            return f"MODELS is not valid: of {each.name!r}, {problem}."
     if all(each.embeds for each in served):
         return "MODELS is not valid: all of its models make embeddings, and one must generate."
     here = [each.name for each in served if each.engine == "vllm"]
@@ -216,6 +243,7 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
     "tokenizer": _text(text),
     "reasoning_parser": _text(reasoning_parser),
     "tool_parser": _text(tool_parser),
+    "chat_template_kwargs": _options,
     "url": _urls,
     "api_key": _text(text),
     "options": _options,
@@ -231,51 +259,80 @@ class EngineSettings:
 
     engine: str = setting(
         "demo", engine_kind,
-        "`demo` (no model), `vllm` (in this process), `vllm-server` (at ENGINE_URL) or `scripted` (tests)",
+        "what generates: `demo` (no model), `vllm` (vLLM in this process), `vllm-server` (vLLM servers at "
+        "ENGINE_URL) or `scripted` (for tests)",
     )  # fmt: skip
     engine_url: tuple[str, ...] = setting(
-        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas (see Several engines)", default_text="unset"
-    )
+        (), urls,
+        "the vLLM servers that ENGINE=vllm-server asks, separated by commas (see Several engines)",
+        default_text="unset",
+    )  # fmt: skip
     engine_api_key: str = setting(
-        "", text, "what those servers were given as `--api-key`", default_text="unset", secret=True
-    )
+        "", text,
+        "the key that the vLLM servers at ENGINE_URL and EMBEDDINGS_URL ask for: what they were given as `--api-"
+        "key`",
+        default_text="unset", secret=True,
+    )  # fmt: skip
     engine_core: str = setting(
-        "", text, "socket of an engine core that workers with ENGINE=vllm share; `serve --workers` makes one",
+        "", text,
+        "socket of an engine core that workers with ENGINE=vllm share; `serve --workers` makes one by itself",
         default_text="unset: loaded in this process",
     )  # fmt: skip
     model: str = setting(
-        "", text, "what the engine loads: a hub name, a folder, or the name at ENGINE_URL",
+        "", text,
+        "what the engine loads: a name on the hub or a folder; with ENGINE=vllm-server the model's name there",
         default_text="the engine's name",
     )  # fmt: skip
     model_format: str = setting(
-        "harmony", model_format, "how the model is written to: `harmony`, `chat-template`, or as its files say (`auto`)"
-    )
+        "harmony", model_format,
+        "how prompts are written and answers read: `harmony` (gpt-oss), `chat-template` (the model's own "
+        "template), or what fits the model's files (`auto`; see Serve a model that is not gpt-oss)",
+    )  # fmt: skip
     tokenizer: str = setting(
-        "", text, "the folder of the model's tokenizer, which `chat-template` needs", default_text="MODEL"
-    )
+        "", text,
+        "folder of the model's tokenizer and chat template; MODEL_FORMAT=chat-template with ENGINE=vllm-server "
+        "needs it",
+        default_text="what MODEL says",
+    )  # fmt: skip
     reasoning_parser: str = setting(
-        "auto", reasoning_parser, "how it thinks: between tags, with the first of them in the prompt (`think-open`), …"
-    )
+        "auto", reasoning_parser,
+        "how the model's thinking is told from its answer, with MODEL_FORMAT=chat-template: by think tags "
+        "(`think`, `qwen3`), also where the first tag is in the prompt (`think-open`), not at all (`none`), as "
+        "vLLM's parser does (`vllm:NAME`), or as the model's files say (`auto`)",
+    )  # fmt: skip
     tool_parser: str = setting(
-        "auto", tool_parser, "how it writes calls: `hermes`, `json` as Llama 3 does, or as its vocabulary says (`auto`)"
+        "auto", tool_parser,
+        "how the model's calls of tools are read, with MODEL_FORMAT=chat-template: as `hermes`, as JSON like "
+        "Llama 3's (`json`), not at all (`none`), as vLLM's parser does (`vllm:NAME`), or as the model's files "
+        "say (`auto`)",
+    )  # fmt: skip
+    model_name: str = setting(
+        "", text, "the model's name for clients, in requests and in `/v1/models`", default_text="what MODEL says"
     )
-    model_name: str = setting("", text, "what clients call it", default_text="MODEL")
+    chat_template_kwargs: dict[str, Any] = setting(
+        {}, json_object, 'variables of the model\'s chat template, as JSON: `{"thinking": true}`', default_text="{}"
+    )
     engine_options: dict[str, Any] = setting(
-        {}, json_object, 'the engine\'s own options, as JSON: `{"tokens_per_second": 50}`', default_text="{}"
-    )
-    engine_script: str = setting("", text, "file with the completions of ENGINE=scripted", default_text="unset")
+        {}, json_object,
+        'options of the engine, as JSON: for ENGINE=demo `{"tokens_per_second": 50}`, for ENGINE=vllm those of vLLM',
+        default_text="{}",
+    )  # fmt: skip
+    engine_script: str = setting("", text, "file with what ENGINE=scripted says", default_text="unset")
     models: Entries = setting(
-        (), models, "several models at once, each with its engine, as JSON (see Several models)",
-        default_text="unset: one, as the settings above say", secret=True,
+        (), models,
+        "several models at once, each with an engine of its own, as JSON (see Several models)",
+        default_text="unset: one model, as ENGINE and MODEL say", secret=True,
     )  # fmt: skip
     engine_max_running: int = setting(
-        0,
-        whole(),
-        "turns that the engine does at once for one worker; others wait, projects in equal shares; 0 = any",
-    )
+        0, whole(),
+        "turns that the engine does at once for one worker, others wait, and projects get equal shares; 0 = any "
+        "number",
+    )  # fmt: skip
     engine_max_queued: QueueBounds = setting(
-        QueueBounds(1000), queued, "requests of a project and a service tier that may wait for that in one worker; "
-        "`1000,flex=5000` says it of a tier apart", default_text="1000",
+        QueueBounds(1000), queued,
+        "requests of one project and service tier that may wait for the engine in one worker; `1000,flex=5000` "
+        "says it for one tier apart",
+        default_text="1000",
     )  # fmt: skip
 
     @property
@@ -294,6 +351,7 @@ class EngineSettings:
             tokenizer=self.tokenizer,
             reasoning_parser=self.reasoning_parser,
             tool_parser=self.tool_parser,
+            chat_template_kwargs=self.chat_template_kwargs,
             url=self.engine_url,
             api_key=self.engine_api_key,
             options=self.engine_options,

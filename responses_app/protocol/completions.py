@@ -17,7 +17,6 @@ from responses_app.protocol.embeddings import read_inputs
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.logprobs import LOWEST
-from responses_app.protocol.prompt_logprobs import MAX_PROMPT_LOGPROBS
 from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.validation import validate
 
@@ -50,7 +49,7 @@ class CompletionFields(ClientModel):
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     stop: Stops | None = None
     stop_token_ids: list[int] | None = Field(default=None, max_length=64)
-    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_PROMPT_LOGPROBS)
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     return_token_ids: bool | None = None
     kv_transfer_params: dict[str, Any] | None = None
     seed: int | None = None
