@@ -53,7 +53,7 @@ def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:
         )
         return Manners(style or _style_of(read), thinks, thinks_first, thinks_under_grammar=held, reader=reader)
 
-    return ChatTemplateFormat(vocabulary, engine.render, manners)
+    return ChatTemplateFormat(vocabulary, engine.render, manners, engine.tokenize)
 
 
 def _style_of(vocabulary: Vocabulary) -> CallStyle:

@@ -73,8 +73,8 @@ class ModelSettings:
     @property
     def problem(self) -> str | None:
         """What is missing, as the end of a sentence about it; None where nothing is."""
-        if self.engine in ("vllm-server", "vllm-embeddings") and not self.url:
-            return f"its engine is {self.engine}, and so it needs 'url'"
+        if self.engine == "vllm-server" and not self.url:
+            return "its engine is vllm-server, and so it needs 'url'"
         if self.engine == "scripted" and not self.script:
             return "its engine is scripted, and so it needs 'script'"
         if self.format == "chat-template" and self.engine in ("demo", "scripted"):

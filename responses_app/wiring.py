@@ -28,7 +28,7 @@ from responses_app.protocol.sealing import Sealer
 from responses_app.reading import JsonReader
 from responses_app.relay import Relay
 from responses_app.runs.by_id import ResponsesById
-from responses_app.runs.completing import CompletionService
+from responses_app.runs.completion_service import CompletionService
 from responses_app.runs.deciding import DecisionService
 from responses_app.runs.draining import Draining
 from responses_app.runs.fair_turns import FairTurns

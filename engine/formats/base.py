@@ -202,6 +202,10 @@ class ModelFormat(ABC):
         empty = self.said(ItemKind.ANSWER, "").tokens
         return empty[len(self.generation_start()) : -1]
 
+    def answer_at_once(self) -> Sequence[int]:
+        """Return the tokens behind a prompt with which an answer begins before which the model thinks nothing."""
+        return self.answer_start()
+
     def prompt_of(self, draft: "Tokens[int]") -> "Tokens[int]":
         """Return the tokens that the engine is given for a draft: `frame`, messages and `generation_start` in a row.
 
@@ -277,9 +281,14 @@ class ModelFormat(ABC):
     def raw_prompt(self, text: str) -> "Tokens[int] | None":
         """Return a text that is a whole prompt as tokens, with the special tokens that it spells out.
 
-        None where only the engine knows how text becomes tokens.
+        None where nobody knows how text becomes tokens. A format that `renders_elsewhere` waits for somebody else here,
+        too, and raises `EngineUnavailable` or `NotRendered`.
         """
         return None
+
+    def is_one_token(self, text: str) -> bool:
+        """Whether the model may say a short text as one token, with a space before it or without."""
+        return False
 
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:

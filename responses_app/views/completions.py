@@ -1,6 +1,7 @@
 """`POST /v1/completions`: raw prompts, as JSON or as server-sent events."""
 
 from collections.abc import AsyncGenerator
+from functools import partial
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -19,7 +20,8 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     if request.method != "POST":
         raise MethodNotAllowed(str(request.method), ["POST"])
     site = get_site()
-    wanted = await read_json(request, parse_completion, site.reader)
+    parse = partial(parse_completion, engine_fields=not site.settings.responses_compatibility_mode)
+    wanted = await read_json(request, parse, site.reader)
     transport = "sse" if wanted.fields.stream else "json"
     origin = Origin.of(caller_of(request), transport, request_id=request_id_of(request), span=span_of(request))
     completing = await site.completions.create(wanted, origin)
@@ -29,7 +31,10 @@ async def create(request: HttpRequest) -> HttpResponseBase:
         choices = await _read(completing)
     finally:
         await completing.aclose()
-    return json_response(completing.head.body(choices, completing.usage))
+    body = completing.head.body(choices, completing.usage)
+    if completing.kv_transfer_params is not None:
+        body["kv_transfer_params"] = dict(completing.kv_transfer_params)
+    return json_response(body)
 
 
 async def _read(completing: Completing) -> list[ChoiceDelta]:

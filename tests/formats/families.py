@@ -14,7 +14,7 @@ from typing import Any
 
 WORDS = (
     *("Hello", " Hello", " world", "user", "assistant", "system", "name", "arguments", "parameters", "function", '":'),
-    *("\n\n", "  ", "tool", " the", " answer", "ing", " is", "response"),
+    *("\n\n", "  ", "tool", " the", " answer", "ing", " is", "response", "yes", "no"),
 )
 QWEN_TEMPLATE = """
 {%- macro calls(message) -%}

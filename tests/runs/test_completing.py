@@ -13,7 +13,8 @@ from responses_app.protocol.completions import parse_completion
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import Limits, limited_by
 from responses_app.protocol.requests import parse_create
-from responses_app.runs.completing import LONG_PROMPTS, Completing, CompletionService
+from responses_app.runs.completing import Completing
+from responses_app.runs.completion_service import LONG_PROMPTS, CompletionService
 from responses_app.runs.plan import Origin
 from responses_app.runs.registry import RunLimits
 from tests.runs.fakes import FakeEngine, Site, collect

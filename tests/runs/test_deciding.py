@@ -16,7 +16,7 @@ from engine.formats.base import Tokens
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import GenerationRequest, TokenChunk, TokenLogprob
-from responses_app.protocol.decisions import DecisionsWanted, Question, answer, labels, parse_decisions
+from responses_app.protocol.decisions import DecisionsWanted, Question, answer, labels, parse_decisions, question_text
 from responses_app.protocol.errors import ApiError
 from responses_app.runs.deciding import AT_ONCE, DecisionService, Prompts, prompts_of
 from responses_app.runs.plan import Origin
@@ -138,11 +138,29 @@ def test_every_label_is_one_token() -> None:
     )
     found: set[int] = set()
     for question in wanted.questions:
-        for form in (form for forms in labels(question) for form in forms):
+        for form in (form for forms in labels(question, HarmonyFormat().is_one_token) or () for form in forms):
             (token,) = HarmonyFormat().raw_prompt(form)
             assert token not in found
             found.add(token)
     assert len(found) == 6 + 255
+
+
+def test_options_have_letters_where_numbers_are_written_digit_by_digit() -> None:
+    def is_one_token(text: str) -> bool:
+        return len(text) == 1 or text in ("yes", "No")
+
+    predicate, few, many, more = asked(
+        {"type": "predicate", "instructions": "x"},
+        *({"type": "choice", "instructions": "x", "choices": OPTIONS[:count]} for count in (9, 52, 53)),
+    ).questions
+    assert labels(predicate, is_one_token) == labels(predicate, HarmonyFormat().is_one_token)
+    assert labels(predicate, str.isdecimal) is None
+    assert labels(few, is_one_token) == [(str(number),) for number in range(1, 10)]
+    lettered = labels(many, is_one_token)
+    assert lettered is not None
+    assert (lettered[0], lettered[-1]) == (("A",), ("z",))
+    assert 'z: "51"\n\nAnswer with the letter' in question_text(many, lettered)
+    assert labels(more, is_one_token) is None
 
 
 @given(st.lists(st.floats(-30, 0) | st.just(-math.inf), min_size=2, max_size=2))

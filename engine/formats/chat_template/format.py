@@ -16,11 +16,12 @@ from engine.formats.base import (
     RenderedMessage,
     Tokens,
     ToolNamespace,
+    as_tokens,
 )
 from engine.formats.chat_template.conversation import Json, conversation_of, frame_of
 from engine.formats.chat_template.grammar import turn_grammar
 from engine.formats.chat_template.parser import KINDS, ChatParser
-from engine.formats.chat_template.reader import BaseReader, CallStyle, Kind, Reader
+from engine.formats.chat_template.reader import THINK, THINK_END, BaseReader, CallStyle, Kind, Reader
 from engine.formats.chat_template.records import is_record, record, records
 from engine.formats.chat_template.splicing import spliced
 from engine.formats.chat_template.vocabulary import Vocabulary
@@ -28,6 +29,9 @@ from engine.grammar import TurnGrammar, TurnRules
 from engine.types import ChatPrompt
 
 Render = Callable[[ChatPrompt], Sequence[int]]
+Tokenize = Callable[[str], Sequence[int]]
+
+LABEL = 8  # bytes of the longest text of which `is_one_token` knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +53,26 @@ class Manners:
 class ChatTemplateFormat(ModelFormat):
     """One model. `vocabulary` is called once, when it is first needed: that reads some MB. `manners` may depend on it.
 
-    `render` has a conversation rendered, and may wait for it: it is called in threads only.
+    `render` has a conversation rendered, and may wait for it: it is called in threads only. So is `tokenize`, which has
+    a text tokenized; without it there are no prompts that are text.
     """
 
     name = "chat-template"
     renders_elsewhere = True
 
     def __init__(
-        self, vocabulary: Callable[[], Vocabulary], render: Render, manners: Callable[[Vocabulary], Manners]
+        self,
+        vocabulary: Callable[[], Vocabulary],
+        render: Render,
+        manners: Callable[[Vocabulary], Manners],
+        tokenize: Tokenize | None = None,
     ) -> None:
         self._read_vocabulary = vocabulary
         self._render = render
+        self._tokenize = tokenize
         self._choose = manners
         self._read: tuple[Vocabulary, list[bytes], Manners] | None = None
+        self._short: frozenset[bytes] | None = None  # of what its tokens say
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -125,6 +136,16 @@ class ChatTemplateFormat(ModelFormat):
     def answer_start(self) -> Sequence[int]:
         return ()
 
+    def answer_at_once(self) -> Sequence[int]:
+        """Return an empty thought, as templates write it that forbid thinking."""
+        vocabulary, _, manners = self._known
+        if not (manners.thinks and {THINK, THINK_END} <= vocabulary.added.keys()):
+            return ()
+        line, begin, end = vocabulary.pieces.index(b"\n"), vocabulary.added[THINK], vocabulary.added[THINK_END]
+        lines = vocabulary.pieces.index(b"\n\n") if b"\n\n" in vocabulary.pieces else None
+        gap = (line, line) if lines is None else (lines,)
+        return (*((line,) if manners.thinks_first else (begin, *gap)), end, *gap)
+
     # Messages.
 
     def user(self, text: str) -> RenderedMessage:
@@ -164,6 +185,14 @@ class ChatTemplateFormat(ModelFormat):
         if is_record(tokens):
             return conversation_of(records(tokens)).messages
         return super().messages_of(tokens)
+
+    def raw_prompt(self, text: str) -> "Tokens[int] | None":
+        return None if self._tokenize is None else as_tokens(self._tokenize(text))
+
+    def is_one_token(self, text: str) -> bool:
+        if self._short is None:
+            self._short = frozenset(piece.strip() for piece in self.vocabulary.pieces if len(piece) <= LABEL)
+        return text.encode() in self._short
 
     def token_bytes(self, token: int) -> bytes:
         return self.vocabulary.token_bytes(token)

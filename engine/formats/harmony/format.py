@@ -24,6 +24,7 @@ from engine.formats.harmony.encoding import (
     SPECIAL_TOKENS,
     STOP_TOKENS,
     encode_harmony_slices,
+    encode_text,
     token_bytes,
 )
 from engine.formats.harmony.grammar import FUNCTIONS, problem_of_turn, turn_grammar
@@ -195,6 +196,9 @@ class HarmonyFormat(ModelFormat):
         for part in encode_harmony_slices(text):
             tokens.extend(part)
         return tokens
+
+    def is_one_token(self, text: str) -> bool:
+        return len(encode_text(text)) == 1
 
     def token_bytes(self, token: int) -> bytes:
         return token_bytes(token)
