@@ -12,16 +12,17 @@ class EmbeddingSettings:
 
     embeddings_url: tuple[str, ...] = setting(
         (), server_urls,
-        "vLLM servers with an embedding model, separated by commas; their key is ENGINE_API_KEY (see Embeddings)",
+        "servers with an embedding model (vLLM), separated by commas; their key is ENGINE_API_KEY (see "
+        "Embeddings)",
         default_text="unset",
     )  # fmt: skip
     embeddings_model: str = setting(
         "", text,
-        "the embedding model: its name at EMBEDDINGS_URL, or without that what vLLM loads in this process",
-        default_text="the first model at EMBEDDINGS_URL, which clients call `embeddings`",
+        "the name of the embedding model at EMBEDDINGS_URL, there and for clients; without EMBEDDINGS_URL what vLLM "
+        "loads in this process",
+        default_text="the first model there, which clients call `embeddings`",
     )  # fmt: skip
     embeddings_options: dict[str, Any] = setting(
-        {}, json_object,
-        "options of vLLM, as JSON (fields of its `AsyncEngineArgs`), for an embedding model in this process",
+        {}, json_object, "JSON with fields of vLLM's `AsyncEngineArgs`, for an embedding model in this process",
         default_text="{}",
     )  # fmt: skip

@@ -39,7 +39,7 @@ LONG = (
         "docs/test_python",
         "fuzz/test_openapi",
     ),
-    *("fuzz/test_stored", "playground/test_access", "playground/test_talking", "python_clients/test_python_clients"),
+    *("fuzz/test_stored", "playground/test_story", "playground/test_talking", "python_clients/test_python_clients"),
     *("docs/test_shell", "docs/test_python", "docs/test_site", "watch/test_watching", "command_line/test_program"),
 )
 

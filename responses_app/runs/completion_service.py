@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 
-from engine.errors import EngineError, EngineUnavailable
+from engine.errors import EngineError
 from engine.types import GenerationRequest, SamplingOptions
 from responses_app.protocol import ids
 from responses_app.protocol.completion_text import CompletionText
@@ -102,9 +102,7 @@ async def _choices(
 ) -> list[Choice]:
     """Return all choices, in their order. Raises `ApiError`."""
     try:
-        await model.engine.health()
-        if (info := model.info()) is None:
-            raise EngineUnavailable("The engine is starting.")
+        info = await model.ready()
     except EngineError as error:
         raise refusal(error, origin.request_id) from error
     fields, choices = wanted.fields, list[Choice]()

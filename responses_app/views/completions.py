@@ -1,7 +1,6 @@
 """`POST /v1/completions`: raw prompts, as JSON or as server-sent events."""
 
 from collections.abc import AsyncGenerator
-from functools import partial
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -20,8 +19,7 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     if request.method != "POST":
         raise MethodNotAllowed(str(request.method), ["POST"])
     site = get_site()
-    parse = partial(parse_completion, engine_fields=not site.settings.responses_compatibility_mode)
-    wanted = await read_json(request, parse, site.reader)
+    wanted = await read_json(request, parse_completion, site.reader)
     transport = "sse" if wanted.fields.stream else "json"
     origin = Origin.of(caller_of(request), transport, request_id=request_id_of(request), span=span_of(request))
     completing = await site.completions.create(wanted, origin)

@@ -6,6 +6,8 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from tests.browser import browser  # noqa: F401 - a fixture
+
 ClientWith = Callable[..., Client]
 
 

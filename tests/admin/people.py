@@ -20,6 +20,13 @@ def make_superuser(server: Server) -> None:
     manage("createsuperuser", *who, DJANGO_SUPERUSER_PASSWORD=PASSWORD, **settings_of(server))
 
 
+def in_the_database(server: Server, *lines: str) -> str:
+    """Run lines of Python on a server's database, behind those that make a superuser; return what they print."""
+    superuser = f"User.objects.create_superuser({NAME!r}, password={PASSWORD!r})"
+    script = "\n".join(["from django.contrib.auth.models import User", superuser, *lines])
+    return manage("shell", "--no-imports", "-c", script, **settings_of(server))
+
+
 def log_in(server: Server) -> httpx.Client:
     """Return a client that has logged in by the form; it follows redirects."""
     browser = httpx.Client(base_url=server.url, follow_redirects=True, timeout=60)

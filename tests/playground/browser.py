@@ -1,47 +1,25 @@
-"""A page of the playground in the system's Chromium, driven by playwright: it notes whatever goes wrong on it."""
+"""A page of the playground in the browser."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page
 
-CHROMIUM = shutil.which("chromium")
-WAIT_MS = 30_000
-expect.set_options(timeout=WAIT_MS)
-SIZES = {"telephone": (360, 740), "tablet": (820, 1180), "desktop": (1440, 900)}
-LAPTOP = {"laptop": (1200, 720)}  # for pictures that are small
-# Frames come in their own time, and nobody should wait for what only moves.
-FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"]
-
-
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """Start the browser. While it runs, no event loop can be started on this thread."""
-    assert CHROMIUM, "chromium is missing: make services installs it"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
+from tests.browser import opened, problems_of
 
 
 class Playground:
-    """One page. `problems` are messages of the console, exceptions, and requests that failed."""
+    """One page; `problems` are all that went wrong on it."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
-        self.problems: list[str] = []
-        page.set_default_timeout(WAIT_MS)
-        page.on("console", lambda told: self._note(told.type, told.text))
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
-        page.on("requestfailed", lambda request: self.problems.append(f"{request.url}: {request.failure}"))
+        self.problems = problems_of(page)
 
-    def _note(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):
-            self.problems.append(f"{kind}: {text}")
-
-    def open(self, url: str) -> "Playground":
-        """Go there, and wait until it is connected."""
+    def open(self, url: str, *, anew: bool = False) -> "Playground":
+        """Go there, and wait until it is connected; `anew` forgets what was stored."""
+        if anew and self.page.url.startswith(url):
+            self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+            self.problems.clear()
         self.page.goto(url)
         self.find("#state[data-state=open]").wait_for()
         return self
@@ -66,18 +44,21 @@ class Playground:
         turn.wait_for()
         return turn
 
+    def turn_on(self, name: str) -> None:
+        """Switch something on in the setup."""
+        self.find(".switch", has_text=name).first.click()
+
+    def show(self, view: str) -> None:
+        """Go to a part of the page, where there is room for one: setup, talk or events."""
+        button = self.find(f"[data-view-of={view}]")
+        if button.is_visible():
+            button.click()
+
 
 @contextmanager
-def playground(browser: Browser, size: str = "desktop", *, dark: bool = False) -> Iterator[Playground]:
+def playground(
+    browser: Browser, size: str | tuple[int, int] = "desktop", *, dark: bool = False
+) -> Iterator[Playground]:
     """Make a page of a size, light or dark, with nothing stored."""
-    width, height = (SIZES | LAPTOP)[size]
-    context = browser.new_context(
-        viewport={"width": width, "height": height},
-        color_scheme="dark" if dark else "light",
-        reduced_motion="reduce",
-        has_touch=size == "telephone",
-    )
-    try:
-        yield Playground(context.new_page())
-    finally:
-        context.close()
+    with opened(browser, size, dark=dark) as page:
+        yield Playground(page)

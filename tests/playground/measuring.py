@@ -4,7 +4,8 @@ import json
 import tempfile
 from pathlib import Path
 
-from tests.playground.browser import chromium, playground
+from tests.browser import chromium
+from tests.playground.browser import playground
 from tests.server import Server
 
 LOADS = 5

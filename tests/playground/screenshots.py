@@ -10,8 +10,11 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.playground.browser import SIZES, Playground, chromium, playground
+from tests.browser import SIZES, chromium
+from tests.playground.browser import Playground, playground
 from tests.server import Server
+
+ALL_SIZES = {**SIZES, "laptop": (1200, 720)}  # the last for pictures that are small
 
 ANSWER = """repeat: ## Three ways to stream
 
@@ -111,7 +114,7 @@ def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as own, Server(Path(own), **settings) as server, chromium() as browser:
         for size in sys.argv[2:] or SIZES:
             for dark in (False, True):
-                with playground(browser, size, dark=dark) as page:
+                with playground(browser, ALL_SIZES[size], dark=dark) as page:
                     take(folder, size, dark=dark, server=server, page=page)
 
 

@@ -1,14 +1,22 @@
 """The page itself: who gets it, what it may load, how large it is, and how soon it is there."""
 
+import asyncio
+import json
 import re
-import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.codex.cli import Codex
+from tests.codex.cli import installed as codex_installed
+from tests.javascript.node import installed as node_packages
+from tests.javascript.node import run_script
 from tests.playground.browser import Playground, playground
+from tests.programs import run_program
 from tests.server import ROOT, Server, clean_environ
 
 pytestmark = pytest.mark.any_database
@@ -63,20 +71,50 @@ def test_the_scripts_are_small_and_make_no_markup_of_text() -> None:
         )
 
 
-@pytest.mark.parametrize("language", ["Python", "curl"])
-def test_what_is_copied_works(page: Playground, language: str, tmp_path: Path) -> None:
-    page.find("[name=instructions]").fill("Be 'brief'.")
+COPIED = 'repeat: it\'s "copied" for $HOME & `pwd` \\n 100 % – ü'
+
+
+def test_what_is_copied_works(page: Playground, tmp_path: Path) -> None:
+    page.turn_on("tests")
+    page.find("[name=instructions]").fill("Be 'brief'.\nNever say \"no\".")
+    page.find(".card", has_text="Answer a function by hand").click()
     page.find("[data-do=lane]").click()
-    page.lane(2).locator(".composer textarea").fill("repeat: it's copied")
+    page.lane(2).locator(".composer textarea").fill(COPIED)
     page.find("[data-do=copy]").click()
-    page.find("#copy").get_by_role("tab", name=language).click()
-    code = page.find("#copy-text").inner_text()
-    file = tmp_path / "copied"
-    file.write_text(code)
-    command = {"Python": [str(ROOT / ".venv/bin/python"), str(file)], "curl": ["sh", str(file)]}[language]
-    done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "it's copied" in done.stdout
+
+    def copied(language: str) -> str:
+        page.find("#copy").get_by_role("tab", name=language).click()
+        return page.find("#copy-text").inner_text()
+
+    codes = {language: copied(language) for language in ("Python", "Node", "curl", "Codex")}
+    with ThreadPoolExecutor(1) as thread:  # playwright's own loop is on this one
+        said = thread.submit(asyncio.run, run_copied(codes, tmp_path)).result()
+    assert {language: text for language, text in said.items() if COPIED[8:] not in text} == {}
+
+
+async def run_copied(codes: dict[str, str], folder: Path) -> dict[str, str]:
+    """Run what was copied, each where it belongs; return what it printed."""
+    files = {name: folder / name for name in ("copied.py", "copied.sh", "copied.mjs")}
+    for file, language in zip(files.values(), ("Python", "curl", "Node"), strict=True):
+        file.write_text(codes[language])
+    codex = Codex(codex_installed(), folder / "codex", config=codes["Codex"])
+    runs = [
+        run_program(sys.executable, files["copied.py"], cwd=folder, environ=clean_environ(), seconds=60),
+        run_program("sh", files["copied.sh"], cwd=folder, environ=clean_environ(), seconds=60),
+        run_script(files["copied.mjs"], packages=node_packages(), folder=folder / "node"),
+    ]
+    done = [await each for each in runs]
+    assert [each.complaints for each in done if each.exit_code] == []
+    python, curl, node = (each.printed for each in done)
+    turn = await codex.ask(COPIED)
+    assert turn.exit_code == 0, turn.complaints
+    events = [json.loads(line[6:]) for line in curl.splitlines() if line.startswith("data: {")]
+    return {
+        "Python": python,
+        "curl": events[-1]["response"]["output"][-1]["content"][0]["text"],
+        "Node": node,
+        "Codex": str(turn.last_message),
+    }
 
 
 def test_a_function_is_written_by_form_or_as_json(page: Playground) -> None:
@@ -153,6 +191,72 @@ def test_long_lines_of_markdown_are_headings_and_paragraphs(page: Playground) ->
         });
     }"""
     assert page.page.evaluate(shown) == [["H3", "b"], ["H3", "c"], ["P", "x"], ["DIV", "e"]]
+
+
+HOSTILE = {
+    "<script>window.broken = 1</script><img src=x onerror='window.broken = 1'>": "P",
+    '[a](javascript:window.broken=1) <javascript:window.broken=1> [b](data:,x) [c](https://x/"onclick=1)': "P",
+    '```html"><script>window.broken = 1</script>\n</code><svg onload=window.broken=1>\n```': "FIGURE",
+    "| <b>a | [x](vbscript:1) |\n|---|---|\n| <iframe src=javascript:window.broken=1> | ![i](x) |": "DIV",
+    "\ue0001\ue001 **\ue0002\ue001**": "P",
+}
+ENDLESS = ["a\n", "**a** ", "`a", "**a", "~~a", "[a](", "[", "_a*", "**_~~", "> ", "- a\n", "|a", "https://", "```\n"]
+
+
+def test_hostile_markdown_makes_only_text_and_known_links_and_takes_its_length_in_time(page: Playground) -> None:
+    shown = """async ([hostile, endless]) => {
+        const { Markdown } = await import('/static/playground/markdown.js');
+        const of = (text, parent = document.createElement('div')) => {
+            const markdown = new Markdown(parent.appendChild(document.createElement('div')));
+            markdown.set(text);
+            return markdown.element;
+        };
+        const made = hostile.map((each) => of(each, document.body));
+        const bad = /^(SCRIPT|IMG|IFRAME|SVG|OBJECT|STYLE)$/iu;
+        const found = made.flatMap((each) => [...each.querySelectorAll('*')]);
+        const told = {
+            blocks: made.map((each) => each.firstChild.tagName),
+            tags: found.filter((each) => bad.test(each.tagName)).length,
+            on: found.flatMap((each) => [...each.attributes]).filter(({ name }) => name.startsWith('on')).length,
+            links: found.filter((each) => each.href).map((each) => new URL(each.href).protocol),
+            lengths: endless.map((each, n) => of(each.repeat(n ? 10000 : 100000)).textContent.length > 9000),
+        };
+        return { ...told, broken: window.broken ?? 0 };
+    }"""
+    told = page.page.evaluate(shown, [list(HOSTILE), ENDLESS])
+    assert told["lengths"] == [True] * len(ENDLESS)
+    assert (told["tags"], told["on"], told["broken"]) == (0, 0, 0)
+    assert set(told["links"]) <= {"https:"}
+    assert told["blocks"] == list(HOSTILE.values())
+
+
+def test_what_is_approved_is_shown_as_it_is(page: Playground) -> None:
+    shown = """async (texts) => {
+        const { laidOutExactly } = await import('/static/playground/dom.js');
+        return texts.map(laidOutExactly);
+    }"""
+    texts = [
+        '{"a": [1, "b c"]}',
+        '{"id": 12345678901234567890}',
+        '{"to": "me", "to": "you"}',
+        '{"a": "\u202etxt"}',
+        "no {",
+    ]
+    laid = '{\n  "a": [\n    1,\n    "b c"\n  ]\n}'
+    escaped = '{\n  "a": "\\u202etxt"\n}'
+    assert page.page.evaluate(shown, texts) == [laid, texts[1], texts[2], escaped, texts[4]]
+
+
+def test_of_millions_of_characters_the_beginning_is_laid_out(page: Playground) -> None:
+    shown = """async () => {
+        const { Turn } = await import('/static/playground/turn.js');
+        const input = [{ role: 'user', content: 'word '.repeat(1000000) }];
+        const turn = new Turn(input, {});
+        const text = turn.element.textContent;
+        return [text.length, text.includes('4,980,000 more'), turn.input === input];
+    }"""
+    length, is_told, is_whole = page.page.evaluate(shown)
+    assert (length < 21_000, is_told, is_whole) == (True, True, True)
 
 
 def test_ten_thousand_frames_are_a_few_elements(page: Playground) -> None:

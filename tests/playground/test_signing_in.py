@@ -11,15 +11,16 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from responses_app.auth import sessions
-from tests.admin.people import NAME, PASSWORD, log_in, make_superuser, settings_of
+from tests.admin.people import NAME, PASSWORD, in_the_database, log_in
 from tests.playground.browser import Playground, playground
-from tests.server import Server, manage
+from tests.server import Server
 
 pytestmark = pytest.mark.any_database
 
-CLERK = """
-from django.contrib.auth.models import User
-User.objects.create_user("clerk", password="correct horse battery staple", is_staff=True)
+CLERK_AND_KEY = f"""
+User.objects.create_user("clerk", password={PASSWORD!r}, is_staff=True)
+from django.core.management import call_command
+call_command("create_key", "--project", "atlas")
 """
 PASS = {"Respsite-Session": "default"}
 
@@ -28,14 +29,13 @@ PASS = {"Respsite-Session": "default"}
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that wants to know who asks."""
     with Server(tmp_path_factory.mktemp("closed"), auth="on") as server:
-        make_superuser(server)
-        manage("shell", "--no-imports", "-c", CLERK, **settings_of(server))
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def key(closed: Server) -> str:
-    return manage("create_key", "--project", "atlas", **settings_of(closed)).split()[0]
+    """A key for atlas; it is made together with the users."""
+    return in_the_database(closed, CLERK_AND_KEY).split()[0]
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +60,17 @@ def shake(server: Server, session: str, **how: Any) -> Any:
 def test_a_key_goes_in_by_form(closed: Server, key: str, page: Playground) -> None:
     page.page.goto(closed.url)
     expect(page.find("#key")).to_be_visible()
+    page.page.keyboard.press("Escape")
+    page.write("repeat: by key")  # what is written before stays, and the form comes again
+    expect(page.find(".composer .wrong")).to_contain_text("Sign in first")
+    expect(page.find("#key")).to_be_visible()
     page.find("#key input").fill("sk-wrong")
     page.find("#key button.primary").click()
     expect(page.find("#key-wrong")).to_contain_text("Incorrect API key")
     page.find("#key input").fill(key)
     page.find("#key button.primary").click()
     page.find("#state[data-state=open]").wait_for()
-    page.write("repeat: by key")
+    page.find(".composer textarea").press("Control+Enter")
     expect(page.ended(1).locator(".answer")).to_have_text("by key")
     page.find("[data-do=copy]").click()
     copied = page.find("#copy-text").inner_text()

@@ -1,9 +1,10 @@
-"""What search servers answer: a SearXNG, and the one that comes with `ddgs`."""
+"""What search servers answer: a SearXNG, and the one that comes with `ddgs`; and a small web to search."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
-from tests.tools.web_server import answer
+from tests.tools.web_server import WebServer, answer, web_server
 
 RESULTS = (
     ("https://turtles.example/shell", "Turtle shells", "The shell of a turtle is bone."),
@@ -25,3 +26,19 @@ def ddgs(results: Sequence[tuple[str, str, str]] = RESULTS) -> bytes:
 def as_json(value: object) -> bytes:
     """Return an answer with JSON."""
     return answer(json.dumps(value).encode(), kind="application/json")
+
+
+@asynccontextmanager
+async def small_web() -> AsyncIterator[WebServer]:
+    """Run a web with one page that searches, and one that is found."""
+    async with web_server() as web:
+        web.pages |= {
+            "/search": searxng([(web.url("/turtles"), "Turtles", "They have a shell.")]),
+            "/turtles": answer(b"<title>On turtles</title><p>The shell of a turtle is bone.</p>"),
+        }
+        yield web
+
+
+def settings(web: WebServer) -> dict[str, str]:
+    """Return what makes a server search a web."""
+    return {"search_url": web.url(), "search_allowed_hosts": f"127.0.0.1:{web.port}"}

@@ -1,30 +1,18 @@
 """`web_search` through whole servers that are started one after the other, which search a small web on loopback."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from openai import OpenAI
 
 from tests.server import Server
-from tests.tools.search_servers import searxng
+from tests.tools.search_servers import settings, small_web
 from tests.tools.threads import in_a_thread
-from tests.tools.web_server import WebServer, answer, web_server
+from tests.tools.web_server import WebServer
 
 TOOLS = [{"type": "web_search"}]
-
-
-@asynccontextmanager
-async def small_web() -> AsyncIterator[WebServer]:
-    """Run a web with one page that searches, and one that is found."""
-    async with web_server() as web:
-        web.pages |= {
-            "/search": searxng([(web.url("/turtles"), "Turtles", "They have a shell.")]),
-            "/turtles": answer(b"<title>On turtles</title><p>The shell of a turtle is bone.</p>"),
-        }
-        yield web
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +20,6 @@ def web() -> Iterator[WebServer]:
     """The web that they search."""
     with in_a_thread(small_web()) as web:
         yield web
-
-
-def settings(web: WebServer) -> dict[str, str]:
-    """Return what sets the search up."""
-    return {"search_url": web.url(), "search_allowed_hosts": f"127.0.0.1:{web.port}"}
 
 
 def calling(function: str, **arguments: object) -> str:

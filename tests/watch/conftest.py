@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.browser import browser  # noqa: F401 - a fixture
 from tests.clients import http_client
 from tests.redis_server import RedisServer
 from tests.server import Server

@@ -10,20 +10,11 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from tests.playground.browser import CHROMIUM, SIZES, chromium
+from tests.browser import SIZES, is_wider_than_its_window, needs_chromium, opened, problems_of
 from tests.server import Server
 from tests.transports.scripts import WEATHER
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make services"),
-    pytest.mark.any_database,
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
+pytestmark = [needs_chromium, pytest.mark.any_database]
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +39,10 @@ def pages(server: Server) -> list[str]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """A page on which nothing may go wrong."""
-    page = browser.new_page(reduced_motion="reduce")
-    page.set_default_timeout(30_000)
-    problems: list[str] = []
-    page.on("console", lambda told: problems.append(told.text) if told.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    yield page
-    page.close()
-    assert problems == []
+    with opened(browser) as page:
+        problems = problems_of(page)
+        yield page
+        assert problems == []
 
 
 def test_at_every_width_in_light_and_dark_axe_finds_nothing(page: Page, server: Server, pages: list[str]) -> None:
@@ -66,8 +53,7 @@ def test_at_every_width_in_light_and_dark_axe_finds_nothing(page: Page, server: 
         expect(page.locator("details.wt-table table").first).to_be_visible()
         for size, (width, height) in SIZES.items():
             page.set_viewport_size({"width": width, "height": height})
-            wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-            assert page.evaluate(wider) <= 0, f"{path} is wider than a {size}"
+            assert not is_wider_than_its_window(page), f"{path} is wider than a {size}"
             if folder:
                 page.screenshot(path=Path(folder) / f"watch-{number}-{size}.png", full_page=True)
         for scheme in ("light", "dark"):

@@ -1,6 +1,6 @@
 // Calls, as they are shown: what they were called with, what came of them, and what the page's user answers.
 
-import { h, icon, laidOut, soon } from "./dom.js";
+import { h, icon, laidOut, laidOutExactly, soon } from "./dom.js";
 import { link } from "./markdown.js";
 
 const IMAGE_TYPES = { png: "image/png", jpeg: "image/jpeg", jpg: "image/jpeg", webp: "image/webp" };
@@ -70,10 +70,10 @@ export class FunctionCall extends Call {
   }
 
   update(item, live) {
-    this.show(laidOut(item.arguments ?? item.input ?? ""));
+    this.show(laidOutExactly(item.arguments ?? item.input ?? ""));
     this.text = this.given.textContent;
     if (live && item.status === "in_progress") return;
-    const answer = this.turn.requires(item.call_id, "the model waits for your answer to a call");
+    const answer = this.turn.requires(item.call_id, "the model waits for your answer to a call", { owed: true });
     if (!answer) this.tell("called");
     else if (!this.form) this.ask(item, answer);
   }
@@ -122,7 +122,7 @@ export class Approval extends Call {
   }
 
   update(item) {
-    this.show(laidOut(item.arguments ?? ""));
+    this.show(laidOutExactly(item.arguments ?? ""));
     const answer = this.turn.requires(item.id, `${this.name} waits for your approval`);
     if (!answer || this.buttons) return;
     const give = (approve) => () => {
@@ -149,7 +149,7 @@ export class McpCall extends Call {
   }
 
   update(item, live) {
-    this.show(laidOut(item.arguments ?? ""));
+    this.show(laidOutExactly(item.arguments ?? ""));
     this.text = this.given.textContent;
     if (live && item.status === "in_progress") return;
     const error = typeof item.error === "string" ? item.error : item.error && (item.error.message ?? JSON.stringify(item.error));

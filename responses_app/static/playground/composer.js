@@ -3,6 +3,7 @@
 import { h, say } from "./dom.js";
 
 const TALLEST = 220; // pixels
+const LONG = 10_000; // characters, which are more than fit
 
 /** The form at the end of a lane. */
 export class Composer {
@@ -66,6 +67,10 @@ export class Composer {
   }
 
   #fit() {
+    if (this.field.value.length > LONG) {
+      this.field.style.height = `${TALLEST}px`; // measuring it would lay all of it out once more
+      return;
+    }
     this.field.style.height = "auto";
     this.field.style.height = `${Math.min(this.field.scrollHeight + 2, TALLEST)}px`;
   }

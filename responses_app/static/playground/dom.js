@@ -14,7 +14,7 @@ export function h(tag, props = {}, ...children) {
       element.setAttribute(name, String(value));
     }
   }
-  element.append(...children.flat().filter((child) => child != null && child !== false));
+  for (const child of children.flat()) if (child != null && child !== false) element.append(child); // there may be 100,000
   return element;
 }
 
@@ -88,4 +88,17 @@ export function laidOut(text) {
   } catch {
     return text;
   }
+}
+
+const UNSEEN = /[\u00AD\u061C\u180E\u200B-\u200F\u202A-\u202E\u2060-\u2069\uFEFF]/gu; // they turn what is read around, or show nothing
+
+/**
+ * Return JSON laid out as it is: as it came where laying it out would change it (long numbers, names that come twice),
+ * and with what cannot be seen escaped. Somebody decides by it whether a call may be made.
+ */
+export function laidOutExactly(text) {
+  const laid = laidOut(text);
+  const bare = (each) => each.replaceAll(/\s/gu, "");
+  const shown = bare(laid) === bare(text) ? laid : text;
+  return shown.replaceAll(UNSEEN, (each) => `\\u${each.codePointAt(0).toString(16).padStart(4, "0")}`);
 }

@@ -3,6 +3,7 @@
 import { byId, bytes, copy, h, laidOut, soon } from "./dom.js";
 
 const MOST = 50_000; // frames that are kept; then the oldest go
+const MOST_SHOWN = 100_000; // characters of a frame
 const ROW = 26; // pixels, as in page.css
 const AROUND = 6; // rows above and below those that are seen
 const encoder = new TextEncoder();
@@ -29,7 +30,7 @@ export class Events {
     byId("events-clear").addEventListener("click", () => this.clear());
     byId("events-save").addEventListener("click", () => this.#save());
     byId("frame-close").addEventListener("click", () => this.#choose(null));
-    byId("frame-copy").addEventListener("click", (event) => copy(byId("frame-text").textContent, event.target));
+    byId("frame-copy").addEventListener("click", (event) => copy(laidOut(this.chosen.text), event.target));
   }
 
   /** Take a frame. `at` is in milliseconds of the page's clock. */
@@ -138,7 +139,8 @@ export class Events {
       this.list.removeAttribute("aria-activedescendant");
     } else {
       byId("frame-title").textContent = this.chosen.type;
-      byId("frame-text").textContent = laidOut(this.chosen.text);
+      const text = laidOut(this.chosen.text);
+      byId("frame-text").textContent = text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}\n… (Copy has all of it)` : text;
       byId("frame-text").scrollTop = 0;
       this.follows = false;
       const top = place * ROW;

@@ -4,13 +4,12 @@ import { Composer } from "./composer.js";
 import { h, say, soon } from "./dom.js";
 import { requestOf, said, textOf } from "./request.js";
 import { suggestions } from "./suggestions.js";
-import { Turn } from "./turn.js";
+import { isTerminal, Turn } from "./turn.js";
 
 const NEAR = 80; // pixels from the end within which the transcript follows what comes
 const LATE = ["response_already_completed", "response_not_active", "response_not_found"];
-const TERMINAL = ["response.completed", "response.incomplete", "response.failed"];
 
-/** `page`: send(frame), fork(lane, turn), close(lane), choose(lane), suggest(lane, suggestion), facts. */
+/** `page`: send(frame), mayTalk(), fork(lane, turn), close(lane), choose(lane), suggest(lane, suggestion), facts. */
 export class Lane {
   constructor(name, title, setup, page) {
     Object.assign(this, { name, title, setup, page });
@@ -81,7 +80,10 @@ export class Lane {
 
   /** Say a text: a new turn, or a word to the response that runs. */
   say(text) {
+    const owes = this.turns.some((turn) => turn.id === this.tail && turn.owes);
     if (this.running) this.steer(text);
+    else if (owes) this.composer.giveBack(text, "The model waits for what its function gives back: answer the call above first, then send this.");
+    else if (!this.page.mayTalk()) this.composer.giveBack(text, "Sign in first, then send this.");
     else this.send([said(text)]);
   }
 
@@ -159,7 +161,7 @@ export class Lane {
     if (frame.type.startsWith("response.steer.")) this.#steered(frame);
     else if (frame.type === "error") this.#refused(frame.error);
     else if (frame.type === "response.created") this.#begun(frame);
-    else if (TERMINAL.includes(frame.type)) this.#ended(frame);
+    else if (isTerminal(frame)) this.#ended(frame);
     else if (this.running) {
       this.running.take(frame);
       if (frame.type === "response.output_item.added") this.#tell(DOING[frame.item.type] ?? "Running");

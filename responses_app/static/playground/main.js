@@ -12,6 +12,7 @@ import { SetupPanel } from "./setup.js";
 import { listen } from "./shortcuts.js";
 import { SignIn } from "./sign-in.js";
 import { prepare } from "./suggestions.js";
+import { isTerminal } from "./turn.js";
 
 const MAX_LANES = 16; // as many as may run at once on a connection
 
@@ -29,6 +30,10 @@ const page = {
   facts,
   send: (frame) => connection.send(frame),
   choose,
+  mayTalk() {
+    if (door.isShut) signIn.open();
+    return !door.isShut;
+  },
   fork(lane, turn) {
     const made = addLane(copyOf(lane.setup));
     made?.takeOver(lane, turn);
@@ -103,6 +108,8 @@ connection.addEventListener("state", ({ detail }) => {
   if (detail.status === 401 || detail.status === 403) signIn.open(detail.message);
 });
 
+addEventListener("online", () => ["waiting", "closed"].includes(connection.state) && !door.isShut && connection.open());
+
 connection.addEventListener("lost", () => {
   leaving.clear();
   for (const lane of lanes) lane.lost();
@@ -114,7 +121,7 @@ connection.addEventListener("frame", ({ detail }) => {
   const { frame } = detail;
   const lane = lanes.find(({ name }) => name === frame.stream_id);
   if (lane) lane.take(frame);
-  else if (/^response\.(completed|incomplete|failed)$/u.test(frame.type)) leaving.delete(frame.stream_id);
+  else if (isTerminal(frame)) leaving.delete(frame.stream_id);
   else if (frame.type === "error") showProblem(frame.error);
   else if (frame.type === "connection_expiring") say("This connection ends in a few minutes; the page opens a new one then.");
 });

@@ -56,10 +56,10 @@ function inline(text, depth = 0) {
 
 function styled(groups, depth) {
   if (groups.code) return h("code", {}, groups.coded.replace(/^ (.*) $/su, "$1"));
-  if (groups.strong) return h("strong", {}, ...inline(groups.bold, depth));
-  if (groups.em) return h("em", {}, ...inline(groups.slanted ?? groups.under, depth));
-  if (groups.strike) return h("s", {}, ...inline(groups.struck, depth));
-  if (groups.link) return link(groups.href, ...inline(groups.label, depth));
+  if (groups.strong) return h("strong", {}, inline(groups.bold, depth));
+  if (groups.em) return h("em", {}, inline(groups.slanted ?? groups.under, depth));
+  if (groups.strike) return h("s", {}, inline(groups.struck, depth));
+  if (groups.link) return link(groups.href, inline(groups.label, depth));
   if (groups.mark) return h("sup", { class: "cite" }, groups.cited);
   const address = groups.bare.replace(/[.,;:!?]+$/u, "");
   return h("span", {}, link(address, address), groups.bare.slice(address.length));
@@ -96,14 +96,14 @@ function block(lines, at, depth) {
   const fence = FENCE.exec(line);
   if (fence) return fenced(lines, at, fence);
   const heading = HEADING.exec(line);
-  if (heading) return [h("h3", { "data-level": heading[1].length }, ...inline(titled(heading[2]))), at + 1]; // below its lane's
+  if (heading) return [h("h3", { "data-level": heading[1].length }, inline(titled(heading[2]))), at + 1]; // below its lane's
   if (RULE.test(line)) return [h("hr"), at + 1];
   if (line.includes("|") && rulesTable(lines[at + 1] ?? "")) return table(lines, at);
   if (QUOTE.test(line) && depth < 4) return quoted(lines, at, depth);
   if (ITEM.test(line) && depth < 6) return list(lines, at, depth);
   let end = at + 1;
   while (end < lines.length && lines[end].trim() && !begins(lines[end])) end += 1;
-  return [h("p", {}, ...broken(lines.slice(at, end).join("\n"))), end];
+  return [h("p", {}, broken(lines.slice(at, end).join("\n"))), end];
 }
 
 const begins = (line) => FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.test(line);
@@ -120,7 +120,7 @@ function titled(text) {
 
 /** Lines of a paragraph: models mean their line breaks. */
 function broken(text) {
-  return text.split("\n").flatMap((line, number) => (number ? [h("br"), ...inline(line)] : inline(line)));
+  return text.split("\n").flatMap((line, number) => (number ? [h("br"), inline(line)].flat() : inline(line)));
 }
 
 function fenced(lines, at, [, marks, language]) {
@@ -140,7 +140,7 @@ function quoted(lines, at, depth) {
   let end = at;
   const inner = [];
   while (end < lines.length && QUOTE.test(lines[end])) inner.push(QUOTE.exec(lines[end++])[1]);
-  return [h("blockquote", {}, ...blocks(inner.join("\n"), depth + 1).map(([element]) => element)), end];
+  return [h("blockquote", {}, blocks(inner.join("\n"), depth + 1).map(([element]) => element)), end];
 }
 
 function list(lines, at, depth) {
@@ -165,8 +165,8 @@ function list(lines, at, depth) {
     }
     end += 1;
   }
-  const made = items.map((inner) => h("li", {}, ...tight(blocks(inner.join("\n"), depth + 1))));
-  return [bullet ? h("ul", {}, ...made) : h("ol", { start: number === "1" ? null : number }, ...made), end];
+  const made = items.map((inner) => h("li", {}, tight(blocks(inner.join("\n"), depth + 1))));
+  return [bullet ? h("ul", {}, made) : h("ol", { start: number === "1" ? null : number }, made), end];
 }
 
 /** An item of one paragraph needs none. */
@@ -178,10 +178,10 @@ function table(lines, at) {
   const cells = (line) => line.trim().replace(/^\||\|$/gu, "").split("|").map((cell) => cell.trim());
   let end = at + 2;
   while (end < lines.length && lines[end].includes("|") && lines[end].trim()) end += 1;
-  const head = h("tr", {}, ...cells(lines[at]).map((cell) => h("th", {}, ...inline(cell))));
-  const rows = lines.slice(at + 2, end).map((line) => h("tr", {}, ...cells(line).map((cell) => h("td", {}, ...inline(cell)))));
-  const made = h("table", {}, h("thead", {}, head), h("tbody", {}, ...rows));
-  return [h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table" }, made), end];
+  const head = h("tr", {}, cells(lines[at]).map((cell) => h("th", {}, inline(cell))));
+  const rows = lines.slice(at + 2, end).map((line) => h("tr", {}, cells(line).map((cell) => h("td", {}, inline(cell)))));
+  const made = h("table", {}, h("thead", {}, head), h("tbody", {}, rows));
+  return [h("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "Table" }, made), end];
 }
 
 const PLAIN = /^[^\n*_`~[\]()<>|\uE000]*$/u; // nothing in it can change what stands before it
@@ -229,7 +229,7 @@ export class Markdown {
     const rest = this.#text.slice(this.#settled);
     const found = blocks(rest);
     while (this.element.childNodes.length > this.#standing) this.element.lastChild.remove();
-    this.element.append(...found.map(([element]) => element));
+    for (const [element] of found) this.element.append(element);
     this.#isPlain = this.element.lastChild?.tagName === "P" && !UNDECIDED.test(rest.slice(-200));
     if (found.length > 1) {
       const lines = rest.split("\n").slice(0, found.at(-1)[1]);

@@ -38,7 +38,8 @@ export class SetupPanel {
     const { elements } = this.form;
     if (this.names?.length && !this.names.includes(setup.model)) setup.model = this.names[0];
     elements.model.value = setup.model;
-    for (const name of ["instructions", "effort", "temperature", "max_output_tokens"]) elements[name].value = setup[name];
+    for (const name of ["instructions", "temperature", "max_output_tokens"]) elements[name].value = setup[name];
+    for (const each of elements.effort) each.checked = each.value === setup.effort; // Chromium chooses none by value ""
     elements.store.checked = setup.store;
     for (const type of Object.keys(this.switched)) {
       if (this.switched[type]) this.switched[type].checked = setup.switched.includes(type);

@@ -22,8 +22,8 @@ const ALL = [
   { title: "Two lanes side by side", text: "Explain WebSockets in two sentences.", lanes: ["low", "high"] },
 ];
 
-/** Return those that this server can do, at most four. */
-export const suggestions = (facts) => ALL.filter(({ needs }) => !needs || facts.tools.includes(needs)).slice(0, 4);
+/** Return those that this server can do. */
+export const suggestions = (facts) => ALL.filter(({ needs }) => !needs || facts.tools.includes(needs));
 
 /** Put what a suggestion needs into a setup. */
 export function prepare(setup, { functions = [], needs }) {

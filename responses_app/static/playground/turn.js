@@ -5,6 +5,11 @@ import { helpFor } from "./errors.js";
 import { itemView } from "./items.js";
 import { textOf } from "./request.js";
 
+const TERMINAL = ["response.completed", "response.incomplete", "response.failed"];
+
+/** Whether an event is the last one of its response. */
+export const isTerminal = ({ type }) => TERMINAL.includes(type);
+
 /** A response and its input. `actions`: fork(turn), retry(turn), answered(turn, items), `timeline` a path or "". */
 export class Turn {
   constructor(input, actions, { kind = "turn" } = {}) {
@@ -16,6 +21,7 @@ export class Turn {
     this.output = [];
     this.required = new Map(); // what this page's user has to answer: by call or request, null until then
     this.waiters = new Map(); // what is told to people of each of those
+    this.owed = new Set(); // those without which the server takes nothing else
     this.views = [];
     this.sentAt = performance.now();
     this.firstAt = this.endedAt = 0;
@@ -77,10 +83,11 @@ export class Turn {
 
   /**
    * What an item needs from the page's user: returns what takes the answer, null where none is wanted any more.
-   * `told` says to people who waits.
+   * `told` says to people who waits; what is `owed` comes before anything else that is said.
    */
-  requires(id, told) {
+  requires(id, told, { owed = false } = {}) {
     if (this.required.get(id)) return null;
+    if (owed) this.owed.add(id);
     this.required.set(id, null);
     this.waiters.set(id, told);
     return (answer) => {
@@ -91,6 +98,11 @@ export class Turn {
 
   get isWaited() {
     return [...this.required.values()].includes(null);
+  }
+
+  /** Whether the server takes nothing else before a call is answered. */
+  get owes() {
+    return [...this.owed].some((id) => !this.required.get(id));
   }
 
   /** Say who waits for the page's user. */
@@ -213,6 +225,8 @@ export class Turn {
   }
 }
 
+const MOST_SHOWN = 20_000; // characters of what was said
+
 const ENDINGS = {
   steered: "Steered",
   interrupted: "Interrupted",
@@ -220,8 +234,11 @@ const ENDINGS = {
   content_filter: "Filtered",
 };
 
-/** Return what the user said. */
+/** Return what the user said: its beginning, where laying all of it out would take seconds. */
 function bubble(text) {
-  const isLong = text.length > 600 || text.split("\n").length > 12; // it scrolls, and keys have to reach it
-  return h("article", { class: isLong ? "asked long" : "asked", "aria-label": "You", tabindex: isLong ? "0" : null }, text);
+  const shown = text.slice(0, MOST_SHOWN);
+  const isLong = shown.length > 600 || shown.split("\n").length > 12; // it scrolls, and keys have to reach it
+  const more = text.length - shown.length;
+  const rest = more ? h("p", {}, `… and ${more.toLocaleString("en")} more characters, which were sent, too`) : null;
+  return h("article", { class: isLong ? "asked long" : "asked", "aria-label": "You", tabindex: isLong ? "0" : null }, shown, rest);
 }

@@ -1,0 +1,79 @@
+"""The system's Chromium, driven by playwright: one process in each file of tests, which import its fixture.
+
+    from tests.browser import browser  # in a conftest.py
+
+A page's `problems` are all that went wrong on it: messages of the console, exceptions, and requests that failed.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+CHROMIUM = shutil.which("chromium")
+WAIT_MS = 30_000
+expect.set_options(timeout=WAIT_MS)
+SIZES = {"telephone": (360, 740), "tablet": (820, 1180), "desktop": (1440, 900)}
+# Frames come in their own time, and nobody should wait for what only moves.
+FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"]
+LEFT = "net::ERR_ABORTED"  # of a request whose page was left meanwhile
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make services")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start the browser. While it runs, no event loop can be started on this thread."""
+    assert CHROMIUM, "chromium is missing: make services installs it"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")  # and no longer: tests with an event loop may come behind
+def browser() -> Iterator[Browser]:
+    """The browser."""
+    with chromium() as browser:
+        yield browser
+
+
+@contextmanager
+def opened(browser: Browser, size: str | tuple[int, int] = "desktop", *, dark: bool = False) -> Iterator[Page]:
+    """Open a page of a size, light or dark, with nothing stored."""
+    width, height = SIZES[size] if isinstance(size, str) else size
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if dark else "light",
+        reduced_motion="reduce",
+        has_touch=size == "telephone",
+    )
+    context.set_default_timeout(WAIT_MS)
+    try:
+        yield context.new_page()
+    finally:
+        context.close()
+
+
+def problems_of(page: Page) -> list[str]:
+    """Return the list to which whatever goes wrong on the page is added from now on."""
+    problems: list[str] = []
+
+    def hear(kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            problems.append(f"{kind}: {text}")
+
+    def fail(url: str, why: str) -> None:
+        if why != LEFT:
+            problems.append(f"{url}: {why}")
+
+    page.on("console", lambda told: hear(told.type, told.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("requestfailed", lambda request: fail(request.url, str(request.failure)))
+    return problems
+
+
+def is_wider_than_its_window(page: Page) -> bool:
+    """Whether one has to scroll sideways."""
+    return bool(page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
