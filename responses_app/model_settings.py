@@ -5,7 +5,7 @@
 
 Without MODELS there is one model, that of the settings for one (ENGINE, MODEL, ENGINE_URL, …). What MODELS leaves out
 of an entry is as those say that can hold for all: ENGINE, ENGINE_API_KEY, MODEL_FORMAT, REASONING_PARSER, TOOL_PARSER,
-ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
+CHAT_TEMPLATE_KWARGS, ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
 """
 
 import json
@@ -58,6 +58,7 @@ class ModelSettings:
     tokenizer: str = ""
     reasoning_parser: str = "auto"
     tool_parser: str = "auto"
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     url: tuple[str, ...] = ()
     api_key: str = field(default="", repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -216,6 +217,7 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
     "tokenizer": _text(text),
     "reasoning_parser": _text(reasoning_parser),
     "tool_parser": _text(tool_parser),
+    "chat_template_kwargs": _options,
     "url": _urls,
     "api_key": _text(text),
     "options": _options,
@@ -259,6 +261,9 @@ class EngineSettings:
     tool_parser: str = setting(
         "auto", tool_parser, "how it writes calls: `hermes`, `json` as Llama 3 does, or as its vocabulary says (`auto`)"
     )
+    chat_template_kwargs: dict[str, Any] = setting(
+        {}, json_object, 'variables for the chat template, as JSON: `{"thinking": true}`', default_text="{}"
+    )
     model_name: str = setting("", text, "what clients call it", default_text="MODEL")
     engine_options: dict[str, Any] = setting(
         {}, json_object, 'the engine\'s own options, as JSON: `{"tokens_per_second": 50}`', default_text="{}"
@@ -294,6 +299,7 @@ class EngineSettings:
             tokenizer=self.tokenizer,
             reasoning_parser=self.reasoning_parser,
             tool_parser=self.tool_parser,
+            chat_template_kwargs=self.chat_template_kwargs,
             url=self.engine_url,
             api_key=self.engine_api_key,
             options=self.engine_options,

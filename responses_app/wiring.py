@@ -11,7 +11,7 @@ from pathlib import Path
 from django.conf import settings as django_settings
 
 from engine.backends.base import BaseEngine
-from engine.model_formats import make_format
+from engine.model_formats import make_format, told_of
 from responses_app.adapters import Adapters, build_adapters
 from responses_app.bounds import run_limits, service_limits
 from responses_app.conf import Settings
@@ -184,10 +184,11 @@ def _runs(base: _Base) -> _Runs:
 
 
 def _machines(base: _Base) -> Machines:
-    models = ServedModels(
+    served = (
         _served(model, base.engines[model.name], base.metrics.model(model.name), created=int(base.started_at))
         for model in base.settings.served
     )
+    models = ServedModels(served, told=told_of)
     id_key = blake2b(django_settings.SECRET_KEY.encode(), person=b"respsite ids").digest()
     return Machines(models, id_key, base.sealer)
 

@@ -17,11 +17,10 @@ from responses_app.protocol.embeddings import read_inputs
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.logprobs import LOWEST
-from responses_app.protocol.validation import validate, wrong_type
+from responses_app.protocol.stop_strings import Stops
+from responses_app.protocol.validation import validate
 
 MAX_CHOICES = 128  # of one request: prompts × n
-MAX_STOPS = 4  # strings, as OpenAI takes
-MAX_STOP = 256  # characters of one
 MAX_TOKENS = 16  # where a request does not say, as at OpenAI
 MAX_LOGPROBS = 20  # as vLLM gives; OpenAI stops at 5
 
@@ -34,7 +33,7 @@ class CompletionStreamOptions(ClientModel):
 
 
 class CompletionFields(ClientModel):
-    """The fields of a request beside its prompt and its stop strings."""
+    """The fields of a request beside its prompt."""
 
     model: str | None = Field(default=None, min_length=1, max_length=256)
     max_tokens: int | None = Field(default=None, ge=0)
@@ -48,6 +47,7 @@ class CompletionFields(ClientModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    stop: Stops | None = None
     stop_token_ids: list[int] | None = Field(default=None, max_length=64)
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     return_token_ids: bool | None = None
@@ -62,12 +62,16 @@ class CompletionWanted:
 
     fields: CompletionFields
     prompts: Sequence[str | Sequence[int]]
-    stops: Sequence[str]
 
     @property
     def n(self) -> int:
         """How often each prompt is completed."""
         return self.fields.n or 1
+
+    @property
+    def stops(self) -> Sequence[str]:
+        """The strings that end a completion."""
+        return self.fields.stop or ()
 
     @property
     def max_tokens(self) -> int:
@@ -82,10 +86,10 @@ class CompletionWanted:
 
 def parse_completion(data: JsonObject) -> CompletionWanted:
     """Read a request. Raises `ApiError`."""
-    own = {name: value for name, value in data.items() if name not in ("prompt", "stop")}
+    own = {name: value for name, value in data.items() if name != "prompt"}
     fields = validate(CompletionFields, own)
     prompts = read_inputs(data, "prompt", max_inputs=MAX_CHOICES)
-    wanted = CompletionWanted(fields=fields, prompts=prompts, stops=_stops(data.get("stop")))
+    wanted = CompletionWanted(fields=fields, prompts=prompts)
     _check(wanted, data)
     return wanted
 
@@ -116,19 +120,6 @@ def _check(wanted: CompletionWanted, data: JsonObject) -> None:
 
 def _invalid(param: str, reason: str) -> ApiError:
     return invalid_request(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")
-
-
-def _stops(value: Any) -> Sequence[str]:
-    if value is None:
-        return ()
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
-        raise wrong_type("stop", "a string or an array of strings", value)
-    if len(stops) > MAX_STOPS:
-        raise _invalid("stop", f"it takes {MAX_STOPS} strings at most")
-    if any(not 0 < len(each) <= MAX_STOP for each in stops):
-        raise _invalid("stop", f"each string has 1 to {MAX_STOP} characters")
-    return stops
 
 
 @dataclass(slots=True)

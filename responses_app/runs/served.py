@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineUnavailable
-from engine.formats.base import ModelFormat
+from engine.formats.base import ModelFormat, RenderedMessage
+from engine.told import Told
 from engine.types import EngineInfo
 from responses_app.observing.metrics import ModelMeter
 from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.errors import model_not_found
 from responses_app.runs.fair_turns import FairTurns
+
+# What a message of a chain says, whichever model's it is; None where nobody can read it.
+Tell = Callable[[RenderedMessage], Sequence[Told] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +50,11 @@ class ServedModel:
 class ServedModels:
     """The models of this server, one at least, in order; the first is meant where nobody names one.
 
-    A chain may go on with any of them that has the same format: its tokens are the format's, not the model's.
+    A chain may go on with any of them. What was said in another format is told by `told`, and rendered anew.
     """
 
-    def __init__(self, models: Iterable[ServedModel]) -> None:
+    def __init__(self, models: Iterable[ServedModel], *, told: Tell = lambda _: None) -> None:
+        self.told = told
         self._models = tuple(models)
         self._by_name = {name: model for model in self._models for name in model.names}
 

@@ -119,8 +119,8 @@ def test_what_no_table_takes_is_named_and_passed_over() -> None:
         pass
     assert counted.reasons == [
         "line 2: it is nested too deeply",
-        "line 3: 'id' is no text of this table",
-        "line 4: 'kinds' is no text of this table",
-        "line 5: 'position' is no number of this table",
-        "line 6: 'title' is no text of this table",
+        "line 3: 'id' is not a text that this table takes",
+        "line 4: 'kinds' is not a text that this table takes",
+        "line 5: 'position' is not a number that this table takes",
+        "line 6: 'title' is not a text that this table takes",
     ]

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from responses_app.protocol.chat.request import MAX_STOPS, parse_chat
+from responses_app.protocol.chat.request import parse_chat
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests import parse_create
+from responses_app.protocol.stop_strings import MAX_STOPS
 from tests.protocol.chats import chat
 
 USER = {"role": "user", "content": "What is the weather?"}

@@ -140,7 +140,7 @@ def test_log_probabilities_of_the_prompt(server: Server) -> None:
         ({"prompt": "a", "kv_transfer_params": {"do_remote_decode": True}}, 400, "kv_transfer_params"),
         ({"prompt": "a", "logprobs": 1}, 400, "logprobs"),
         ({"prompt": "a", "logprobs": 1, "echo": True}, 400, "logprobs"),
-        ({"prompt": "a", "stop": [""]}, 400, "stop"),
+        ({"prompt": "a", "stop": [""]}, 400, "stop[0]"),
         ({"prompt": "a", "stop": ["a"] * 5}, 400, "stop"),
         ({"prompt": "a", "stop": 1}, 400, "stop"),
         ({"prompt": "a", "max_tokens": -1}, 400, "max_tokens"),

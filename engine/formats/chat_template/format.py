@@ -4,8 +4,8 @@ items ──> records (a chain keeps them) ──> a conversation ── vLLM's 
 sampled tokens ──> text ──> reasoning, answers, calls ──> records, with their tokens
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.formats.base import (
@@ -19,10 +19,12 @@ from engine.formats.base import (
     as_tokens,
 )
 from engine.formats.chat_template.conversation import Json, conversation_of, frame_of
+from engine.formats.chat_template.cut_turns import problem_of, rest_of
+from engine.formats.chat_template.efforts import NONE
 from engine.formats.chat_template.grammar import turn_grammar
 from engine.formats.chat_template.parser import KINDS, ChatParser
 from engine.formats.chat_template.reader import THINK, THINK_END, BaseReader, CallStyle, Kind, Reader
-from engine.formats.chat_template.records import is_record, record, records
+from engine.formats.chat_template.records import MARK, is_record, record, records
 from engine.formats.chat_template.splicing import spliced
 from engine.formats.chat_template.vocabulary import Vocabulary
 from engine.grammar import TurnGrammar, TurnRules
@@ -40,7 +42,8 @@ class Manners:
 
     `thinks`: between think tags; `thinks_first`: the template ends a prompt with the first of them. `calls` is how it
     writes calls. `thinks_under_grammar`: what is held to a grammar may begin with a thought, too.
-    `reader` reads its turns in place of ours, given the names of the functions.
+    `reader` reads its turns in place of ours, given the names of the functions, and `quiet_reader` where it is told not
+    to think. `template_kwargs` are what an operator tells the template.
     """
 
     calls: CallStyle = CallStyle.HERMES
@@ -48,6 +51,13 @@ class Manners:
     thinks_first: bool = False
     thinks_under_grammar: bool = True
     reader: Callable[[Collection[str]], BaseReader] | None = None
+    quiet_reader: Callable[[Collection[str]], BaseReader] | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def quiet(self) -> "Manners":
+        """How it says what it says where it is told not to think: then no template ends a prompt in a thought."""
+        return replace(self, thinks_first=False, thinks_under_grammar=False, reader=self.quiet_reader)
 
 
 class ChatTemplateFormat(ModelFormat):
@@ -73,6 +83,16 @@ class ChatTemplateFormat(ModelFormat):
         self._choose = manners
         self._read: tuple[Vocabulary, list[bytes], Manners] | None = None
         self._short: frozenset[bytes] | None = None  # of what its tokens say
+        self._quiet: ChatTemplateFormat | None = None
+
+    def at_effort(self, effort: object) -> "ChatTemplateFormat":
+        if effort != NONE:
+            return self
+        if self._quiet is None:
+            self._quiet = ChatTemplateFormat(
+                lambda: self.vocabulary, self._render, lambda _: self._known[2].quiet, self._tokenize
+            )
+        return self._quiet
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -104,20 +124,25 @@ class ChatTemplateFormat(ModelFormat):
 
     def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
         manners = self._known[2]
-        return (
-            None
-            if behind
-            else turn_grammar(rules, manners.calls, thinks=manners.thinks_under_grammar, open=manners.thinks_first)
-        )
+        whole = turn_grammar(rules, manners.calls, thinks=manners.thinks_under_grammar, open=manners.thinks_first)
+        return rest_of(whole, self._text(behind), open=manners.thinks_first) if whole is not None and behind else whole
+
+    def problem_of(self, rules: TurnRules, tokens: Sequence[int]) -> str | None:
+        parser = self.parser([rule.name for rule in rules.calls])
+        events = parser.feed(tokens)
+        return problem_of(rules, events, has_ended=bool(tokens) and parser.is_end(tokens[-1]), repairs=parser.repairs)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     # Prompts.
 
     def prompt_of(self, draft: "Tokens[int]") -> "Tokens[int]":
-        conversation = conversation_of(records(draft))
+        conversation = conversation_of(records(draft), vocabulary=self.vocabulary.fingerprint)
         return spliced(self._render(conversation), conversation.sampled, self._known[1])
 
-    def wrote(self, message: "Tokens[int]") -> bool:
-        return is_record(message)
+    def wrote(self, first: int) -> bool:
+        return first == MARK
 
     def frame(
         self,
@@ -128,7 +153,8 @@ class ChatTemplateFormat(ModelFormat):
         date: str,
         namespaces: Sequence[ToolNamespace] = (),
     ) -> "Tokens[int]":
-        return record(frame_of(instructions, functions, effort, date, namespaces))
+        kwargs = self._known[2].template_kwargs
+        return record(frame_of(instructions, functions, effort, date, namespaces, kwargs=kwargs))
 
     def generation_start(self) -> Sequence[int]:
         return _START
@@ -155,7 +181,7 @@ class ChatTemplateFormat(ModelFormat):
         return _message(MessageKind.OTHER, {"is": "system", "text": text})
 
     def note(self, text: str) -> RenderedMessage:
-        return _message(MessageKind.OTHER, {"is": "system", "text": text})
+        return _message(MessageKind.OTHER, {"is": "system", "text": text, "note": True})
 
     def said(self, kind: ItemKind, text: str) -> RenderedMessage:
         if kind is ItemKind.REASONING:
@@ -165,10 +191,12 @@ class ChatTemplateFormat(ModelFormat):
 
     def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
         said: Json = {"is": "call", "text": arguments, "name": name}
-        return _message(KINDS[Kind.CALL], {**said, "freeform": True} if freeform else said)
+        flags = {"freeform": freeform, "hosted": hosted}
+        return _message(KINDS[Kind.CALL], said | {flag: True for flag, is_so in flags.items() if is_so})
 
     def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
-        return _message(MessageKind.OTHER, {"is": "output", "text": text, "name": name})
+        said: Json = {"is": "output", "text": text, "name": name}
+        return _message(MessageKind.OTHER, {**said, "hosted": True} if hosted else said)
 
     def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
         lines = "\n".join(declarations)
@@ -176,14 +204,14 @@ class ChatTemplateFormat(ModelFormat):
 
     def no_such_tool(self, name: str, functions: Collection[str], hosted: Collection[str] = ()) -> RenderedMessage:
         names = ", ".join((*functions, *hosted)) or "none"
-        return self.output(name, f"Error: this tool does not exist. Available tools: {names}.")
+        return self.output(name, f"Error: this tool does not exist. Available tools: {names}.", hosted=True)
 
     def text_of(self, tokens: "Tokens[int]") -> str:
         return next((str(each.said.get("text", "")) for each in records(tokens)), "")
 
     def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:
         if is_record(tokens):
-            return conversation_of(records(tokens)).messages
+            return conversation_of(records(tokens), vocabulary="").messages
         return super().messages_of(tokens)
 
     def raw_prompt(self, text: str) -> "Tokens[int] | None":

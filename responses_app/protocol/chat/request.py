@@ -8,9 +8,9 @@ refused.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from responses_app.protocol.chat.messages import AssistantTurn, ReadMessages, read_messages
 from responses_app.protocol.chat.names import in_chat_names
@@ -21,25 +21,13 @@ from responses_app.protocol.items import ClientModel
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.metadata import Metadata
 from responses_app.protocol.requests import LOGPROBS, CreateRequest, Effort, Verbosity
+from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.tiers import ServiceTier
 from responses_app.protocol.validation import missing, validate, wrong_type
 
 MAX_CHOICES = 8
 MAX_LOGPROBS = 20  # alternatives to a token, as at OpenAI
-MAX_STOPS = 4  # OpenAI's bound
-MAX_STOP_LENGTH = 256  # characters of a stop string: so much text may be held back
 _KINDS = ("function", "custom")
-
-
-def as_stops(value: object) -> object:
-    """Read one stop string as a list of them."""
-    return [value] if isinstance(value, str) else value
-
-
-_Stops = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]], Field(max_length=MAX_STOPS, fail_fast=True)
-]
-Stops = Annotated[_Stops, BeforeValidator(as_stops, json_schema_input_type=str | _Stops)]
 
 
 class ChatStreamOptions(ClientModel):

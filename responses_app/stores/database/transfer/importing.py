@@ -99,7 +99,7 @@ def _check_header(line: bytes) -> None:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise NotAnExport("This is no file that `respsite export` wrote.")
+        raise NotAnExport("This file was not written by `respsite export`.")
     if header.get("version") != VERSION:
         raise NotAnExport("A newer version wrote this file: install that one.")
 
@@ -111,7 +111,7 @@ def _record(number: int, line: bytes, counted: Imported) -> Row:
         return _broken(number, "it is cut, or no JSON", counted)
     except RecursionError:
         return _broken(number, "it is nested too deeply", counted)
-    return record if isinstance(record, dict) else _broken(number, "it is no JSON object", counted)
+    return record if isinstance(record, dict) else _broken(number, "it is not a JSON object", counted)
 
 
 def _loads(line: bytes) -> Any:
