@@ -1,6 +1,8 @@
 """What is known of a model that decides how it is written to and read."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from engine.backends.model_folder import speaks_harmony
 
@@ -18,6 +20,7 @@ class ModelFamily:
     tokenizer: str = ""
     reasoning_parser: str = "auto"
     tool_parser: str = "auto"
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def vllm_parsers(self) -> tuple[str, str] | None:

@@ -1,17 +1,22 @@
 """Which format a model has: what an operator names, or what its files say."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from engine.backends.base import BaseEngine
 from engine.backends.tokenizer_folder import read_vocabulary
 from engine.backends.vllm_parsers import VllmParsers
-from engine.formats.base import ModelFormat
+from engine.formats.base import ModelFormat, RenderedMessage
+from engine.formats.chat_template import records
 from engine.formats.chat_template.format import ChatTemplateFormat, Manners
-from engine.formats.chat_template.reader import CALL, PYTHON, THINK, CallStyle
+from engine.formats.chat_template.reader import CALL, PYTHON, THINK, BaseReader, CallStyle
 from engine.formats.chat_template.vocabulary import Vocabulary
+from engine.formats.harmony import messages
+from engine.formats.harmony.encoding import START
 from engine.formats.harmony.format import HarmonyFormat
 from engine.model_family import ModelFamily
+from engine.told import Told
 
+MakeReader = Callable[[Collection[str]], BaseReader]  # given the names of functions
 # By REASONING_PARSER and TOOL_PARSER: our own words, and vLLM's names for what our reader reads, too.
 REASONING: Mapping[
     str, tuple[bool, bool] | None
@@ -33,6 +38,14 @@ CALLS: Mapping[str, CallStyle | None] = {
 }
 
 
+def told_of(message: RenderedMessage) -> list[Told] | None:
+    """Return what a message of a chain says, whichever format it was written in; None where none of ours wrote it."""
+    first = next(iter(message.tokens), None)
+    if first == records.MARK:
+        return records.told_of(message)
+    return messages.told_of(message) if first == START else None
+
+
 def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:
     """Return the format of a model, which has its prompts rendered by its engine, if it is to."""
     if family.is_harmony:
@@ -48,12 +61,21 @@ def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:
     def manners(read: Vocabulary) -> Manners:
         thinks, thinks_first = thoughts or (True, False)
         held = thinks if thoughts else THINK in read.added
-        reader = (
-            VllmParsers(family.tokenizer or family.model, reasoning=named[0], tool=named[1]).reader if named else None
+        return Manners(
+            style or _style_of(read),
+            thinks,
+            thinks_first,
+            thinks_under_grammar=held,
+            reader=_vllms(family, *named) if named else None,
+            quiet_reader=_vllms(family, "", named[1]) if named and named[1] else None,
+            template_kwargs=family.template_kwargs,
         )
-        return Manners(style or _style_of(read), thinks, thinks_first, thinks_under_grammar=held, reader=reader)
 
-    return ChatTemplateFormat(vocabulary, engine.render, manners)
+    return ChatTemplateFormat(vocabulary, engine.render, manners, engine.tokenize)
+
+
+def _vllms(family: ModelFamily, reasoning: str, tool: str) -> MakeReader:
+    return VllmParsers(family.tokenizer or family.model, reasoning=reasoning, tool=tool).reader
 
 
 def _style_of(vocabulary: Vocabulary) -> CallStyle:

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from pathlib import PurePath
 
 from engine.embeddings.base import BaseEmbeddings
 from engine.errors import EngineConfigurationError
@@ -20,28 +22,37 @@ ENGINES = {  # imported when chosen
     "hashing": "engine.embeddings.hashing.HashingEmbeddings",
     "vllm-embeddings": "engine.embeddings.vllm_server.VllmServerEmbeddings",
 }
+IN_PROCESS = "engine.embeddings.vllm_local.VllmEmbeddings"  # a `vllm-embeddings` without a URL
 UNNAMED = "embeddings"  # what clients call the model at EMBEDDINGS_URL, where EMBEDDINGS_MODEL does not say it
 OF_THE_DEMO = "hashing-256"  # `engine.embeddings.hashing` says the same
 
 
 def embedding_models(settings: Settings) -> tuple[ModelSettings, ...]:
-    """Return the models that make embeddings: those of MODELS, and that at EMBEDDINGS_URL; the demo has one itself."""
+    """Return the models that make embeddings: those of MODELS, and EMBEDDINGS_MODEL; the demo has one itself."""
     own = tuple(model for model in settings.all_models if model.embeds)
     one = replace(settings.all_models[0], aliases=(), format="harmony", options={}, script="", url=())
-    if settings.embeddings_url:
-        model, at = settings.embeddings_model, settings.embeddings_url
+    model, at = settings.embeddings_model, settings.embeddings_url
+    if model or at:
         there = replace(one, engine="vllm-embeddings", url=at, api_key=settings.engine_api_key)
-        return (*own, replace(there, name=model or UNNAMED, model=model))
+        own_options = {} if at else settings.embeddings_options
+        return (*own, replace(there, name=_called(model) or UNNAMED, model=model, options=own_options))
     if not settings.models and settings.engine == "demo":
         return (replace(one, name=OF_THE_DEMO, model=OF_THE_DEMO, engine="hashing"),)
     return own
 
 
+def _called(model: str) -> str:
+    """Return what clients call a model: a folder by its last part."""
+    return PurePath(model).name if model.startswith(("/", ".", "~")) else model
+
+
 def make_embeddings(model: ModelSettings) -> BaseEmbeddings:
     """Build the engine of an embedding model; nothing is loaded yet."""
-    module, _, name = ENGINES[model.engine].rpartition(".")
+    is_server = model.engine == "vllm-embeddings" and len(model.url) > 0
+    kind = IN_PROCESS if model.engine == "vllm-embeddings" and not is_server else ENGINES[model.engine]
+    module, _, name = kind.rpartition(".")
     options = dict(model.options)
-    if model.engine == "vllm-embeddings":
+    if is_server:
         options |= {"urls": model.url, "api_key": model.api_key}
     engine: BaseEmbeddings = getattr(import_module(module), name)(model=model.model, options=options)
     return engine
@@ -66,7 +77,7 @@ class Embeddings:
         created: int,
         rates: BaseRates,
         metrics: Metrics,
-        check_capacity: Callable[[], None],
+        guest: Callable[[], AbstractContextManager[None]],
         generates: Callable[[str], bool],
     ) -> None:
         models = embedding_models(settings)
@@ -77,7 +88,7 @@ class Embeddings:
             EmbeddingModels(_served(model, self._starters[model.name], created) for model in models),
             rates=rates,
             metrics=metrics,
-            check_capacity=check_capacity,
+            guest=guest,
             generates=generates,
         )
 

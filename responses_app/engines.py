@@ -65,6 +65,7 @@ def family_of(model: ModelSettings) -> ModelFamily:
         tokenizer=model.tokenizer,
         reasoning_parser=model.reasoning_parser,
         tool_parser=model.tool_parser,
+        template_kwargs=model.chat_template_kwargs,
     )
 
 

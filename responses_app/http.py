@@ -1,23 +1,17 @@
-"""HTTP's way of saying things: JSON bodies, OpenAI's errors, server-sent events."""
+"""HTTP's way of saying things: JSON bodies, and OpenAI's errors."""
 
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import orjson
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.http.request import UnreadablePostError
 
 from responses_app.observing.traces import NO_SPAN, SPAN, Span
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.body_errors import JSON_TYPE, unsupported_media_type
-from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.frames import ping
-from responses_app.protocol.resources import ResponseObject
 from responses_app.reading import JsonReader
-from responses_app.runs.journal import ReaderTooSlow, Waiter, gather
-from responses_app.runs.reader import ResponseReader
 
 SERVED = (  # below /v1, as somebody is told who asks for something else
     *("responses", "chat/completions", "completions", "embeddings", "decisions", "models", "conversations"),
@@ -25,7 +19,7 @@ SERVED = (  # below /v1, as somebody is told who asks for something else
 )
 Parsed = TypeVar("Parsed")
 Handler = TypeVar("Handler")
-Cut = Callable[[], Awaitable[None]]
+Cut = Callable[[], Awaitable[None]]  # ends an answer in its middle: clients take a clean end for its whole
 
 
 def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
@@ -76,74 +70,6 @@ def _json_object(content: bytes, reader: JsonReader) -> JsonObject:
     if not isinstance(data, dict):
         raise invalid_request("The body must be a JSON object.", code="invalid_json")
     return data
-
-
-async def read_to_end(reader: ResponseReader) -> ResponseObject:
-    """Wait for the terminal event and return its response; leaving early cancels the run.
-
-    Raises `ApiError` where it failed before anything was said: SDKs raise and retry an error, never a body that says
-    `failed`. So it does where the response ended without an end, since the server broke.
-    """
-    news = Waiter()
-    reader.listen(news)
-    try:
-        while not reader.ended:
-            if not reader.take():
-                await news.wait()
-    finally:
-        reader.leave("its client disconnected")
-    if reader.problem is not None and not (reader.has_spoken and reader.is_whole):
-        raise reader.problem
-    return reader.response()
-
-
-async def event_stream(
-    reader: ResponseReader, *, ping_seconds: float, dialect: Dialect = OPENAI, cut: Cut | None = None
-) -> HttpResponse:
-    """Return a response as server-sent events, with a heartbeat after each `ping_seconds` of silence (0: never).
-
-    A stream that stops before the response has ended is `cut` off: clients take the clean end of one for its whole.
-    """
-    events = _server_sent(reader, ping_seconds, dialect, cut)
-    await anext(events)  # only a generator that has begun is closed, and so lets go of its reader, in any case
-    response = StreamingHttpResponse(events, content_type="text/event-stream")
-    response["cache-control"] = "no-cache"
-    response["x-accel-buffering"] = "no"
-    return response
-
-
-async def _server_sent(
-    reader: ResponseReader, ping_seconds: float, dialect: Dialect, cut: Cut | None
-) -> AsyncGenerator[bytes, None]:
-    news = Waiter()
-    reader.listen(news)
-    try:
-        yield b""
-        yield b""  # daphne sends the headers with the first part of the body, and news may be long in coming
-        while not reader.ended:
-            entries = reader.take()
-            if entries:
-                yield b"".join([b"event: %b\ndata: %b\n\n" % (entry.type.encode(), entry.json) for entry in entries])
-                await gather(lambda: reader.has_little)
-            elif not await news.wait(ping_seconds or None):
-                yield _heartbeat(reader.last_number, dialect)
-        if reader.is_whole:
-            yield b"data: [DONE]\n\n"
-            return
-    except ReaderTooSlow:
-        pass  # the registry has logged it
-    finally:
-        reader.leave("its client disconnected")
-    # It goes on after the next start, on another worker, or for a faster reader; or it was deleted, or broke.
-    if cut is not None:
-        await cut()
-
-
-def _heartbeat(last_number: int, dialect: Dialect) -> bytes:
-    """Return what a silent stream says: a comment, which no client reads, or an event."""
-    if dialect.pings_are_events and last_number >= 0:  # never before `response.created`
-        return b"event: response.ping\ndata: %b\n\n" % ping(last_number, time.time())
-    return b": ping\n\n"
 
 
 def caller_of(request: HttpRequest) -> Caller:

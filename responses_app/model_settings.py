@@ -5,7 +5,7 @@
 
 Without MODELS there is one model, that of the settings for one (ENGINE, MODEL, ENGINE_URL, …). What MODELS leaves out
 of an entry is as those say that can hold for all: ENGINE, ENGINE_API_KEY, MODEL_FORMAT, REASONING_PARSER, TOOL_PARSER,
-ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
+CHAT_TEMPLATE_KWARGS, ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
 """
 
 import json
@@ -58,6 +58,7 @@ class ModelSettings:
     tokenizer: str = ""
     reasoning_parser: str = "auto"
     tool_parser: str = "auto"
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     url: tuple[str, ...] = ()
     api_key: str = field(default="", repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -71,18 +72,34 @@ class ModelSettings:
         return self.engine in EMBEDS
 
     @property
-    def problem(self) -> str | None:
-        """What is missing, as the end of a sentence about it; None where nothing is."""
-        if self.engine in ("vllm-server", "vllm-embeddings") and not self.url:
-            return f"its engine is {self.engine}, and so it needs 'url'"
+    def lacks(self) -> tuple[Sequence[str], str] | None:
+        """The field that it needs and does not have, behind those because of which it does; None where it has all."""
+        if self.engine == "vllm-server" and not self.url:
+            return ("engine",), "url"
         if self.engine == "scripted" and not self.script:
-            return "its engine is scripted, and so it needs 'script'"
-        if self.format == "chat-template" and self.engine in ("demo", "scripted"):
-            return f"its engine is {self.engine}, which speaks Harmony, and so 'format' cannot be chat-template"
+            return ("engine",), "script"
         if self.format == "chat-template" and self.engine == "vllm-server" and not self.tokenizer:
-            return "its format is chat-template and its engine vllm-server, and so it needs 'tokenizer'"
+            return ("format", "engine"), "tokenizer"
         return None
 
+    @property
+    def has_other_format(self) -> bool:
+        """Whether it has another format than its engine, which plays a model that speaks Harmony."""
+        return self.format == "chat-template" and self.engine in ("demo", "scripted")
+
+
+_VARIABLES = {  # of the fields of one model
+    "engine": "ENGINE",
+    "format": "MODEL_FORMAT",
+    "url": "ENGINE_URL",
+    "script": "ENGINE_SCRIPT",
+    "tokenizer": "TOKENIZER",
+}
+_ABOUT = {
+    "url": "like http://127.0.0.1:8001, and MODEL, the name the model has there",
+    "script": "the file with its completions",
+    "tokenizer": "the folder of its tokenizer",
+}
 
 Entries = tuple[tuple[str, Mapping[str, Any]], ...]  # names, and what MODELS says of each
 
@@ -114,19 +131,28 @@ def problem_of(served: Sequence[ModelSettings], given: Mapping[str, object]) -> 
 
 
 def _problem_of_one(model: ModelSettings, given: Mapping[str, object]) -> str | None:
-    if model.engine == "scripted" and not model.script:
-        return "ENGINE=scripted needs ENGINE_SCRIPT, the file with its completions."
-    if model.format == "chat-template" and model.engine in ("demo", "scripted"):
+    if model.has_other_format:
         return f"MODEL_FORMAT=chat-template needs ENGINE=vllm or vllm-server: ENGINE={model.engine} speaks Harmony."
-    if model.format == "chat-template" and model.engine == "vllm-server" and not model.tokenizer:
-        return "MODEL_FORMAT=chat-template with ENGINE=vllm-server needs TOKENIZER, the folder of its tokenizer."
+    lacks = model.lacks
+    if lacks is None and model.engine == "vllm-server" and "model" not in given:
+        lacks = ("engine",), "url"
+    if lacks is not None:
+        because, needed = lacks
+        said = " with ".join(f"{_VARIABLES[name]}={getattr(model, name)}" for name in because)
+        return f"{said} needs {_VARIABLES[needed]}, {_ABOUT[needed]}."
     if model.engine == "vllm" and "model" not in given:
         return "ENGINE=vllm needs MODEL, a model's name on the hub or its folder."
-    if model.engine == "vllm-server" and not (model.url and "model" in given):
-        return (
-            "ENGINE=vllm-server needs ENGINE_URL, like http://127.0.0.1:8001, and MODEL, the name the model has there."
-        )
     return None
+
+
+def _problem_of_entry(model: ModelSettings) -> str | None:
+    if model.has_other_format:
+        return f"its engine is {model.engine}, which speaks Harmony, and so 'format' cannot be chat-template"
+    if model.lacks is None:
+        return None
+    because, needed = model.lacks
+    said = " and ".join(f"its {name} is {getattr(model, name)}" for name in because)
+    return f"{said}, and so it needs {needed!r}"
 
 
 def _problem_of_several(served: Sequence[ModelSettings], given: Mapping[str, object]) -> str | None:
@@ -134,8 +160,9 @@ def _problem_of_several(served: Sequence[ModelSettings], given: Mapping[str, obj
     if one is not None:
         return f"{one} is for one model, and MODELS says it of each: leave {one} out."
     for each in served:
-        if each.problem is not None:
-            return f"MODELS is not valid: of {each.name!r}, {each.problem}."
+        problem = _problem_of_entry(each)
+        if problem is not None:
+            return f"MODELS is not valid: of {each.name!r}, {problem}."
     if all(each.embeds for each in served):
         return "MODELS is not valid: all of its models make embeddings, and one must generate."
     here = [each.name for each in served if each.engine == "vllm"]
@@ -216,6 +243,7 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
     "tokenizer": _text(text),
     "reasoning_parser": _text(reasoning_parser),
     "tool_parser": _text(tool_parser),
+    "chat_template_kwargs": _options,
     "url": _urls,
     "api_key": _text(text),
     "options": _options,
@@ -259,6 +287,9 @@ class EngineSettings:
     tool_parser: str = setting(
         "auto", tool_parser, "how it writes calls: `hermes`, `json` as Llama 3 does, or as its vocabulary says (`auto`)"
     )
+    chat_template_kwargs: dict[str, Any] = setting(
+        {}, json_object, 'variables for the chat template, as JSON: `{"thinking": true}`', default_text="{}"
+    )
     model_name: str = setting("", text, "what clients call it", default_text="MODEL")
     engine_options: dict[str, Any] = setting(
         {}, json_object, 'the engine\'s own options, as JSON: `{"tokens_per_second": 50}`', default_text="{}"
@@ -294,6 +325,7 @@ class EngineSettings:
             tokenizer=self.tokenizer,
             reasoning_parser=self.reasoning_parser,
             tool_parser=self.tool_parser,
+            chat_template_kwargs=self.chat_template_kwargs,
             url=self.engine_url,
             api_key=self.engine_api_key,
             options=self.engine_options,

@@ -28,7 +28,8 @@ class Response(models.Model):
 
     `worker` is the process that runs it, empty once it has ended; `epoch` counts those that have claimed it. `request`
     is what a background response was asked, kept until it has ended, so that another worker can go on with it. `key_id`
-    is the API key it was asked for with, empty without one. `size` is in bytes, times are in milliseconds.
+    is the API key it was asked for with, `session` where a user of the admin asked, empty where nobody was asked.
+    `size` is in bytes, times are in milliseconds.
     """
 
     id = models.CharField(primary_key=True, max_length=ID_LENGTH)

@@ -11,7 +11,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from engine.backends.server_urls import WANTED, as_part, has_secret
+from engine.backends.server_urls import WANTED, as_part, as_server, has_secret
 from responses_app.protocol.answer_headers import is_printable
 from responses_app.protocol.dialects import PRESETS, Dialect, parse_dialect
 from responses_app.protocol.tiers import TIERS, QueueBounds, queue_bounds
@@ -214,6 +214,16 @@ def urls(value: str) -> tuple[str, ...]:
     named = tuple(part for part in parts if part is not None)
     if not named or len(named) < len(given):
         raise ValueError(WANTED)
+    return named
+
+
+def server_urls(value: str) -> tuple[str, ...]:
+    """URLs of servers alone: no names that stand for several, and no files. One with a password is left as above."""
+    given = [part.strip() for part in value.split(",") if part.strip()]
+    parts = [part if has_secret(part) else as_server(part) for part in given]
+    named = tuple(part for part in parts if part is not None)
+    if not named or len(named) < len(given):
+        raise ValueError("URLs of vLLM servers, separated by commas, like http://127.0.0.1:8002")
     return named
 
 

@@ -20,7 +20,7 @@ from responses_app.protocol.tool_outputs import WAIT, requested_tool_mode
 from responses_app.reading import JsonReader
 from responses_app.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.runs.by_id import ResponsesById
-from responses_app.runs.completing import CompletionService
+from responses_app.runs.completion_service import CompletionService
 from responses_app.runs.deciding import DecisionService
 from responses_app.runs.draining import Draining
 from responses_app.runs.following import Followers

@@ -11,7 +11,7 @@ from pathlib import Path
 from django.conf import settings as django_settings
 
 from engine.backends.base import BaseEngine
-from engine.model_formats import make_format
+from engine.model_formats import make_format, told_of
 from responses_app.adapters import Adapters, build_adapters
 from responses_app.bounds import run_limits, service_limits
 from responses_app.conf import Settings
@@ -28,7 +28,7 @@ from responses_app.protocol.sealing import Sealer
 from responses_app.reading import JsonReader
 from responses_app.relay import Relay
 from responses_app.runs.by_id import ResponsesById
-from responses_app.runs.completing import CompletionService
+from responses_app.runs.completion_service import CompletionService
 from responses_app.runs.deciding import DecisionService
 from responses_app.runs.draining import Draining
 from responses_app.runs.fair_turns import FairTurns
@@ -112,7 +112,7 @@ def build_site(settings: Settings) -> Site:
             created=int(base.started_at),
             rates=base.adapters.rates,
             metrics=base.metrics,
-            check_capacity=runs.registry.check_capacity,
+            guest=runs.registry.guest,
             generates=lambda name: runs.service.models.named(name) is not None,
         ),
         completions=CompletionService(runs.service),
@@ -184,10 +184,11 @@ def _runs(base: _Base) -> _Runs:
 
 
 def _machines(base: _Base) -> Machines:
-    models = ServedModels(
+    served = (
         _served(model, base.engines[model.name], base.metrics.model(model.name), created=int(base.started_at))
         for model in base.settings.served
     )
+    models = ServedModels(served, told=told_of)
     id_key = blake2b(django_settings.SECRET_KEY.encode(), person=b"respsite ids").digest()
     return Machines(models, id_key, base.sealer)
 

@@ -279,8 +279,9 @@ def test_one_file_knows_opentelemetry() -> None:
 
 def test_only_the_embedded_vllm_imports_vllm_and_only_when_it_starts() -> None:
     heavy = {each.importer for each in imports() if each.imported.partition(".")[0] in HEAVY}
-    names = ("local", "config", "inputs", "core", "own_core", "shared_core", "core_host", "templates", "parsers")
-    assert heavy <= {f"engine.backends.vllm_{name}" for name in names}
+    names = ("local", "config", "inputs", "outputs", "core", "own_core", "shared_core", "core_host", "templates")
+    own = {f"engine.backends.vllm_{name}" for name in (*names, "parsers")}
+    assert heavy <= {*own, "engine.embeddings.vllm_local"}
 
 
 def loaded_by(*names: str, **environ: str) -> set[str]:

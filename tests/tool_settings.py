@@ -9,6 +9,7 @@ MIB = 1024 * 1024
 RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "EMBEDDINGS_URL": ("http://127.0.0.1:8002/v1", ("http://127.0.0.1:8002",)),
     "EMBEDDINGS_MODEL": ("intfloat/e5-small", "intfloat/e5-small"),
+    "EMBEDDINGS_OPTIONS": ('{"max_model_len": 512}', {"max_model_len": 512}),
     "FILE_MAX_BYTES": ("1000", 1000),
     "FILES_MAX_ENTRIES": ("0", 0),
     "FILES_MAX_BYTES": ("1000000", 10**6),
@@ -48,7 +49,11 @@ RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "SERVER_TOOL_MAX_OUTPUT_BYTES": ("1024", 1024),
 }
 WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
-    "EMBEDDINGS_URL": (["host", "http://a?b=1"], "URLs of vLLM servers"),
+    "EMBEDDINGS_URL": (
+        ["host", "http://a?b=1", "dns+http://vllm:8002", "file:///servers"],
+        "URLs of vLLM servers, separated by commas, like http",
+    ),
+    "EMBEDDINGS_OPTIONS": (["7"], "a JSON object"),
     "FILE_MAX_BYTES": (["0", "1 GiB"], "a whole number of at least 1"),
     "FILES_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
     "FILES_MAX_BYTES": (["-1"], "a whole number of at least 0"),

@@ -49,6 +49,13 @@ class BaseEngine(ABC):
         """
         raise NotRendered(f"{type(self).__name__} renders nothing.")
 
+    def tokenize(self, text: str) -> Sequence[int]:
+        """Return a text that is a whole prompt as tokens, as the model's tokenizer reads it. Blocks as `render` does.
+
+        Raises `NotRendered` for a text that it does not take, and `EngineUnavailable`.
+        """
+        raise NotRendered(f"{type(self).__name__} has no tokenizer.")
+
     @abstractmethod
     def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Yield what the model samples, chunk by chunk; the last chunk has a finish reason.

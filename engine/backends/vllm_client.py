@@ -10,7 +10,7 @@ from io import BytesIO
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
-from engine.backends.vllm_wire import Refusal, TokenStream, error_text, shown
+from engine.backends.vllm_wire import AnswerReader, Refusal, error_text, shown
 from engine.errors import EngineError, EngineUnavailable, GenerationFailed
 from engine.types import TokenChunk
 
@@ -153,7 +153,7 @@ class VllmClient:
             raise self._out_of_reach(error) from error
 
     async def stream(
-        self, path: str, body: bytes, tokens: TokenStream, *, headers: Mapping[str, str] = NO_HEADERS
+        self, path: str, body: bytes, tokens: AnswerReader, *, headers: Mapping[str, str] = NO_HEADERS
     ) -> AsyncGenerator[TokenChunk, None]:
         """Yield what the server samples for `body`, as `tokens` reads it. It is sent `headers` beside the usual ones.
 
@@ -175,7 +175,7 @@ class VllmClient:
                     data = await response.content.readany()
                     clock.stop()
                     self.heard_at = self._loop.time()
-                    if not data:
+                    if not data and not tokens.end():
                         raise aiohttp.ServerDisconnectedError("the stream ended without a finish reason")
                     for chunk in tokens.feed(data):
                         yield chunk
@@ -228,7 +228,7 @@ class VllmClient:
     def _silent(self) -> Silent:
         return Silent(f"{self.name} sent nothing for {self.timeouts.silence:g} s.")
 
-    async def _read_tail(self, response: aiohttp.ClientResponse, tokens: TokenStream) -> None:
+    async def _read_tail(self, response: aiohttp.ClientResponse, tokens: AnswerReader) -> None:
         """Read the usage and the end; a generation that is whole does not fail because they do not come."""
         with suppress(*BROKEN, GenerationFailed, Refusal):
             async with asyncio.timeout(TAIL_SECONDS):

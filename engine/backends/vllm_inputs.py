@@ -1,6 +1,7 @@
 """What vLLM's `AsyncLLM` is given for a generation: a prompt, and parameters with a grammar."""
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -18,8 +19,14 @@ def rendered(llm: Any, request: GenerationRequest) -> Any:
     return found
 
 
-def sampling_params(sampling: SamplingOptions, *, room: int, grammar: TurnGrammar | None = None) -> Any:
-    """Return vLLM's parameters; `room` is how many tokens there may be at most."""
+def sampling_params(
+    sampling: SamplingOptions,
+    *,
+    room: int,
+    grammar: TurnGrammar | None = None,
+    transfer: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return vLLM's parameters; `room` is how many tokens there may be at most, `transfer` its kv_transfer_params."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
     wanted: dict[str, object] = {
@@ -28,6 +35,8 @@ def sampling_params(sampling: SamplingOptions, *, room: int, grammar: TurnGramma
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "logprobs": sampling.top_logprobs,
+        "prompt_logprobs": sampling.prompt_logprobs,
+        "extra_args": None if transfer is None else {"kv_transfer_params": dict(transfer)},
     }
     if grammar is not None:
         wanted["structured_outputs"] = StructuredOutputsParams(structural_tag=grammar.structural_tag)

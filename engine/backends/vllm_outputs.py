@@ -1,10 +1,12 @@
 """What vLLM's `AsyncLLM` gives for a generation, as chunks of tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.errors import GenerationFailed, GrammarBroken
-from engine.types import FinishReason, TokenChunk, TokenLogprob
+from engine.backends.prompt_logprobs import ranked_prompt
+from engine.backends.vllm_config import reason
+from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, GenerationFailed, GrammarBroken
+from engine.types import FinishReason, PromptLogprobs, TokenChunk, TokenLogprob
 
 FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
@@ -16,7 +18,9 @@ REJECTED = (
 )
 
 
-def chunk_of(output: Any, top_logprobs: int | None, *, constrained: bool = False) -> TokenChunk:
+def chunk_of(
+    output: Any, top_logprobs: int | None, *, constrained: bool = False, prompt: Sequence[int] = ()
+) -> TokenChunk:
     """Return what a `RequestOutput` adds to the ones before it.
 
     Raises `GenerationFailed` for an unknown end, `GrammarBroken` for a failure of a `constrained` one.
@@ -38,6 +42,18 @@ def chunk_of(output: Any, top_logprobs: int | None, *, constrained: bool = False
         finish_reason=FINISH_REASONS[finish] if finish else None,
         cached_tokens=output.num_cached_tokens,
         logprobs=logprobs,
+        prompt_logprobs=_of_prompt(output.prompt_logprobs, prompt) if output.prompt_logprobs else None,
+        kv_transfer_params=output.kv_transfer_params if finish else None,
+    )
+
+
+def _of_prompt(places: Sequence[Mapping[int, Any] | None], prompt: Sequence[int]) -> PromptLogprobs:
+    return ranked_prompt(
+        prompt,
+        [
+            None if place is None else [(token, entry.logprob, entry.rank) for token, entry in place.items()]
+            for place in places
+        ],
     )
 
 
@@ -46,3 +62,16 @@ def _logprob(token: int, position: Mapping[int, Any], top_logprobs: int) -> Toke
     ranked = sorted(position.items(), key=lambda entry: entry[1].rank)[:top_logprobs]
     top = tuple((each, entry.logprob) for each, entry in ranked)
     return TokenLogprob(token_id=token, logprob=position[token].logprob, top=top)
+
+
+def translated(error: Exception) -> EngineError:
+    """Return what an exception of vLLM means to the caller."""
+    from vllm.exceptions import GracefulHTTPError
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    if isinstance(error, EngineDeadError):
+        return EngineUnavailable("The vLLM engine died or was closed.")
+    if isinstance(error, GracefulHTTPError):
+        return EngineOverloaded(reason(error))
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    return GenerationFailed(f"vLLM failed: {type(cause).__name__}: {reason(cause)}.")

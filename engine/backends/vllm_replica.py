@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +13,8 @@ import orjson
 from engine.backends.circuit import Circuit
 from engine.backends.vllm_client import OutOfReach, Silent, VllmClient
 from engine.backends.vllm_outputs import REJECTED
-from engine.backends.vllm_wire import COMPLETIONS, GENERATE, Refusal, TokenStream, Wire, shown
+from engine.backends.vllm_whole import WholeAnswer, is_whole
+from engine.backends.vllm_wire import COMPLETIONS, GENERATE, AnswerReader, Refusal, TokenStream, Wire, shown
 from engine.errors import (
     EngineConfigurationError,
     EngineError,
@@ -36,6 +37,7 @@ logger = logging.getLogger("respsite.engine")
 
 FIRST_PRIORITY = -1  # lower runs first: what a server can do is found out before anything that waits there
 RENDER = "/v1/chat/completions/render"
+TOKENIZE = "/tokenize"
 RENDER_FLAGS = "start it with --enable-scale-out, and without --tokens-only or --skip-tokenizer-init"
 FLAGS = "start it with --tokens-only or --enable-scale-out"
 CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
@@ -199,9 +201,16 @@ class Replica:
         body = {"model": self._model, "messages": chat.messages, "chat_template_kwargs": chat.template_kwargs}
         if chat.tools:
             body |= {"tools": chat.tools, "tool_choice": "none"}
+        return await self._tokens(RENDER, body, "token_ids")
+
+    async def tokenized(self, text: str) -> list[int]:
+        """Return a text as a whole prompt, by the server's tokenizer. Raises as `rendered` does."""
+        return await self._tokens(TOKENIZE, {"model": self._model, "prompt": text}, "tokens")
+
+    async def _tokens(self, path: str, body: Mapping[str, object], field: str) -> list[int]:
         try:
-            content = await self.client.post(RENDER, orjson.dumps(body))
-            return [int(token) for token in orjson.loads(content)["token_ids"]]
+            content = await self.client.post(path, orjson.dumps(body))
+            return [int(token) for token in orjson.loads(content)[field]]
         except Refusal as refusal:
             problem = f"{self} answered {refusal}"
             if refusal.status in (400, 422):
@@ -210,10 +219,10 @@ class Replica:
                     raise PromptTooLong(prompt_tokens=longest, max_model_len=longest) from refusal
                 raise NotRendered(problem) from refusal
             if refusal.status in CHANGED:
-                problem += f": it renders nothing, so {RENDER_FLAGS}"
+                problem += f": it has no {path}, so {RENDER_FLAGS}"
             raise EngineUnavailable(problem) from refusal
         except (ValueError, LookupError, TypeError) as error:
-            raise EngineUnavailable(f"{self} answers {RENDER} not like vLLM 0.32.") from error
+            raise EngineUnavailable(f"{self} answers {path} not like vLLM 0.32.") from error
 
     # Generations.
 
@@ -222,8 +231,13 @@ class Replica:
     ) -> AsyncGenerator[TokenChunk, None]:
         """Yield what the server samples, over the wire of `service`; raises as `VllmClient.stream()` does."""
         priority = request.priority if service.takes_priorities else 0
-        body = service.wire.body(request, model=self._model, max_tokens=max_tokens, priority=priority)
-        tokens = TokenStream(service.wire, max_tokens=max_tokens, top_logprobs=request.sampling.top_logprobs)
+        wire, top, whole = service.wire, request.sampling.top_logprobs, is_whole(request)
+        body = wire.body(request, model=self._model, max_tokens=max_tokens, priority=priority, whole=whole)
+        tokens: AnswerReader = (
+            WholeAnswer(wire, request.prompt_token_ids, top_logprobs=top)
+            if whole
+            else TokenStream(wire, max_tokens=max_tokens, top_logprobs=top)
+        )
         return self.client.stream(service.wire.path, body, tokens, headers=request.trace_headers)
 
     def explain(

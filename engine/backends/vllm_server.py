@@ -1,7 +1,7 @@
 """Tokens in and tokens out over HTTP, to one or several running vLLM servers that serve the same model."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 from uuid import uuid4
@@ -56,6 +56,8 @@ class VllmServerEngine(BaseEngine):
     supports_priority = True
     supports_cache_salt = True
     supports_logprobs = True
+    supports_prompt_logprobs = True
+    supports_kv_transfer = True  # whether a server has a connector, only its operator knows
     supports_prefill = True
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
@@ -210,15 +212,22 @@ class VllmServerEngine(BaseEngine):
 
     def render(self, chat: ChatPrompt) -> Sequence[int]:
         """Have a server render a conversation; one that is away is skipped for the next."""
+        return self._from_a_thread(lambda replica: replica.rendered(chat))
+
+    def tokenize(self, text: str) -> Sequence[int]:
+        """Have a server tokenize a text, as it renders conversations."""
+        return self._from_a_thread(lambda replica: replica.tokenized(text))
+
+    def _from_a_thread(self, ask: Callable[[Replica], Awaitable[Sequence[int]]]) -> Sequence[int]:
         if self._loop is None:
             raise EngineUnavailable("The engine is not started yet.")
-        return asyncio.run_coroutine_threadsafe(self._rendered(chat), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._somewhere(ask), self._loop).result()
 
-    async def _rendered(self, chat: ChatPrompt) -> Sequence[int]:
+    async def _somewhere(self, ask: Callable[[Replica], Awaitable[Sequence[int]]]) -> Sequence[int]:
         problem: EngineError = EngineUnavailable("Every vLLM server went away.")
         for replica in self._candidates("")[1][:MAX_FAILED]:
             try:
-                return await replica.rendered(chat)
+                return await ask(replica)
             except EngineUnavailable as error:
                 problem = error
         raise problem

@@ -1,4 +1,4 @@
-"""Conversations → prompts by the chat template of a model that vLLM loads in this process."""
+"""Conversations and texts → prompts by the tokenizer of a model that vLLM loads in this process."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,6 +34,17 @@ def rendered_chat(tokenizer: Any, chat: ChatPrompt) -> Sequence[int]:
     except Exception as error:  # a template may raise anything
         raise NotRendered(f"{type(error).__name__}: {error}") from error
     return [int(token) for token in prompt]
+
+
+def tokenized(tokenizer: Any, text: str) -> Sequence[int]:
+    """Return a text as a whole prompt, with the tokens that its model begins every prompt with.
+
+    Raises `NotRendered` for a text that cannot be tokenized.
+    """
+    try:
+        return [int(token) for token in tokenizer.encode(text)]
+    except Exception as error:  # as above: it may be of any library
+        raise NotRendered(f"{type(error).__name__}: {error}") from error
 
 
 def _with_objects(message: Mapping[str, Any]) -> dict[str, Any]:

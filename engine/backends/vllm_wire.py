@@ -40,22 +40,26 @@ class Wire(ABC):
 
     path: ClassVar[str]
 
-    def body(self, request: GenerationRequest, *, model: str, max_tokens: int, priority: int) -> bytes:
-        """Return the JSON that asks for a streamed generation; what is `None` in the request is left out."""
+    def body(
+        self, request: GenerationRequest, *, model: str, max_tokens: int, priority: int, whole: bool = False
+    ) -> bytes:
+        """Return the JSON that asks for a generation, streamed or as a `whole`; what is `None` in it is left out."""
         sampling = _sampling(request.sampling, max_tokens)
+        streamed: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
         if request.grammar is not None:
             sampling["structured_outputs"] = {"structural_tag": request.grammar.structural_tag}
         body = {
             "request_id": request.request_id,
             "model": model,
-            "stream": True,
-            "stream_options": {"include_usage": True},
+            **({"stream": False} if whole else streamed),
             **self._asked(list(request.prompt_token_ids), sampling),
         }
         if request.cache_salt:
             body["cache_salt"] = request.cache_salt
         if priority:
             body["priority"] = priority
+        if request.kv_transfer_params is not None:
+            body["kv_transfer_params"] = request.kv_transfer_params
         return orjson.dumps(body)
 
     @abstractmethod
@@ -115,8 +119,32 @@ GENERATE = GenerateWire()
 COMPLETIONS = CompletionsWire()
 
 
-class TokenStream:
-    """Turns the bytes of one streamed answer into chunks, however they are cut."""
+class AnswerReader(ABC):
+    """Turns the bytes of one answer into chunks, however they are cut."""
+
+    @property
+    @abstractmethod
+    def finished(self) -> bool:
+        """Whether a finish reason has come."""
+
+    @abstractmethod
+    def feed(self, data: bytes) -> Iterator[TokenChunk]:
+        """Yield the chunks that `data` completes, all but the last one; iterate to the end.
+
+        Raises `Refusal` for an error in the answer, `GenerationFailed` for what no vLLM says.
+        """
+
+    def end(self) -> bool:
+        """Say whether the answer may end here, where no more bytes come. Raises as `feed` does."""
+        return False
+
+    @abstractmethod
+    def last(self) -> TokenChunk:
+        """Return the chunk with the finish reason."""
+
+
+class TokenStream(AnswerReader):
+    """One streamed answer."""
 
     def __init__(self, wire: Wire, *, max_tokens: int, top_logprobs: int | None = None) -> None:
         self._wire = wire
@@ -133,10 +161,7 @@ class TokenStream:
         return self._last is not None
 
     def feed(self, data: bytes) -> Iterator[TokenChunk]:
-        """Yield the chunks that `data` completes, all but the last one; iterate to the end.
-
-        Raises `Refusal` for an error in the stream, `GenerationFailed` for what no vLLM says.
-        """
+        """Yield the chunks that `data` completes, all but the last one."""
         for event in self._events(data):
             chunk = self._read(event)
             if chunk is not None:
@@ -184,7 +209,7 @@ class TokenStream:
 
     def _take(self, message: JsonObject) -> TokenChunk | None:
         if "error" in message:
-            raise _refusal(message)
+            raise refusal_in(message)
         if usage := message.get("usage"):
             self._cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         if self._last is not None or not message["choices"]:
@@ -236,6 +261,7 @@ def _sampling(sampling: SamplingOptions, max_tokens: int) -> JsonObject:
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "logprobs": sampling.top_logprobs,
+        "prompt_logprobs": sampling.prompt_logprobs,
     }
     return {
         "max_tokens": max_tokens,
@@ -244,7 +270,8 @@ def _sampling(sampling: SamplingOptions, max_tokens: int) -> JsonObject:
     }
 
 
-def _refusal(message: JsonObject) -> Refusal:
+def refusal_in(message: JsonObject) -> Refusal:
+    """Return the error that an answer of status 200 has in it."""
     error = message["error"]
     code = error.get("code") if isinstance(error, dict) else None
     status = code if isinstance(code, int) and 400 <= code <= 599 else 500

@@ -13,8 +13,12 @@ from engine.contents.regex_trees import Choice, OneCharacter, Ranges, Repeat, Ru
 @lru_cache(maxsize=64)
 def to_ebnf(grammar: str) -> str:
     """Return a Lark grammar as EBNF; raises `GrammarRefused`, also where every derivation goes on without end."""
-    rules = read(grammar)
     smallest_derivation(grammar)
+    return written(read(grammar))
+
+
+def written(rules: Mapping[str, Tree]) -> str:
+    """Return rules, one of which is `start`, as EBNF."""
     names = {name: "root" if name == START else f"r{index}" for index, name in enumerate(rules)}
     return "".join(f"{names[name]} ::= {_written(tree, names)}\n" for name, tree in rules.items())
 

@@ -17,6 +17,7 @@ from enum import Enum, auto
 from typing import Any
 
 from engine.grammar import TurnGrammar, TurnRules
+from engine.told import Told, ToldKind
 from engine.types import TokenLogprob
 
 Tokens = array  # of unsigned 32-bit token ids: 4 bytes each, concatenated by memcpy
@@ -155,6 +156,13 @@ class ModelFormat(ABC):
     stop_tokens: tuple[int, ...]
     renders_elsewhere: bool = False  # `prompt_of` waits for somebody else, so it is not called on an event loop
 
+    def at_effort(self, effort: object) -> "ModelFormat":
+        """Return the format of a response with an effort as it was asked for: a model that does not think is read so.
+
+        It is the same format for all efforts, where that makes no difference.
+        """
+        return self
+
     @abstractmethod
     def parser(self, functions: Collection[str] | None = ()) -> TurnParser:
         """Return what reads one generation, whose prompt ended with `generation_start`.
@@ -190,7 +198,7 @@ class ModelFormat(ABC):
     ) -> "Tokens[int]":
         """Render what stands before the first message, as an array that is the caller's own.
 
-        `effort` is low, medium or high, `date` ISO 8601. `namespaces` are the tools that this server runs.
+        `effort` is none, low, medium or high, `date` ISO 8601. `namespaces` are the tools that this server runs.
         """
 
     @abstractmethod
@@ -202,6 +210,10 @@ class ModelFormat(ABC):
         empty = self.said(ItemKind.ANSWER, "").tokens
         return empty[len(self.generation_start()) : -1]
 
+    def answer_at_once(self) -> Sequence[int]:
+        """Return the tokens behind a prompt with which an answer begins before which the model thinks nothing."""
+        return self.answer_start()
+
     def prompt_of(self, draft: "Tokens[int]") -> "Tokens[int]":
         """Return the tokens that the engine is given for a draft: `frame`, messages and `generation_start` in a row.
 
@@ -211,9 +223,24 @@ class ModelFormat(ABC):
         """
         return draft
 
-    def wrote(self, message: "Tokens[int]") -> bool:
-        """Whether a message is one of this format's, and not of another one that the same server has."""
+    def wrote(self, first: int) -> bool:
+        """Whether a message that begins with this token is one of this format's, and not of another one."""
         return True
+
+    def told(self, message: Told) -> RenderedMessage:
+        """Render a message that was told in another format."""
+        match message.kind:
+            case ToldKind.USER:
+                return self.user(message.text)
+            case ToldKind.DEVELOPER:
+                return self.developer(message.text)
+            case ToldKind.NOTE:
+                return self.note(message.text)
+            case ToldKind.CALL:
+                return self.call(message.name, message.text, hosted=message.hosted, freeform=message.freeform)
+            case ToldKind.OUTPUT:
+                return self.output(message.name, message.text, hosted=message.hosted)
+        return self.said(ItemKind[message.kind.name], message.text)
 
     @abstractmethod
     def user(self, text: str) -> RenderedMessage:
@@ -277,9 +304,14 @@ class ModelFormat(ABC):
     def raw_prompt(self, text: str) -> "Tokens[int] | None":
         """Return a text that is a whole prompt as tokens, with the special tokens that it spells out.
 
-        None where only the engine knows how text becomes tokens.
+        None where nobody knows how text becomes tokens. A format that `renders_elsewhere` waits for somebody else here,
+        too, and raises `EngineUnavailable` or `NotRendered`.
         """
         return None
+
+    def is_one_token(self, text: str) -> bool:
+        """Whether the model may say a short text as one token, with a space before it or without."""
+        return False
 
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:

@@ -82,7 +82,7 @@ def endpoint_of(url: str | None, variable: str) -> Endpoint:
     chosen = (url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL).rstrip("/")
     parts = urlsplit(chosen)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise CommandFailed(f"{chosen} is no base URL: it takes one like {DEFAULT_URL}.", status=USAGE)
+        raise CommandFailed(f"{chosen} is not a base URL: it looks like {DEFAULT_URL}.", status=USAGE)
     return Endpoint(chosen if parts.path else f"{chosen}/v1", os.environ.get(variable, ""), variable)
 
 

@@ -85,7 +85,7 @@ def whole_lines(file: BinaryIO) -> tuple["Place", int]:
             break
         kind, name = found[1].decode(), (found[2] or b"").decode()
         if offset == 0 and kind != "header":
-            raise CommandFailed("This is no file that `respsite export` wrote.", status=USAGE)
+            raise CommandFailed("This file was not written by `respsite export`.", status=USAGE)
         if kind == "conversation":
             before, begin = place, offset
         if kind != "items":

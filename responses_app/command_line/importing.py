@@ -31,7 +31,7 @@ def run(options: Namespace) -> int:
 
 def _import(file: BinaryIO, size: int) -> int:
     with database():
-        from responses_app.stores.database.transfer.importing import Imported, NoExport, take_in
+        from responses_app.stores.database.transfer.importing import Imported, NotAnExport, take_in
 
         counted, read = Imported(), Read(file)
         try:
@@ -39,7 +39,7 @@ def _import(file: BinaryIO, size: int) -> int:
                 task = bar.add_task("", total=size or None)
                 for _ in take_in(read.lines(), counted):
                     bar.update(task, completed=read.bytes)
-        except NoExport as problem:
+        except NotAnExport as problem:
             raise CommandFailed(str(problem)) from None
     _tell(counted)
     return 0 if counted.is_whole and not counted.broken else FAILED

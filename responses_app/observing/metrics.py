@@ -24,21 +24,25 @@ F = TypeVar("F", bound=Family)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a response ended. `items` are the types of its calls; times are in seconds, None where nothing was said."""
+    """How a response, a completion or decisions ended.
+
+    `calls` are the types of the items that are calls; times are in seconds, `first_token` None where nothing was said.
+    """
 
     transport: str
     status: str
-    error: str | None
+    duration: float
     input_tokens: int
     cached_tokens: int
-    reasoning_tokens: int
-    first_token: float | None
-    duration: float
-    calls: Iterable[str]
-    repairs: int
-    unknown_tools: int
-    misfits: int
-    journal_bytes: int
+    error: str | None = None
+    first_token: float | None = None
+    # The rest is of responses alone.
+    reasoning_tokens: int = 0
+    calls: Iterable[str] = ()
+    repairs: int = 0
+    unknown_tools: int = 0
+    misfits: int = 0
+    journal_bytes: int = 0
 
 
 class TurnMeter:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from responses_app.openapi.operations import EVENTS, JSON, Operation
+from responses_app.openapi.operations import EVENTS, IS_THERE, JSON, Operation
 
 
 def _of_chats(id: str, summary: str, answers: Mapping[str, str], **more: object) -> Operation:
@@ -10,7 +10,6 @@ def _of_chats(id: str, summary: str, answers: Mapping[str, str], **more: object)
 
 
 _PAGED = ("limit", "order of chats", "after")
-_IS_THERE = (404,)
 _LIST = "/v1/chat/completions"
 _ONE = f"{_LIST}/{{completion_id}}"
 
@@ -32,20 +31,20 @@ CHAT_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     },
     _ONE: {
         "GET": _of_chats(
-            "getChatCompletion", "Return a stored chat completion", {JSON: "ChatCompletion"}, errors=_IS_THERE
+            "getChatCompletion", "Return a stored chat completion", {JSON: "ChatCompletion"}, errors=IS_THERE
         ),
         "POST": _of_chats(
             "updateChatCompletion",
             "Change the metadata of a stored chat completion",
             {JSON: "ChatCompletion"},
             body="ChatCompletionChanges",
-            errors=_IS_THERE,
+            errors=IS_THERE,
         ),
         "DELETE": _of_chats(
             "deleteChatCompletion",
             "Delete a stored chat completion",
             {JSON: "DeletedChatCompletion"},
-            errors=_IS_THERE,
+            errors=IS_THERE,
         ),
     },
     f"{_ONE}/messages": {
@@ -54,7 +53,7 @@ CHAT_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "List what a stored chat completion was asked",
             {JSON: "ChatMessageList"},
             takes=_PAGED,
-            errors=_IS_THERE,
+            errors=IS_THERE,
         ),
     },
 }

@@ -1,15 +1,23 @@
 """The document: the paths of the URL table, what is done at each, and the schemas of what goes in and out."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from importlib.metadata import version
 
-from responses_app.openapi.model_operations import ALL_OPERATIONS
-from responses_app.openapi.operations import JSON, PARAMETERS, REQUIRED, Operation
+from responses_app.openapi.chat_operations import CHAT_OPERATIONS
+from responses_app.openapi.file_operations import FILE_OPERATIONS
+from responses_app.openapi.model_operations import MODEL_OPERATIONS
+from responses_app.openapi.operations import JSON, OPERATIONS, PARAMETERS, REQUIRED, Operation
 from responses_app.openapi.schemas import ref, schemas
 from responses_app.protocol.errors import JsonObject
 
+ALL_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
+    **OPERATIONS,
+    **FILE_OPERATIONS,
+    **CHAT_OPERATIONS,
+    **MODEL_OPERATIONS,
+}
 BEARER = "bearerAuth"
 _DESCRIPTION = (
     "OpenAI's Responses API for open models. Each path below /v1 works without it, too. A WebSocket at /v1/responses "

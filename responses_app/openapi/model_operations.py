@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from responses_app.openapi.chat_operations import CHAT_OPERATIONS
-from responses_app.openapi.operations import BYTES, EVENTS, JSON, OPERATIONS, Operation
+from responses_app.openapi.operations import BYTES, EVENTS, JSON, Operation
 
 HTML = "text/html"
 _WORKS = (404, 429)  # the model is not there, or a limit is reached
@@ -48,10 +47,4 @@ MODEL_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             is_open=True,
         ),
     },
-}
-
-ALL_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
-    **OPERATIONS,
-    **CHAT_OPERATIONS,
-    **MODEL_OPERATIONS,
 }

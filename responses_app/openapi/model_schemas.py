@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from responses_app.protocol.completions import MAX_CHOICES, MAX_STOP, MAX_STOPS, CompletionFields
+from responses_app.protocol.completions import MAX_CHOICES, CompletionFields
 from responses_app.protocol.decisions import DecisionFields
 from responses_app.protocol.embeddings import MAX_INPUTS, MAX_TOKEN_ID, EmbeddingFields
 from responses_app.protocol.errors import JsonObject
@@ -154,8 +154,6 @@ MODEL_ANSWERS = (EmbeddingList, Completion, CompletionServerSentEvent, Decision)
 def model_requests(found: dict[str, Any]) -> dict[str, Any]:
     """Take the fields of requests from the schemas that were found, and return the whole requests."""
     embedding, completion = found.pop("EmbeddingFields"), found.pop("CompletionFields")
-    stop = {"type": "string", "minLength": 1, "maxLength": MAX_STOP}
-    stops: list[JsonObject] = [{**stop}, {"type": "array", "items": stop, "maxItems": MAX_STOPS}, {"type": "null"}]
     decisions = found.pop("DecisionFields")
     given: list[JsonObject] = [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]
     return {
@@ -174,7 +172,7 @@ def model_requests(found: dict[str, Any]) -> dict[str, Any]:
         "CreateCompletion": {
             **completion,
             "description": "Prompts that are to go on as they are. Fields that are not known are ignored.",
-            "properties": {**completion["properties"], "prompt": _inputs(MAX_CHOICES), "stop": {"anyOf": stops}},
+            "properties": {**completion["properties"], "prompt": _inputs(MAX_CHOICES)},
             "required": ["prompt"],
         },
     }

@@ -93,8 +93,8 @@ PARAMETERS: Mapping[str, tuple[str, str, JsonObject]] = {
 }
 REQUIRED = ("item_id",)
 
-_PAGED = ("limit", "order", "after")
-_LIST = ("limit", "order", "after", "include")
+PAGED = ("limit", "order", "after")
+_LIST = (*PAGED, "include")
 _STREAMED = {JSON: "ResponseResource", EVENTS: "ServerSentEvent"}
 
 
@@ -106,24 +106,12 @@ def _of_conversations(id: str, summary: str, answer: str, **more: object) -> Ope
     return Operation(id=id, summary=summary, tag="Conversations", answers={JSON: answer}, **more)  # type: ignore[arg-type]
 
 
-def _of_containers(id: str, summary: str, answer: str, **more: object) -> Operation:
-    return Operation(id=id, summary=summary, tag="Containers", answers={JSON: answer}, **more)  # type: ignore[arg-type]
-
-
-def _of_files(id: str, summary: str, answer: str, **more: object) -> Operation:
-    return Operation(id=id, summary=summary, tag="Files", answers={JSON: answer}, **more)  # type: ignore[arg-type]
-
-
-def _of_stores(id: str, summary: str, answer: str, **more: object) -> Operation:
-    return Operation(id=id, summary=summary, tag="Vector stores", answers={JSON: answer}, **more)  # type: ignore[arg-type]
-
-
 def _of_server(id: str, summary: str, answers: Mapping[str, str], **more: object) -> Operation:
     return Operation(id=id, summary=summary, tag="Server", answers=answers, **more)  # type: ignore[arg-type]
 
 
 _RUNS = (404, 409, 429)  # what a request that is to be generated for can be answered, too
-_IS_THERE = (404,)
+IS_THERE = (404,)
 
 OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     "/v1/responses": {
@@ -161,9 +149,9 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "Return a response, or pick up its stream",
             _STREAMED,
             takes=("include", "stream", "starting_after", DIALECT_HEADER),
-            errors=_IS_THERE,
+            errors=IS_THERE,
         ),
-        "DELETE": _of_responses("deleteResponse", "Delete a response", {JSON: "DeletedResponse"}, errors=_IS_THERE),
+        "DELETE": _of_responses("deleteResponse", "Delete a response", {JSON: "DeletedResponse"}, errors=IS_THERE),
     },
     "/v1/responses/{response_id}/cancel": {
         "POST": _of_responses(
@@ -171,12 +159,12 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "Cancel a background response",
             {JSON: "ResponseResource"},
             takes=(DIALECT_HEADER,),
-            errors=_IS_THERE,
+            errors=IS_THERE,
         ),
     },
     "/v1/responses/{response_id}/input_items": {
         "GET": _of_responses(
-            "listInputItems", "List what a response was asked", {JSON: "ItemList"}, takes=_LIST, errors=_IS_THERE
+            "listInputItems", "List what a response was asked", {JSON: "ItemList"}, takes=_LIST, errors=IS_THERE
         ),
     },
     "/v1/responses/{response_id}/tool_outputs": {
@@ -194,21 +182,21 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         ),
     },
     "/v1/conversations/{conversation_id}": {
-        "GET": _of_conversations("getConversation", "Return a conversation", "Conversation", errors=_IS_THERE),
+        "GET": _of_conversations("getConversation", "Return a conversation", "Conversation", errors=IS_THERE),
         "POST": _of_conversations(
             "updateConversation",
             "Change a conversation",
             "Conversation",
             body="ConversationChanges",
-            errors=_IS_THERE,
+            errors=IS_THERE,
         ),
         "DELETE": _of_conversations(
-            "deleteConversation", "Delete a conversation", "DeletedConversation", errors=_IS_THERE
+            "deleteConversation", "Delete a conversation", "DeletedConversation", errors=IS_THERE
         ),
     },
     "/v1/conversations/{conversation_id}/items": {
         "GET": _of_conversations(
-            "listConversationItems", "List a conversation's items", "ItemList", takes=_LIST, errors=_IS_THERE
+            "listConversationItems", "List a conversation's items", "ItemList", takes=_LIST, errors=IS_THERE
         ),
         "POST": _of_conversations(
             "createConversationItems",
@@ -216,164 +204,29 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "ItemList",
             body="NewItems",
             takes=("include",),
-            errors=_IS_THERE,
+            errors=IS_THERE,
         ),
         "DELETE": _of_conversations(
             "deleteNamedConversationItem",
             "Delete the item that the query names",
             "Conversation",
             takes=("item_id",),
-            errors=_IS_THERE,
+            errors=IS_THERE,
         ),
     },
     "/v1/conversations/{conversation_id}/items/{item_id}": {
         "GET": _of_conversations(
-            "getConversationItem", "Return an item of a conversation", "Item", takes=("include",), errors=_IS_THERE
+            "getConversationItem", "Return an item of a conversation", "Item", takes=("include",), errors=IS_THERE
         ),
         "DELETE": _of_conversations(
-            "deleteConversationItem", "Delete an item of a conversation", "Conversation", errors=_IS_THERE
-        ),
-    },
-    "/v1/containers": {
-        "GET": _of_containers("ListContainers", "List the containers", "ContainerList", takes=_PAGED),
-        "POST": _of_containers("CreateContainer", "Create a container", "Container", body="NewContainer"),
-    },
-    "/v1/containers/{container_id}": {
-        "GET": _of_containers("RetrieveContainer", "Return a container", "Container", errors=_IS_THERE),
-        "DELETE": _of_containers("DeleteContainer", "End a container", "DeletedContainer", errors=_IS_THERE),
-    },
-    "/v1/containers/{container_id}/files": {
-        "GET": _of_containers(
-            "ListContainerFiles", "List a container's files", "ContainerFileList", takes=_PAGED, errors=(404, 429)
-        ),
-        "POST": _of_containers(
-            "CreateContainerFile",
-            "Upload a file to a container, or copy one of the Files API there",
-            "ContainerFile",
-            body="Upload",
-            body_type=FORM,
-            json="CopiedFile",
-            errors=(404, 429),
-        ),
-    },
-    "/v1/containers/{container_id}/files/{file_id}": {
-        "GET": _of_containers("RetrieveContainerFile", "Return a file", "ContainerFile", errors=(404, 429)),
-        "DELETE": _of_containers("DeleteContainerFile", "Remove a file", "DeletedContainer", errors=(404, 429)),
-    },
-    "/v1/containers/{container_id}/files/{file_id}/content": {
-        "GET": Operation(
-            id="RetrieveContainerFileContent",
-            summary="Return what is in a file",
-            tag="Containers",
-            answers={BYTES: ""},
-            errors=(404, 429),
-        ),
-    },
-    "/v1/files": {
-        "GET": _of_files(
-            "listFiles", "List the files", "UploadedFileList", takes=("purpose", "limit of files", "order", "after")
-        ),
-        "POST": _of_files("createFile", "Upload a file", "UploadedFile", body="NewFile", body_type=FORM),
-    },
-    "/v1/files/{file_id}": {
-        "GET": _of_files("retrieveFile", "Return what is known of a file", "UploadedFile", errors=_IS_THERE),
-        "DELETE": _of_files("deleteFile", "Delete a file", "DeletedFile", errors=_IS_THERE),
-    },
-    "/v1/files/{file_id}/content": {
-        "GET": Operation(
-            id="downloadFile", summary="Return what is in a file", tag="Files", answers={BYTES: ""}, errors=_IS_THERE
-        ),
-    },
-    "/v1/vector_stores": {
-        "GET": _of_stores("listVectorStores", "List the vector stores", "VectorStoreList", takes=_PAGED),
-        "POST": _of_stores(
-            "createVectorStore", "Create a vector store", "VectorStore", body="NewVectorStore", errors=(404, 429)
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}": {
-        "GET": _of_stores("getVectorStore", "Return a vector store", "VectorStore", errors=_IS_THERE),
-        "POST": _of_stores(
-            "modifyVectorStore", "Change a vector store", "VectorStore", body="VectorStoreChanges", errors=_IS_THERE
-        ),
-        "DELETE": _of_stores("deleteVectorStore", "Delete a vector store", "DeletedVectorStore", errors=_IS_THERE),
-    },
-    "/v1/vector_stores/{vector_store_id}/search": {
-        "POST": _of_stores(
-            "searchVectorStore",
-            "Search a vector store",
-            "VectorStoreResults",
-            body="VectorStoreSearch",
-            errors=_IS_THERE,
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}/files": {
-        "GET": _of_stores(
-            "listVectorStoreFiles",
-            "List the files of a store",
-            "VectorStoreFileList",
-            takes=("filter", *_PAGED),
-            errors=_IS_THERE,
-        ),
-        "POST": _of_stores(
-            "createVectorStoreFile",
-            "Put a file into a store",
-            "VectorStoreFile",
-            body="NewVectorStoreFile",
-            errors=(404, 429),
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}/files/{file_id}": {
-        "GET": _of_stores("getVectorStoreFile", "Return a file of a store", "VectorStoreFile", errors=_IS_THERE),
-        "POST": _of_stores(
-            "updateVectorStoreFileAttributes",
-            "Change the attributes of a file",
-            "VectorStoreFile",
-            body="VectorStoreFileChanges",
-            errors=_IS_THERE,
-        ),
-        "DELETE": _of_stores(
-            "deleteVectorStoreFile", "Take a file out of a store", "DeletedVectorStore", errors=_IS_THERE
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}/files/{file_id}/content": {
-        "GET": _of_stores(
-            "retrieveVectorStoreFileContent",
-            "Return the text of a file, as it is searched",
-            "VectorStoreContent",
-            errors=_IS_THERE,
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}/file_batches": {
-        "POST": _of_stores(
-            "createVectorStoreFileBatch",
-            "Put several files into a store",
-            "VectorStoreBatch",
-            body="NewVectorStoreBatch",
-            errors=(404, 429),
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}": {
-        "GET": _of_stores("getVectorStoreFileBatch", "Return a batch", "VectorStoreBatch", errors=_IS_THERE),
-    },
-    "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/cancel": {
-        "POST": _of_stores(
-            "cancelVectorStoreFileBatch", "Leave out what was not read yet", "VectorStoreBatch", errors=_IS_THERE
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/files": {
-        "GET": _of_stores(
-            "listFilesInVectorStoreBatch",
-            "List the files of a batch",
-            "VectorStoreFileList",
-            takes=("filter", *_PAGED),
-            errors=_IS_THERE,
+            "deleteConversationItem", "Delete an item of a conversation", "Conversation", errors=IS_THERE
         ),
     },
     "/v1/models": {
         "GET": _of_server("listModels", "List the models", {JSON: "Models"}, takes=("client_version",)),
     },
     "/v1/models/{model}": {
-        "GET": _of_server("retrieveModel", "Return a model", {JSON: "Model"}, errors=_IS_THERE),
+        "GET": _of_server("retrieveModel", "Return a model", {JSON: "Model"}, errors=IS_THERE),
     },
     "/v1/openapi.json": {
         "GET": _of_server("getOpenApi", "Return this document", {JSON: "OpenApi"}, is_open=True),
@@ -386,7 +239,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     },
     "/metrics": {
         "GET": _of_server(
-            "getMetrics", "Return the server's numbers for Prometheus", {TEXT: "", METRICS: ""}, errors=_IS_THERE
+            "getMetrics", "Return the server's numbers for Prometheus", {TEXT: "", METRICS: ""}, errors=IS_THERE
         ),
     },
 }

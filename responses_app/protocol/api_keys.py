@@ -41,6 +41,8 @@ SCOPES = (
     READS_METRICS,
 )
 
+BY_SESSION = "session"  # stands for the id of a key where a user of the admin comes in without one
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
@@ -99,8 +101,8 @@ class Caller:
 
     @property
     def key_id(self) -> str:
-        """The id of its key, "" for none."""
-        return self.key.id if self.key else ""
+        """The id of its key, `BY_SESSION` for a user of the admin, "" for none."""
+        return self.key.id if self.key else BY_SESSION if self.session else ""
 
     def check_scope(self, scope: str | None) -> None:
         """Raise `ApiError` (403) where the key is not made for this; None is for everybody."""

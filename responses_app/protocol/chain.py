@@ -35,8 +35,9 @@ As long as nothing settles, a prompt begins with the whole prompt before it and 
 what an engine's prefix cache finds. The turn that settles shares the tokens up to the first analysis it drops.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.calls import calls_of, no_call, open_calls
@@ -68,6 +69,14 @@ class LinkTokens:
         for kind, length in zip(self.kinds, self.lengths, strict=True):
             yield kind, self.tokens[start : start + length]
             start += length
+
+    def beginnings(self) -> Iterable[int]:
+        """Yield the first token of each message, which tells its format."""
+        return (
+            self.tokens[start]
+            for start, length in zip(accumulate(self.lengths, initial=0), self.lengths, strict=False)
+            if length
+        )
 
     def settled(self) -> "LinkTokens":
         """Return it without analysis: what counts of it once something later has settled it."""
@@ -178,24 +187,8 @@ def new_link(
 
     Calls of the names `in_background` need no output.
     """
-    # Tool outputs and developer messages change nothing of `ends_final`: it is about what the model said last.
-    ends_final = parent.own.ends_final if parent else False
-    settled_before: int | None = None  # messages before this index have lost their analysis for good
-    for index, message in enumerate(messages):
-        match message.kind:
-            case MessageKind.USER if ends_final:
-                settled_before = index
-            case MessageKind.FINAL | MessageKind.ANALYSIS | MessageKind.COMMENTARY:
-                ends_final = message.kind is MessageKind.FINAL
-    kept = [m for i, m in enumerate(messages) if i >= (settled_before or 0) or m.kind is not MessageKind.ANALYSIS]
+    own = _own(parent, messages)
     calls = list(calls_of(items))
-    own = LinkTokens(
-        kinds="".join(message.kind.value for message in kept),
-        lengths=[len(message.tokens) for message in kept],
-        tokens=_join(message.tokens for message in kept),
-        settles=settled_before is not None,
-        ends_final=ends_final,
-    )
     link = link_of(
         parent,
         response_id=response_id,
@@ -212,6 +205,40 @@ def new_link(
         return link
     link = replace(link, awaited=awaited, late_tools=declared, tool_items=tool_items)
     return _larger(link, tool_items) if tool_items else link
+
+
+def rewritten(
+    link: ChainLink, *, parent: ChainLink | None, rewrite: Callable[[RenderedMessage], Sequence[RenderedMessage]]
+) -> ChainLink:
+    """Return a link behind `parent` with other tokens for its messages; in all else it is what it was."""
+    messages = [RenderedMessage(MessageKind(kind), tokens) for kind, tokens in link.own.messages()]
+    own = _own(parent, [new for message in messages for new in rewrite(message)])
+    settled = own.settled().tokens
+    grown = 4 * (len(own.tokens) + len(settled) - len(link.own.tokens) - len(link.settled))
+    before = link.parent.total_bytes if link.parent else 0
+    size = max(link.total_bytes - before + grown, _SIZE_OF_LINK) + (parent.total_bytes if parent else 0)
+    return replace(link, parent=parent, own=own, settled=settled, total_bytes=size)
+
+
+def _own(parent: ChainLink | None, messages: Sequence[RenderedMessage]) -> LinkTokens:
+    """Return messages after `parent` as a link has them."""
+    # Tool outputs and developer messages change nothing of `ends_final`: it is about what the model said last.
+    ends_final = parent.own.ends_final if parent else False
+    settled_before: int | None = None  # messages before this index have lost their analysis for good
+    for index, message in enumerate(messages):
+        match message.kind:
+            case MessageKind.USER if ends_final:
+                settled_before = index
+            case MessageKind.FINAL | MessageKind.ANALYSIS | MessageKind.COMMENTARY:
+                ends_final = message.kind is MessageKind.FINAL
+    kept = [m for i, m in enumerate(messages) if i >= (settled_before or 0) or m.kind is not MessageKind.ANALYSIS]
+    return LinkTokens(
+        kinds="".join(message.kind.value for message in kept),
+        lengths=[len(message.tokens) for message in kept],
+        tokens=_join(message.tokens for message in kept),
+        settles=settled_before is not None,
+        ends_final=ends_final,
+    )
 
 
 def with_states(link: ChainLink, states: Mapping[str, JsonObject]) -> ChainLink:

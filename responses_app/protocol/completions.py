@@ -1,7 +1,7 @@
 """`/v1/completions`: what may be asked of a raw prompt, and how what the model says is written: OpenAI's older shape.
 
-The fields are those of `openai.types.completion_create_params`; `stop_token_ids` and `stop_reason` are as vLLM 0.32
-has them (`entrypoints/openai/completion/protocol.py`).
+The fields are those of `openai.types.completion_create_params`; `stop_token_ids`, `stop_reason`, `prompt_logprobs`,
+`return_token_ids` and `kv_transfer_params` are as vLLM 0.32 has them (`entrypoints/openai/completion/protocol.py`).
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from responses_app.protocol.embeddings import read_inputs
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.logprobs import LOWEST
-from responses_app.protocol.validation import validate, wrong_type
+from responses_app.protocol.prompt_logprobs import MAX_PROMPT_LOGPROBS
+from responses_app.protocol.stop_strings import Stops
+from responses_app.protocol.validation import validate
 
 MAX_CHOICES = 128  # of one request: prompts × n
-MAX_STOPS = 4  # strings, as OpenAI takes
-MAX_STOP = 256  # characters of one
 MAX_TOKENS = 16  # where a request does not say, as at OpenAI
 MAX_LOGPROBS = 20  # as vLLM gives; OpenAI stops at 5
 
@@ -34,7 +34,7 @@ class CompletionStreamOptions(ClientModel):
 
 
 class CompletionFields(ClientModel):
-    """The fields of a request beside its prompt and its stop strings."""
+    """The fields of a request beside its prompt."""
 
     model: str | None = Field(default=None, min_length=1, max_length=256)
     max_tokens: int | None = Field(default=None, ge=0)
@@ -48,7 +48,11 @@ class CompletionFields(ClientModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    stop: Stops | None = None
     stop_token_ids: list[int] | None = Field(default=None, max_length=64)
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_PROMPT_LOGPROBS)
+    return_token_ids: bool | None = None
+    kv_transfer_params: dict[str, Any] | None = None
     seed: int | None = None
     user: str | None = Field(default=None, max_length=1024)
 
@@ -59,12 +63,16 @@ class CompletionWanted:
 
     fields: CompletionFields
     prompts: Sequence[str | Sequence[int]]
-    stops: Sequence[str]
 
     @property
     def n(self) -> int:
         """How often each prompt is completed."""
         return self.fields.n or 1
+
+    @property
+    def stops(self) -> Sequence[str]:
+        """The strings that end a completion."""
+        return self.fields.stop or ()
 
     @property
     def max_tokens(self) -> int:
@@ -77,12 +85,17 @@ class CompletionWanted:
         return bool(self.fields.stream_options and self.fields.stream_options.include_usage)
 
 
-def parse_completion(data: JsonObject) -> CompletionWanted:
-    """Read a request. Raises `ApiError`."""
-    own = {name: value for name, value in data.items() if name not in ("prompt", "stop")}
+def parse_completion(data: JsonObject, *, engine_fields: bool = False) -> CompletionWanted:
+    """Read a request; `engine_fields`: it may have those that are for the engine's operator. Raises `ApiError`."""
+    if data.get("kv_transfer_params") and not engine_fields:
+        raise unsupported_parameter(
+            "kv_transfer_params",
+            "They say where the engine reads caches: RESPONSES_COMPATIBILITY_MODE=false lets clients send them.",
+        )
+    own = {name: value for name, value in data.items() if name != "prompt"}
     fields = validate(CompletionFields, own)
     prompts = read_inputs(data, "prompt", max_inputs=MAX_CHOICES)
-    wanted = CompletionWanted(fields=fields, prompts=prompts, stops=_stops(data.get("stop")))
+    wanted = CompletionWanted(fields=fields, prompts=prompts)
     _check(wanted, data)
     return wanted
 
@@ -101,6 +114,10 @@ def _check(wanted: CompletionWanted, data: JsonObject) -> None:
         raise _invalid(
             "logprobs", "together with 'echo' it would ask for those of the prompt, which the engine here does not give"
         )
+    if fields.stream and fields.prompt_logprobs is not None:
+        raise _invalid("prompt_logprobs", "they come with a whole answer only: set 'stream' to false, or leave it out")
+    if fields.kv_transfer_params and len(wanted.prompts) * wanted.n > 1:
+        raise _invalid("kv_transfer_params", "they are for one prompt and one completion of it")
     if len(wanted.prompts) * wanted.n > MAX_CHOICES:
         raise _invalid(
             "n", f"{len(wanted.prompts)} prompts and {wanted.n} completions of each are more than {MAX_CHOICES}"
@@ -109,19 +126,6 @@ def _check(wanted: CompletionWanted, data: JsonObject) -> None:
 
 def _invalid(param: str, reason: str) -> ApiError:
     return invalid_request(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")
-
-
-def _stops(value: Any) -> Sequence[str]:
-    if value is None:
-        return ()
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
-        raise wrong_type("stop", "a string or an array of strings", value)
-    if len(stops) > MAX_STOPS:
-        raise _invalid("stop", f"it takes {MAX_STOPS} strings at most")
-    if any(not 0 < len(each) <= MAX_STOP for each in stops):
-        raise _invalid("stop", f"each string has 1 to {MAX_STOP} characters")
-    return stops
 
 
 @dataclass(slots=True)
@@ -170,18 +174,31 @@ def token_text(token: bytes) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class ChoiceDelta:
-    """More of a choice. The last one of it, and only that, has a `finish_reason`."""
+    """More of a choice. The last one of it, and only that, has a `finish_reason`.
+
+    `token_ids`, `prompt_token_ids` and `prompt_logprobs` are there where they were asked for; the last two once.
+    """
 
     index: int
     text: str = ""
     logprobs: LegacyLogprobs | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: Sequence[int] | None = None
+    prompt_logprobs: Sequence[JsonObject | None] | None = None
 
     def body(self) -> JsonObject:
         """Return it as a choice of an answer, or of a part of a stream."""
         finish = self.finish_reason
+        prompt = None if self.prompt_token_ids is None else list(self.prompt_token_ids)
+        asked = {
+            "token_ids": self.token_ids,
+            "prompt_token_ids": prompt,
+            "prompt_logprobs": self.prompt_logprobs,
+        }
         return {
+            **{name: value for name, value in asked.items() if value is not None},
             "index": self.index,
             "text": self.text,
             "logprobs": None if self.logprobs is None else self.logprobs.body(),
@@ -236,5 +253,9 @@ def joined(deltas: Sequence[ChoiceDelta], index: int) -> ChoiceDelta:
         if each.logprobs is not None:
             whole.logprobs = whole.logprobs or LegacyLogprobs()
             whole.logprobs.extend(each.logprobs)
+        if each.token_ids is not None:
+            whole.token_ids = (whole.token_ids or []) + each.token_ids
+        whole.prompt_token_ids = whole.prompt_token_ids or each.prompt_token_ids
+        whole.prompt_logprobs = whole.prompt_logprobs or each.prompt_logprobs
     whole.finish_reason, whole.stop_reason = deltas[-1].finish_reason, deltas[-1].stop_reason
     return whole

@@ -6,8 +6,9 @@ What it would say is read from the log probabilities of that token, as vLLM's st
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -19,6 +20,9 @@ from responses_app.protocol.validation import missing, validate
 
 MAX_QUESTIONS = 400  # as OpenAI takes
 MAX_OPTIONS = 255
+YES_OR_NO = (("yes", "Yes", "YES"), ("no", "No", "NO"))
+NUMBERS = tuple(map(str, range(1, MAX_OPTIONS + 1)))
+LETTERS = (*ascii_uppercase, *ascii_lowercase)
 MAX_DATA_BYTES = 256 * 1024  # of an `input_json`, as compact JSON
 ITEMS = (  # that an input may have: nothing that names what is kept
     *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
@@ -171,26 +175,36 @@ def _values(question: Question) -> Sequence[str | bool]:
     return (True, False)
 
 
-def labels(question: Question) -> Sequence[Sequence[str]]:
-    """Return what the model may begin its answer with, for each option: any of these forms of its label."""
+def labels(question: Question, is_one_token: Callable[[str], bool]) -> Sequence[Sequence[str]] | None:
+    """Return what the model may begin its answer with, for each option: any of these forms of its label.
+
+    Options are numbered, and have letters where the model's vocabulary has no token for each number (many write numbers
+    digit by digit). None where it has too few for so many options.
+    """
     if isinstance(question, Predicate):
-        return (("yes", "Yes", "YES"), ("no", "No", "NO"))
-    return [(str(number),) for number in range(1, len(_values(question)) + 1)]
+        return YES_OR_NO if all(any(map(is_one_token, forms)) for forms in YES_OR_NO) else None
+    count = len(_values(question))
+    for names in (NUMBERS, LETTERS):
+        if count <= len(names) and all(map(is_one_token, names[:count])):
+            return [(name,) for name in names[:count]]
+    return None
 
 
-def question_text(question: Question) -> str:
-    """Return the question as the model reads it, behind the input."""
+def question_text(question: Question, labelled: Sequence[Sequence[str]]) -> str:
+    """Return the question as the model reads it, behind the input; `labelled` are its `labels`."""
+    names = [forms[0] for forms in labelled]
+    called = "number" if names[0] in NUMBERS else "letter"
     asked = f"Question about the input above: {_instructions(question.instructions)}"
     match question:
         case Predicate():
             return f"{asked}\n\nIs it true? Answer with yes or no only."
         case Choice():
             options = [(orjson.dumps(each.value).decode(), each.description) for each in question.choices]
-            return f"{asked}\n\n{_listed(options)}\n\nAnswer with the number of one option only."
+            return f"{asked}\n\n{_listed(names, options)}\n\nAnswer with the {called} of one option only."
         case Score():
             levels = [(each.label, each.description) for each in question.levels]
-            return f"{asked}\n\nThe levels, from the lowest to the highest:\n{_listed(levels)}\n\nAnswer with the " \
-                "number of one level only."  # fmt: skip
+            return f"{asked}\n\nThe levels, from the lowest to the highest:\n{_listed(names, levels)}\n\nAnswer with " \
+                f"the {called} of one level only."  # fmt: skip
 
 
 def _instructions(given: str | Sequence[InstructionText | InstructionJson]) -> str:
@@ -201,8 +215,9 @@ def _instructions(given: str | Sequence[InstructionText | InstructionJson]) -> s
     )
 
 
-def _listed(options: Sequence[tuple[str, str | None]]) -> str:
-    lines = (f"{number}: {name}" + (f" - {about}" if about else "") for number, (name, about) in enumerate(options, 1))
+def _listed(names: Sequence[str], options: Sequence[tuple[str, str | None]]) -> str:
+    named = zip(names, options, strict=True)
+    lines = (f"{label}: {name}" + (f" - {about}" if about else "") for label, (name, about) in named)
     return "\n".join(lines)
 
 

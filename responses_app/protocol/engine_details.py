@@ -4,13 +4,14 @@ Nothing of it is in a response's events, its log or the store: it is for the cli
 The names are vLLM's: `prompt_logprobs`, `kv_transfer_params`, `return_token_ids`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.backends.base import BaseEngine
-from engine.types import GenerationRequest, PromptLogprobs, TokenChunk
-from responses_app.protocol.errors import unsupported_parameter
+from engine.formats.base import ModelFormat
+from engine.types import GenerationRequest, PromptLogprobs, RankedToken, TokenChunk
+from responses_app.protocol.errors import JsonObject, unsupported_parameter
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,7 +19,8 @@ class EngineDetails:
     """Of one response. What is wanted stands first; the rest is filled by its run.
 
     `wanted_logprobs` is how many alternatives to each token of the prompt are named, None for no log probabilities of
-    it. `prompt_token_ids` is what the model has read, `token_ids` all that it has sampled so far.
+    it. `prompt_token_ids` is what the model has read, `token_ids` all that it has sampled so far. `token_bytes` are
+    those that a token stands for.
     """
 
     wanted_logprobs: int | None = None
@@ -26,10 +28,12 @@ class EngineDetails:
     prompt_token_ids: Sequence[int] = ()
     token_ids: list[int] = field(default_factory=list)
     prompt_logprobs: PromptLogprobs | None = None
+    token_bytes: Callable[[int], bytes] = lambda _: b""
     kv_transfer_params: Mapping[str, Any] | None = None
 
-    def check(self, engine: BaseEngine) -> None:
-        """Raise `ApiError` for what the engine cannot do."""
+    def begin(self, engine: BaseEngine, written: ModelFormat) -> None:
+        """Take the model that answers, and how it is written. Raises `ApiError` for what the engine cannot do."""
+        self.token_bytes = written.token_bytes
         if self.wanted_logprobs is not None and not engine.supports_prompt_logprobs:
             hint = "The engine here gives no log probabilities of the prompt; leave it out."
             raise unsupported_parameter("prompt_logprobs", hint)
@@ -44,6 +48,22 @@ class EngineDetails:
         self.prompt_token_ids = request.prompt_token_ids
         sampling = replace(request.sampling, prompt_logprobs=self.wanted_logprobs)
         return replace(request, sampling=sampling, kv_transfer_params=self.given_transfer)
+
+    def logprobs_as_json(self) -> list[JsonObject | None] | None:
+        """Return the log probabilities of the prompt as vLLM has them: by the ids of tokens, which are texts in JSON.
+
+        A long prompt has many: up to 20 a token.
+        """
+        if self.prompt_logprobs is None:
+            return None
+        return [
+            None if tokens is None else {str(each.token_id): self._ranked(each) for each in tokens}
+            for tokens in self.prompt_logprobs
+        ]
+
+    def _ranked(self, token: RankedToken) -> JsonObject:
+        decoded = self.token_bytes(token.token_id).decode(errors="replace")
+        return {"logprob": token.logprob, "rank": token.rank, "decoded_token": decoded}
 
     def take(self, chunk: TokenChunk) -> None:
         """Take what the engine has said."""

@@ -303,7 +303,8 @@ class PromptWriter:
         `room` tokens are left for it; the oldest messages are left out where there is no room for them. Raises
         `ApiError` where none of them would remain.
         """
-        frame = self.format.frame(instructions=request.instructions, functions=(), effort="low", date=link.started_on)
+        effort = "none" if request.effort == "none" else "low"
+        frame = self.format.frame(instructions=request.instructions, functions=(), effort=effort, date=link.started_on)
         whole = chain = link.prompt_tokens()
         fixed = len(frame) + len(self.format.generation_start())
         prompt = self._written(frame, chain)

@@ -188,11 +188,13 @@ class CreateRequest(Fields):
         return (self.top_logprobs or 0) if asked else None
 
     @property
-    def effort(self) -> Literal["low", "medium", "high"]:
-        """The reasoning effort as gpt-oss knows it; medium by default."""
+    def effort(self) -> Literal["none", "low", "medium", "high"]:
+        """The reasoning effort as models know it, and none; medium by default."""
         asked = self.reasoning.effort if self.reasoning else None
         match asked:
-            case "none" | "minimal" | "low":
+            case "none":
+                return "none"
+            case "minimal" | "low":
                 return "low"
             case "high" | "xhigh" | "max":
                 return "high"

@@ -1,7 +1,6 @@
-"""`CompletionService`: completes raw prompts: no conversation, no items, nothing that is kept.
+"""`Completing`: the completions of one request while they are generated.
 
-    create() ──> Completing ── deltas() ──> whoever encodes them
-                     └── one task a choice: a turn at the engine, tokens → text
+    one task a choice: a turn at the engine, tokens → text ──> deltas ──> take() ──> whoever encodes them
 
 A choice is a generation of its own. It waits for its turn as a response does, goes on where a replica of the engine
 dies, and ends with its reader: who lets go of a `Completing` ends all its generations.
@@ -10,154 +9,41 @@ dies, and ends with its reader: who lets go of a `Completing` ends all its gener
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from engine.errors import EngineError, EngineUnavailable, GenerationCut
+from engine.errors import EngineError, GenerationCut
 from engine.formats.base import as_tokens
-from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.limits.rates import Ticket
 from responses_app.observing.metrics import Outcome
-from responses_app.protocol import ids
 from responses_app.protocol.completion_text import CompletionText
-from responses_app.protocol.completions import ChoiceDelta, CompletionHead, CompletionUsage, CompletionWanted
-from responses_app.protocol.errors import (
-    ApiError,
-    server_error,
-    too_slow,
-    unsupported_parameter,
-)
-from responses_app.protocol.rate_limits import Amount, Slot
-from responses_app.protocol.tiers import PRIORITIES
-from responses_app.runs.completion_prompts import check_tokens, read_prompts
+from responses_app.protocol.completions import ChoiceDelta, CompletionHead, CompletionUsage
+from responses_app.protocol.errors import ApiError, server_error, too_slow
+from responses_app.protocol.prompt_logprobs import written_prompt
+from responses_app.protocol.rate_limits import Amount
 from responses_app.runs.continuing import Continuing
 from responses_app.runs.deltas import Deltas
 from responses_app.runs.failures import refusal, unanswered_by_stopped_server
 from responses_app.runs.fair_turns import Place
 from responses_app.runs.journal import ReaderTooSlow
 from responses_app.runs.plan import Origin
-from responses_app.runs.planning import project_salt
 from responses_app.runs.served import ServedModel
-from responses_app.runs.service import ResponseService
 
 logger = logging.getLogger("respsite.runs")
 
-LONG_PROMPTS = 4096  # characters, or tokens, of a request's prompts; what is longer is read on a thread
-
 
 @dataclass(slots=True)
-class CompletionService:
-    """Starts completions, and stops them all at the server's end. What it needs it has in common with `service`."""
-
-    service: ResponseService
-    running: "set[Completing]" = field(default_factory=set)
-    _coming: int = 0  # choices that are being accepted
-
-    async def create(self, wanted: CompletionWanted, origin: Origin) -> "Completing":
-        """Start what is asked. Raises `ApiError` for all that can be known before."""
-        count = len(wanted.prompts) * wanted.n
-        generating = self._coming + sum(each.generating for each in self.running)
-        self.service.registry.check_capacity(others=generating + count - 1)
-        self._coming += count  # at once, or others would take the same places meanwhile
-        try:
-            return await self._start(wanted, origin)
-        finally:
-            self._coming -= count
-
-    async def _start(self, wanted: CompletionWanted, origin: Origin) -> "Completing":
-        model = self.service.models.chosen(wanted.fields.model, origin.models)
-        if wanted.fields.logprobs is not None and not model.engine.supports_logprobs:
-            raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
-        head = CompletionHead(id=self.service.new_id(ids.COMPLETION), created=int(self.service.now()), model=model.name)
-        tier = self.service.limits.tiers.choose(None)
-        choices = await _choices(wanted, model, origin, head.id, PRIORITIES[tier])
-        places = [model.turns.place(origin.project, tier, PRIORITIES[tier]) for _ in choices]
-        try:
-            for place in places:
-                place.admit()
-            prompt_tokens = sum(len(each.request.prompt_token_ids) for each in choices[:: wanted.n])
-            amount = Amount(1, prompt_tokens, max(1, wanted.max_tokens * len(choices)))
-            ticket = await self.service.rates.admit(origin.limited, amount, Slot.RESPONSE)
-        except BaseException:
-            for place in places:
-                place.leave()
-            raise
-        deltas = Deltas(max_bytes=self.service.limits.max_lag_bytes)
-        completing = Completing(head, model, origin, ticket, deltas=deltas, left=self.running.discard)
-        completing.usage.prompt_tokens = prompt_tokens
-        self.running.add(completing)
-        completing.start(choices, places)
-        return completing
-
-    async def aclose(self, *, grace: float) -> None:
-        """Give what runs `grace` seconds to end, and then stop it; its readers are told."""
-        if self.running:
-            waits = [asyncio.create_task(each) for each in (self._all_ended(), self.service.registry.hurried())]
-            await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
-        for each in list(self.running):
-            each.stop()
-
-    async def _all_ended(self) -> None:
-        while self.running:
-            await next(iter(self.running)).ended.wait()
-
-
-@dataclass(slots=True)
-class _Choice:
+class Choice:
     """One completion of a prompt: what the engine is asked, and its text so far."""
 
     request: GenerationRequest
     text: CompletionText
     left: int  # tokens that may still be sampled
-
-
-async def _choices(
-    wanted: CompletionWanted, model: ServedModel, origin: Origin, response_id: str, priority: int
-) -> list[_Choice]:
-    """Return all choices, in their order. Raises `ApiError`."""
-    try:
-        await model.engine.health()
-        if (info := model.info()) is None:
-            raise EngineUnavailable("The engine is starting.")
-    except EngineError as error:
-        raise refusal(error, origin.request_id) from error
-    fields, choices = wanted.fields, list[_Choice]()
-    stop_tokens = tuple(fields.stop_token_ids or ())
-    check_tokens(stop_tokens, model, "stop_token_ids")
-    sampling = SamplingOptions(
-        temperature=fields.temperature,
-        top_p=fields.top_p,
-        presence_penalty=fields.presence_penalty,
-        frequency_penalty=fields.frequency_penalty,
-        top_logprobs=fields.logprobs,
-        stop_token_ids=tuple(dict.fromkeys((*model.format.stop_tokens, *stop_tokens))),
-    )
-    read = partial(read_prompts, wanted, model, info.max_model_len)
-    long = sum(map(len, wanted.prompts)) > LONG_PROMPTS
-    for tokens, begin in await asyncio.to_thread(read) if long else read():
-        for _ in range(wanted.n):
-            request = GenerationRequest(
-                request_id=f"{response_id}-{len(choices)}",
-                prompt_token_ids=tokens,
-                sampling=sampling,
-                priority=priority if model.engine.supports_priority else 0,
-                cache_salt=project_salt(origin) if model.engine.supports_cache_salt else None,
-                affinity=response_id,
-            )
-            text = CompletionText(
-                len(choices),
-                model.format,
-                stops=wanted.stops,
-                stop_tokens=stop_tokens,
-                logprobs=fields.logprobs is not None,
-                begin=begin,
-            )
-            choices.append(_Choice(request, text, min(info.max_model_len - len(tokens), wanted.max_tokens)))
-    return choices
+    gives_tokens: bool = False
 
 
 class Completing:
@@ -175,7 +61,9 @@ class Completing:
     ) -> None:
         self.head = head
         self.usage = CompletionUsage()
+        self.kv_transfer_params: Mapping[str, Any] | None = None  # what the engine gives for the next one
         self.ended = asyncio.Event()
+        self.ended_one: Callable[[], None] = lambda: None  # called when a choice has ended
         self._model = model
         self._origin = origin
         self._ticket = ticket
@@ -189,13 +77,15 @@ class Completing:
         self._stopped = False
         self._closing = False
 
-    def start(self, choices: Sequence[_Choice], places: Sequence[Place]) -> None:
+    def start(self, choices: Sequence[Choice], places: Sequence[Place]) -> None:
         """Begin to generate all choices."""
         self._open = len(choices)
         self._tasks = [
             asyncio.create_task(self._run(choice, place), name=choice.request.request_id)
             for choice, place in zip(choices, places, strict=True)
         ]
+        for task in self._tasks:
+            task.add_done_callback(lambda _: self.ended_one())
 
     async def take(self, seconds: float | None = None) -> list[ChoiceDelta]:
         """Return what comes next, nothing where nothing did in these seconds. Raises `ApiError` where one has failed.
@@ -247,7 +137,7 @@ class Completing:
             self._left(self)
             self.ended.set()
 
-    async def _run(self, choice: _Choice, place: Place) -> None:
+    async def _run(self, choice: Choice, place: Place) -> None:
         try:
             async with place.turn():
                 await self._complete(choice)
@@ -274,7 +164,7 @@ class Completing:
             if task is not asyncio.current_task():
                 task.cancel()
 
-    async def _complete(self, choice: _Choice) -> None:
+    async def _complete(self, choice: Choice) -> None:
         """Generate a choice, as often as it is cut and can go on."""
         continuing, meter = Continuing(self._model.engine), self._model.meter.turn()
         while True:
@@ -304,7 +194,7 @@ class Completing:
                 async for chunk in chunks:
                     yield chunk
 
-    async def _take(self, choice: _Choice, chunk: TokenChunk) -> bool:
+    async def _take(self, choice: Choice, chunk: TokenChunk) -> bool:
         """Count a chunk and tell what it says; return whether its choice has ended."""
         count = len(chunk.token_ids)
         if count and self._first_token is None:
@@ -313,7 +203,9 @@ class Completing:
         self.usage.completion_tokens += count
         if chunk.finish_reason is not None:
             self.usage.cached_tokens += chunk.cached_tokens or 0
-        delta = choice.text.feed(chunk)
+        if chunk.kv_transfer_params is not None:
+            self.kv_transfer_params = chunk.kv_transfer_params
+        delta = await self._with_details(choice, chunk, choice.text.feed(chunk))
         if delta is not None:
             try:
                 self._deltas.put(delta, count)
@@ -324,6 +216,19 @@ class Completing:
                 await asyncio.sleep(0)  # an engine that gives many at once lets the reader have its turn
         return choice.text.ended
 
+    async def _with_details(self, choice: Choice, chunk: TokenChunk, delta: ChoiceDelta | None) -> ChoiceDelta | None:
+        """Add what was asked for of the engine's work; there may be no text of it yet."""
+        if choice.gives_tokens and (chunk.token_ids or delta is not None):
+            delta = delta or ChoiceDelta(index=choice.text.index)
+            delta.token_ids = list(chunk.token_ids)
+            if len(choice.text.tokens) == len(chunk.token_ids):
+                delta.prompt_token_ids = choice.request.prompt_token_ids
+        if chunk.prompt_logprobs is not None:
+            delta = delta or ChoiceDelta(index=choice.text.index)
+            write = partial(written_prompt, chunk.prompt_logprobs, self._model.format.token_bytes)
+            delta.prompt_logprobs = await asyncio.to_thread(write)
+        return delta
+
     def _note(self) -> None:
         seconds, usage = time.monotonic() - self._began, self.usage
         self._model.meter.ended(
@@ -333,14 +238,8 @@ class Completing:
                 error=self._error,
                 input_tokens=usage.prompt_tokens,
                 cached_tokens=usage.cached_tokens,
-                reasoning_tokens=0,
                 first_token=self._first_token,
                 duration=seconds,
-                calls=(),
-                repairs=0,
-                unknown_tools=0,
-                misfits=0,
-                journal_bytes=0,
             )
         )
         logger.info(
@@ -354,7 +253,7 @@ class Completing:
         )
 
 
-def _further(choice: _Choice, continuing: Continuing) -> GenerationRequest:
+def _further(choice: Choice, continuing: Continuing) -> GenerationRequest:
     """Return what generates the rest of a choice, behind what of it was sampled before it was cut."""
     request, said = choice.request, choice.text.tokens
     sampling = replace(request.sampling, max_output_tokens=choice.left)
@@ -363,4 +262,6 @@ def _further(choice: _Choice, continuing: Continuing) -> GenerationRequest:
     prompt = as_tokens(request.prompt_token_ids)
     prompt.extend(said)
     again = f"{request.request_id}.{continuing.cuts}"
+    if said:  # the prompt, and caches of others, are behind it
+        sampling, request = replace(sampling, prompt_logprobs=None), replace(request, kv_transfer_params=None)
     return replace(request, request_id=again, prompt_token_ids=prompt, sampling=sampling, avoid=continuing.avoid)

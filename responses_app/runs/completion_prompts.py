@@ -1,15 +1,22 @@
-"""The prompts of a completion as tokens. What is here blocks for as long as they are long."""
+"""The prompts of a completion as tokens. What is here blocks: as long as they are long, or an engine tokenizes them."""
 
+import logging
 from collections.abc import Sequence
 
+from engine.errors import NotRendered
 from engine.formats.base import as_tokens
 from responses_app.protocol.completions import CompletionWanted
 from responses_app.protocol.errors import context_length_exceeded, invalid_request
 from responses_app.runs.served import ServedModel
 
+logger = logging.getLogger("respsite.runs")
+
 
 def read_prompts(wanted: CompletionWanted, model: ServedModel, max_model_len: int) -> list[tuple[Sequence[int], str]]:
-    """Return the tokens of each prompt, and what its completions begin with. Raises `ApiError`."""
+    """Return the tokens of each prompt, and what its completions begin with.
+
+    Raises `ApiError`, and `EngineError` where who tokenizes is away.
+    """
     prompts = []
     for prompt in wanted.prompts:
         tokens = _tokens(prompt, model)
@@ -23,10 +30,14 @@ def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
     if not isinstance(prompt, str):
         check_tokens(prompt, model, "prompt")
         return as_tokens(prompt)
-    read = model.format.raw_prompt(prompt)
+    try:
+        read = model.format.raw_prompt(prompt)
+    except NotRendered as error:
+        logger.warning("a prompt was not tokenized: %s", error)
+        read = None
     if read is None:
         raise invalid_request(
-            "Invalid value for 'prompt': this server cannot turn text into tokens of this model. Send token ids.",
+            "Invalid value for 'prompt': this server cannot turn this text into tokens of this model. Send token ids.",
             param="prompt",
             code="invalid_value",
         )

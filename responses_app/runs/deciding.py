@@ -7,27 +7,30 @@ cache, and the rest for each.
 import asyncio
 import logging
 import math
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from engine.errors import EngineError, EngineUnavailable, GenerationFailed
+from engine.errors import EngineError, GenerationFailed
 from engine.formats.base import ModelFormat, Tokens, as_tokens
-from engine.types import EngineInfo, GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 from responses_app.observing.metrics import Outcome
 from responses_app.protocol import ids
 from responses_app.protocol.decisions import (
     INSTRUCTIONS,
+    LETTERS,
     DecisionsWanted,
+    Predicate,
     Question,
     answer,
     decision,
     labels,
     question_text,
 )
-from responses_app.protocol.errors import JsonObject, context_length_exceeded, unsupported_parameter
+from responses_app.protocol.errors import JsonObject, context_length_exceeded, invalid_request, unsupported_parameter
 from responses_app.protocol.prompt import render_items
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.tiers import PRIORITIES
@@ -41,6 +44,7 @@ from responses_app.runs.service import ResponseService
 logger = logging.getLogger("respsite.runs")
 
 AT_ONCE = 8  # questions of a request that the engine answers beside each other
+Labels = Sequence[Sequence[str]]  # of a question: the forms of each option's
 TOP = 20  # alternatives that are looked at: what vLLM and OpenAI give
 
 
@@ -64,9 +68,12 @@ class DecisionService:
         model = self.service.models.chosen(wanted.model, origin.models)
         if not model.engine.supports_logprobs:
             raise unsupported_parameter("model", "Decisions are made of log probabilities, and its engine gives none.")
-        self.service.registry.check_capacity()
+        with self.service.registry.guest(min(AT_ONCE, len(wanted.questions))):
+            return await self._decide(wanted, model, origin)
+
+    async def _decide(self, wanted: DecisionsWanted, model: ServedModel, origin: Origin) -> JsonObject:
         try:
-            info = await _ready(model)
+            info = await model.ready()
             now = datetime.fromtimestamp(self.service.now(), UTC)
             prompts = await asyncio.to_thread(prompts_of, wanted, model.format, now, info.max_model_len)
         except EngineError as error:
@@ -108,13 +115,16 @@ class DecisionService:
 
         async def ask(number: int, question: Question) -> JsonObject:
             async with few:
-                said = await _first_token(model, asked(number), model.turns.place(origin.project, tier, priority), used)
-            return answer(question, _read(question, model.format, said))
+                waits = model.format.renders_elsewhere
+                prompt = await asyncio.to_thread(prompts.whole, number) if waits else prompts.whole(number)
+                place = model.turns.place(origin.project, tier, priority)
+                said = await _first_token(model, asked(number, prompt), place, used)
+            return answer(question, _read(prompts.labels[number], model.format, said))
 
-        def asked(number: int) -> GenerationRequest:
+        def asked(number: int, prompt: "Tokens[int]") -> GenerationRequest:
             return GenerationRequest(
                 request_id=f"{request_id}-{number}",
-                prompt_token_ids=prompts.whole(number),
+                prompt_token_ids=prompt,
                 sampling=SamplingOptions(
                     max_output_tokens=1, temperature=0.0, top_logprobs=TOP, stop_token_ids=model.format.stop_tokens
                 ),
@@ -132,38 +142,40 @@ class DecisionService:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _ready(model: ServedModel) -> EngineInfo:
-    await model.engine.health()
-    if (info := model.info()) is None:
-        raise EngineUnavailable("The engine is starting.")
-    return info
-
-
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The prompts of a request in parts: each whole prompt is a copy of the input."""
+    """The prompts of a request in parts: each whole prompt is a copy of the input. `labels` are each question's."""
 
     written: ModelFormat
     shared: "Tokens[int]"
     questions: Sequence["Tokens[int]"]
+    labels: Sequence[Labels]
 
     @property
     def tokens(self) -> int:
-        """How many tokens all prompts have together."""
-        before_each = len(self.shared) + len(self.written.answer_start())
+        """How many tokens all prompts have together; where they are rendered elsewhere an estimate."""
+        before_each = len(self.shared) + len(self.written.answer_at_once())
         return before_each * len(self.questions) + sum(map(len, self.questions))
 
     def whole(self, number: int) -> "Tokens[int]":
-        """Return the prompt of a question, behind which its answer begins. Raises `EngineError`."""
+        """Return the prompt of a question, behind which its answer begins. Raises `EngineError`.
+
+        Blocks where it is rendered elsewhere.
+        """
         prompt = as_tokens(self.written.prompt_of(self.shared + self.questions[number]))
-        prompt.extend(self.written.answer_start())
+        prompt.extend(self.written.answer_at_once())
         return prompt
 
 
 def prompts_of(wanted: DecisionsWanted, written: ModelFormat, now: datetime, max_model_len: int) -> Prompts:
-    """Return a prompt for each question; none that has no room in the context. Raises `ApiError`."""
-    if written.raw_prompt("yes") is None:
-        raise unsupported_parameter("model", "Its labels are not known as tokens here, so it makes no decisions.")
+    """Return a prompt for each question; none that has no room in the context. Raises `ApiError`.
+
+    How long prompts are that are rendered elsewhere is seen once they are.
+    """
+    labelled = [_labels(question, number, written) for number, question in enumerate(wanted.questions)]
+    if written.renders_elsewhere:
+        max_model_len = sys.maxsize
+    start = len(written.answer_at_once())
     shared = as_tokens(
         written.frame(instructions=INSTRUCTIONS, functions=(), effort="low", date=now.date().isoformat())
     )
@@ -171,12 +183,26 @@ def prompts_of(wanted: DecisionsWanted, written: ModelFormat, now: datetime, max
         shared.extend(message.tokens)
     _check_fits(len(shared), max_model_len)  # before each of hundreds of questions is looked at
     questions: list[Tokens[int]] = []
-    for question in wanted.questions:
-        behind = as_tokens(written.user(question_text(question)).tokens)
+    for question, named in zip(wanted.questions, labelled, strict=True):
+        behind = as_tokens(written.user(question_text(question, named)).tokens)
         behind.extend(written.generation_start())
-        _check_fits(len(shared) + len(behind) + len(written.answer_start()), max_model_len)
+        _check_fits(len(shared) + len(behind) + start, max_model_len)
         questions.append(behind)
-    return Prompts(written, shared, questions)
+    return Prompts(written, shared, questions, labelled)
+
+
+def _labels(question: Question, number: int, written: ModelFormat) -> Labels:
+    found = labels(question, written.is_one_token)
+    if found is not None:
+        return found
+    if labels(Predicate(type="predicate", instructions="-"), written.is_one_token) is None:
+        raise unsupported_parameter("model", "Its labels are not known as tokens here, so it makes no decisions.")
+    raise invalid_request(
+        f"Invalid value for 'questions[{number}]': this model has no token of its own for each of so many options. Ask "
+        f"for {len(LETTERS)} at most.",
+        param=f"questions[{number}]",
+        code="invalid_value",
+    )
 
 
 def _check_fits(tokens: int, max_model_len: int) -> None:
@@ -199,15 +225,15 @@ async def _first_token(model: ServedModel, request: GenerationRequest, place: Pl
     return first
 
 
-def _read(question: Question, written: ModelFormat, said: TokenChunk) -> list[float]:
+def _read(labelled: Labels, written: ModelFormat, said: TokenChunk) -> list[float]:
     """Return how likely each option is: the sum over the forms of its label that are among the likeliest tokens."""
     assert said.logprobs, "it was looked at"
     first = said.logprobs[0]
     known = {**dict(first.top), first.token_id: first.logprob}
+    texts = [(written.token_bytes(token).strip().decode(errors="replace"), value) for token, value in known.items()]
     found = []
-    for forms in labels(question):
-        tokens = {tuple(written.raw_prompt(form) or ()) for form in forms}
-        mass = math.fsum(math.exp(known[each[0]]) for each in tokens if len(each) == 1 and each[0] in known)
+    for forms in labelled:
+        mass = math.fsum(math.exp(value) for text, value in texts if text in forms)
         found.append(math.log(mass) if mass > 0 else -math.inf)
     return found
 
@@ -217,17 +243,9 @@ def _note(model: ServedModel, origin: Origin, status: str, questions: int, used:
         Outcome(
             transport=origin.transport,
             status=status,
-            error=None,
             input_tokens=used.input,
             cached_tokens=used.cached,
-            reasoning_tokens=0,
-            first_token=None,
             duration=seconds,
-            calls=(),
-            repairs=0,
-            unknown_tools=0,
-            misfits=0,
-            journal_bytes=0,
         )
     )
     logger.info(

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingRequest
@@ -65,19 +66,22 @@ class EmbeddingModels:
 
 @dataclass(slots=True)
 class EmbeddingService:
-    """Embeds for clients. `check_capacity` raises `ApiError` where this server takes nothing new; `generates` says
-    whether a name is that of a model which generates text."""
+    """Embeds for clients. `guest` is a place beside what runs, and raises `ApiError` where there is none;
+    `generates` says whether a name is that of a model which generates text."""
 
     models: EmbeddingModels
     rates: BaseRates
     metrics: Metrics
-    check_capacity: Callable[[], None]
+    guest: Callable[[], AbstractContextManager[None]]
     generates: Callable[[str], bool]
 
     async def embed(self, wanted: EmbeddingsWanted, origin: Origin) -> tuple[str, Embedded]:
         """Return the name of the model that answers, and its vectors. Raises `ApiError`."""
         model = self._model(wanted.model, origin)
-        self.check_capacity()
+        with self.guest():
+            return await self._answer(wanted, model, origin)
+
+    async def _answer(self, wanted: EmbeddingsWanted, model: ServedEmbeddings, origin: Origin) -> tuple[str, Embedded]:
         began, status = time.monotonic(), "failed"
         tokens = model.engine.count(wanted.inputs)
         place = model.turns.place(origin.project, TIER, 0)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError, GenerationCut, GrammarBroken, PromptTooLong
-from engine.formats.base import as_tokens
+from engine.formats.base import ItemEnded, as_tokens
 from engine.grammar import TurnGrammar
 from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.observing.metrics import TurnMeter
@@ -189,14 +189,14 @@ async def _checked(
 
     No engine can be held to the rest of a content. A model that has begun one nearly always ends it well.
     """
-    said, is_end, is_open = list(wanted.sampled), plan.format.parser().is_end, True
+    said, parser = list(wanted.sampled), plan.format.parser([rule.name for rule in grammar.rules.calls])
+    parser.feed(said)
     async with aclosing(chunks):
         async for chunk in chunks:
-            if is_open:
-                end = next((place for place, token in enumerate(chunk.token_ids, 1) if is_end(token)), None)
-                said.extend(chunk.token_ids[:end])
-                is_open = end is None
-                problem = None if is_open else await asyncio.to_thread(plan.format.problem_of, grammar.rules, said)
+            said.extend(chunk.token_ids)
+            ended = any(isinstance(event, ItemEnded) for event in parser.feed(chunk.token_ids))
+            if ended or any(map(parser.is_end, chunk.token_ids)):
+                problem = await asyncio.to_thread(plan.format.problem_of, grammar.rules, said)
                 if problem is not None:  # it shows what the model said, and so stays out of the log
                     raise GrammarBroken("What went on behind a cut does not fit its schema or grammar.")
             yield chunk

@@ -30,7 +30,9 @@ from responses_app.runs.compaction import bounded, plan_compaction, summary_samp
 from responses_app.runs.grammars import plan_rules
 from responses_app.runs.history import LONG_INPUT, Context
 from responses_app.runs.plan import Origin, RunPlan
+from responses_app.runs.served import Tell
 from responses_app.runs.toolbox import Toolbox
+from responses_app.runs.translating import in_format, is_foreign
 
 _USER = MessageKind.USER.value
 NOT_APPROVED = "[the user has not approved this call, and went on]"
@@ -40,9 +42,9 @@ NOT_APPROVED = "[the user has not approved this call, and went on]"
 class Draft:
     """What a plan is made of. `input_items` are the request's own, each with an id; `created_at` in Unix seconds.
 
-    `format` is how the model is written to. `tools` are those that this server runs. `seal` seals for the request's
-    project. `late_tools` are those that the conversation declares. `public` is what clients are to call the response,
-    None for its own id. The others are as in `RunPlan`.
+    `format` is how the model is written to; `told` tells what was written in another one. `tools` are those that this
+    server runs. `seal` seals for the request's project. `late_tools` are those that the conversation declares. `public`
+    is what clients are to call the response, None for its own id. The others are as in `RunPlan`.
     """
 
     response_id: str
@@ -50,6 +52,7 @@ class Draft:
     request: CreateRequest
     origin: Origin
     format: ModelFormat
+    told: Tell
     context: Context
     input_items: list[JsonObject]
     tier: str
@@ -67,7 +70,7 @@ class Draft:
         """Whether planning it may hold up the event loop.
 
         It is large, or has items from the store, of any size; or the model is held to something: a grammar that is not
-        remembered takes 10 ms a schema. Or its prompt is rendered elsewhere.
+        remembered takes 10 ms a schema. Or its prompt is rendered elsewhere, or its conversation is in another format.
         """
         request = self.request
         held = (
@@ -79,17 +82,17 @@ class Draft:
         named = any(isinstance(item, ItemReference) for item in request.input)
         shown = bool(request.enable_response_messages)
         reads = self.context.shows_files
-        if self.format.renders_elsewhere:
+        if self.format.renders_elsewhere or is_foreign(self.context.parent, self.format):
             return True
         return request.size > LONG_INPUT or bool(self.context.before.parsed) or held or named or shown or reads
 
 
 def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     """Render what is new, and decide how to generate. Raises `ApiError` for what the model cannot take."""
+    draft = _in_its_format(draft)
     context, late = draft.context, read_tools(list(draft.late_tools), at="input")
     tools = draft.request.tools.joined(late) if late else draft.request.tools
     request = with_choice(draft.request, tools)
-    _check_format(draft)
     rules, grammar = plan_rules(request, tools, hosted=draft.tools, model_format=draft.format, engine=engine)
     link, messages = _rendered(draft)
     priority = _priority(draft)
@@ -144,20 +147,10 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     )
 
 
-def _check_format(draft: Draft) -> None:
-    """Raise `ApiError` where a chain was written in the format of another model: its tokens mean other text here.
-
-    The latest message tells for all: each response was held to this when it continued the one before it.
-    """
-    links = draft.context.parent.lineage() if draft.context.parent else ()
-    message = next((tokens for link in links for _, tokens in link.own.messages()), None)
-    if message is not None and not draft.format.wrote(message):
-        raise invalid_request(
-            "The conversation before this request was with a model of another family. Go on with a model of that "
-            "family, or send the conversation as items of 'input'.",
-            param="model",
-            code="invalid_value",
-        )
+def _in_its_format(draft: Draft) -> Draft:
+    """Return a draft whose conversation is written as its model reads it. Raises `ApiError`."""
+    context = in_format(draft.context, draft.format, draft.told)
+    return replace(draft, context=context)
 
 
 def tools_declared_in(context: Context) -> list[JsonObject]:
@@ -186,6 +179,7 @@ def plan_to_compact(
     `before` are those, as text and as items, that the chain it continues has in a summary only. Raises `ApiError` as
     `make_plan` does.
     """
+    draft = _in_its_format(draft)
     plan = make_plan(draft, engine, info)
     assert plan.compaction is not None, "the request only compacts"
     said = [*before, *_said_by_user(draft)]
@@ -218,6 +212,7 @@ def _user_item(text: str) -> JsonObject:
 
 def count_prompt(draft: Draft, info: EngineInfo) -> int:
     """Return how many tokens the prompt has; also of one that is longer than the model takes."""
+    draft = _in_its_format(draft)
     link, _ = _rendered(draft)
     writer = PromptWriter(draft.format, info.max_model_len, draft.tools.namespaces)
     try:

@@ -33,7 +33,8 @@ class Machines:
         def seal(place: str, data: bytes) -> str:
             return self.sealer.seal_again(PURPOSE, project, data, place=f"{response['id']} {place}")
 
-        return machine_of(response, self._model_of(response).format, key=self.id_key, seal=seal)
+        model_format = self._model_of(response).format.at_effort(response["reasoning"].get("effort"))
+        return machine_of(response, model_format, key=self.id_key, seal=seal)
 
     def replay(self, project: str, stored: StoredLog) -> Replay | None:
         """Make a finished response's stream again, as a run here would have made it; see `runs.replay`.

@@ -99,7 +99,7 @@ class OrphanReclaimer:
 
         What it used of its key's limits is counted here: the worker that let it in did not live to do so.
         """
-        limited = await self._service.limited(accepted.key_id)
+        limited = await self._service.limited(accepted)
         try:
             failed = self._service.machines.failed(accepted, server_stopped())
         except Exception:  # damaged, or of a tool or a model that is gone: whatever it is, others wait behind it

@@ -60,6 +60,7 @@ class RunRegistry:
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._readers: set[JournalReader] = set()
         self._coming = 0  # runs that are being accepted
+        self._guests = 0  # places of what is no response: choices of completions, decisions, embeddings
         self._coming_again: dict[str, ResponseRun] = {}  # those of them that another worker has accepted before
         self.draining = False  # the server stops
         self._hurry = asyncio.Event()
@@ -105,13 +106,34 @@ class RunRegistry:
         """All that have not ended."""
         return [run for run, _ in self._runs.values()]
 
-    def check_capacity(self, *, others: int = 0) -> None:
-        """Raise `ApiError` (503) if no run can start now; `others` run beside those that are known here."""
+    def check_capacity(self, *, places: int = 1) -> None:
+        """Raise `ApiError` (503) if no run can start now, or not so many."""
         if self.draining:
             raise overloaded("The server is stopping. Send the request again.", retry_after=2)
-        if len(self._runs) + self._coming + others >= self._limits.max_runs:
+        if len(self._runs) + self._coming + self._guests + places > self._limits.max_runs:
             message = f"{self._limits.max_runs} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
             raise overloaded(message, retry_after=2)
+
+    def take_places(self, count: int) -> None:
+        """Take places of runs for what is no response and generates all the same. Raises `ApiError` (503), or has all.
+
+        Each is given back with `give_place`.
+        """
+        self.check_capacity(places=count)
+        self._guests += count
+
+    def give_place(self) -> None:
+        """Give such a place back."""
+        self._guests -= 1
+
+    @contextmanager
+    def guest(self, count: int = 1) -> Iterator[None]:
+        """Have such places for as long as this lasts. Raises `ApiError` (503)."""
+        self.take_places(count)
+        try:
+            yield
+        finally:
+            self._guests -= count
 
     @contextmanager
     def admission(self) -> Iterator[None]:

@@ -4,12 +4,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.backends.base import BaseEngine
-from engine.formats.base import ModelFormat
+from engine.errors import EngineUnavailable
+from engine.formats.base import ModelFormat, RenderedMessage
+from engine.told import Told
 from engine.types import EngineInfo
 from responses_app.observing.metrics import ModelMeter
 from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.errors import model_not_found
 from responses_app.runs.fair_turns import FairTurns
+
+# What a message of a chain says, whichever model's it is; None where nobody can read it.
+Tell = Callable[[RenderedMessage], Sequence[Told] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +39,22 @@ class ServedModel:
         """All names of it; responses have the first, whichever was asked for."""
         return (self.name, *self.aliases)
 
+    async def ready(self) -> EngineInfo:
+        """Return what its engine is. Raises `EngineError` where it takes no request now: it is away, or starting."""
+        await self.engine.health()
+        if (info := self.info()) is None:  # a pool can have a healthy server before it has asked all of them
+            raise EngineUnavailable("The engine is starting.")
+        return info
+
 
 class ServedModels:
     """The models of this server, one at least, in order; the first is meant where nobody names one.
 
-    A chain may go on with any of them that has the same format: its tokens are the format's, not the model's.
+    A chain may go on with any of them. What was said in another format is told by `told`, and rendered anew.
     """
 
-    def __init__(self, models: Iterable[ServedModel]) -> None:
+    def __init__(self, models: Iterable[ServedModel], *, told: Tell = lambda _: None) -> None:
+        self.told = told
         self._models = tuple(models)
         self._by_name = {name: model for model in self._models for name in model.names}
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineError, EngineUnavailable
+from engine.errors import EngineError
 from engine.types import EngineInfo
 from responses_app.limits.rates import BaseRates
 from responses_app.observing.metrics import Metrics
 from responses_app.observing.traces import Traces
 from responses_app.protocol import compaction, ids
+from responses_app.protocol.api_keys import BY_SESSION
 from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.engine_details import EngineDetails
@@ -142,7 +143,7 @@ class ResponseService:
         """
         model, plan = await self._plan(request, origin, recall, dialect=dialect)
         if details is not None:
-            details.check(model.engine)
+            details.begin(model.engine, plan.format)
             plan.details = details
         plan.chat = chat
         run = self._run(plan, model)
@@ -180,7 +181,7 @@ class ResponseService:
         `BrokenLog`.
         """
         try:
-            limited = await self.limited(accepted.key_id)
+            limited = await self.limited(accepted)
         except StoreError as error:
             raise store_away() from error
         asked = accepted.request or {}
@@ -202,9 +203,13 @@ class ResponseService:
             await asyncio.to_thread(run.go_on_behind, accepted.log)
         await self.admission.admit_again(run)
 
-    async def limited(self, key_id: str) -> Sequence[Limited]:
-        """Return those whose limits hold for what this key asked for, whether it still opens. Raises `StoreError`."""
-        key = await self.keys.get(key_id) if self.keys is not None and key_id else None
+    async def limited(self, accepted: AcceptedResponse) -> Sequence[Limited]:
+        """Return those whose limits hold for a response, whether its key still opens. Raises `StoreError`."""
+        if self.keys is None or not accepted.key_id:
+            return ()
+        if accepted.key_id == BY_SESSION:
+            return await self.keys.limits_of_project(accepted.project)
+        key = await self.keys.get(accepted.key_id)
         return key.limited if key is not None else ()
 
     async def _plan(
@@ -258,7 +263,8 @@ class ResponseService:
             created_at=accepted.response["created_at"] if accepted else self.now(),
             request=request,
             origin=origin,
-            format=model.format,
+            format=model.format.at_effort(request.effort),
+            told=self.models.told,
             context=context,
             input_items=identified(context.own.raw, self.new_id),
             tier=self.limits.tiers.choose(request.service_tier),
@@ -325,12 +331,9 @@ class ResponseService:
 
     async def _ready(self, model: ServedModel, origin: Origin) -> EngineInfo:
         try:
-            await model.engine.health()
-            if (info := model.info()) is None:  # a pool can have a healthy server before it has asked all of them
-                raise EngineUnavailable("The engine is starting.")
+            return await model.ready()
         except EngineError as error:
             raise refusal(error, origin.request_id) from error
-        return info
 
     def _check(self, request: CreateRequest, engine: BaseEngine) -> None:
         """Refuse what this server, as it is configured, cannot do; raises `ApiError`.

@@ -1,9 +1,10 @@
 """The contract of what keeps API keys."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from responses_app.protocol.api_keys import ApiKey
+from responses_app.protocol.rate_limits import Limited
 
 
 class BaseKeyStore(ABC):
@@ -16,6 +17,10 @@ class BaseKeyStore(ABC):
     @abstractmethod
     async def get(self, key_id: str) -> ApiKey | None:
         """Return the key with this id, also if it is revoked or has expired. Raises `StoreError`."""
+
+    @abstractmethod
+    async def limits_of_project(self, project: str) -> Sequence[Limited]:
+        """Return whose limits hold for who asks in a project without a key of it. Raises `StoreError`."""
 
     @abstractmethod
     async def note_use(self, key_ids: Collection[str], at: float) -> None:

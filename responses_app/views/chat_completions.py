@@ -59,13 +59,13 @@ async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatRea
     """Start what a chat asks for. Raises `ApiError` for what can be known before anything is said."""
     origin = Origin.of(caller_of(request), TRANSPORT, request_id=request_id_of(request), span=span_of(request))
 
-    kept = chat.kept(VERSION)
+    kept, details = chat.kept(VERSION), [chat.details(index) for index in range(chat.n)]
     first = ""
 
     async def create(index: int) -> ResponseReader:
         nonlocal first
         choice = kept.beside(first, index) if kept is not None and index else kept
-        reader = await site.service.create(chat.create, origin, chat=choice)
+        reader = await site.service.create(chat.create, origin, chat=choice, details=details[index])
         first = first or reader.response_id
         return reader
 
@@ -76,6 +76,7 @@ async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatRea
     return ChatReading(
         chat,
         choices,
+        details,
         version=VERSION,
         request_id=origin.request_id,
         remember=partial(site.service.known_turns.remember, origin.project),

@@ -1,14 +1,11 @@
 """How the choices of a chat are read to their end: in chunks as they come, or as one completion.
 
-A stream's status is not decided before its first chunk: what fails before anything was said is an error with a status
-of its own, as it is without a stream, since no SDK tries again what fails behind a 200. Only where nothing comes for
-`HEADERS_SECONDS` is the answer begun, with a heartbeat.
+A stream's status is open until its first chunk: `server_sent.seconds_to_head` says how long.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from responses_app.http import Cut
@@ -18,10 +15,12 @@ from responses_app.protocol.chat.completion import (
     system_fingerprint,
     usage_of,
     whole_completion,
+    with_details,
 )
-from responses_app.protocol.chat.encoder import DONE, ChunkEncoder, error_line, usage_chunk
+from responses_app.protocol.chat.encoder import ChunkEncoder, usage_chunk
 from responses_app.protocol.chat.replaying import KnownTurn, SeenTurn
 from responses_app.protocol.chat.request import ChatRequest
+from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject, server_error
 from responses_app.protocol.events import TERMINAL
 from responses_app.protocol.inputs import StopReason
@@ -30,9 +29,8 @@ from responses_app.protocol.resources import ResponseObject
 from responses_app.runs.choices import Choices
 from responses_app.runs.journal import ReaderTooSlow, gather
 from responses_app.runs.reader import ResponseReader
+from responses_app.views.server_sent import DONE, GONE, PING, error_event, seconds_to_head, server_sent
 
-HEADERS_SECONDS = 15.0  # at most, until a client hears that its request is taken
-GONE = "its client disconnected"
 Remember = Callable[[bytes, KnownTurn], Awaitable[None]]
 
 
@@ -44,7 +42,14 @@ class ChatReading:
     """
 
     def __init__(
-        self, chat: ChatRequest, choices: Choices, *, version: str, request_id: str, remember: Remember
+        self,
+        chat: ChatRequest,
+        choices: Choices,
+        details: Sequence[EngineDetails | None],
+        *,
+        version: str,
+        request_id: str,
+        remember: Remember,
     ) -> None:
         self.choices = choices
         self._chat = chat
@@ -55,7 +60,8 @@ class ChatReading:
         fingerprint = system_fingerprint(first["model"], version)
         self._head = CompletionHead.of(first, system_fingerprint=fingerprint)
         self._form = chat.form(version)
-        self._encoders = [ChunkEncoder(self._head, chat, index) for index in range(len(choices.readers))]
+        self._details = details
+        self._encoders = [ChunkEncoder(self._head, chat, index, each) for index, each in enumerate(details)]
         self._left = list(zip(choices.readers, self._encoders, strict=True))  # of the choices that have not ended
         self.problem: ApiError | None = None  # why one of the choices failed, in words for its client
 
@@ -70,6 +76,8 @@ class ChatReading:
         for reader, encoder in self._left:
             entries, encode = reader.take(), encoder.encode
             said += [encode(each.type, each.json) for each in entries if needed is None or each.type in needed]
+            if not (quietly or reader.ended):
+                said.append(encoder.tokens())
             if encoder.matched is not None:
                 reader.stop(StopReason.INTERRUPTED)  # once it has stopped, that is nothing
             if reader.ended:
@@ -114,7 +122,12 @@ class ChatReading:
 
     def whole(self, responses: Sequence[ResponseObject]) -> JsonObject:
         """Return the completion that these responses are."""
-        return whole_completion(self._head, responses, self._form)
+        return with_details(whole_completion(self._head, responses, self._form), self._chat, self._details)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the completion takes long to write: it has the log probabilities of a prompt."""
+        return self._details[0] is not None and self._details[0].prompt_logprobs is not None
 
     def leave(self) -> None:
         """Let go of its choices; those that still run end."""
@@ -137,7 +150,8 @@ async def read_completion(reading: ChatReading) -> JsonObject:
             raise reading.problem
     finally:
         reading.leave()
-    return reading.whole([reader.response() for reader in choices.readers])
+    responses = [reader.response() for reader in choices.readers]
+    return await asyncio.to_thread(reading.whole, responses) if reading.is_long else reading.whole(responses)
 
 
 async def completion_stream(reading: ChatReading, *, ping_seconds: float, cut: Cut | None) -> HttpResponseBase:
@@ -146,16 +160,11 @@ async def completion_stream(reading: ChatReading, *, ping_seconds: float, cut: C
     Raises `ApiError` for what fails before anything was said. A stream that stops before its end is `cut` off.
     """
     try:
-        first = await _first(reading, min(ping_seconds or HEADERS_SECONDS, HEADERS_SECONDS))
+        first = await _first(reading, seconds_to_head(ping_seconds))
     except BaseException:
         reading.leave()
         raise
-    chunks = _chunks(reading, first, ping_seconds, cut)
-    await anext(chunks)  # only a generator that has begun is closed, and so lets go of its readers, in any case
-    response = StreamingHttpResponse(chunks, content_type="text/event-stream")
-    response["cache-control"] = "no-cache"
-    response["x-accel-buffering"] = "no"
-    return response
+    return await server_sent(_chunks(reading, first, ping_seconds, cut))
 
 
 async def _first(reading: ChatReading, seconds: float) -> bytes:
@@ -170,7 +179,7 @@ async def _first(reading: ChatReading, seconds: float) -> bytes:
         if reading.problem is not None:
             raise reading.problem
         if not reading.choices.behind and not await reading.choices.news(max(0.0, until - loop.time())):
-            return b": ping\n\n"
+            return PING
 
 
 async def _chunks(
@@ -187,9 +196,9 @@ async def _chunks(
                 yield said
                 await gather(lambda: choices.has_little)
             elif not (reading.over or choices.behind or await choices.news(ping_seconds or None)):
-                yield b": ping\n\n"
+                yield PING
         problem = reading.problem
-        yield (reading.usage if problem is None else error_line(problem)) + DONE
+        yield (reading.usage if problem is None else error_event(problem)) + DONE
         return
     except ReaderTooSlow:
         pass  # the registry has logged it

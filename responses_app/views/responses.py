@@ -10,11 +10,9 @@ from django.http.response import HttpResponseBase
 from responses_app.http import (
     MethodNotAllowed,
     caller_of,
-    event_stream,
     json_response,
     project_of,
     read_json,
-    read_to_end,
     request_id_of,
     span_of,
 )
@@ -31,6 +29,7 @@ from responses_app.runs.reader import ResponseReader
 from responses_app.servers.backpressure import CUT
 from responses_app.site import Site
 from responses_app.views.queries import include_of, query_of
+from responses_app.views.response_streams import event_stream, read_to_end
 from responses_app.wiring import get_site
 
 

@@ -13,15 +13,19 @@ from django.db import connections
 from responses_app.protocol.public_ids import PublicId
 from responses_app.stores.base import ConversationAppend, LogAppend, WorkerState
 from responses_app.stores.conversations import ConversationRecord
+from responses_app.stores.database.chats import DatabaseChatStore
 from responses_app.stores.database.conversations import DatabaseConversationStore
 from responses_app.stores.database.store import DatabaseResponseStore
 from tests.adapters.stores import DatabaseCase, queries
+from tests.contracts.chats import choices, name
 from tests.contracts.store import GONE, INPUT, Turn, exchange, sampled_text
 
-MANY = "responses_app_(response|chainpart|sampleditem|logpart|publicname|conversationitem|conversation)"
+MANY = "responses_app_(response|chainpart|sampleditem|logpart|publicname|chatchoice|conversationitem|conversation)"
 # Through a whole table, or all that a project has; `response_running` holds what runs.
 GROWS = re.compile(
-    rf"SCAN (TABLE )?{MANY}\b(?!.* response_running)|INDEX \w*project_created \(project=\?( AND .*)?\)$", re.MULTILINE
+    rf"SCAN (TABLE )?{MANY}\b(?!.* response_running)"
+    r"|INDEX (\w*project_created|chatchoice_listed) \(project=\?( AND .*)?\)$",
+    re.MULTILINE,
 )
 
 
@@ -47,6 +51,24 @@ class TestPlans(DatabaseCase):
             await self.live(DatabaseResponseStore(using=alias), DatabaseConversationStore(using=alias))
         assert len(set(statements)) > 30, "it did what it does"
         plans = await asyncio.to_thread(self.plans, alias, sorted(set(statements)))
+        assert {sql: plan for sql, plan in plans.items() if GROWS.search(plan)} == {}
+
+    async def test_nor_does_one_of_a_stored_chat_s(self, alias: str) -> None:
+        responses = DatabaseResponseStore(using=alias)
+        await responses.start()
+        saved = choices("p", 2)
+        for each in saved:
+            await responses.save(each)
+        with queries(alias) as statements:
+            chats = DatabaseChatStore(using=alias)
+            assert await chats.get("p", name(saved)) is not None
+            assert await chats.messages("p", name(saved)) is not None
+            assert len(await chats.choices("p", name(saved))) == 2
+            await chats.change("p", name(saved), {})
+            await chats.aclose()
+        await responses.aclose()
+        plans = await asyncio.to_thread(self.plans, alias, sorted(set(statements)))
+        assert len(plans) >= 4
         assert {sql: plan for sql, plan in plans.items() if GROWS.search(plan)} == {}
 
     @staticmethod

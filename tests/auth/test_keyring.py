@@ -1,7 +1,7 @@
 """The keys in use: read once, looked after, and good for a while when the database is away."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 import pytest
 
@@ -9,6 +9,7 @@ from responses_app.auth import keyring
 from responses_app.auth.keyring import KeyRing
 from responses_app.protocol.api_keys import ApiKey, digest_of
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.rate_limits import Limited
 from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.base import StoreError
 from tests.waiting import eventually
@@ -41,6 +42,9 @@ class Keys(BaseKeyStore):
 
     async def get(self, key_id: str) -> ApiKey | None:
         return next((key for key in self.kept.values() if key.id == key_id), None)
+
+    async def limits_of_project(self, project: str) -> Sequence[Limited]:
+        return ()
 
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
         self.used += key_ids

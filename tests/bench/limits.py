@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
 from redis.asyncio import Redis
@@ -11,7 +11,7 @@ from responses_app.auth.door import Door
 from responses_app.auth.keyring import KeyRing
 from responses_app.limits.redis_rates import RedisRates
 from responses_app.protocol.api_keys import ApiKey, digest_of
-from responses_app.protocol.rate_limits import Amount, Limits, Slot, as_headers, limited_by
+from responses_app.protocol.rate_limits import Amount, Limited, Limits, Slot, as_headers, limited_by
 from responses_app.stores.api_keys import BaseKeyStore
 from tests.bench.report import Result
 from tests.bench.servers import Bench
@@ -43,6 +43,9 @@ class _Keys(BaseKeyStore):
 
     async def get(self, key_id: str) -> ApiKey | None:
         return None
+
+    async def limits_of_project(self, project: str) -> Sequence[Limited]:
+        return ()
 
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
         pass

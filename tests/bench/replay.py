@@ -4,7 +4,7 @@ import asyncio
 import time
 from statistics import median
 
-from responses_app.http import event_stream
+from responses_app.views.response_streams import event_stream
 from tests.bench.loads import database_of
 from tests.bench.report import Result
 from tests.bench.servers import Bench

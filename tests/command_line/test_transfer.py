@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from responses_app.stores.database.transfer.importing import Imported, NoExport, take_in
+from responses_app.stores.database.transfer.importing import Imported, NotAnExport, take_in
 from tests.command_line.program import respsite, settings_of
 from tests.server import Server
 
@@ -96,7 +96,7 @@ def test_what_is_no_export_changes_nothing(daphne_server: Server, tmp_path: Path
 
 def test_a_file_of_something_else_is_refused() -> None:
     for line in (b"", b"{", b'{"response": {}}', b'{"format": "respsite", "version": 2}'):
-        with pytest.raises(NoExport):
+        with pytest.raises(NotAnExport):
             next(take_in([line], Imported()))
 
 
@@ -119,8 +119,8 @@ def test_what_no_table_takes_is_named_and_passed_over() -> None:
         pass
     assert counted.reasons == [
         "line 2: it is nested too deeply",
-        "line 3: 'id' is no text of this table",
-        "line 4: 'kinds' is no text of this table",
-        "line 5: 'position' is no number of this table",
-        "line 6: 'title' is no text of this table",
+        "line 3: 'id' is not a text that this table takes",
+        "line 4: 'kinds' is not a text that this table takes",
+        "line 5: 'position' is not a number that this table takes",
+        "line 6: 'title' is not a text that this table takes",
     ]

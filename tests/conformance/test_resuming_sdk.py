@@ -23,7 +23,7 @@ MODEL = "test-model"
 NUMBERS = " ".join(str(number) for number in range(150))
 THOUGHT = "<|channel|>analysis<|message|>Let me count.<|end|><|start|>assistant"
 SCRIPT = [
-    {"when": "[long]", "say": f"{THOUGHT}{BEGIN}{NUMBERS}<|return|>", "delay": 0.005},
+    {"when": "[long]", "say": f"{THOUGHT}{BEGIN}{NUMBERS}<|return|>", "delay": 0.012},
     {"say": f"{BEGIN}Hello.<|return|>"},
 ]
 SEEN = 60  # events, before the worker goes

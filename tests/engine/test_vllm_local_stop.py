@@ -24,7 +24,7 @@ class StoppingLlm:
         for number, tokens in enumerate(self._deltas, 1):
             finish = "abort" if number == len(self._deltas) else None
             completion = SimpleNamespace(token_ids=tokens, finish_reason=finish, stop_reason=None, logprobs=None)
-            yield SimpleNamespace(outputs=[completion], num_cached_tokens=0)
+            yield SimpleNamespace(outputs=[completion], num_cached_tokens=0, prompt_logprobs=None)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ async def test_what_it_aborts_is_cut_and_never_ended(
     for name in ("rendered", "sampling_params"):
         monkeypatch.setattr(vllm_local, name, lambda *_, **__: None)
     engine = VllmEngine(model="m")
-    engine._llm, engine._max_model_len = StoppingLlm(*deltas), 100
+    engine._kept.llm, engine._max_model_len = StoppingLlm(*deltas), 100
     chunks = []
 
     async def read() -> None:

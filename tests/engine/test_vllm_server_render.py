@@ -33,11 +33,15 @@ class RenderingVllm(FakeVllm):
     async def _door(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        if request.path != "/v1/chat/completions/render":
+        if request.path not in ("/v1/chat/completions/render", "/tokenize"):
             return await super()._door(request, handler)
         body = await request.json()
         self.bodies.append(body)
-        status, answer = self.answer or (200, {"token_ids": Renderer(QWEN)(ChatPrompt(body["messages"]))})
+        if "prompt" in body:
+            said = {"tokens": Renderer(QWEN).encode(body["prompt"])}
+        else:
+            said = {"token_ids": list(Renderer(QWEN)(ChatPrompt(body["messages"])))}
+        status, answer = self.answer or (200, said)
         return web.json_response(answer, status=status)
 
 
@@ -61,6 +65,13 @@ async def test_a_conversation_is_rendered(servers: list[RenderingVllm], engine: 
     await asyncio.to_thread(engine.render, with_tools)
     last = [server.bodies[-1] for server in servers if server.bodies and "tools" in server.bodies[-1]]
     assert (last[0]["tools"], last[0]["tool_choice"]) == ([TOOL], "none"), "any other choice needs the server's parser"
+
+
+async def test_a_text_is_tokenized(servers: list[RenderingVllm], engine: VllmServerEngine) -> None:
+    text = "Grüße<|im_end|>"
+    assert list(await asyncio.to_thread(engine.tokenize, text)) == Renderer(QWEN).encode(text)
+    [body] = [body for server in servers for body in server.bodies]
+    assert body == {"model": servers[0].model, "prompt": text}
 
 
 async def test_it_is_tried_with_a_token_of_any_vocabulary(
@@ -94,6 +105,8 @@ async def test_what_it_answers_instead_is_told(
         server.answer = (status, answer)
     with pytest.raises(expected):
         await asyncio.to_thread(engine.render, CHAT)
+    with pytest.raises(expected):
+        await asyncio.to_thread(engine.tokenize, "Grüße")
 
 
 async def test_one_that_renders_nothing_is_skipped_for_the_next(

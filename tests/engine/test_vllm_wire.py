@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.backends import vllm_wire
+from engine.backends.vllm_whole import WholeAnswer, is_whole
 from engine.backends.vllm_wire import COMPLETIONS, GENERATE, Refusal, TokenStream, Wire, error_text, shown
 from engine.errors import GenerationFailed
-from engine.types import FinishReason, TokenChunk, TokenLogprob
+from engine.types import FinishReason, GenerationRequest, RankedToken, SamplingOptions, TokenChunk, TokenLogprob
 from tests.engine.fake_vllm import completion_event, error, generate_event
 
 TOKENS = st.lists(st.integers(0, 201_087), max_size=3)
@@ -48,6 +49,65 @@ def answers(draw: st.DrawFn) -> tuple[Wire, bytes, list[TokenChunk]]:
 
 def _logprobs(tokens: list[int], value: float) -> list[TokenLogprob]:
     return [TokenLogprob(token, value, ((token, value),)) for token in tokens]
+
+
+def test_a_whole_answer_is_one_chunk() -> None:
+    place = {"8": {"logprob": -2.5, "rank": 3, "decoded_token": "x"}, "9": {"logprob": -0.5, "rank": 1}}
+    told = [None, place]
+    usage = {"prompt_tokens_details": {"cached_tokens": 1}}
+    choice = {"index": 0, "token_ids": [5, 6], "finish_reason": "length", "logprobs": None}
+    transfer = {"remote_host": "h"}
+    answered = {"usage": usage, "kv_transfer_params": transfer}
+    for wire, body in (
+        (GENERATE, {**answered, "choices": [choice], "prompt_logprobs": told}),
+        (COMPLETIONS, {**answered, "choices": [{**choice, "prompt_logprobs": told}]}),
+    ):
+        content = json.dumps(body).encode()
+        answer = WholeAnswer(wire, [7, 8])
+        assert not list(answer.feed(content[:9]))
+        assert not list(answer.feed(content[9:]))
+        assert (answer.finished, answer.end(), answer.finished) == (False, True, True)
+        assert answer.last() == TokenChunk(
+            token_ids=[5, 6],
+            finish_reason=FinishReason.LENGTH,
+            cached_tokens=1,
+            prompt_logprobs=[None, [RankedToken(8, -2.5, 3), RankedToken(9, -0.5, 1)]],
+            kv_transfer_params=transfer,
+        )
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"choices": []}', b'{"choices": [{"token_ids": null}]}'])
+def test_a_whole_answer_that_is_none(content: bytes) -> None:
+    answer = WholeAnswer(GENERATE, [1])
+    assert not list(answer.feed(content))
+    with pytest.raises(GenerationFailed):
+        answer.end()
+
+
+def test_a_whole_answer_that_is_an_error() -> None:
+    answer = WholeAnswer(GENERATE, [1])
+    assert not list(answer.feed(json.dumps(error("full", 503)).encode()))
+    with pytest.raises(Refusal) as refused:
+        answer.end()
+    assert refused.value.status == 503
+
+
+@pytest.mark.parametrize(
+    ("asked", "whole"),
+    [
+        ({}, False),
+        ({"sampling": SamplingOptions(prompt_logprobs=0)}, True),
+        ({"kv_transfer_params": {"do_remote_decode": True}}, True),
+        ({"kv_transfer_params": {"do_remote_prefill": True}}, False),
+    ],
+)
+def test_what_no_stream_tells_is_asked_for_as_a_whole(asked: dict[str, Any], whole: bool) -> None:
+    request = GenerationRequest(request_id="r", prompt_token_ids=[1], **asked)
+    assert is_whole(request) == whole
+    body = json.loads(GENERATE.body(request, model="m", max_tokens=1, priority=0, whole=whole))
+    assert (body["stream"], "stream_options" in body) == (not whole, not whole)
+    assert body.get("kv_transfer_params") == asked.get("kv_transfer_params")
+    assert body["sampling_params"].get("prompt_logprobs") == (0 if "sampling" in asked else None)
 
 
 @given(answers(), st.lists(st.integers(0, 2000)))

@@ -14,7 +14,7 @@ from typing import Any
 
 WORDS = (
     *("Hello", " Hello", " world", "user", "assistant", "system", "name", "arguments", "parameters", "function", '":'),
-    *("\n\n", "  ", "tool", " the", " answer", "ing", " is", "response"),
+    *("\n\n", "  ", "tool", " the", " answer", "ing", " is", "response", "yes", "no"),
 )
 QWEN_TEMPLATE = """
 {%- macro calls(message) -%}
@@ -43,7 +43,9 @@ QWEN_TEMPLATE = """
 <|im_start|>user⏎<tool_response>⏎{{ message.content }}⏎</tool_response><|im_end|>⏎
 {%- endif -%}
 {%- endfor -%}
-{%- if add_generation_prompt -%}<|im_start|>assistant⏎{% endif -%}
+{%- if add_generation_prompt -%}<|im_start|>assistant⏎
+{%- if enable_thinking is defined and not enable_thinking %}<think>⏎⏎</think>⏎⏎{% endif -%}
+{%- endif -%}
 """
 LLAMA_TEMPLATE = """
 {%- macro head(role) -%}<|start_header_id|>{{ role }}<|end_header_id|>⏎⏎{%- endmacro -%}

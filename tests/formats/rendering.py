@@ -59,7 +59,7 @@ def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "tool_calls": calls}
 
 
-def format_of(family: Family, **manners: bool) -> tuple[ChatTemplateFormat, Renderer]:
+def format_of(family: Family, **manners: Any) -> tuple[ChatTemplateFormat, Renderer]:
     """Return a family's format, and what renders for it."""
     renderer = Renderer(family)
     own = Manners(STYLES[family.name], **{"thinks": family is QWEN, **manners})

@@ -197,6 +197,29 @@ def test_a_rendering_without_what_was_sampled_stays_as_it_is() -> None:
         assert (list(prompt) != list(renderer(renderer.chats[-1]))) == is_spliced or prompt == prompt[:]
 
 
+@pytest.mark.parametrize("thinks_first", [False, True])
+async def test_without_effort_a_model_does_not_think_and_is_read_so(thinks_first: bool) -> None:
+    site = FamilySite(QWEN, "Hello.<|im_end|>", thinks_first=thinks_first)
+    quiet: JsonObject = {"reasoning": {"effort": "none"}}
+    first = await site.ask(input="hi", **quiet)
+    assert kinds(first) == ["message"]
+    assert site.texts[0].endswith("assistant\n<think>\n\n</think>\n\n")
+    second = await site.ask(input="and?", previous_response_id=first["id"])
+    assert kinds(second) == (["reasoning"] if thinks_first else ["message"])
+    assert site.texts[1].endswith("assistant\n")
+    assert [chat.template_kwargs["reasoning_effort"] for chat in site.renderer.chats] == ["none", "medium"]
+
+
+def test_an_operator_tells_a_template_more() -> None:
+    made, renderer = format_of(QWEN, template_kwargs={"thinking": True, "reasoning_effort": "high", "x": 1})
+    for effort in ("low", "none"):
+        frame = made.at_effort(effort).frame(instructions=None, functions=(), effort=effort, date="2026-11-22")
+        made.prompt_of(frame + made.user("hi").tokens)
+    told = [{**chat.template_kwargs} for chat in renderer.chats]
+    assert told[0] == {"date_string": "22 Nov 2026", "thinking": True, "reasoning_effort": "high", "x": 1}
+    assert told[1] == {**told[0], "thinking": False, "enable_thinking": False}
+
+
 async def test_sealed_items_come_back_as_the_tokens_that_were_sampled(family: Family) -> None:
     site = FamilySite(family, CALLS[family.name], f"18.{family.end}")
     asked: JsonObject = {"tools": [TOOL_F], "include": ["reasoning.encrypted_content"], "store": False}

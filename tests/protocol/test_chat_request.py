@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from responses_app.protocol.chat.request import MAX_STOPS, parse_chat
+from responses_app.protocol.chat.request import parse_chat
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests import parse_create
+from responses_app.protocol.stop_strings import MAX_STOPS
 from tests.protocol.chats import chat
 
 USER = {"role": "user", "content": "What is the weather?"}
@@ -153,8 +154,9 @@ def test_nothing_is_said_twice_that_is_there_as_null() -> None:
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
         ({"functions": [7]}, "functions[0]"),
         ({"logit_bias": {"50256": -100}}, "logit_bias"),
-        ({"prompt_logprobs": 1}, "prompt_logprobs"),
-        ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"kv_transfer_params": [1]}, "kv_transfer_params"),
         ({"web_search_options": {"search_context_size": "low"}}, "web_search_options"),
         ({"metadata": {"a": "b" * 600}}, "metadata"),
     ],

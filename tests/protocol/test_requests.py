@@ -281,7 +281,7 @@ def test_tools_in_chat_completions_form_are_flattened() -> None:
     ("asked", "effort"),
     [
         (None, "medium"),
-        ("none", "low"),
+        ("none", "none"),
         ("minimal", "low"),
         ("low", "low"),
         ("medium", "medium"),

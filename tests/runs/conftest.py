@@ -1,26 +1,3 @@
-"""What some tests of runs share beside `fakes`."""
+"""What tests of runs share beside `fakes`."""
 
-from collections.abc import AsyncIterator
-
-import pytest
-
-from tests.runs.fakes import Site
-
-
-@pytest.fixture
-async def closed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """Close every site of a test: what waits keeps its log meanwhile."""
-    sites: list[Site] = []
-    prepare = Site.__post_init__
-
-    def noted(site: Site) -> None:
-        prepare(site)
-        sites.append(site)
-
-    monkeypatch.setattr(Site, "__post_init__", noted)
-    yield
-    for site in sites:
-        site.store.failure, site.store.gate = None, None
-        await site.registry.aclose()
-        await site.followers.aclose()
-        await site.live.aclose()
+from tests.runs.closing import all_sites_closed, closed  # noqa: F401 - fixtures

@@ -13,6 +13,7 @@ from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat
 from engine.formats.harmony.encoding import CALL, RETURN, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
+from engine.model_formats import told_of
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 from responses_app.limits.memory_rates import MemoryRates
 from responses_app.limits.rates import BaseRates
@@ -262,7 +263,7 @@ class Site:
         meter = self.metrics.model("fake")
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format, meter, self.turns)
         stores = Stores(self.store, self.chats, self.conversations, self.files, self.approvals)
-        machines = Machines(ServedModels([model, *self.more_models]), b"key", self.sealer)
+        machines = Machines(ServedModels([model, *self.more_models], told=told_of), b"key", self.sealer)
         self.service = ResponseService(
             machines=machines,
             stores=stores,

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from responses_app.http import read_to_end
 from responses_app.observing.metrics import ModelMeter
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events import TERMINAL, Event, EventType
@@ -16,6 +15,7 @@ from responses_app.runs.log import RunLog
 from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.run import ResponseRun
 from responses_app.stores.memory import MemoryResponseStore
+from responses_app.views.response_streams import read_to_end
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
 from tests.runs.upkeep import kept, looked_after

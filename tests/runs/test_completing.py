@@ -8,9 +8,13 @@ import pytest
 
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import GenerationRequest, TokenChunk
+from responses_app.limits.memory_rates import MemoryRates
 from responses_app.protocol.completions import parse_completion
 from responses_app.protocol.errors import ApiError
-from responses_app.runs.completing import LONG_PROMPTS, Completing, CompletionService
+from responses_app.protocol.rate_limits import Limits, limited_by
+from responses_app.protocol.requests import parse_create
+from responses_app.runs.completing import Completing
+from responses_app.runs.completion_service import LONG_PROMPTS, CompletionService
 from responses_app.runs.plan import Origin
 from responses_app.runs.registry import RunLimits
 from tests.runs.fakes import FakeEngine, Site, collect
@@ -61,6 +65,47 @@ async def test_every_choice_takes_a_place() -> None:
     await first.aclose()
     third = await begin(service, prompt="a", n=4)
     for completing in (second, third):
+        await completing.aclose()
+
+
+async def test_completions_and_responses_take_places_from_each_other() -> None:
+    service = hanging(3)
+    site_service, origin = service.service, Origin(transport="test", project="default")
+    completing = await begin(service, prompt="a", n=2)
+    reader = await site_service.create(parse_create({"input": "hi"}), origin)
+    with pytest.raises(ApiError, match="RESPONSES_MAX_IN_FLIGHT"):
+        await begin(service, prompt="a")
+    reader.leave()
+    await eventually(lambda: len(site_service.registry) == 0)
+    further = await begin(service, prompt="a")
+    with pytest.raises(ApiError, match="RESPONSES_MAX_IN_FLIGHT"):
+        await site_service.create(parse_create({"input": "hi"}), origin)
+    await completing.aclose()
+    (await site_service.create(parse_create({"input": "hi"}), origin)).leave()
+    await further.aclose()
+    await site_service.registry.aclose()
+
+
+async def test_one_that_is_refused_has_taken_no_place() -> None:
+    service = hanging(1)
+    for _ in range(2):
+        with pytest.raises(ApiError) as refused:
+            await begin(service, prompt="a", model="unknown")
+        assert refused.value.code == "model_not_found"
+    await (await begin(service, prompt="a")).aclose()
+
+
+async def test_what_has_no_room_in_the_context_is_not_reserved() -> None:
+    engine = FakeEngine([["<|channel|>final", asyncio.Event(), "<|return|>"]], max_model_len=100)
+    service = CompletionService(Site(engine, rates=MemoryRates()).service)
+    limited = limited_by("key_1", "p", Limits(output_tokens_per_minute=500), Limits())
+    origin = Origin(transport="sse", project="p", limited=limited)
+    asked = parse_completion({"prompt": "a", "max_tokens": 10**30, "n": 2})
+    both = [await service.create(asked, origin) for _ in range(2)]
+    with pytest.raises(ApiError) as refused:
+        await service.create(asked, origin)
+    assert refused.value.status == 429
+    for completing in both:
         await completing.aclose()
 
 

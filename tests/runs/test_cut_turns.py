@@ -18,13 +18,16 @@ from engine.errors import (
 from engine.formats.harmony.encoding import encode_harmony
 from engine.types import GenerationRequest, TokenChunk, TokenLogprob
 from responses_app.protocol import summaries
+from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import StopReason
+from responses_app.protocol.requests import parse_create
 from responses_app.runs import continuing
 from responses_app.runs.continuing import MAX_CUTS
 from responses_app.runs.failures import BROKEN
+from responses_app.runs.plan import Origin
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import Site
+from tests.runs.fakes import Reading, Site
 from tests.runs.test_takeover import ANSWER, CASES, TokenEngine, unsealed
 from tests.waiting import eventually
 
@@ -103,6 +106,21 @@ async def test_the_engine_is_asked_for_the_rest() -> None:
     assert usage["input_tokens_details"]["cached_tokens"] == 3
     whole = await events_of(CutEngine([ANSWER]), include=["message.output_text.logprobs"], top_logprobs=0)
     assert events[-1]["response"]["output"] == whole[-1]["response"]["output"], "with its log probabilities"
+
+
+async def test_what_its_client_wants_to_know_of_the_engine_has_no_gap() -> None:
+    engine = CutEngine([ANSWER], [7, 20])
+    engine.supports_prompt_logprobs = engine.supports_kv_transfer = True
+    details = EngineDetails(wanted_logprobs=2, given_transfer={"to": "b"})
+    site = Site(engine)
+    origin = Origin(transport="chat", project="default")
+    reader = await site.service.create(parse_create({"input": "hi"}), origin, details=details)
+    await Reading(site, reader).to_the_end()
+    first, *others = engine.requests
+    assert list(details.prompt_token_ids) == list(first.prompt_token_ids)
+    assert details.token_ids == encode_harmony(ANSWER)
+    assert (first.sampling.prompt_logprobs, first.kv_transfer_params) == (2, {"to": "b"})
+    assert [(each.sampling.prompt_logprobs, each.kv_transfer_params) for each in others] == [(None, None)] * 2
 
 
 async def test_it_is_counted_and_no_cut_reaches_a_client() -> None:

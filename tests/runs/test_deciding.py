@@ -16,10 +16,11 @@ from engine.formats.base import Tokens
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import GenerationRequest, TokenChunk, TokenLogprob
-from responses_app.protocol.decisions import DecisionsWanted, Question, answer, labels, parse_decisions
+from responses_app.protocol.decisions import DecisionsWanted, Question, answer, labels, parse_decisions, question_text
 from responses_app.protocol.errors import ApiError
 from responses_app.runs.deciding import AT_ONCE, DecisionService, Prompts, prompts_of
 from responses_app.runs.plan import Origin
+from responses_app.runs.registry import RunLimits
 from tests.fuzz import strategies
 from tests.fuzz.driver import as_bytes
 from tests.runs.fakes import FakeEngine, Site
@@ -107,6 +108,20 @@ async def test_no_more_prompts_are_built_than_are_asked_at_once(built: list[int]
     assert (len(answers), len(built)) == (40, 40)
 
 
+async def test_what_is_decided_at_once_takes_places(built: list[int]) -> None:
+    engine = Labelled()
+    site = Site(engine, run_limits=RunLimits(max_runs=AT_ONCE))
+    service, origin = DecisionService(site.service), Origin(transport="json", project="p")
+    question = {"type": "predicate", "instructions": "x"}
+    asking = asyncio.create_task(service.decide(asked(*[question] * 40), origin))
+    await eventually(lambda: len(engine.requests) == AT_ONCE)
+    with pytest.raises(ApiError, match="RESPONSES_MAX_IN_FLIGHT"):
+        await service.decide(asked(question), origin)
+    engine.may.set()
+    await asking
+    await service.decide(asked(question), origin)
+
+
 @pytest.mark.parametrize("room", [10, 200])
 async def test_an_input_without_room_is_refused_before_a_prompt_is_built(built: list[int], room: int) -> None:
     questions = [{"type": "predicate", "instructions": "x " * 200}] * 400
@@ -123,11 +138,29 @@ def test_every_label_is_one_token() -> None:
     )
     found: set[int] = set()
     for question in wanted.questions:
-        for form in (form for forms in labels(question) for form in forms):
+        for form in (form for forms in labels(question, HarmonyFormat().is_one_token) or () for form in forms):
             (token,) = HarmonyFormat().raw_prompt(form)
             assert token not in found
             found.add(token)
     assert len(found) == 6 + 255
+
+
+def test_options_have_letters_where_numbers_are_written_digit_by_digit() -> None:
+    def is_one_token(text: str) -> bool:
+        return len(text) == 1 or text in ("yes", "No")
+
+    predicate, few, many, more = asked(
+        {"type": "predicate", "instructions": "x"},
+        *({"type": "choice", "instructions": "x", "choices": OPTIONS[:count]} for count in (9, 52, 53)),
+    ).questions
+    assert labels(predicate, is_one_token) == labels(predicate, HarmonyFormat().is_one_token)
+    assert labels(predicate, str.isdecimal) is None
+    assert labels(few, is_one_token) == [(str(number),) for number in range(1, 10)]
+    lettered = labels(many, is_one_token)
+    assert lettered is not None
+    assert (lettered[0], lettered[-1]) == (("A",), ("z",))
+    assert 'z: "51"\n\nAnswer with the letter' in question_text(many, lettered)
+    assert labels(more, is_one_token) is None
 
 
 @given(st.lists(st.floats(-30, 0) | st.just(-math.inf), min_size=2, max_size=2))

@@ -8,9 +8,11 @@ from engine.backends.scripted import with_logprobs
 from engine.errors import EngineUnavailable
 from engine.formats.harmony.encoding import encode_text
 from engine.types import GenerationRequest, TokenChunk
+from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests import parse_create
 from responses_app.protocol.tiers import PRIORITIES, ServiceTiers
+from responses_app.runs.plan import Origin
 from tests.oracle import validate_event, validate_response
 from tests.runs.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Site
 
@@ -31,6 +33,21 @@ class LogprobsEngine(FakeEngine):
 def text_events(events: list[JsonObject], kind: str) -> list[JsonObject]:
     """Return the `output_text` events of a kind."""
     return [event for event in events if event["type"] == f"response.output_text.{kind}"]
+
+
+@pytest.mark.parametrize(
+    ("details", "param"),
+    [
+        (EngineDetails(wanted_logprobs=0), "prompt_logprobs"),
+        (EngineDetails(given_transfer={"to": "b"}), "kv_transfer_params"),
+    ],
+)
+async def test_what_the_engine_has_not_is_refused(details: EngineDetails, param: str) -> None:
+    site = Site()
+    with pytest.raises(ApiError) as refused:
+        await site.service.create(parse_create({"input": "hi"}), Origin(transport="chat", project="p"), details=details)
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", param)
+    assert not site.engine.requests
 
 
 async def test_keys_become_salts_that_never_meet() -> None:

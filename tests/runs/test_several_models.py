@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import EngineUnavailable
-from engine.formats.base import Tokens
 from engine.formats.harmony.encoding import END, START, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from responses_app.observing.metrics import Metrics
@@ -193,15 +192,16 @@ async def test_of_all_that_wait_for_a_model_that_is_away_one_asks_for_it() -> No
 class OtherFormat(PlainFormat):
     """One whose messages can be told from Harmony's."""
 
-    def wrote(self, message: "Tokens[int]") -> bool:
-        return message[0] < START
+    def wrote(self, first: int) -> bool:
+        return first < START
 
 
-async def test_a_chain_does_not_go_on_in_another_format() -> None:
+async def test_a_chain_that_nobody_can_read_does_not_go_on_in_another_format() -> None:
     engine = FakeEngine()
     site = Site(more_models=[replace(model_of("other", engine), format=OtherFormat())])
+    site.service.models.told = lambda _: None
     first = await site.ask(input="hi")
-    with pytest.raises(ApiError, match="another family") as refused:
+    with pytest.raises(ApiError, match="another format") as refused:
         await site.ask(input="go on", model="other", previous_response_id=first["id"])
     assert (refused.value.status, refused.value.param) == (400, "model")
     assert not engine.requests

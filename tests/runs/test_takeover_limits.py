@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from responses_app.limits.memory_rates import MemoryRates
-from responses_app.protocol.api_keys import ApiKey
+from responses_app.protocol.api_keys import ApiKey, Caller
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.rate_limits import Limits, limited_by
+from responses_app.protocol.rate_limits import Limited, Limits, limited_by
 from responses_app.protocol.requests import parse_create
 from responses_app.runs.plan import Origin
 from responses_app.stores.api_keys import BaseKeyStore
@@ -39,6 +39,9 @@ class OneKey(BaseKeyStore):
             raise StoreError("away")
         return ApiKey(id=key_id, project="p", digest="d", limited=LIMITED) if key_id == "key_1" else None
 
+    async def limits_of_project(self, project: str) -> Sequence[Limited]:
+        return LIMITED if project == "default" else ()
+
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
         pass
 
@@ -55,8 +58,12 @@ def worker(name: str, turns: Sequence[Sequence[str | asyncio.Event]], store: Fak
     return site
 
 
-async def ask(site: Site) -> Reading:
-    origin = Origin(transport="test", project="default", key_id="key_1", limited=LIMITED)
+BY_KEY = Caller(project="default", key=ApiKey(id="key_1", project="default", digest="d", limited=LIMITED))
+SIGNED_IN = Caller(project="default", session="a session of the admin", own_limited=LIMITED)
+
+
+async def ask(site: Site, caller: Caller = BY_KEY) -> Reading:
+    origin = Origin.of(caller, "test", request_id="")
     request = parse_create({"input": "hi", "background": True, "max_output_tokens": 500})
     return Reading(site, await site.service.create(request, origin))
 
@@ -84,10 +91,11 @@ async def assert_counted_once(reading: Reading, rates: MemoryRates) -> None:
     assert 0 <= told["tokens"] - (LIMIT - usage["total_tokens"]) <= 1, "a day gives back more than one a second"
 
 
-async def test_one_that_was_given_back_is_counted_where_it_ends() -> None:
+@pytest.mark.parametrize("caller", [BY_KEY, SIGNED_IN], ids=["by a key", "signed in"])
+async def test_one_that_was_given_back_is_counted_where_it_ends(caller: Caller) -> None:
     store, rates = FakeStore(), MemoryRates()
     first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
-    reading = await ask(first)
+    reading = await ask(first, caller)
     await reading.until("response.output_text.delta")
     assert running(rates) == 1
     await first.registry.aclose()

@@ -92,9 +92,9 @@ class Supervised(Server):
         wanted = None if number is None else str(number)
         return [match[2] for match in lines if match is not None and match[1] == wanted]
 
-    def answered_by(self) -> set[str]:
-        """Return the numbers of the workers that have answered something."""
-        return set(re.findall(r"^\[(\d+)\] .* response resp_\w+", self.output, re.MULTILINE))
+    def answered_by(self, *, since: int = 0) -> set[str]:
+        """Return the numbers of the workers that have answered something, behind a place of the output."""
+        return set(re.findall(r"^\[(\d+)\] .* response resp_\w+", self.output[since:], re.MULTILINE))
 
     def accepts(self) -> bool:
         """Whether anything listens on the port."""

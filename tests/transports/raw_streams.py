@@ -12,6 +12,10 @@ from tests.server import Server
 CUT = (ConnectionError, asyncio.IncompleteReadError)
 
 
+class Refused(AssertionError):
+    """A 503: the client is to come again."""
+
+
 class RawStream:
     """One stream; heartbeats are left out."""
 
@@ -95,6 +99,8 @@ class RawStream:
 
     async def _read_lines(self) -> AsyncIterator[bytes]:
         head = await self._reader.readuntil(b"\r\n\r\n")
+        if head.split()[1] == b"503":
+            raise Refused(head.decode())
         assert head.split()[1] == b"200", head + await self._reader.read(1000)
         text = b""
         while size := await self._chunk_size():

@@ -60,6 +60,40 @@ async def test_a_replayed_tool_loop_goes_on_with_the_tokens_that_were_sampled(
     assert any(last["prompt_tokens"][at : at + len(answer)] == answer for at in range(len(last["prompt_tokens"])))
 
 
+async def test_what_the_engine_read_and_sampled_is_told_in_vllms_fields(
+    server: Server, http: httpx.AsyncClient
+) -> None:
+    transfer = {"do_remote_decode": True, "remote": {"blocks": [1, 2]}}
+    body = asked("[think] of tokens", tools=[TOOL], return_token_ids=True)
+    answer = await post(http, {**body, "prompt_logprobs": 2, "kv_transfer_params": transfer})
+    told = answer.json()
+    [generation] = generations(server, response_of(answer))
+    prompt = generation["prompt_tokens"]
+    assert told["prompt_token_ids"] == prompt
+    assert told["choices"][0]["token_ids"] == generation["sampled_tokens"]
+    assert told["kv_transfer_params"] == transfer
+    first, second, *others = told["prompt_logprobs"]
+    assert first is None
+    assert second[str(prompt[1])] == {"logprob": -0.25, "rank": 1, "decoded_token": "system"}
+    assert (len(second), len(others)) == (2, len(prompt) - 2)
+
+    text = (await post(http, {**body, "stream": True, "n": 2})).text
+    chunks = data_of(text)
+    assert [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk] == [prompt] * 2
+    for index in range(2):
+        choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
+        tokens = [token for choice in choices for token in choice.get("token_ids", [])]
+        assert tokens == generation["sampled_tokens"]
+        assert put_together(chunks, index)["message"]["tool_calls"]
+
+    hidden = (await post(http, {**body, "include_reasoning": False})).json()
+    assert hidden["prompt_token_ids"] == prompt
+    assert hidden["choices"][0]["token_ids"] is None
+    usual = (await post(http, asked("[think] of tokens", tools=[TOOL]))).json()
+    assert not {"prompt_token_ids", "prompt_logprobs", "kv_transfer_params"} & set(usual)
+    assert "token_ids" not in usual["choices"][0]
+
+
 async def test_a_stop_string_ends_an_engine_that_would_not_end(server: Server, http: httpx.AsyncClient) -> None:
     answer = await post(http, asked("[hang]", stop=["1 "], n=2))
     assert [choice["message"]["content"] for choice in answer.json()["choices"]] == ["0 ", "0 "]

@@ -7,6 +7,7 @@ import httpx
 import openai
 import pytest
 
+from engine.formats.harmony.encoding import RETURN, decode_tokens
 from tests.server import Server
 from tests.transports.closed import ClosedServer, bearer
 from tests.waiting import eventually
@@ -101,6 +102,27 @@ def test_a_conversation_in_the_models_own_signs_is_answered_in_them(daphne_serve
     assert "<|" not in choice["text"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_token_ids_that_were_read_and_sampled(daphne_server: Server, stream: bool) -> None:
+    tokens = [5420, 316, 220, 20]
+    answer = post(daphne_server, prompt=tokens, max_tokens=30, return_token_ids=True, stream=stream)
+    parts = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")] if stream else [answer.text]
+    choices = [choice for part in parts for choice in json.loads(part)["choices"]]
+    assert [choice["prompt_token_ids"] for choice in choices if "prompt_token_ids" in choice] == [tokens]
+    sampled = [token for choice in choices for token in choice["token_ids"]]
+    assert COUNTED in decode_tokens(sampled)
+    assert sampled[-1] == RETURN
+
+
+def test_log_probabilities_of_the_prompt(server: Server) -> None:
+    """A scripted engine makes them up."""
+    answer = post(server, model="test-model", prompt=[5420, 316, 220], prompt_logprobs=2).json()
+    first, second, third = answer["choices"][0]["prompt_logprobs"]
+    assert first is None
+    assert second["316"] == {"logprob": -0.25, "rank": 1, "decoded_token": " to"}
+    assert list(third) == ["220", "219"]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "param"),
     [
@@ -113,9 +135,12 @@ def test_a_conversation_in_the_models_own_signs_is_answered_in_them(daphne_serve
         ({"prompt": "a", "stop_token_ids": [-1]}, 400, "stop_token_ids"),
         ({"prompt": "a", "best_of": 2}, 400, "best_of"),
         ({"prompt": "a", "logit_bias": {"1": 1}}, 400, "logit_bias"),
+        ({"prompt": "a", "prompt_logprobs": 1}, 400, "prompt_logprobs"),
+        ({"prompt": "a", "prompt_logprobs": 1, "stream": True}, 400, "prompt_logprobs"),
+        ({"prompt": "a", "kv_transfer_params": {"do_remote_decode": True}}, 400, "kv_transfer_params"),
         ({"prompt": "a", "logprobs": 1}, 400, "logprobs"),
         ({"prompt": "a", "logprobs": 1, "echo": True}, 400, "logprobs"),
-        ({"prompt": "a", "stop": [""]}, 400, "stop"),
+        ({"prompt": "a", "stop": [""]}, 400, "stop[0]"),
         ({"prompt": "a", "stop": ["a"] * 5}, 400, "stop"),
         ({"prompt": "a", "stop": 1}, 400, "stop"),
         ({"prompt": "a", "max_tokens": -1}, 400, "max_tokens"),

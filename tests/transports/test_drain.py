@@ -147,6 +147,7 @@ def assert_stopped(events: list[Frame]) -> None:
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.any_database
 async def test_a_second_signal_or_ctrl_c_ends_the_wait(folder: Path, kind: str, sent: signal.Signals) -> None:
     server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
     try:
@@ -166,6 +167,7 @@ async def test_a_second_signal_or_ctrl_c_ends_the_wait(folder: Path, kind: str, 
         server.stop()
 
 
+@pytest.mark.any_database
 async def test_who_does_nothing_stops_at_once(folder: Path, kind: str) -> None:
     server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
     async with await Socket.open(server.ws_url) as socket:
@@ -177,6 +179,7 @@ async def test_who_does_nothing_stops_at_once(folder: Path, kind: str) -> None:
     assert_quiet(server)
 
 
+@pytest.mark.any_database
 async def test_an_idle_socket_and_a_kept_connection_are_let_go_of_while_another_response_runs(
     folder: Path, kind: str
 ) -> None:

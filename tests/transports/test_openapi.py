@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
+from responses_app.openapi.document import ALL_OPERATIONS as OPERATIONS
 from responses_app.openapi.document import document, path_of
-from responses_app.openapi.model_operations import ALL_OPERATIONS as OPERATIONS
 from responses_app.protocol.rate_limits import Line, as_headers
 from responses_app.protocol.requests import ENGINE_FIELDS
 from responses_app.protocol.server_tools import WEB_SEARCH, server_tool_missing

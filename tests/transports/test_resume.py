@@ -186,6 +186,7 @@ async def test_a_cancelled_response_ends_its_streams(server: Server) -> None:
     await hold_to_the_laws(client)
 
 
+@pytest.mark.any_database
 async def test_a_slow_reader_is_dropped_and_costs_nobody_anything(server: Server) -> None:
     client = Client(server, "background")
     await client.begin("[heavy]", 4)

@@ -12,6 +12,7 @@ from tests.vllm.server import API_KEY, BLOCK_SIZE, ENGINE_OPTIONS, EXECUTOR, Vll
 __all__ = ["API_KEY", "BLOCK_SIZE"]
 NUMBERS = " ".join(map(str, range(60)))
 KV_BLOCKS = 400
+DECIDED = {"Decide: yes.": "yes", "Decide: ten.": "J", "Decide: two.": "2"}  # thinking is over before the prompt ends
 FORCED = "tests.vllm.families:ForcedText"
 _THOUGHT = "<think>\nThe user wants something, and it is not much of a thing.\n</think>\n\n"
 
@@ -22,7 +23,7 @@ def _script() -> dict[str, dict[str, str]]:
         "Say hello.": "Hello world",
         "Count.": NUMBERS,
         "°C": "It is mild.",
-        "Endless.": "Hello" + SAMPLED,
+        "Endless.": "Hello" * 1500 + SAMPLED,  # what is sampled may end at any token
     }
     qwen = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "%s"}}\n</tool_call>'
     llama = '{"name": "get_weather", "parameters": {"city": "%s"}}'
@@ -32,8 +33,10 @@ def _script() -> dict[str, dict[str, str]]:
             "The weather of Paris?": _THOUGHT + qwen % "Paris",
             "Two cities!": f"{_THOUGHT}{qwen % 'Paris'}\n{qwen % 'Rome'}",
             "Whatever.": _THOUGHT + SAMPLED,
+            **DECIDED,
         },
         "llama": said
+        | DECIDED
         | {"The weather of Paris?": llama % "Paris", "Two cities!": f"{llama % 'Paris'}; {llama % 'Rome'}"},
     }
 

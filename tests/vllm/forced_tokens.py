@@ -34,7 +34,8 @@ class ForcedTokens(AdapterLogitsProcessor):
 
     def new_req_logits_processor(self, params: SamplingParams) -> "Forced | None":
         """Return what forces one request."""
-        given = (params.extra_args or {}).get("forced_tokens")
+        extra = params.extra_args or {}
+        given = extra.get("forced_tokens") or (extra.get("kv_transfer_params") or {}).get("forced_tokens")
         if given:
             return Forced(Completion(tuple(given)), None)
         return Forced(None, self._completions) if self._completions else None

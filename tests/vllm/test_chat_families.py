@@ -1,6 +1,7 @@
 """Two families of models with chat templates on a real vLLM: a Qwen3-like behind a server, a Llama-like in process."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -24,6 +25,7 @@ PET: dict[str, Any] = {
     "required": ["kind", "legs"],
     "additionalProperties": False,
 }
+PATTERN = r'[ab]{1,3}"\n'
 CHOOSE = {"type": "function", "name": "choose", "parameters": PET, "strict": True}
 
 
@@ -114,6 +116,19 @@ def test_a_call_that_is_demanded(client: OpenAI, choice: Any) -> None:
     [call] = [item for item in response.output if item.type == "function_call"]
     assert call.name == "choose"
     assert_pet(call.arguments)
+
+
+def test_a_custom_tool_whose_text_has_a_grammar(client: OpenAI) -> None:
+    tool = {"type": "custom", "name": "sh", "format": {"type": "grammar", "syntax": "regex", "definition": PATTERN}}
+    response = client.responses.create(
+        model=MODEL,
+        input="Whatever.",
+        tools=[tool],
+        tool_choice="required",
+        parallel_tool_calls=False,  # type: ignore[list-item]
+    )
+    [call] = [item for item in response.output if item.type == "custom_tool_call"]
+    assert re.fullmatch(PATTERN, call.input)
 
 
 def test_an_answer_that_fits_a_schema(client: OpenAI) -> None:

@@ -105,6 +105,31 @@ class TestSampling:
         assert_whole(await vllm.ask(prompt("say short")))
 
 
+class TestDetails:
+    async def test_log_probabilities_of_the_prompt(self, vllm: EngineUnderTest) -> None:
+        assert vllm.engine.supports_prompt_logprobs
+        tokens = distinct("be free", "weighed")
+        for top in (0, 2):
+            chunks = await vllm.ask(tokens, max_output_tokens=3, prompt_logprobs=top, top_logprobs=1)
+            assert_whole(chunks)
+            assert_logprobs(chunks, 1)
+            (told,) = [chunk.prompt_logprobs for chunk in chunks if chunk.prompt_logprobs is not None]
+            assert told[0] is None
+            assert [place[0].token_id for place in told[1:] if place is not None] == tokens[1:]
+            for place in (place for place in told if place is not None):
+                assert max(1, top) <= len(place) <= top + 1
+                assert [each.rank for each in place[1:]] == sorted(each.rank for each in place[1:])
+                assert all(-9999 <= each.logprob <= 0 and each.rank >= 1 for each in place)
+
+    async def test_parameters_of_cache_transfers_reach_the_engine(self, vllm: EngineUnderTest) -> None:
+        """No connector is there to take them, but the processor that forces tokens reads them, too."""
+        forced = completion("say short")
+        for more in ({}, {"do_remote_prefill": True}):
+            asked = request(prompt("be free"), max_output_tokens=9)
+            asked = replace(asked, kv_transfer_params={"forced_tokens": forced, **more})
+            assert joined(await collect(vllm.engine, asked)) == forced
+
+
 def assert_logprobs(chunks: list[TokenChunk], top: int) -> None:
     """Assert that every token has its own logprob and the likeliest ones, in order.
 

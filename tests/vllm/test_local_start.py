@@ -10,12 +10,12 @@ from unittest.mock import patch
 import pytest
 
 from engine import restarts
-from engine.backends import vllm_config, vllm_core, vllm_local
+from engine.backends import vllm_config, vllm_core, vllm_local, vllm_outputs
 from engine.backends.vllm_core_host import CoreHost
 from engine.backends.vllm_local import VllmEngine
 from engine.errors import EngineConfigurationError, EngineOverloaded, EngineUnavailable, GenerationFailed
 from engine.types import EngineInfo
-from tests.vllm.server import ENGINE_OPTIONS, MODEL_FOLDER, descendants, wait_until_gone
+from tests.vllm.server import ENGINE_OPTIONS, MODEL_FOLDER, START_SECONDS, descendants, wait_until_gone
 from tests.waiting import eventually
 
 
@@ -89,14 +89,14 @@ class TestWhatVllmSays:
     async def test_a_full_queue_is_overloaded(self) -> None:
         from vllm.exceptions import QueueOverflowError
 
-        assert isinstance(vllm_local._translated(QueueOverflowError()), EngineOverloaded)
+        assert isinstance(vllm_outputs.translated(QueueOverflowError()), EngineOverloaded)
 
     async def test_a_generation_that_breaks_names_its_cause(self) -> None:
         from vllm.v1.engine.exceptions import EngineGenerateError
 
         error = EngineGenerateError()
         error.__cause__ = KeyError("somewhere\ninside")
-        translated = vllm_local._translated(error)
+        translated = vllm_outputs.translated(error)
         assert isinstance(translated, GenerationFailed)
         assert "KeyError" in str(translated)
 
@@ -104,10 +104,10 @@ class TestWhatVllmSays:
         engine = VllmEngine(model=str(MODEL_FOLDER), options=ENGINE_OPTIONS)
         monkeypatch.setattr(restarts, "RESTART_SECONDS", (0.0, 0.01))
         outcomes = [EngineConfigurationError("no"), EngineUnavailable("no"), EngineUnavailable("no"), "an AsyncLLM"]
-        with patch.object(engine._core, "load", side_effect=outcomes) as load:
-            await engine._restart()
+        with patch.object(engine._kept.core, "load", side_effect=outcomes) as load:
+            await engine._kept._restart()
         assert load.await_count == 4
-        assert engine._llm == "an AsyncLLM"
+        assert engine._kept.llm == "an AsyncLLM"
 
 
 class TestClosingWhileItStarts:
@@ -139,7 +139,7 @@ class TestClosingWhileItStarts:
         options = {**ENGINE_OPTIONS, "distributed_executor_backend": "mp"}
         engine = VllmEngine(model=str(MODEL_FOLDER), options=options)
         starting = asyncio.create_task(engine.start())
-        await eventually(lambda: any(descendants(pid) for pid in engine_cores() - before), timeout=60)
+        await eventually(lambda: any(descendants(pid) for pid in engine_cores() - before), timeout=START_SECONDS)
         (core,) = engine_cores() - before
         processes = descendants(core)
         await self.assert_close_ends_it(engine, starting, before)
@@ -150,7 +150,7 @@ class TestClosingWhileItStarts:
         before = engine_cores()
         engine = VllmEngine(model=str(MODEL_FOLDER), options=ENGINE_OPTIONS)
         starting = asyncio.create_task(engine.start())
-        await eventually(lambda: engine_cores() > before, timeout=60)
+        await eventually(lambda: engine_cores() > before, timeout=START_SECONDS)
         starting.cancel()
         await asyncio.wait([starting])
         await engine.aclose()

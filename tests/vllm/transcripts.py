@@ -65,6 +65,10 @@ SCRIPT: list[dict[str, object]] = [
         for note in (CODEX_NOTE, COPILOT_NOTE, "Success. Updated")
     ],
     *[{"when": when, "say": said, "behind": "sampled"} for when, said in BEGUN.items()],
+    *[
+        {"when": f"Decide: {when}.", "say": f"{ANSWER}{label}<|return|>"}
+        for when, label in (("yes", "yes"), ("two", "2"), ("perhaps", "perhaps"))
+    ],
     {"when": "Answer instead of a call.", "say": f"{THOUGHT}{ANSWER}No.<|return|>"},
     {"when": "say short", "say": SHORT},
     {"when": "say long", "say": LONG},

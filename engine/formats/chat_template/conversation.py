@@ -5,14 +5,15 @@ reasoning, answers, calls of the model in a row   one message of the assistant
 the output of a tool                              a tool's message, with the id of the earliest call it may answer
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from engine.formats.base import FunctionTool, ToolNamespace
-from engine.formats.chat_template.records import Record, Said
+from engine.formats.chat_template.efforts import template_kwargs
+from engine.formats.chat_template.records import Record, Saying
 from engine.types import ChatPrompt
 
 FREEFORM = "freeform_text"  # the one parameter of a tool that takes text as it is
@@ -34,13 +35,21 @@ def frame_of(
     effort: str,
     day: str,
     namespaces: Sequence[ToolNamespace],
-) -> Said:
-    """Return what a frame's record says."""
+    *,
+    kwargs: Mapping[str, Any],
+) -> Saying:
+    """Return what a frame's record says; `kwargs` are what an operator tells the template."""
     tools = [_tool(each, each.name) for each in functions]
     for namespace in namespaces:
         own = namespace.functions or (FunctionTool("", namespace.description, "", freeform=True),)
         tools += [_tool(each, f"{namespace.name}.{each.name}".rstrip(".")) for each in own]
-    return {"is": "frame", "instructions": instructions or "", "tools": tools, "effort": effort, "date": day}
+    return {
+        "is": "frame",
+        "instructions": instructions or "",
+        "tools": tools,
+        "kwargs": template_kwargs(effort, kwargs),
+        "date": day,
+    }
 
 
 def _tool(function: FunctionTool, name: str) -> Json:
@@ -55,16 +64,17 @@ def _tool(function: FunctionTool, name: str) -> Json:
     }
 
 
-def conversation_of(said: Iterable[Record]) -> Conversation:
-    """Return the conversation that records tell."""
-    writer = _Writer()
+def conversation_of(said: Iterable[Record], *, vocabulary: str) -> Conversation:
+    """Return the conversation that records tell; its sampled tokens are those of a vocabulary (its fingerprint)."""
+    writer = _Writer(vocabulary)
     for each in said:
         writer.add(each)
     return writer.finished()
 
 
 class _Writer:
-    def __init__(self) -> None:
+    def __init__(self, vocabulary: str) -> None:
+        self._vocabulary = vocabulary
         self._made = Conversation()
         self._unanswered: list[tuple[str, str]] = []  # the names and ids of calls
         self._calls = 0
@@ -88,11 +98,11 @@ class _Writer:
         self._close()
         return self._made
 
-    def _frame(self, said: Said) -> None:
+    def _frame(self, said: Saying) -> None:
         year, month, day = said["date"].split("-")
         self._made.tools = said["tools"]
         named = f"{day} {_MONTHS[int(month) - 1]} {year}"
-        self._made.template_kwargs = {"reasoning_effort": said["effort"], "date_string": named}
+        self._made.template_kwargs = {"date_string": named, **said["kwargs"]}
         if said["instructions"]:
             self._system(said["instructions"])
 
@@ -108,7 +118,7 @@ class _Writer:
         self._close()
         self._made.messages.append(message)
 
-    def _output(self, said: Said) -> None:
+    def _output(self, said: Saying) -> None:
         place = next((at for at, (name, _) in enumerate(self._unanswered) if name == said["name"]), None)
         call_id = f"call_{self._calls}" if place is None else self._unanswered.pop(place)[1]
         self._message({"role": "tool", "tool_call_id": call_id, "name": said["name"], "content": said["text"]})
@@ -120,8 +130,9 @@ class _Writer:
             message = {"role": "assistant", "content": ""}
             self._message(message)
             self._is_whole = True
-        self._tokens.extend(each.sampled)
-        self._is_whole = self._is_whole and len(each.sampled) > 0
+        sampled = each.sampled_in(self._vocabulary)
+        self._tokens.extend(sampled)
+        self._is_whole = self._is_whole and len(sampled) > 0
         if kind == "answer":
             message["content"] = each.said["text"]
         elif kind == "reasoning":
@@ -129,7 +140,7 @@ class _Writer:
         else:
             message.setdefault("tool_calls", []).append(self._call(each.said))
 
-    def _call(self, said: Said) -> Json:
+    def _call(self, said: Saying) -> Json:
         self._calls += 1
         call_id = f"call_{self._calls}"
         self._unanswered.append((said["name"], call_id))

@@ -4,8 +4,8 @@ items ──> records (a chain keeps them) ──> a conversation ── vLLM's 
 sampled tokens ──> text ──> reasoning, answers, calls ──> records, with their tokens
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.formats.base import (
@@ -16,18 +16,24 @@ from engine.formats.base import (
     RenderedMessage,
     Tokens,
     ToolNamespace,
+    as_tokens,
 )
 from engine.formats.chat_template.conversation import Json, conversation_of, frame_of
+from engine.formats.chat_template.cut_turns import problem_of, rest_of
+from engine.formats.chat_template.efforts import NONE
 from engine.formats.chat_template.grammar import turn_grammar
 from engine.formats.chat_template.parser import KINDS, ChatParser
-from engine.formats.chat_template.reader import BaseReader, CallStyle, Kind, Reader
-from engine.formats.chat_template.records import is_record, record, records
+from engine.formats.chat_template.reader import THINK, THINK_END, BaseReader, CallStyle, Kind, Reader
+from engine.formats.chat_template.records import MARK, is_record, record, records
 from engine.formats.chat_template.splicing import spliced
 from engine.formats.chat_template.vocabulary import Vocabulary
 from engine.grammar import TurnGrammar, TurnRules
 from engine.types import ChatPrompt
 
 Render = Callable[[ChatPrompt], Sequence[int]]
+Tokenize = Callable[[str], Sequence[int]]
+
+LABEL = 8  # bytes of the longest text of which `is_one_token` knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,8 @@ class Manners:
 
     `thinks`: between think tags; `thinks_first`: the template ends a prompt with the first of them. `calls` is how it
     writes calls. `thinks_under_grammar`: what is held to a grammar may begin with a thought, too.
-    `reader` reads its turns in place of ours, given the names of the functions.
+    `reader` reads its turns in place of ours, given the names of the functions, and `quiet_reader` where it is told not
+    to think. `template_kwargs` are what an operator tells the template.
     """
 
     calls: CallStyle = CallStyle.HERMES
@@ -44,24 +51,48 @@ class Manners:
     thinks_first: bool = False
     thinks_under_grammar: bool = True
     reader: Callable[[Collection[str]], BaseReader] | None = None
+    quiet_reader: Callable[[Collection[str]], BaseReader] | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def quiet(self) -> "Manners":
+        """How it says what it says where it is told not to think: then no template ends a prompt in a thought."""
+        return replace(self, thinks_first=False, thinks_under_grammar=False, reader=self.quiet_reader)
 
 
 class ChatTemplateFormat(ModelFormat):
     """One model. `vocabulary` is called once, when it is first needed: that reads some MB. `manners` may depend on it.
 
-    `render` has a conversation rendered, and may wait for it: it is called in threads only.
+    `render` has a conversation rendered, and may wait for it: it is called in threads only. So is `tokenize`, which has
+    a text tokenized; without it there are no prompts that are text.
     """
 
     name = "chat-template"
     renders_elsewhere = True
 
     def __init__(
-        self, vocabulary: Callable[[], Vocabulary], render: Render, manners: Callable[[Vocabulary], Manners]
+        self,
+        vocabulary: Callable[[], Vocabulary],
+        render: Render,
+        manners: Callable[[Vocabulary], Manners],
+        tokenize: Tokenize | None = None,
     ) -> None:
         self._read_vocabulary = vocabulary
         self._render = render
+        self._tokenize = tokenize
         self._choose = manners
         self._read: tuple[Vocabulary, list[bytes], Manners] | None = None
+        self._short: frozenset[bytes] | None = None  # of what its tokens say
+        self._quiet: ChatTemplateFormat | None = None
+
+    def at_effort(self, effort: object) -> "ChatTemplateFormat":
+        if effort != NONE:
+            return self
+        if self._quiet is None:
+            self._quiet = ChatTemplateFormat(
+                lambda: self.vocabulary, self._render, lambda _: self._known[2].quiet, self._tokenize
+            )
+        return self._quiet
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -93,20 +124,25 @@ class ChatTemplateFormat(ModelFormat):
 
     def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
         manners = self._known[2]
-        return (
-            None
-            if behind
-            else turn_grammar(rules, manners.calls, thinks=manners.thinks_under_grammar, open=manners.thinks_first)
-        )
+        whole = turn_grammar(rules, manners.calls, thinks=manners.thinks_under_grammar, open=manners.thinks_first)
+        return rest_of(whole, self._text(behind), open=manners.thinks_first) if whole is not None and behind else whole
+
+    def problem_of(self, rules: TurnRules, tokens: Sequence[int]) -> str | None:
+        parser = self.parser([rule.name for rule in rules.calls])
+        events = parser.feed(tokens)
+        return problem_of(rules, events, has_ended=bool(tokens) and parser.is_end(tokens[-1]), repairs=parser.repairs)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     # Prompts.
 
     def prompt_of(self, draft: "Tokens[int]") -> "Tokens[int]":
-        conversation = conversation_of(records(draft))
+        conversation = conversation_of(records(draft), vocabulary=self.vocabulary.fingerprint)
         return spliced(self._render(conversation), conversation.sampled, self._known[1])
 
-    def wrote(self, message: "Tokens[int]") -> bool:
-        return is_record(message)
+    def wrote(self, first: int) -> bool:
+        return first == MARK
 
     def frame(
         self,
@@ -117,13 +153,24 @@ class ChatTemplateFormat(ModelFormat):
         date: str,
         namespaces: Sequence[ToolNamespace] = (),
     ) -> "Tokens[int]":
-        return record(frame_of(instructions, functions, effort, date, namespaces))
+        kwargs = self._known[2].template_kwargs
+        return record(frame_of(instructions, functions, effort, date, namespaces, kwargs=kwargs))
 
     def generation_start(self) -> Sequence[int]:
         return _START
 
     def answer_start(self) -> Sequence[int]:
         return ()
+
+    def answer_at_once(self) -> Sequence[int]:
+        """Return an empty thought, as templates write it that forbid thinking."""
+        vocabulary, _, manners = self._known
+        if not (manners.thinks and {THINK, THINK_END} <= vocabulary.added.keys()):
+            return ()
+        line, begin, end = vocabulary.pieces.index(b"\n"), vocabulary.added[THINK], vocabulary.added[THINK_END]
+        lines = vocabulary.pieces.index(b"\n\n") if b"\n\n" in vocabulary.pieces else None
+        gap = (line, line) if lines is None else (lines,)
+        return (*((line,) if manners.thinks_first else (begin, *gap)), end, *gap)
 
     # Messages.
 
@@ -134,7 +181,7 @@ class ChatTemplateFormat(ModelFormat):
         return _message(MessageKind.OTHER, {"is": "system", "text": text})
 
     def note(self, text: str) -> RenderedMessage:
-        return _message(MessageKind.OTHER, {"is": "system", "text": text})
+        return _message(MessageKind.OTHER, {"is": "system", "text": text, "note": True})
 
     def said(self, kind: ItemKind, text: str) -> RenderedMessage:
         if kind is ItemKind.REASONING:
@@ -144,10 +191,12 @@ class ChatTemplateFormat(ModelFormat):
 
     def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
         said: Json = {"is": "call", "text": arguments, "name": name}
-        return _message(KINDS[Kind.CALL], {**said, "freeform": True} if freeform else said)
+        flags = {"freeform": freeform, "hosted": hosted}
+        return _message(KINDS[Kind.CALL], said | {flag: True for flag, is_so in flags.items() if is_so})
 
     def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
-        return _message(MessageKind.OTHER, {"is": "output", "text": text, "name": name})
+        said: Json = {"is": "output", "text": text, "name": name}
+        return _message(MessageKind.OTHER, {**said, "hosted": True} if hosted else said)
 
     def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
         lines = "\n".join(declarations)
@@ -155,15 +204,23 @@ class ChatTemplateFormat(ModelFormat):
 
     def no_such_tool(self, name: str, functions: Collection[str], hosted: Collection[str] = ()) -> RenderedMessage:
         names = ", ".join((*functions, *hosted)) or "none"
-        return self.output(name, f"Error: this tool does not exist. Available tools: {names}.")
+        return self.output(name, f"Error: this tool does not exist. Available tools: {names}.", hosted=True)
 
     def text_of(self, tokens: "Tokens[int]") -> str:
         return next((str(each.said.get("text", "")) for each in records(tokens)), "")
 
     def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:
         if is_record(tokens):
-            return conversation_of(records(tokens)).messages
+            return conversation_of(records(tokens), vocabulary="").messages
         return super().messages_of(tokens)
+
+    def raw_prompt(self, text: str) -> "Tokens[int] | None":
+        return None if self._tokenize is None else as_tokens(self._tokenize(text))
+
+    def is_one_token(self, text: str) -> bool:
+        if self._short is None:
+            self._short = frozenset(piece.strip() for piece in self.vocabulary.pieces if len(piece) <= LABEL)
+        return text.encode() in self._short
 
     def token_bytes(self, token: int) -> bytes:
         return self.vocabulary.token_bytes(token)

@@ -10,6 +10,7 @@ It is a grammar of text: the token that stops the model is the engine's affair.
 
 import orjson
 
+from engine.contents.grammars_in_json import in_json_string
 from engine.contents.schemas import enforceable
 from engine.errors import GrammarRefused
 from engine.formats.chat_template.call_text import CALL_END
@@ -17,6 +18,7 @@ from engine.formats.chat_template.conversation import FREEFORM
 from engine.formats.chat_template.reader import CALL, PYTHON, THINK, THINK_END, CallStyle
 from engine.grammar import AnyObject, AnyText, CallRule, Content, JsonSchema, TurnGrammar, TurnRules
 
+BEHIND_THOUGHT = "\n\n"
 MAX_WHITESPACE = 16  # characters in a row between the parts of a JSON text: a model may repeat spaces without end
 
 Tag = dict[str, object]
@@ -38,15 +40,21 @@ def turn_grammar(rules: TurnRules, style: CallStyle, *, thinks: bool, open: bool
     if not rules.must_call:
         options.append(_answer(rules.answer))
     said: Tag = options[0] if len(options) == 1 else {"type": "or", "elements": options}
-    return _grammar(rules, {"type": "sequence", "elements": [_thought(open=open), said]} if thinks else said)
+    return _grammar(rules, {"type": "sequence", "elements": [thought(open=open), said]} if thinks else said)
 
 
 def _grammar(rules: TurnRules, shape: Tag) -> TurnGrammar:
-    return TurnGrammar(rules, orjson.dumps({"type": "structural_tag", "format": shape}).decode())
+    return TurnGrammar(rules, structural_tag(shape))
 
 
-def _thought(*, open: bool) -> Tag:
-    end = THINK_END + "\n\n"
+def structural_tag(shape: Tag) -> str:
+    """Return what a turn may be in xgrammar's words."""
+    return orjson.dumps({"type": "structural_tag", "format": shape}).decode()
+
+
+def thought(*, open: bool) -> Tag:
+    """Return a thought, with what stands behind it; `open`: its first tag was said already."""
+    end = THINK_END + BEHIND_THOUGHT
     if open:
         return {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": end}
     tag = {"type": "tag", "begin": THINK, "content": {"type": "any_text"}, "end": end}
@@ -70,21 +78,23 @@ def _row(calls: list[Tag], style: CallStyle) -> Tag:
 
 def _call(rule: CallRule, style: CallStyle) -> Tag:
     name = orjson.dumps(rule.name).decode()
-    content = _json(_arguments(rule.content))
+    content = _arguments(rule.content)
     if style is CallStyle.JSON:
         return {"type": "tag", "begin": f'{{"name": {name}, "parameters": ', "content": content, "end": "}"}
     begin = f'{CALL}\n{{"name": {name}, "arguments": '
     return {"type": "tag", "begin": begin, "content": content, "end": f"}}\n{CALL_END}"}
 
 
-def _arguments(content: Content) -> object:
-    """Return the schema of a call's arguments. Text with a grammar of its own cannot be held to it within JSON."""
+def _arguments(content: Content) -> Tag:
+    """Return what a tool takes. Text with a grammar of its own is held to it as it stands within JSON."""
     match content:
         case JsonSchema(schema):
-            return orjson.Fragment(enforceable(schema))
+            return _json(orjson.Fragment(enforceable(schema)))
         case AnyObject() | AnyText():
-            return {"type": "object"}
-    return {"type": "object", "properties": {FREEFORM: {"type": "string"}}, "required": [FREEFORM]}
+            return _json({"type": "object"})
+    begin: Tag = {"type": "const_string", "value": f'{{"{FREEFORM}": "'}
+    text: Tag = {"type": "grammar", "grammar": in_json_string(content)}
+    return {"type": "sequence", "elements": [begin, text, {"type": "const_string", "value": '"}'}]}
 
 
 def _answer(content: Content) -> Tag:

@@ -111,8 +111,11 @@ class ChatParser(TurnParser):
         kind, name = self._started.kind, self._started.name
         if kind is not Kind.CALL:
             return ItemStarted(_ITEMS[kind])
-        own = self._functions is not None and name in self._functions
-        return ItemStarted(ItemKind.CALL if own else ItemKind.HOSTED_CALL, name)
+        return ItemStarted(ItemKind.CALL if self._is_own(name) else ItemKind.HOSTED_CALL, name)
+
+    def _is_own(self, name: str) -> bool:
+        """Whether the client has declared a function of this name."""
+        return self._functions is not None and name in self._functions
 
     def _item_ended(self, ended: Ended) -> ItemEnded:
         """End an item. What stands between it and the next one is the next one's, and the end of the turn its own."""
@@ -122,10 +125,12 @@ class ChatParser(TurnParser):
         said: dict[str, object] = {"is": kind.value, "text": "".join(self._texts)}
         if kind is Kind.CALL:
             said["name"] = self._started.name
+            if not self._is_own(self._started.name):
+                said["hosted"] = True
         if ended.freeform:
             said["freeform"] = True
         return ItemEnded(
-            RenderedMessage(KINDS[kind], record(said, tokens)),
+            RenderedMessage(KINDS[kind], record(said, tokens, vocabulary=self._vocabulary.fingerprint)),
             reasoning_tokens=len(tokens) if kind is Kind.REASONING else 0,
             truncated=ended.truncated,
             called=ended.is_last,

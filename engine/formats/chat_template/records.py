@@ -6,7 +6,8 @@ array of the same kind as tokens, where all other parts of the server take it fo
     MARK, words of JSON, tokens, the JSON (4 bytes of UTF-8 a word, spaces at its end), the tokens
 
 A word of JSON is about what a token is, so the length of a record is an estimate of its message's. No token has the
-number of `MARK`, so a record is never taken for the tokens of another format.
+number of `MARK`, so a record is never taken for the tokens of another format. The JSON of a message that was sampled
+says of which vocabulary its tokens are: a model with another one reads its text alone.
 """
 
 import sys
@@ -15,24 +16,29 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from engine.formats.base import Tokens, as_tokens
+from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
+from engine.told import Told, ToldKind
 
 MARK = 0xF0C4A701  # a record of the first version; far above any vocabulary
 _HEAD = 3  # words before the JSON
 
-Said = dict[str, Any]  # "is": what it is, and its fields
+Saying = dict[str, Any]  # "is": what it is, and its fields
 
 
 class Record(NamedTuple):
     """What was said, and the tokens it was sampled as, if it was sampled here."""
 
-    said: Said
+    said: Saying
     sampled: "Tokens[int]"
 
+    def sampled_in(self, vocabulary: str) -> "Tokens[int]":
+        """Return the tokens, where they are those of a vocabulary (its fingerprint)."""
+        return self.sampled if self.said.get("of") == vocabulary else as_tokens()
 
-def record(said: Said, sampled: Sequence[int] = ()) -> "Tokens[int]":
-    """Write a record."""
-    text = orjson.dumps(said)
+
+def record(said: Saying, sampled: Sequence[int] = (), *, vocabulary: str = "") -> "Tokens[int]":
+    """Write a record; `vocabulary` is the fingerprint of that of its tokens."""
+    text = orjson.dumps({**said, "of": vocabulary} if sampled else said)
     text += b" " * (-len(text) % 4)
     words = as_tokens()
     words.frombytes(text)
@@ -63,3 +69,28 @@ def records(draft: "Tokens[int]") -> Iterator[Record]:
             words.byteswap()
         yield Record(orjson.loads(words.tobytes()), draft[tokens:end])
         start = end
+
+
+_TOLD = {
+    "user": ToldKind.USER,
+    "reasoning": ToldKind.REASONING,
+    "call": ToldKind.CALL,
+    "output": ToldKind.OUTPUT,
+}
+
+
+def told_of(message: RenderedMessage) -> list[Told]:
+    """Return what a message of a chain says, in no format's words."""
+    return [_told(each.said, message.kind) for each in records(message.tokens)]
+
+
+def _told(said: Saying, kind: MessageKind) -> Told:
+    match said["is"]:
+        case "system":
+            told = ToldKind.NOTE if said.get("note") else ToldKind.DEVELOPER
+        case "answer":
+            told = ToldKind.PREAMBLE if kind is MessageKind.COMMENTARY else ToldKind.ANSWER
+        case other:
+            told = _TOLD[other]
+    flags = {flag: bool(said.get(flag)) for flag in ("hosted", "freeform")}
+    return Told(told, said["text"], said.get("name", ""), **flags)

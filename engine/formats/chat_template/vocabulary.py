@@ -10,6 +10,8 @@ Nothing is encoded here, so no tokenizer library is needed: vLLM renders prompts
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}".encode()
@@ -17,7 +19,7 @@ KNOWN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_
 _FENCE = b"\xff"  # no UTF-8 text has this byte
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Vocabulary:
     """`pieces` are the bytes of every token, by id; `added` the ids of the tokens that were added to it, by name.
 
@@ -32,6 +34,14 @@ class Vocabulary:
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes that a token stands for; U+FFFD for an id that is outside the vocabulary."""
         return self.pieces[token] if 0 <= token < len(self.pieces) else UNKNOWN
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What tells it from others: the same tokens stand for the same bytes."""
+        digest = blake2b(digest_size=6)
+        for piece in self.unmistakable():
+            digest.update(len(piece).to_bytes(4, "big") + piece)
+        return digest.hexdigest()
 
     def unmistakable(self) -> list[bytes]:
         """Return the bytes of every token, with those of added tokens fenced off: text never equals them."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from engine.formats.base import (
@@ -24,6 +25,7 @@ from engine.formats.harmony.encoding import (
     SPECIAL_TOKENS,
     STOP_TOKENS,
     encode_harmony_slices,
+    encode_text,
     token_bytes,
 )
 from engine.formats.harmony.grammar import FUNCTIONS, problem_of_turn, turn_grammar
@@ -44,9 +46,12 @@ from engine.formats.harmony.prompt import (
     text_of_message,
 )
 from engine.grammar import TurnGrammar, TurnRules
+from engine.told import Told
 
 _TURN_ENDS = frozenset(STOP_TOKENS)  # a grammar lets any of them end a call
-_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
+MAX_NAME = 256  # characters
+_NAME = re.compile(rf"[A-Za-z0-9_.\-]{{1,{MAX_NAME}}}")
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]")
 _CHANNELS = {ItemKind.REASONING: ANALYSIS, ItemKind.PREAMBLE: COMMENTARY, ItemKind.ANSWER: FINAL}
 
 
@@ -152,8 +157,12 @@ class HarmonyFormat(ModelFormat):
     def generation_start(self) -> Sequence[int]:
         return generation_start()
 
-    def wrote(self, message: "Tokens[int]") -> bool:
-        return not message or message[0] <= MAX_TOKEN
+    def wrote(self, first: int) -> bool:
+        return first <= MAX_TOKEN
+
+    def told(self, message: Told) -> RenderedMessage:
+        """A name goes into a header, where special tokens would count: what belongs in none becomes `_`."""
+        return super().told(replace(message, name=_NO_NAME.sub("_", message.name)[:MAX_NAME]))
 
     def user(self, text: str) -> RenderedMessage:
         return render_text("user", text)
@@ -195,6 +204,9 @@ class HarmonyFormat(ModelFormat):
         for part in encode_harmony_slices(text):
             tokens.extend(part)
         return tokens
+
+    def is_one_token(self, text: str) -> bool:
+        return len(encode_text(text)) == 1
 
     def token_bytes(self, token: int) -> bytes:
         return token_bytes(token)

@@ -11,8 +11,10 @@ from typing import Any
 
 from engine.formats.base import RenderedMessage, UnreadableMessage
 from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, START, decode_tokens
+from engine.formats.harmony.grammar import FUNCTIONS
 from engine.formats.harmony.header import ANALYSIS, CHANNELS, COMMENTARY, FINAL, NOBODY
-from engine.formats.harmony.prompt import render_assistant, render_call, render_text, render_tool_output
+from engine.formats.harmony.prompt import INSTRUCTIONS, render_assistant, render_call, render_text, render_tool_output
+from engine.told import Told, ToldKind
 
 ROLES = ("system", "developer", "user", "assistant")
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
@@ -144,3 +146,26 @@ def _text(message: Mapping[str, Any]) -> str:
             raise ValueError("Its 'content' must be text: a string, or parts that have a 'text'.")
         texts.append(text)
     return "".join(texts)
+
+
+def told_of(message: RenderedMessage) -> list[Told]:
+    """Return what a message of a chain says, in no format's words."""
+    return [_told(each) for each in messages_of(message.tokens)]
+
+
+def _told(message: Json) -> Told:
+    text, recipient = message["content"][0]["text"], message.get("recipient")
+    match message["role"]:
+        case "user":
+            return Told(ToldKind.USER, text)
+        case "system" | "developer":
+            instructions = text.removeprefix(INSTRUCTIONS)
+            return Told(ToldKind.NOTE if instructions == text else ToldKind.DEVELOPER, instructions)
+        case "tool":
+            name = str(message["name"] or "tool")
+            return Told(ToldKind.OUTPUT, text, name.removeprefix(FUNCTIONS), hosted=not name.startswith(FUNCTIONS))
+    if recipient and recipient not in NOBODY:
+        hosted, is_text = not recipient.startswith(FUNCTIONS), message.get("content_type") == "code"
+        return Told(ToldKind.CALL, text, recipient.removeprefix(FUNCTIONS), hosted=hosted, freeform=is_text)
+    kinds = {ANALYSIS: ToldKind.REASONING, COMMENTARY: ToldKind.PREAMBLE}
+    return Told(kinds.get(message.get("channel", ""), ToldKind.ANSWER), text)

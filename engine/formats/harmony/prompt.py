@@ -37,6 +37,7 @@ from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.formats.harmony.parser import MessageCompleted
 
 MAX_REMEMBERED_CHARACTERS = 128 * 1024  # of one developer message
+INSTRUCTIONS = "# Instructions\n\n"  # before those that stand in the middle of a conversation
 IN_SYSTEM_MESSAGE = ("browser", "python")  # namespaces that the models were trained to find there
 
 
@@ -46,11 +47,12 @@ def render_system(
 ) -> tuple[int, ...]:
     """Render the system message, which gains a line that names their channel where there are functions.
 
-    `effort` is low, medium or high; `date` is ISO 8601. `namespaces` are those of `IN_SYSTEM_MESSAGE`.
+    `effort` is none, low, medium or high; gpt-oss always thinks, at least as much as `low` is. `date` is ISO 8601.
+    `namespaces` are those of `IN_SYSTEM_MESSAGE`.
     """
     content = (
         SystemContent.new()
-        .with_reasoning_effort(ReasoningEffort(effort.capitalize()))
+        .with_reasoning_effort(ReasoningEffort("Low" if effort == "none" else effort.capitalize()))
         .with_conversation_start_date(date)
     )
     for namespace in namespaces:
@@ -94,7 +96,7 @@ def render_text(role: str, text: str) -> RenderedMessage:
     """Render what a user wrote, or a developer's message in the middle of a conversation."""
     if role == "user":
         return RenderedMessage(MessageKind.USER, _render("user", text))
-    return RenderedMessage(MessageKind.OTHER, _render("developer", f"# Instructions\n\n{text}"))
+    return RenderedMessage(MessageKind.OTHER, _render("developer", INSTRUCTIONS + text))
 
 
 def render_summary(text: str) -> RenderedMessage:

@@ -19,7 +19,6 @@ SERVER_TOOLS: dict[str, Item] = {
     "web_search": {"type": "web_search"},
     "image_generation": {"type": "image_generation"},
 }
-WITH_NAMES = ("mcp", "file_search")  # `mcp=LABEL`, `file_search=VECTOR_STORE_ID`
 MAX_OUTPUT = 1024 * 1024  # characters of what a command gives back
 COMMAND_SECONDS = 300.0
 NOBODY = "The user did not answer this call."

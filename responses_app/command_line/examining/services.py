@@ -149,7 +149,7 @@ async def address(settings: Settings, seconds: float) -> list[Finding]:
         body = None
     if not isinstance(body, dict) or "status" not in body:
         advice = "Stop it, or choose another PORT."
-        return [problem("address", f"something that is no respsite listens at {url}", advice)]
+        return [problem("address", f"another program than respsite listens at {url}", advice)]
     if body["status"] == "ready":
         return [ok("address", f"a server is ready at {url}")]
     said = ", ".join(f"{name}: {body[name]}" for name in ("server", "database", "engine") if body.get(name) != "ok")

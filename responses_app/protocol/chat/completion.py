@@ -11,7 +11,9 @@ from hashlib import blake2b
 from typing import Any
 
 from responses_app.protocol import ids
+from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.chat.stored import ChatForm
+from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.resources import ResponseObject, Status
 from responses_app.protocol.stop_strings import StopStrings
@@ -83,6 +85,27 @@ def whole_completion(head: CompletionHead, responses: Sequence[ResponseObject], 
         for index, response in enumerate(responses)
     ]
     return {**head.fields("chat.completion"), "choices": choices, "usage": usage_of(responses)}
+
+
+def with_details(completion: JsonObject, chat: ChatRequest, details: Sequence[EngineDetails | None]) -> JsonObject:
+    """Return a completion with what its client wants to know of the engine's work, in vLLM's fields.
+
+    Who may not read the thoughts is given no tokens of them.
+    """
+    first = details[0]
+    if first is None:
+        return completion
+    more: JsonObject = {}
+    choices: list[JsonObject] = completion["choices"]  # type: ignore[assignment]
+    if chat.returns_tokens:
+        more["prompt_token_ids"] = list(first.prompt_token_ids)
+        for choice, each in zip(choices, details, strict=True):
+            choice["token_ids"] = each.token_ids if each is not None and chat.shows_reasoning else None
+    if chat.prompt_logprobs is not None:
+        more["prompt_logprobs"] = first.logprobs_as_json()
+    if chat.kv_transfer_params is not None:
+        more["kv_transfer_params"] = first.kv_transfer_params
+    return {**completion, **more}
 
 
 def choice_of(

@@ -29,11 +29,11 @@ from responses_app.protocol.chat.completion import (
     with_bytes,
 )
 from responses_app.protocol.chat.request import ChatRequest
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.engine_details import EngineDetails
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import TERMINAL, EventType
 from responses_app.protocol.stop_strings import StopStrings
 
-DONE = b"data: [DONE]\n\n"
 _DELTA = b'"delta":'
 _BEHIND_TEXT = b',"logprobs":['
 _BEHIND = b',"item_id":"'
@@ -44,9 +44,13 @@ class ChunkEncoder:
     """Of the choice `index`. `response` is what it ended as, None as long as it has not.
 
     `matched` is the stop string that its text has come to: what follows it is not said, and need not be generated.
+    `details` have the tokens, where they are wanted, too: those of the prompt come with the role, and others as they
+    are sampled, by `tokens`, and the last ones with the end.
     """
 
-    def __init__(self, head: CompletionHead, chat: ChatRequest, index: int = 0) -> None:
+    def __init__(
+        self, head: CompletionHead, chat: ChatRequest, index: int = 0, details: EngineDetails | None = None
+    ) -> None:
         self.response: Mapping[str, Any] | None = None
         self._begin = _opened(head) + b'"choices":[{"index":%d,"delta":{' % index
         self._rest = b',"usage":null}\n\n' if chat.include_usage else b"}\n\n"
@@ -55,6 +59,8 @@ class ChunkEncoder:
         self._looks = self._stops is not None or chat.create.logprobs is not None  # at each text
         self._shows_reasoning, self._old_calls = chat.shows_reasoning, chat.old_calls
         self._has_role = False
+        self._details = details if chat.returns_tokens else None
+        self._told = 0  # of its tokens
         self._calls = 0
         self._text = _Text()
         self._thought = _Text()
@@ -83,6 +89,24 @@ class ChunkEncoder:
         """Return an event as server-sent chunks: nearly always one, or none."""
         of = self._of.get(type)
         return b"" if of is None else of(json)
+
+    def tokens(self) -> bytes:
+        """Return what was sampled since, as a chunk without a text, where tokens are wanted."""
+        new = self._new_tokens() if self._has_role else []
+        if not new:
+            return b""
+        return b'%b},"logprobs":null,"finish_reason":null,"token_ids":%b}]%b' % (
+            self._begin,
+            orjson.dumps(new),
+            self._rest,
+        )
+
+    def _new_tokens(self) -> list[int]:
+        if self._details is None or not self._shows_reasoning:  # who may not read the thoughts has no tokens of them
+            return []
+        new = self._details.token_ids[self._told :]
+        self._told += len(new)
+        return new
 
     def _said(self, json: bytes) -> bytes:
         start = json.find(_DELTA) + len(_DELTA)
@@ -150,6 +174,10 @@ class ChunkEncoder:
         if self._has_role:
             return b""
         self._has_role = True
+        if self._details is not None:
+            asked = orjson.dumps(list(self._details.prompt_token_ids))
+            opened = b'%b"role":"assistant","content":""}%b' % (self._begin, _NO_LOGPROBS)
+            return b'%b,"prompt_token_ids":%b%b' % (opened, asked, self._rest)
         return b'%b"role":"assistant","content":""%b' % (self._begin, self._end)
 
     def _call_begun(self, item: Mapping[str, Any]) -> bytes:
@@ -176,7 +204,8 @@ class ChunkEncoder:
         rest = self._release(self._stops.rest(), whole=True) if self._stops and self.matched is None else b""
         calls = self._calls > 0 and self.matched is None
         reason = finish_reason(self.response, calls=calls, old_calls=self._old_calls)
-        ended = orjson.dumps({"finish_reason": reason, "stop_reason": self.matched})[1:-1]
+        last = {} if self._details is None else {"token_ids": self._new_tokens()}
+        ended = orjson.dumps({"finish_reason": reason, "stop_reason": self.matched, **last})[1:-1]
         return b'%b%b%b},"logprobs":null,%b}]%b' % (self._role(), rest, self._begin, ended, self._rest)
 
 
@@ -226,11 +255,6 @@ class _Text:
 def usage_chunk(head: CompletionHead, usage: JsonObject) -> bytes:
     """Return the last chunk, which has no choices but what they used."""
     return b'%b"choices":[],"usage":%b}\n\n' % (_opened(head), orjson.dumps(usage))
-
-
-def error_line(error: ApiError) -> bytes:
-    """Return what a stream says that breaks in its middle: SDKs raise it."""
-    return b'data: {"error":%b}\n\n' % orjson.dumps(error.body())
 
 
 def _opened(head: CompletionHead) -> bytes:

@@ -8,36 +8,26 @@ refused.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from responses_app.protocol.chat.messages import AssistantTurn, ReadMessages, read_messages
 from responses_app.protocol.chat.names import in_chat_names
 from responses_app.protocol.chat.stored import ChatForm, StoredChat, StoredChoice
+from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.metadata import Metadata
 from responses_app.protocol.requests import LOGPROBS, CreateRequest, Effort, Verbosity
+from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.tiers import ServiceTier
 from responses_app.protocol.validation import missing, validate, wrong_type
 
 MAX_CHOICES = 8
-MAX_STOPS = 4  # OpenAI's bound
-MAX_STOP_LENGTH = 256  # characters of a stop string: so much text may be held back
+MAX_LOGPROBS = 20  # alternatives to a token, as at OpenAI
 _KINDS = ("function", "custom")
-
-
-def as_stops(value: object) -> object:
-    """Read one stop string as a list of them."""
-    return [value] if isinstance(value, str) else value
-
-
-_Stops = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]], Field(max_length=MAX_STOPS, fail_fast=True)
-]
-Stops = Annotated[_Stops, BeforeValidator(as_stops, json_schema_input_type=str | _Stops)]
 
 
 class ChatStreamOptions(ClientModel):
@@ -64,7 +54,7 @@ class ChatFields(ClientModel):
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     seed: int | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
     include_reasoning: bool | None = None
@@ -78,6 +68,9 @@ class ChatFields(ClientModel):
     prompt_cache_retention: str | None = Field(default=None, max_length=64)
     priority: int | None = Field(default=None, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
+    return_token_ids: bool | None = None
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 SAME = (  # fields that a request of the Responses API has under the same name
@@ -90,9 +83,6 @@ _UNSUPPORTED = {
     "web_search_options": "Searching is a tool of the Responses API here: send the request to /v1/responses.",
     "moderation": "This server does not moderate; leave it out.",
     "logit_bias": "The engine here takes no biases of tokens; leave it out.",
-    "prompt_logprobs": "The engine here gives no log probabilities of the prompt; leave it out.",
-    "return_token_ids": "Token ids are not given here; leave it out.",
-    "kv_transfer_params": "The engine here does not move caches by request; leave it out.",
     "structured_outputs": "Send 'response_format' with a JSON schema.",
     "guided_json": "Send 'response_format' with a JSON schema.",
     "guided_regex": "Send a custom tool with a grammar, or 'response_format' with a JSON schema.",
@@ -104,12 +94,16 @@ _UNSUPPORTED = {
 }
 
 
+_DEEP = ("messages", "tools", "functions", "response_format", "kv_transfer_params")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
     """A chat. `create` is what each of its `n` choices is generated for; `turns` are what the assistant said so far.
 
     `messages` are its messages as they were sent. `places` has the number of the message of each item of `create`.
-    `old_calls`: its functions were declared in the older form, so a call comes as `function_call`.
+    `old_calls`: its functions were declared in the older form, so a call comes as `function_call`. `prompt_logprobs` is
+    how many alternatives to each token of the prompt are named, None for none; `kv_transfer_params` are the engine's.
     """
 
     create: CreateRequest
@@ -121,6 +115,9 @@ class ChatRequest:
     include_usage: bool = False
     shows_reasoning: bool = True
     old_calls: bool = False
+    returns_tokens: bool = False
+    prompt_logprobs: int | None = None
+    kv_transfer_params: Mapping[str, Any] | None = None
 
     def form(self, version: str) -> ChatForm:
         """Return how its responses are worded by this `version` of the server."""
@@ -135,6 +132,13 @@ class ChatRequest:
         asked = StoredChat(messages=self.messages, metadata=self.create.metadata or {}, form=self.form(version))
         return StoredChoice(count=self.n, chat=asked)
 
+    def details(self, place: int) -> EngineDetails | None:
+        """Return what is wanted to be known of the engine's work for a choice; of the prompt only the first one's."""
+        logprobs = self.prompt_logprobs if place == 0 else None
+        if not self.returns_tokens and logprobs is None and self.kv_transfer_params is None:
+            return None
+        return EngineDetails(wanted_logprobs=logprobs, given_transfer=self.kv_transfer_params)
+
     def renamed(self, error: ApiError) -> ApiError:
         """Return an error of its run in the names of Chat Completions."""
         return in_chat_names(error, self.places)
@@ -145,7 +149,7 @@ def parse_chat(data: Mapping[str, object], parse: Callable[[JsonObject], CreateR
     for name, hint in _UNSUPPORTED.items():
         if data.get(name):
             raise unsupported_parameter(name, hint)
-    json_size({name: data[name] for name in ("messages", "tools", "functions", "response_format") if name in data})
+    json_size({name: data[name] for name in _DEEP if name in data})
     fields = validate(ChatFields, {name: data[name] for name in ChatFields.model_fields if name in data})
     _check_together(fields)
     read = read_messages(data.get("messages"))
@@ -162,6 +166,9 @@ def parse_chat(data: Mapping[str, object], parse: Callable[[JsonObject], CreateR
         stops=tuple(fields.stop or ()),
         include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
         shows_reasoning=fields.include_reasoning is not False,
+        returns_tokens=bool(fields.return_token_ids),
+        prompt_logprobs=fields.prompt_logprobs,
+        kv_transfer_params=fields.kv_transfer_params or None,
         old_calls=bool(data.get("functions")) and not data.get("tools"),
     )
 
@@ -176,6 +183,12 @@ def _check_together(fields: ChatFields) -> None:
         raise invalid_request(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
             param="stream_options",
+            code="invalid_value",
+        )
+    if fields.prompt_logprobs and fields.stream:  # as vLLM says it
+        raise invalid_request(
+            "The 'prompt_logprobs' parameter is not available when 'stream' is enabled.",
+            param="prompt_logprobs",
             code="invalid_value",
         )
     if fields.top_logprobs is not None and not fields.logprobs:

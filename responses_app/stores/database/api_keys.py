@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from responses_app import models
 from responses_app.new_ids import id_factory
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, ApiKey, digest_of, new_secret, prefix_of
-from responses_app.protocol.rate_limits import Limits, limited_by
+from responses_app.protocol.rate_limits import NO_LIMITS, Limited, Limits, limited_by
 from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.database.readers import DatabaseReaders
 from responses_app.stores.database.response_sql import in_parts
@@ -48,6 +48,12 @@ class DatabaseKeyStore(BaseKeyStore):
             keys = models.ApiKey.objects.using(connection.alias).select_related("project")
             row = keys.filter(pk=key_id).first()
             return None if row is None else key_of(row)
+
+        return await self._readers.run(read)
+
+    async def limits_of_project(self, project: str) -> Sequence[Limited]:
+        def read(connection: BaseDatabaseWrapper) -> Sequence[Limited]:
+            return limited_in(models.Project.objects.using(connection.alias).filter(pk=project).first())
 
         return await self._readers.run(read)
 
@@ -91,6 +97,11 @@ def key_of(row: models.ApiKey) -> ApiKey:
         revoked=row.revoked_at is not None,
         limited=limited_by(row.pk, row.project_id, Limits.of(row), Limits.of(row.project)),
     )
+
+
+def limited_in(project: models.Project | None) -> Sequence[Limited]:
+    """Return whose limits hold for who asks in a project without a key of it; nobody's where there is no such row."""
+    return () if project is None else limited_by("", project.pk, NO_LIMITS, Limits.of(project))
 
 
 def create_key(project: str, **fields: Any) -> tuple[str, models.ApiKey]:

@@ -27,9 +27,12 @@ _WHOLE = f"""
 choice.choices = (SELECT COUNT(*) FROM {CHOICES} AS other
     WHERE other.first_id = choice.first_id AND other.project = choice.project)
 """
-_FIRST = f"FROM {CHOICES} AS choice WHERE choice.place = 0 AND choice.project = %s AND choice.created_at > %s"
-_AT = f"SELECT choice.created_at {_FIRST} AND choice.first_id = %s"
-_MESSAGES = f"SELECT choice.messages {_FIRST} AND choice.first_id = %s AND {_WHOLE}"
+_ONE = f"""
+FROM {CHOICES} AS choice
+WHERE choice.id = %s AND choice.place = 0 AND choice.project = %s AND choice.created_at > %s
+"""
+_AT = f"SELECT choice.created_at {_ONE}"
+_MESSAGES = f"SELECT choice.messages {_ONE} AND {_WHOLE}"
 # CROSS: SQLite is to look the choices up, and then their responses.
 _BODIES = f"""
 SELECT choice.first_id, choice.place, choice.choices, choice.form, choice.metadata, response.body, response.status
@@ -68,7 +71,7 @@ class DatabaseChatStore(BaseChatStore):
         if not can_be_known(first):
             return None
         since = self._known_since()
-        rows = await self._readers.run(lambda db: _rows(db, _MESSAGES, [project, time_value(db, since), first]))
+        rows = await self._readers.run(lambda db: _rows(db, _MESSAGES, [first, project, time_value(db, since)]))
         return json.loads(rows[0][0]) if rows else None
 
     async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion] | None:
@@ -112,14 +115,23 @@ def _listed_ids(
 ) -> Sequence[str] | None:
     """Return what is listed; None where the list is to begin behind a completion that is not known."""
     page = query.page
-    conditions: list[str] = [_WHOLE]
-    parameters: list[Any] = [project, time_value(connection, since)]
+    conditions = ["choice.place = 0", "choice.project = %s", _WHOLE]
+    parameters: list[Any] = [project]
+    known = "choice.created_at > %s", time_value(connection, since)
     if page.after is not None:
-        begin = _rows(connection, _AT, [*parameters, page.after])
+        begin = _rows(connection, _AT, [page.after, project, known[1]])
         if not begin:
             return None
         conditions.append(f"(choice.created_at, choice.first_id) {'<' if page.descending else '>'} (%s, %s)")
         parameters += [begin[0][0], page.after]
+        at = begin[0][0]  # said by itself, too: else SQLite reads all that stands before the cursor
+        if page.descending:
+            conditions.append("choice.created_at <= %s")
+            parameters.append(at)
+        else:
+            known = "choice.created_at >= %s", at
+    conditions.append(known[0])
+    parameters.append(known[1])
     if query.model is not None:
         conditions.append("choice.model = %s")
         parameters.append(query.model)
@@ -130,7 +142,7 @@ def _listed_ids(
         parameters += ["{" + pair, "," + pair]
     direction = "DESC" if page.descending else "ASC"
     sql = (
-        f"SELECT choice.first_id {_FIRST} AND {' AND '.join(conditions)} "
+        f"SELECT choice.first_id FROM {CHOICES} AS choice WHERE {' AND '.join(conditions)} "
         f"ORDER BY choice.created_at {direction}, choice.first_id {direction} LIMIT %s"
     )
     return [row[0] for row in _rows(connection, sql, [*parameters, limit])]

@@ -12,7 +12,7 @@ from responses_app import models
 from responses_app.auth.sessions import SCOPES, BaseStaff, SessionPass
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, Caller
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.rate_limits import NO_LIMITS, Limited, Limits
+from responses_app.stores.database.api_keys import limited_in
 from responses_app.stores.database.readers import DatabaseReaders
 
 PERMISSION = "responses_app.add_response"  # a superuser has it; others are given it in the admin
@@ -34,9 +34,7 @@ class DatabaseStaff(BaseStaff):
             row = models.Project.objects.filter(pk=project).first()
             if project != DEFAULT_PROJECT and (row is None or not user.is_superuser):
                 raise _no_project()
-            limits = NO_LIMITS if row is None else Limits.of(row)
-            limited = () if limits is NO_LIMITS else (Limited(f"project:{project}", limits),)
-            return Caller(project=project, session=given.key, own_scopes=SCOPES, own_limited=limited)
+            return Caller(project=project, session=given.key, own_scopes=SCOPES, own_limited=limited_in(row))
 
         return await self._readers.run(read)
 

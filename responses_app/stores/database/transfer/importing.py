@@ -25,7 +25,7 @@ from responses_app.stores.database.transfer.rows import Row, instance_of
 KEPT_BROKEN = 100  # lines that cannot be read, of which the reason is kept
 
 
-class NoExport(Exception):
+class NotAnExport(Exception):
     """What is read is not what an export writes; the text says so to people."""
 
 
@@ -56,7 +56,7 @@ class _Whole:
 
 
 def take_in(lines: Iterable[bytes], counted: Imported) -> Iterator[Imported]:
-    """Write lines into the database, and yield `counted`, which grows, behind each step. Raises `NoExport`.
+    """Write lines into the database, and yield `counted`, which grows, behind each step. Raises `NotAnExport`.
 
     Each step is a transaction: a file whose import was cut is imported once more, and what is there is passed over.
     """
@@ -99,9 +99,9 @@ def _check_header(line: bytes) -> None:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise NoExport("This is no file that `respsite export` wrote.")
+        raise NotAnExport("This file was not written by `respsite export`.")
     if header.get("version") != VERSION:
-        raise NoExport("A newer version wrote this file: install that one.")
+        raise NotAnExport("A newer version wrote this file: install that one.")
 
 
 def _record(number: int, line: bytes, counted: Imported) -> Row:
@@ -111,7 +111,7 @@ def _record(number: int, line: bytes, counted: Imported) -> Row:
         return _broken(number, "it is cut, or no JSON", counted)
     except RecursionError:
         return _broken(number, "it is nested too deeply", counted)
-    return record if isinstance(record, dict) else _broken(number, "it is no JSON object", counted)
+    return record if isinstance(record, dict) else _broken(number, "it is not a JSON object", counted)
 
 
 def _loads(line: bytes) -> Any:

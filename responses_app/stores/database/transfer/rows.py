@@ -55,9 +55,9 @@ def _read(field: Any, value: Any) -> Any:
     if isinstance(field, models.CharField | models.ForeignKey | models.TextField):
         most = field.max_length or (field.target_field.max_length if isinstance(field, models.ForeignKey) else None)
         if not isinstance(value, str) or (most is not None and len(value) > most) or _UNFIT.search(value):
-            raise ValueError(f"{field.name!r} is no text of this table")
+            raise ValueError(f"{field.name!r} is not a text that this table takes")
     elif isinstance(field, models.IntegerField):
         least, most = connection.ops.integer_field_range(field.get_internal_type())
         if type(value) is not int or not least <= value <= most:
-            raise ValueError(f"{field.name!r} is no number of this table")
+            raise ValueError(f"{field.name!r} is not a number that this table takes")
     return value
