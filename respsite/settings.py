@@ -30,7 +30,10 @@ def _secret_key() -> str:
             _make_secret_key(file)
         key = file.read_text().strip()
     except OSError as error:
-        raise SystemExit(f"respsite: DATA_DIR={RESPSITE.data_dir} cannot be used ({error.strerror}).") from None
+        raise SystemExit(
+            f"respsite: DATA_DIR={RESPSITE.data_dir} cannot be used ({error.strerror}). "
+            "Name a folder that this user may write."
+        ) from None
     if not key:
         raise SystemExit(f"respsite: {file} is empty. Delete it, and a new one is made, or set SECRET_KEY.")
     return key

@@ -5,7 +5,8 @@
 CONTROL is the descriptor of a socket. An order is one message: JSON with `command` (the words behind `python`: `-m`, a
 module and its arguments, or a script and its arguments), `environ` and `cwd`; and three descriptors, for the output,
 for what it says of errors, and a socket. On that socket it answers with a line with the process's number, and, when the
-process has ended, a line with its exit status as `subprocess` counts it. It ends when nobody can order any more.
+process has ended, a line with its exit status as `subprocess` counts it. It ends when nobody can order any more, and
+kills what still runs.
 
 What is imported here reads no settings, makes no event loop and starts no thread: all that is a server's own, and it
 comes with the environment of the order. A server that is started so costs 0.4 s of CPU instead of 1.6 s.
@@ -19,6 +20,7 @@ import json
 import os
 import runpy
 import select
+import signal
 import socket
 import sys
 import threading
@@ -77,6 +79,7 @@ def fork_as_ordered(control: socket.socket) -> Order | None:
                 continue
             order = _next_order(control)
             if order is None:
+                _end_all([pid for pid, _ in children.values()])
                 return None
             pid = os.fork()
             if pid == 0:
@@ -91,6 +94,13 @@ def fork_as_ordered(control: socket.socket) -> Order | None:
             end = os.pidfd_open(pid)
             children[end] = (pid, order.reports)
             waiting.register(end, select.POLLIN)
+
+
+def _end_all(pids: list[int]) -> None:
+    """Kill what still runs: the tests that would have ended it are gone."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # it ended just now, or has no session of its own yet
+            os.killpg(pid, signal.SIGKILL)
 
 
 def _report_end(descriptor: int, pid: int, reports: socket.socket) -> None:

@@ -1,16 +1,13 @@
-"""The codes of errors, by where the code makes them: so none is missing here, and none is here that is gone.
-
-What is said of one is the first line of the docstring of the function that makes it, or of its class; of one that is
-made in the middle of something it is its message, with an ellipsis for what is only known then.
-"""
+"""The codes of errors: found in the code, so that none is missing, and told in the words of `error_texts`."""
 
 import ast
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from docs.extension import error_texts
+from docs.extension.error_texts import Told
 from docs.extension.tables import code, table
 
 ROOT = Path(__file__).parent.parent.parent
@@ -19,115 +16,120 @@ STATUSES = {  # of what makes an error, where it says none itself
     **{"ApiError": 400, "invalid_request": 400, "conflict": 409},
     **{"rate_limited": 429, "server_error": 500, "overloaded": 503},
 }
-IN_AN_ITEM = "in an item, or a response"
-MAX_TEXTS = 3
-_STATUS = re.compile(r" ?\(\d{3}\)")  # in a docstring: it has a column of its own
-Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+SEPARATE = ("responses_app/command_line", "responses_app/tools/sandbox")  # where a `code` is an exit code, or Python
+_CODE = re.compile(r"[a-z]+(_[a-z0-9]+)+")
+_PARAMETERS = ("code", "error_code")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass
-class Code:
-    """A code: its statuses, and what is said of it."""
-
-    statuses: set[int] = field(default_factory=set)
-    texts: list[str] = field(default_factory=list)
-
-    def add(self, status: int, text: str) -> None:
-        """Note one place where it is told; 0 where it has no status."""
-        self.statuses |= {status} if status else set()
-        if text and text not in self.texts:
-            self.texts.append(text)
+def requests() -> str:
+    """Return the table of the codes that have a status."""
+    rows = ((name, ", ".join(map(str, sorted(codes()[name]))), text) for name, text in error_texts.REQUESTS.items())
+    return table(("code", "status", "when", "what to do"), ([code(name), status, *text] for name, status, text in rows))
 
 
-def markdown() -> str:
-    """Return the table of the codes."""
-    return table(("code", "status", "when, or what is told"), (_row(name, each) for name, each in codes().items()))
+def types() -> str:
+    """Return the table of the types of errors."""
+    return _table("type", error_texts.TYPES)
+
+
+def in_responses() -> str:
+    """Return the table of the codes of failed responses."""
+    return _table("code", error_texts.RESPONSES)
+
+
+def incomplete() -> str:
+    """Return the table of the reasons of incomplete responses."""
+    return _table("reason", error_texts.REASONS)
+
+
+def in_steering() -> str:
+    """Return the table of the codes of what is said to a running response."""
+    return _table("code", error_texts.STEERING)
+
+
+def in_images() -> str:
+    """Return the table of the codes of images that were not made."""
+    return _table("code", error_texts.IMAGES)
+
+
+def in_files() -> str:
+    """Return the table of the codes of files that could not be indexed."""
+    return _table("code", error_texts.FILES)
+
+
+def closes() -> str:
+    """Return the table of the codes that a WebSocket is closed with."""
+    return _table("close code", error_texts.CLOSES)
+
+
+def _table(what: str, texts: Mapping[str, Told]) -> str:
+    return table((what, "when", "what to do"), ([code(name), *text] for name, text in texts.items()))
 
 
 @cache
-def codes() -> dict[str, Code]:
-    """Return every code that an error can have, by name."""
-    found: dict[str, Code] = {}
-    for path in (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))):
-        for name, status, text in _errors_of(ast.parse(path.read_text())):
-            found.setdefault(name, Code()).add(status, text)
-    return dict(sorted(found.items()))
+def codes() -> Mapping[str, frozenset[int]]:
+    """Return every code that the code makes, and the statuses it is told with: none where it has none."""
+    modules = [
+        ast.parse(path.read_text())
+        for folder in FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not str(path.relative_to(ROOT)).startswith(SEPARATE)
+    ]
+    places = dict(place for module in modules for place in _takers(module))
+    found: dict[str, set[int]] = {}
+    for module in modules:
+        for value, status in _values(module, places):
+            for name in filter(_CODE.fullmatch, _strings(value)):
+                found.setdefault(name, set()).update({status} if status else ())
+    return {name: frozenset(statuses) for name, statuses in sorted(found.items())}
 
 
-def _row(name: str, found: Code) -> tuple[str, str, str]:
-    more = [f"and {len(found.texts) - MAX_TEXTS} more"] if len(found.texts) > MAX_TEXTS else []
-    texts = "; ".join([*(text.removesuffix(".") for text in found.texts[:MAX_TEXTS]), *more])
-    return code(name), ", ".join(map(str, sorted(found.statuses))) or IN_AN_ITEM, texts
+def _takers(module: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield who takes a code without its name, and as which of its arguments."""
+    owners = {each: scope.name for scope in ast.walk(module) if isinstance(scope, ast.ClassDef) for each in scope.body}
+    for node in ast.walk(module):
+        if isinstance(node, Function):
+            names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
+            if "code" in names:
+                name = owners[node] if node.name == "__init__" else node.name
+                yield name, names.index("code") - (names[0] == "self")
 
 
-def _errors_of(module: ast.Module) -> Iterator[tuple[str, int, str]]:
-    """Yield code, status (0 for none) and what is said, of each error that a module makes."""
-    scopes: dict[ast.AST, Scope] = {}
-    for scope in ast.walk(module):
-        if isinstance(scope, Scope):
-            scopes.update(dict.fromkeys(ast.walk(scope), scope))  # the innermost comes last
-    texts = _assigned(module)
+def _values(module: ast.Module, places: Mapping[str, int]) -> Iterator[tuple[ast.AST, int]]:
+    """Yield each expression that is a code, and the status beside it, 0 for none."""
     for node in ast.walk(module):
         if isinstance(node, ast.Call):
-            given: dict[object, ast.AST] = {each.arg: each.value for each in node.keywords}
-            message = node.args[0] if node.args else given.get("message")
-            status = _status(node, given.get("status"))
+            callee = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            given = {each.arg: each.value for each in node.keywords}
+            status = given.get("status")
+            known = _number(status) or STATUSES.get(callee, 0)
+            yield from ((given[name], known) for name in _PARAMETERS if name in given)
+            if len(node.args) > places.get(callee, len(node.args)):
+                yield node.args[places[callee]], 0
         elif isinstance(node, ast.Dict):
-            given = {_string(key): value for key, value in zip(node.keys, node.values, strict=True) if key is not None}
-            message, status = given.get("message"), 0
-            if message is None:
-                continue
-        else:
-            continue
-        if isinstance(message, ast.Name):
-            message = _assigned(scopes.get(node, module)).get(message.id) or texts.get(message.id)
-        if name := _string(given.get("code")):
-            yield name, status, _said(message, scopes.get(node), scopes)
+            pairs = zip(node.keys, node.values, strict=True)
+            yield from ((value, 0) for key, value in pairs if key is not None and "code" in _strings(key))
+        elif isinstance(node, Function):
+            yield from ((value, 0) for name, value in _defaults(node) if name in _PARAMETERS)
 
 
-def _assigned(scope: ast.AST) -> dict[str, ast.AST]:
-    """Return what names are given in a module, or in a function."""
-    return {
-        target.id: node.value
-        for node in ast.walk(scope)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+def _defaults(function: Function) -> Iterator[tuple[str, ast.AST]]:
+    of = function.args
+    by_place = [*of.posonlyargs, *of.args]
+    for argument, value in zip(by_place[len(by_place) - len(of.defaults) :], of.defaults, strict=True):
+        yield argument.arg, value
+    for argument, default in zip(of.kwonlyargs, of.kw_defaults, strict=True):
+        if default is not None:
+            yield argument.arg, default
 
 
-def _status(call: ast.Call, given: ast.AST | None) -> int:
-    if isinstance(given, ast.Constant) and isinstance(given.value, int):
-        return given.value
-    callee = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-    return STATUSES.get(callee, 0)
+def _number(node: ast.AST | None) -> int:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else 0
 
 
-def _said(message: ast.AST | None, scope: Scope | None, scopes: dict[ast.AST, Scope]) -> str:
-    if scope is not None and scope.name == "__init__":
-        scope = next((each for each in scopes.values() if isinstance(each, ast.ClassDef) and scope in each.body), scope)
-    about = _STATUS.sub("", (ast.get_docstring(scope) or "").partition("\n")[0]) if scope is not None else ""
-    template = _template(message) if message is not None else ""
-    return about if about and (_makes_errors(scope) or not template.strip("….")) else code(template.replace("`", "'"))
-
-
-def _makes_errors(scope: Scope | None) -> bool:
-    """Whether a function is there for one error, or a class is one: then its docstring is about that."""
-    if isinstance(scope, ast.ClassDef):
-        return True
-    return scope is not None and isinstance(scope.returns, ast.Name) and scope.returns.id == "ApiError"
-
-
-def _string(node: ast.AST | None) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-
-
-def _template(node: ast.AST) -> str:
-    """Return the text that an expression makes, with an ellipsis for what is only known when it is told."""
-    if isinstance(node, ast.Constant):
-        return str(node.value) if isinstance(node.value, str) else "…"
-    if isinstance(node, ast.JoinedStr):
-        return "".join(map(_template, node.values))
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _template(node.left) + _template(node.right)
-    return "…"
+def _strings(node: ast.AST) -> list[str]:
+    """Return the texts that an expression may be."""
+    if isinstance(node, ast.IfExp):
+        return [*_strings(node.body), *_strings(node.orelse)]
+    return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []

@@ -10,12 +10,12 @@ from typing import Any
 from docs.extension.tables import code
 from responses_app.conf import Settings, secret_files, table
 from responses_app.management.flags import FLAGS
+from responses_app.setting_types import names
 
 NO_VALUE = "\N{NULL}"  # that no setting takes, but for those that take any text
 ANYTHING = "text"
+KIB = 1024
 DOCS = Path(__file__).parent.parent
-# Chapters that have no heading of their own.
-CHAPTERS = {"Several workers": "how-to/running.md", "Traces": "how-to/watching.md"}
 
 
 def markdown() -> str:
@@ -32,11 +32,36 @@ def _section(name: str, default: str, about: str, field: "Field[Any]") -> str:
         _sentence(_linked(about)),
         "",
         f"- takes: {takes(field.metadata['parse'])}",
-        f"- default: {default if ':' in default and 'unset' in default else code(default)}",
+        f"- default: {_default(default, field)}",
         *([f"- flag of `serve`: {', '.join(flags)}"] if flags else []),
         *([f"- as a file: `{name}_FILE`"] if f"{name}_FILE" in secret_files() else []),
     ]
     return "\n".join(lines)
+
+
+def _default(shown: str, field: "Field[Any]") -> str:
+    """Return a default: a value as it is written, with the size of many bytes; or words for what is none."""
+    if not _is_value(shown, field):
+        return shown
+    size = f" ({sized(field.default)})" if field.name.endswith("_bytes") and field.default >= KIB else ""
+    return f"{code(shown)}{size}"
+
+
+def _is_value(shown: str, field: "Field[Any]") -> bool:
+    default = field.default_factory() if callable(field.default_factory) else field.default
+    try:
+        return bool(field.metadata["parse"](shown) == default)
+    except ValueError:
+        return False
+
+
+def sized(number: int) -> str:
+    """Return a number of bytes for people: `32 MiB`."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if number % KIB or number < KIB:
+            return f"{number} {unit}"
+        number //= KIB
+    return f"{number} GiB"
 
 
 def takes(parse: Callable[[str], object]) -> str:
@@ -45,28 +70,35 @@ def takes(parse: Callable[[str], object]) -> str:
         parse(NO_VALUE)
     except ValueError as wanted:
         return str(wanted)
-    return ANYTHING
+    return "names, separated by commas" if parse is names else ANYTHING
 
 
 def _sentence(text: str) -> str:
-    first = text if text.startswith("`") else text[0].upper() + text[1:]
+    first = text if text.startswith(("`", "vLLM")) else text[0].upper() + text[1:]
     return first if first.endswith(".") else f"{first}."
 
 
 def _linked(about: str) -> str:
-    """Make a link of each `(see Chapter)` that there is."""
+    """Make a link of each `(see Chapter)`. Raises `KeyError` where there is no such chapter."""
 
     def link(found: re.Match[str]) -> str:
-        page = headings().get(found[1])
-        return f"(see {found[1]})" if page is None else f"(see [{found[1]}](../{page}))"
+        return f"see [{found[1]}](../{headings()[found[1]]})"
 
-    return re.sub(r"\(see ([^)]+)\)", link, about)
+    return re.sub(r"\bsee ([^);]+)(?=\))", link, about)
 
 
 @cache
 def headings() -> dict[str, str]:
-    """Return the page of each title of a page, and of the chapters that have none."""
-    pages = sorted(DOCS.glob("*/**/*.md"))
-    return {
-        page.read_text().splitlines()[0].removeprefix("# "): str(page.relative_to(DOCS)) for page in pages
-    } | CHAPTERS
+    """Return where each page is by its title, and each chapter of one by its heading."""
+    found: dict[str, str] = {}
+    for page in sorted(DOCS.glob("*/**/*.md")):
+        name, text = str(page.relative_to(DOCS)), page.read_text()
+        for heading in re.findall(r"^## (.*)$", text, re.MULTILINE):
+            found.setdefault(heading, f"{name}#{anchor(heading)}")
+        found[text.partition("\n")[0].removeprefix("# ")] = name
+    return found
+
+
+def anchor(heading: str) -> str:
+    """Return how a link names a heading, as on GitHub."""
+    return re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")

@@ -40,7 +40,7 @@ MAX_CONNECTIONS = 4096  # generations that run at once, over all servers; each h
 MAX_FAILED = 3  # servers that a request may break on before its first token: it may be what breaks them
 KNOWN = (
     *("urls", "api_key", "harmony", "connect_seconds", "silence_seconds", "health_seconds", "refresh_seconds"),
-    "max_connections",
+    *("max_connections", "kv_transfer"),
 )
 
 
@@ -50,14 +50,14 @@ class VllmServerEngine(BaseEngine):
     Options: `urls` (see `server_urls`), `api_key`, `harmony` (off: the model is not a gpt-oss), `connect_seconds` (for
     a connection, and for an answer that generates nothing), `silence_seconds` (a generation that sends no byte for so
     long has failed: queueing and prefill count), `health_seconds` (between two looks at each server),
-    `refresh_seconds` (between two looks at a list of servers that may change), `max_connections`.
+    `refresh_seconds` (between two looks at a list of servers that may change), `max_connections`, `kv_transfer` (on:
+    the servers have a connector for caches, and may be told by whoever asks where to read them).
     """
 
     supports_priority = True
     supports_cache_salt = True
     supports_logprobs = True
     supports_prompt_logprobs = True
-    supports_kv_transfer = True  # whether a server has a connector, only its operator knows
     supports_prefill = True
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
@@ -89,6 +89,9 @@ class VllmServerEngine(BaseEngine):
             look=options.rate("health_seconds") or LOOK_SECONDS,
         )
         self._harmony = self.options.get("harmony") is not False
+        self.supports_kv_transfer = self.options.get("kv_transfer", False) is True
+        if not isinstance(self.options.get("kv_transfer", False), bool):
+            raise options.wrong("kv_transfer", "true or false")
         self._refresh_seconds = options.rate("refresh_seconds") or REFRESH_SECONDS
         self._max_connections = options.whole_number("max_connections", MAX_CONNECTIONS, minimum=1)
 

@@ -19,6 +19,14 @@ from responses_app.command_line.terminal import console, printable
 from responses_app.conf import ConfigurationError, Settings, from_environ
 
 Check = Callable[[Settings, float], Awaitable[Sequence[Finding]]]
+# What to look at where a check gets no answer, by its name.
+HANGING = {
+    "database": "Check that what DATABASE_URL names runs, and that a firewall lets this machine in.",
+    "redis": "Check that what REDIS_URL names runs, and that a firewall lets this machine in.",
+    "engine": "Look at the log of the engines that ENGINE_URL, MODELS and EMBEDDINGS_URL name.",
+    "search": "Look at the log of what SEARCH_URL names.",
+    "tools": "Look at the log of the servers that MCP_SERVERS and IMAGE_SERVICE_URL name.",
+}
 MARKS = {Level.OK: ("✓", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("✗", "red")}
 
 
@@ -79,7 +87,8 @@ async def _checked(name: str, check: Awaitable[Sequence[Finding]], seconds: floa
         async with asyncio.timeout(seconds):
             return await check
     except TimeoutError:
-        return [warning(name, f"no answer within {seconds:.1f} s", "Look whether it hangs, or give it more --seconds.")]
+        advice = HANGING.get(name, "This machine may be too busy to look at it.")
+        return [warning(name, f"no answer within {seconds:.1f} s", f"{advice} --seconds gives it more time.")]
 
 
 def _as_json(findings: Sequence[Finding], worst: Level, seconds: float) -> str:

@@ -14,10 +14,10 @@ from pydantic import Field
 from engine.formats.base import TextLogprob
 from engine.types import FinishReason
 from responses_app.protocol.embeddings import read_inputs
+from responses_app.protocol.engine_details import transfer_not_taken
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.logprobs import LOWEST
-from responses_app.protocol.prompt_logprobs import MAX_PROMPT_LOGPROBS
 from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.validation import validate
 
@@ -50,7 +50,7 @@ class CompletionFields(ClientModel):
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     stop: Stops | None = None
     stop_token_ids: list[int] | None = Field(default=None, max_length=64)
-    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_PROMPT_LOGPROBS)
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     return_token_ids: bool | None = None
     kv_transfer_params: dict[str, Any] | None = None
     seed: int | None = None
@@ -88,10 +88,7 @@ class CompletionWanted:
 def parse_completion(data: JsonObject, *, engine_fields: bool = False) -> CompletionWanted:
     """Read a request; `engine_fields`: it may have those that are for the engine's operator. Raises `ApiError`."""
     if data.get("kv_transfer_params") and not engine_fields:
-        raise unsupported_parameter(
-            "kv_transfer_params",
-            "They say where the engine reads caches: RESPONSES_COMPATIBILITY_MODE=false lets clients send them.",
-        )
+        raise transfer_not_taken()
     own = {name: value for name, value in data.items() if name != "prompt"}
     fields = validate(CompletionFields, own)
     prompts = read_inputs(data, "prompt", max_inputs=MAX_CHOICES)

@@ -11,7 +11,7 @@ from typing import Any
 from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat
 from engine.types import GenerationRequest, PromptLogprobs, RankedToken, TokenChunk
-from responses_app.protocol.errors import JsonObject, unsupported_parameter
+from responses_app.protocol.errors import ApiError, JsonObject, unsupported_parameter
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class EngineDetails:
     def logprobs_as_json(self) -> list[JsonObject | None] | None:
         """Return the log probabilities of the prompt as vLLM has them: by the ids of tokens, which are texts in JSON.
 
-        A long prompt has many: up to 20 a token.
+        A long prompt has many, up to 20 a token, of 20 µs each: off the event loop.
         """
         if self.prompt_logprobs is None:
             return None
@@ -72,3 +72,11 @@ class EngineDetails:
             self.prompt_logprobs = chunk.prompt_logprobs
         if chunk.kv_transfer_params is not None:
             self.kv_transfer_params = chunk.kv_transfer_params
+
+
+def transfer_not_taken() -> ApiError:
+    """Clients may not send `kv_transfer_params` here (400)."""
+    return unsupported_parameter(
+        "kv_transfer_params",
+        "They say where the engine reads caches: RESPONSES_COMPATIBILITY_MODE=false lets clients send them.",
+    )

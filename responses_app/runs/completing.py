@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from engine.errors import EngineError, GenerationCut
@@ -22,8 +21,8 @@ from responses_app.limits.rates import Ticket
 from responses_app.observing.metrics import Outcome
 from responses_app.protocol.completion_text import CompletionText
 from responses_app.protocol.completions import ChoiceDelta, CompletionHead, CompletionUsage
+from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, server_error, too_slow
-from responses_app.protocol.prompt_logprobs import written_prompt
 from responses_app.protocol.rate_limits import Amount
 from responses_app.runs.continuing import Continuing
 from responses_app.runs.deltas import Deltas
@@ -225,8 +224,8 @@ class Completing:
                 delta.prompt_token_ids = choice.request.prompt_token_ids
         if chunk.prompt_logprobs is not None:
             delta = delta or ChoiceDelta(index=choice.text.index)
-            write = partial(written_prompt, chunk.prompt_logprobs, self._model.format.token_bytes)
-            delta.prompt_logprobs = await asyncio.to_thread(write)
+            told = EngineDetails(prompt_logprobs=chunk.prompt_logprobs, token_bytes=self._model.format.token_bytes)
+            delta.prompt_logprobs = await asyncio.to_thread(told.logprobs_as_json)
         return delta
 
     def _note(self) -> None:

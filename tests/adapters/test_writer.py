@@ -266,7 +266,7 @@ asyncio.run(leave())
 
 def test_a_process_that_forgets_to_close_still_writes_and_ends(tmp_path: object) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", UNCLOSED, f"{tmp_path}/db.sqlite3"], capture_output=True, text=True, timeout=20
+        [sys.executable, "-c", UNCLOSED, f"{tmp_path}/db.sqlite3"], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "1\n"

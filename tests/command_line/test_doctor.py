@@ -1,10 +1,13 @@
 """`respsite doctor`: what is well, what is wrong, and what to do."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from responses_app.command_line import doctor
+from responses_app.command_line.examining.findings import Finding
 from tests.command_line.program import respsite, settings_of
 from tests.databases import database_settings
 from tests.server import Server, free_port, manage
@@ -50,3 +53,15 @@ def test_a_wrong_setting_comes_before_all_else() -> None:
     done = respsite("doctor", PORT="many")
     assert done.returncode == 1
     assert "PORT='many' is not valid" in done.stdout
+
+
+def test_what_gives_no_answer_is_named_with_its_setting() -> None:
+    async def hang() -> list[Finding]:
+        await asyncio.Event().wait()
+        return []
+
+    subjects = {"redis": "REDIS_URL", "engine": "ENGINE_URL", "sandbox": "--seconds"}
+    for subject, named in subjects.items():
+        (finding,) = asyncio.run(doctor._checked(subject, hang(), 0.01))
+        assert finding.subject == subject
+        assert named in finding.advice

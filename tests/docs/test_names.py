@@ -82,3 +82,8 @@ def test_python_clients_are_those_of_the_tests() -> None:
 
 def test_nothing_is_said_about_one_persons_machine() -> None:
     assert not re.findall(r"(?<!\w)/(?:root|home|work|tmp)/", everything())
+
+
+def test_the_notes_for_an_upgrade_know_the_last_migration() -> None:
+    migrations = sorted(path.stem for path in (ROOT / "responses_app" / "migrations").glob("0*.py"))
+    assert f"Migrations up to {migrations[-1][:4]}." in text_of(DOCS / "how-to" / "upgrade.md")

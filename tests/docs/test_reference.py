@@ -7,6 +7,7 @@ import pytest
 from django.core.management import get_commands
 
 from docs.extension import GENERATED, commands, errors, events, metrics, modules, paths, settings
+from docs.extension import error_texts as texts
 from responses_app.command_line.parser import build_parser
 from responses_app.conf import table
 from responses_app.management.flags import FLAGS
@@ -15,6 +16,7 @@ from responses_app.observing.metrics import Metrics
 from responses_app.protocol.dialects import PRESETS, Switch
 from responses_app.protocol.event_texts import EVENTS, FRAMES
 from responses_app.protocol.events import EventType
+from responses_app.protocol.inputs import StopReason
 from tests.docs.pages import DOCS, everything, text_of
 from tests.server import ROOT
 
@@ -35,8 +37,14 @@ def test_every_setting_has_what_it_takes_its_default_and_a_sentence() -> None:
 
 def test_what_a_setting_takes_is_what_it_says_where_it_is_wrong() -> None:
     parts = settings.markdown()
-    assert "## PORT\n\nPort `make run` listens on.\n\n- takes: a whole number of at least 1 and at most 65535" in parts
+    assert "\n\n- takes: a whole number of at least 1 and at most 65535\n- default: `8000`\n" in parts
     assert "- takes: one of auto, on, off" in parts
+
+
+def test_many_bytes_are_shown_as_they_are_written_with_their_size_beside() -> None:
+    shown = settings.markdown()
+    assert "\n- default: `33554432` (32 MiB)\n" in shown
+    assert re.search(r"default: `?\d+ [KMG]iB", shown) is None
 
 
 def test_every_event_and_frame_has_its_line() -> None:
@@ -54,13 +62,47 @@ def test_every_event_and_frame_has_its_line() -> None:
 
 
 def test_every_code_of_an_error_has_its_line() -> None:
-    sources = [path.read_text() for path in (ROOT / "responses_app" / "protocol").rglob("*.py")]
-    raised = {code for source in sources for code in re.findall(r'code="([a-z_]+)"', source)}
     found = errors.codes()
-    assert len(raised) > 25
-    assert raised <= set(found)
-    assert [name for name, code in found.items() if not code.texts] == []
-    assert found["rate_limit_exceeded"].statuses == {429}
+    assert set(found) == {name for part in texts.OF_ERRORS for name in part}
+    assert {name for name, statuses in found.items() if statuses} == set(texts.REQUESTS)
+    assert found["rate_limit_exceeded"] == {429}
+    assert found["model_not_found"] == {403, 404}
+
+
+def test_a_code_is_found_however_it_is_handed_over() -> None:
+    """By its place (`Refused("…")`), by its name, as a default, in an object: else a line could be missing."""
+    sources = "".join(
+        (ROOT / "responses_app" / name).read_text()
+        for name in ("protocol/steering.py", "protocol/steer_input.py", "tools/images/answers.py", "runs/failures.py")
+    )
+    written = set(re.findall(r'(?:Refused\(|failed\(|code=|code: str = |"code": |else )\s*"([a-z]+_[a-z_]+)"', sources))
+    assert len(written) > 15
+    assert written <= set(errors.codes())
+
+
+def test_every_type_of_an_error_has_its_line() -> None:
+    sources = [path.read_text() for path in (ROOT / "responses_app" / "protocol").rglob("*.py")]
+    raised = {kind for source in sources for kind in re.findall(r'type(?:: str = |=)"([a-z_]+_error)"', source)}
+    assert raised == set(texts.TYPES)
+
+
+def test_every_reason_of_an_incomplete_response_has_its_line() -> None:
+    untold = {StopReason.CANCELLED, StopReason.SERVER_STOPPED, StopReason.DISCARDED}  # they end otherwise
+    machine = (ROOT / "responses_app/protocol/response.py").read_text()
+    written = set(re.findall(r'Status.INCOMPLETE, reason="([a-z_]+)"', machine))
+    assert set(texts.REASONS) == written | {reason.value for reason in set(StopReason) - untold}
+
+
+def test_every_code_of_a_close_has_its_line() -> None:
+    source = "".join((ROOT / "responses_app" / name).read_text() for name in ("connection.py", "protocol/session.py"))
+    numbers = set(re.findall(r"\b(?:Close\(|_close\(|TOO_LARGE = |SERVICE_RESTART = )(\d+)", source))
+    assert numbers == set(texts.CLOSES)
+
+
+def test_what_is_said_of_an_error_is_in_sentences() -> None:
+    for part in texts.PARTS:
+        for name, told in part.items():
+            assert all(re.fullmatch(r"[A-Z0-9`].*[.]", said) and "…" not in said for said in told), name
 
 
 def test_every_command_has_its_section() -> None:
@@ -89,8 +131,9 @@ def test_every_module_has_its_line() -> None:
 
 
 def test_every_path_of_the_api_has_its_line() -> None:
+    shown = paths.markdown()
     for path, method, _ in paths.operations():
-        assert f"| {method.upper()} | `{path}` | " in paths.markdown()
+        assert f"| {method.upper()} | `{path}` | " in shown
 
 
 def test_the_page_of_dialects_has_every_name() -> None:

@@ -1,7 +1,8 @@
 """The commands of every page: each is run here, or by the tests that `ELSEWHERE` names; what shows settings is read.
 
-A page's commands run one after the other in a folder of its own, against the server that all pages share. `make` only
-says what it would do. In a block `console` what stands under a command is what it prints, an ellipsis for anything.
+A page's commands run one after the other, against the server and in the folder that all pages share; a command that
+several pages have runs once. `make` only says what it would do. In a block `console` what stands under a command is
+what it prints, an ellipsis for anything.
 """
 
 import json
@@ -31,6 +32,7 @@ ELSEWHERE = {  # programs, and commands of ours, that these tests run
     **{"manage.py serve": "supervisor", "manage.py createsuperuser": "admin", "respsite serve": "command_line"},
     **{"npm": "npm.py", "npx": "npm.py", "pip": "pip.py", "node": "javascript", "litellm": "python_clients"},
 }
+MANAGE = ".venv/bin/python manage.py "
 KEY = re.compile(r"sk-[\w-]{20,}")
 EXAMPLE_KEY = re.compile(r"sk-Ab12Cd\b")
 
@@ -108,15 +110,28 @@ class Shell:
     folder: Path
     server: Server
     environ: dict[str, str]
+    manage: "subprocess.Popen[str]"  # see `manage_warm`
     keys: list[str] = field(default_factory=list)
+    done: set[str] = field(default_factory=set)
 
     def run(self, command: Command) -> None:
         """Run a command, which has to succeed and to print what the page says."""
+        if not command.prints and command.line in self.done:
+            return  # another page has it, too
+        self.done.add(command.line)
         line = command.line.replace(ADDRESS, f"127.0.0.1:{self.server.port}")
         line = EXAMPLE_KEY.sub(self.keys[-1] if self.keys else "sk-none", line)
-        line = line.replace(".venv/bin/python manage.py", f"{shlex.quote(sys.executable)} {ROOT / 'manage.py'}")
         if command.program == "curl":
             line += " --silent --show-error --fail"
+        code, output, complaints = self._managed(line) if line.startswith(MANAGE) else self._run(line)
+        assert code == 0, f"{line}\n{output[-1000:]}{complaints[-2000:]}"
+        self.keys += KEY.findall(output)
+        wanted = ".*".join(re.escape(each) for part in command.prints for each in (*part.split("…"), "\n"))
+        assert re.search(wanted, output + "\n", re.DOTALL), f"{line}\n{output[-2000:]}"
+        if "/v1/" in line and '"stream": true' not in line:
+            json.loads(output)
+
+    def _run(self, line: str) -> tuple[int, str, str]:
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", line],
             cwd=self.folder,
@@ -126,17 +141,20 @@ class Shell:
             timeout=SECONDS,
             check=False,
         )
-        assert done.returncode == 0, f"{line}\n{done.stdout[-1000:]}{done.stderr[-2000:]}"
-        self.keys += KEY.findall(done.stdout)
-        wanted = ".*".join(re.escape(each) for part in command.prints for each in (*part.split("…"), "\n"))
-        assert re.search(wanted, done.stdout + "\n", re.DOTALL), f"{line}\n{done.stdout[-2000:]}"
-        if "/v1/" in line and '"stream": true' not in line:
-            json.loads(done.stdout)
+        return done.returncode, done.stdout, done.stderr
+
+    def _managed(self, line: str) -> tuple[int, str, str]:
+        assert self.manage.stdin is not None
+        assert self.manage.stdout is not None
+        print(json.dumps(shlex.split(line.removeprefix(MANAGE))), file=self.manage.stdin, flush=True)
+        told = json.loads(self.manage.stdout.readline())
+        return told["code"], told["output"], told["complaints"]
 
 
-@pytest.fixture
-def shell(daphne_server: Server, tmp_path: Path) -> Shell:
+@pytest.fixture(scope="module")
+def shell(daphne_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A folder with a migrated database, and programs where a page looks for them."""
+    tmp_path = tmp_path_factory.mktemp("shell")
     programs = tmp_path / "programs"
     programs.mkdir()
     for name, does in {
@@ -153,7 +171,10 @@ def shell(daphne_server: Server, tmp_path: Path) -> Shell:
     )
     folder = tmp_path / "here"
     folder.mkdir()
-    return Shell(folder, daphne_server, environ)
+    warm = [sys.executable, "-m", "tests.docs.manage_warm"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(warm, cwd=folder, env=environ, text=True, **pipes) as process:
+        yield Shell(folder, daphne_server, environ, process)
 
 
 @pytest.mark.parametrize("page", [page for page, commands in PAGES.items() if not all(map(is_elsewhere, commands))])

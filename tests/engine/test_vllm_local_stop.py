@@ -24,7 +24,9 @@ class StoppingLlm:
         for number, tokens in enumerate(self._deltas, 1):
             finish = "abort" if number == len(self._deltas) else None
             completion = SimpleNamespace(token_ids=tokens, finish_reason=finish, stop_reason=None, logprobs=None)
-            yield SimpleNamespace(outputs=[completion], num_cached_tokens=0, prompt_logprobs=None)
+            yield SimpleNamespace(
+                outputs=[completion], num_cached_tokens=0, prompt_logprobs=None, kv_transfer_params=None
+            )
 
 
 @pytest.mark.parametrize(

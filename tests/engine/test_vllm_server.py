@@ -325,6 +325,7 @@ class TestOptions:
             ({"urls": ["http://x"], "api_key": 1}, "needs api_key to be a string"),
             ({"urls": ["http://x"], "connect_seconds": 0}, "needs connect_seconds to be a number above 0"),
             ({"urls": ["http://x"], "silence_seconds": "1"}, "needs silence_seconds to be a number"),
+            ({"urls": ["http://x"], "kv_transfer": "on"}, "needs kv_transfer to be true or false"),
             ({"urls": ["http://x"], "max_connections": 0}, "needs max_connections to be a whole number of 1 or more"),
             ({"urls": ["http://x"], "speed": 1}, "does not know 'speed'; it knows api_key, connect_seconds, "),
         ],

@@ -42,7 +42,12 @@ const changed = await client.chat.completions.update(stored.id, { metadata: { fr
 const read = await client.chat.completions.retrieve(stored.id);
 const { deleted } = await client.chat.completions.delete(stored.id);
 
-const text = await client.completions.create({ model, prompt: "count to 3", max_tokens: 20 });
+const counting = { model, prompt: "count to 3", max_tokens: 20 };
+const text = await client.completions.create(counting);
+let textStreamed = "";
+for await (const { choices } of await client.completions.create({ ...counting, stream: true })) {
+  textStreamed += choices[0].text;
+}
 const embedding = { model: "hashing-256", input: ["Paris", "rail"] };
 const asBase64 = await client.embeddings.create(embedding); // which openai-node asks for by itself
 const asFloats = await client.embeddings.create({ ...embedding, encoding_format: "float", dimensions: 64 });
@@ -58,8 +63,9 @@ console.log(
     loops: [await loop(false).finalContent(), await loop(true).finalContent()],
     parsed: parsed.choices[0].message.parsed,
     stored: [kept.includes(stored.id), asked.data[0].content, changed.metadata, read.choices[0].message.content, deleted],
-    text: text.choices[0].text,
+    texts: [text.choices[0].text, textStreamed],
     dimensions: [asBase64, asFloats].map(({ data }) => data.map((each) => each.embedding.length)),
     models: models.data.map(({ id }) => id),
+    retrieved: (await client.models.retrieve(model)).id,
   }),
 );

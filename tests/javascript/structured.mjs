@@ -3,7 +3,7 @@
 // Prints a line of JSON for each way: what came.
 import { createOpenAI } from "@ai-sdk/openai";
 import { Agent, OpenAIProvider, Runner, tool as agentsTool } from "@openai/agents";
-import { generateObject, generateText, Output, stepCountIs, streamObject, streamText, tool } from "ai";
+import { embedMany, generateObject, generateText, Output, stepCountIs, streamObject, streamText, tool } from "ai";
 import { z } from "zod";
 
 const [baseURL] = process.argv.slice(2);
@@ -45,8 +45,21 @@ async function vercel(api) {
     }
   }
   const loop = { tools: { find_hotel: { ...findHotel, execute } }, stopWhen: stepCountIs(3) };
-  const went = streamText({ ...options, ...loop, prompt: "call find_hotel for Paris" });
-  say(`${api} loop`, { text: await went.text, steps: (await went.steps).length, used: (await went.totalUsage).totalTokens });
+  const calling = { ...options, ...loop, prompt: "call find_hotel for Paris" };
+  for (const went of [streamText(calling), await generateText(calling)]) {
+    const [text, steps, used] = [await went.text, await went.steps, await went.totalUsage];
+    say(`${api} loop`, { text, steps: steps.length, used: used.totalTokens });
+  }
+  const counting = { ...options, prompt: "count to 5" };
+  say(`${api} text`, { texts: [(await generateText(counting)).text, await streamText(counting).text] });
+}
+
+async function vercelBeside() {
+  const respsite = createOpenAI({ baseURL, apiKey: "none" });
+  const counting = { model: respsite.completion(model), prompt: "count to 3", maxRetries: 0 };
+  const texts = [(await generateText(counting)).text, await streamText(counting).text];
+  const { embeddings } = await embedMany({ model: respsite.embedding("hashing-256"), values: ["Paris", "rail"] });
+  say("beside", { texts, dimensions: embeddings.map((each) => each.length) });
 }
 
 async function openaiNode(name) {
@@ -80,4 +93,4 @@ async function agents() {
   }
 }
 
-await Promise.all([vercel("responses"), vercel("chat"), openaiNode("openai"), openaiNode("openai-6"), agents()]);
+await Promise.all([vercel("responses"), vercel("chat"), vercelBeside(), openaiNode("openai"), openaiNode("openai-6"), agents()]);

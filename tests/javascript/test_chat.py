@@ -27,9 +27,9 @@ async def test_openai_node(daphne_server: Server, tmp_path: Path, package: str) 
     assert told["loops"] == [RETURNED.format("forecast", "rain in Paris")] * 2
     assert told["parsed"] == {"city": "Paris", "days": 3}
     assert told["stored"] == [True, "count to 2", {"from": "nobody"}, "1 2", True]
-    assert told["text"] == " 1 2 3"
+    assert told["texts"] == [" 1 2 3"] * 2
     assert told["dimensions"] == [[256, 256], [64, 64]]
-    assert told["models"] == ["demo", "hashing-256"]
+    assert (told["models"], told["retrieved"]) == (["demo", "hashing-256"], "demo")
 
 
 async def test_openais_cases_for_gpt_oss(daphne_server: Server, tmp_path: Path) -> None:

@@ -30,4 +30,9 @@ async def test_the_sdks_of_vercel_and_openai(daphne_server: Server, tmp_path: Pa
 
     loops = [each for each in told if each["way"] in [f"{api} loop" for api in APIS]]
     text = "The demo engine called find_hotel and it returned: a bed in Paris."
-    assert [(each["text"], each["steps"], each["used"] > 0) for each in loops] == [(text, 2, True)] * len(APIS)
+    assert [(each["text"], each["steps"], each["used"] > 0) for each in loops] == [(text, 2, True)] * 2 * len(APIS)
+    said = {each["way"]: each["texts"] for each in told if "texts" in each}
+    assert [said.pop(f"{api} text") for api in APIS] == [["1 2 3 4 5"] * 2] * 2
+    ((counted, counted_streamed),) = said.values()
+    assert counted == counted_streamed == " 1 2 3"
+    assert [each["dimensions"] for each in told if each["way"] == "beside"] == [[256, 256]]

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from engine.types import FinishReason, TokenChunk
+from responses_app.protocol.chat.completion import with_details
 from responses_app.protocol.chat.request import parse_chat
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests import parse_create
@@ -156,7 +158,6 @@ def test_nothing_is_said_twice_that_is_there_as_null() -> None:
         ({"logit_bias": {"50256": -100}}, "logit_bias"),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
         ({"prompt_logprobs": 21}, "prompt_logprobs"),
-        ({"kv_transfer_params": [1]}, "kv_transfer_params"),
         ({"web_search_options": {"search_context_size": "low"}}, "web_search_options"),
         ({"metadata": {"a": "b" * 600}}, "metadata"),
     ],
@@ -167,6 +168,21 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
     assert refused.value.status == 400
     assert refused.value.param == param
     assert "input" not in refused.value.message.replace("input_", "")
+
+
+def test_what_moves_caches_is_taken_where_the_operator_lets_clients_send_it() -> None:
+    transfer = {"do_remote_decode": True, "remote": {"blocks": [1, 2]}}
+    body = {"messages": [USER], "kv_transfer_params": transfer}
+    with pytest.raises(ApiError) as refused:
+        parse_chat(body, parse_create)
+    assert refused.value.param == "kv_transfer_params"
+    asked = parse_chat(body, parse_create, engine_fields=True)
+    details = asked.details(0)
+    assert details is not None
+    assert (details.given_transfer, details.wanted_logprobs) == (transfer, None)
+    details.take(TokenChunk(token_ids=[7], finish_reason=FinishReason.STOP, kv_transfer_params={"blocks": [3]}))
+    completion = {"choices": [{"index": 0}]}
+    assert with_details(completion, asked, [details]) == {**completion, "kv_transfer_params": {"blocks": [3]}}
 
 
 def test_an_error_of_a_run_names_the_message_and_not_the_item() -> None:

@@ -1,12 +1,14 @@
-"""Clients of other makers, for Python: the pages' examples, and structured output in each way that they ask for it."""
+"""Clients of other makers, for Python: over both APIs, streamed and not, and the examples of their pages."""
 
 import asyncio
 import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,13 +22,30 @@ from tests.server import Server, free_port
 from tests.waiting import eventually
 
 HERE = Path(__file__).parent
-SCRIPT_SECONDS = 180.0  # bound of one program; LiteLLM takes 5 s of a core to be imported
+SCRIPT_SECONDS = 400.0  # bound of one process; what all clients import takes 15 s of a core
 QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # else LiteLLM asks GitHub for prices when it is imported
 EXAMPLES = [code for code in blocks("python") if needs_a_venv_of_its_own(code)]
+ALONE = [code for code in EXAMPLES if PROXY not in code]
 CALLING = "The user names the function find_hotel. I call it."
 RETURNED = "The demo engine called find_hotel and it returned: "
 
-each_api = pytest.mark.parametrize("api", ["responses", "chat"])
+COUNTED = "1 2 3 4 5"
+APIS = ("responses", "chat")
+WAYS = ("whole", "streamed")
+CLIENTS = ("with_langchain.py", "with_litellm.py", "with_pydantic_ai.py")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a program printed, and the traceback of how it failed, if it did."""
+
+    printed: list[str]
+    failed: str
+
+    def said(self) -> list[str]:
+        """Return the lines of a program that did not fail."""
+        assert not self.failed, self.failed
+        return self.printed
 
 
 @pytest.fixture(scope="session")
@@ -43,10 +62,33 @@ async def run(*command: str | Path, folder: Path, **variables: str) -> list[str]
     return done.printed.splitlines()
 
 
-async def ask(python: Path, script: str, server: Server, api: str, folder: Path) -> list[JsonObject]:
-    """Run a program that lies here, and return the objects that it printed, a line each."""
-    lines = await run(python, HERE / script, server.base_url, api, folder=folder)
-    return [json.loads(line) for line in lines]
+@pytest.fixture(scope="module")
+def ran(python: Path, daphne_server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """All programs of this module, run in one process: by the name of a client's, or the code of an example."""
+    folder = tmp_path_factory.mktemp("clients")
+    shutil.copy(HERE / "trip.py", folder)
+    programs: dict[str, list[str]] = {name: [str(HERE / name), daphne_server.base_url] for name in CLIENTS}
+    for number, code in enumerate(ALONE):
+        script = folder / f"example_{number}.py"
+        script.write_text(code.replace(ADDRESS, f"127.0.0.1:{daphne_server.port}"))
+        programs[code] = [str(script)]
+    told = asyncio.run(run(python, HERE / "several.py", *map(json.dumps, programs.values()), folder=folder))
+    return {name: Ran(**json.loads(line)) for name, line in zip(programs, told, strict=True)}
+
+
+def told_by(ran: dict[str, Ran], client: str, api: str) -> list[JsonObject]:
+    """Return the objects that a client's program printed, a line each, of this API."""
+    told: list[JsonObject] = [json.loads(line) for line in ran[client].said()]
+    return [each for each in told if each.get("api", "others") == api]
+
+
+def of(told: list[JsonObject], way: str) -> list[JsonObject]:
+    """Return what came in this way, without its name."""
+    return [
+        {name: value for name, value in each.items() if name not in ("way", "api")}
+        for each in told
+        if each["way"] == way
+    ]
 
 
 def trips(told: list[JsonObject]) -> dict[object, Trip | Stop]:
@@ -58,32 +100,52 @@ def trips(told: list[JsonObject]) -> dict[object, Trip | Stop]:
     }
 
 
-@each_api
-async def test_pydantic_ai(python: Path, daphne_server: Server, api: str, tmp_path: Path) -> None:
-    told = await ask(python, "with_pydantic_ai.py", daphne_server, api, tmp_path)
+@pytest.mark.parametrize("api", APIS)
+def test_pydantic_ai(ran: dict[str, Ran], api: str) -> None:
+    told = told_by(ran, "with_pydantic_ai.py", api)
     came = trips(told)
     ways = ["tool", "loose tool", "native", "prompted"]
     assert list(came) == [*(name for way in ways for name in (way, f"{way}, streamed")), "beside a tool"]
     assert came["prompted"] == came["prompted, streamed"] == Trip.model_validate_json(WISHED)
     assert [each["way"] for each in told if each.get("requests", 1) != 1] == []
+    assert of(told, "loop") == [{"how": way, "texts": [COUNTED, f"{RETURNED}a hotel in Paris."]} for way in WAYS]
     assert told[-1]["calls"] == ["find_hotel", "find_hotel", "final_result", "final_result"]
     if api == "chat":  # over the Responses API it reads summaries, and asked for none
         assert told[-1]["thoughts"] == [CALLING, "The output is here. Nothing is left to be called."]
 
 
-@each_api
-async def test_langchain(python: Path, daphne_server: Server, api: str, tmp_path: Path) -> None:
-    told = await ask(python, "with_langchain.py", daphne_server, api, tmp_path)
+@pytest.mark.parametrize("api", APIS)
+def test_langchain(ran: dict[str, Ran], api: str) -> None:
+    told = told_by(ran, "with_langchain.py", api)
     came = trips(told)
     ways = ["json_schema", "json_schema, strict", "function_calling", "function_calling, strict", "json_mode"]
     assert list(came) == [name for way in ways for name in (way, f"{way}, streamed")]
     assert came["json_mode"] == Trip.model_validate_json(WISHED)
     forced = [(each["way"], each["call"], list(each["arguments"])) for each in told if "call" in each]  # type: ignore[call-overload]
     assert forced == [(choice, "find_hotel", ["city"]) for choice in ("required", "find_hotel")]
-    loop = next(each for each in told if each["way"] == "loop")
-    assert (loop["answer"], loop["used"]) == (f"{RETURNED}a hotel in Paris.", [True, True])
-    if api == "chat":
-        assert told[-1] == {"way": "others", "text": " 1 2 3", "dimensions": 256}
+    went = {"text": COUNTED, "answer": f"{RETURNED}a hotel in Paris.", "used": [True, True]}
+    assert of(told, "loop") == [{"how": way, **went} for way in WAYS]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_litellm(ran: dict[str, Ran], api: str) -> None:
+    told = told_by(ran, "with_litellm.py", api)
+    texts = of(told, "text")
+    thoughts = [each.pop("thought") for each in texts]
+    assert texts == [{"how": way, "text": COUNTED, "used": True} for way in WAYS]
+    # Over the Responses API it reads summaries, and asked for none.
+    assert thoughts == ["The user wants me to count." if api == "chat" else None] * 2
+    went = {"called": "find_hotel", "answer": f"{RETURNED}a hotel in Paris."}
+    assert of(told, "loop") == [{"how": way, **went} for way in WAYS]
+
+
+def test_completions_embeddings_and_models(ran: dict[str, Ran]) -> None:
+    text, dimensions = " 1 2 3", {"dimensions": 256}
+    assert of(told_by(ran, "with_langchain.py", "others"), "others") == [{"texts": [text] * 2, **dimensions}]
+    assert of(told_by(ran, "with_pydantic_ai.py", "others"), "others") == [dimensions]
+    litellm = told_by(ran, "with_litellm.py", "others")
+    assert of(litellm, "completions") == [{"whole": text, "streamed": text}]
+    assert of(litellm, "others") == [{**dimensions, "models": ["demo", "hashing-256"]}]
 
 
 def promised(code: str) -> list[str]:
@@ -91,14 +153,10 @@ def promised(code: str) -> list[str]:
     return [line.removeprefix("# -> ") for line in code.splitlines() if line.startswith("# -> ")]
 
 
-@pytest.mark.parametrize("code", [code for code in EXAMPLES if PROXY not in code])
-async def test_the_pages_examples_print_what_they_say(
-    code: str, python: Path, daphne_server: Server, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("code", ALONE)
+def test_the_pages_examples_print_what_they_say(code: str, ran: dict[str, Ran]) -> None:
     assert ADDRESS in code
-    script = tmp_path / "example.py"
-    script.write_text(code.replace(ADDRESS, f"127.0.0.1:{daphne_server.port}"))
-    assert await run(python, script, folder=tmp_path) == promised(code)
+    assert ran[code].said() == promised(code)
 
 
 @contextlib.asynccontextmanager

@@ -63,15 +63,16 @@ async def test_a_replayed_tool_loop_goes_on_with_the_tokens_that_were_sampled(
 async def test_what_the_engine_read_and_sampled_is_told_in_vllms_fields(
     server: Server, http: httpx.AsyncClient
 ) -> None:
-    transfer = {"do_remote_decode": True, "remote": {"blocks": [1, 2]}}
     body = asked("[think] of tokens", tools=[TOOL], return_token_ids=True)
-    answer = await post(http, {**body, "prompt_logprobs": 2, "kv_transfer_params": transfer})
+    answer = await post(http, {**body, "prompt_logprobs": 2})
     told = answer.json()
     [generation] = generations(server, response_of(answer))
     prompt = generation["prompt_tokens"]
     assert told["prompt_token_ids"] == prompt
     assert told["choices"][0]["token_ids"] == generation["sampled_tokens"]
-    assert told["kv_transfer_params"] == transfer
+    refused = await post(http, {**body, "kv_transfer_params": {"remote_host": "another"}})
+    assert refused.status_code == 400
+    assert "RESPONSES_COMPATIBILITY_MODE=false" in refused.json()["error"]["message"]
     first, second, *others = told["prompt_logprobs"]
     assert first is None
     assert second[str(prompt[1])] == {"logprob": -0.25, "rank": 1, "decoded_token": "system"}

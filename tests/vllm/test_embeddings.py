@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -22,7 +23,7 @@ from engine.embeddings.vllm_server import VllmServerEmbeddings
 from engine.errors import EngineConfigurationError, EngineUnavailable
 from tests.contracts.embeddings import EmbeddingsContract, embed
 from tests.server import ROOT, clean_environ, free_port
-from tests.vllm.server import API_KEY, EXECUTOR, START_SECONDS, descendants, engine_core, wait_until_gone
+from tests.vllm.server import API_KEY, EXECUTOR, START_SECONDS, descendants, wait_until_gone
 from tests.waiting import eventually
 
 MODEL = "embedding-model"
@@ -38,8 +39,21 @@ def options_with(vocabulary: Path) -> dict[str, object]:
     }
 
 
+def cores() -> list[psutil.Process]:
+    """Return the engine cores below this process."""
+    return [child for child in descendants(os.getpid()) if "EngineCore" in " ".join(child.cmdline())]
+
+
+@pytest.fixture(scope="module")
+def foreign() -> list[psutil.Process]:
+    """The engine cores that were there before: of other tests."""
+    return cores()
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def local(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmEmbeddings]:
+async def local(
+    foreign: list[psutil.Process], tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[VllmEmbeddings]:
     """vLLM in this process. The last test closes it."""
     vocabulary = tmp_path_factory.mktemp("vocabulary")
     write_vocabulary(vocabulary)
@@ -126,12 +140,14 @@ class TestVllmInProcess(EmbeddingsContract):
         assert not local._kept.llm.output_processor.has_unfinished_requests()
         assert await embed(local, "text")
 
-    async def test_before_the_start_and_behind_the_end(self, new_engine: VllmEmbeddings, local: VllmEmbeddings) -> None:
+    async def test_before_the_start_and_behind_the_end(  # type: ignore[override]
+        self, new_engine: VllmEmbeddings, local: VllmEmbeddings, foreign: list[psutil.Process]
+    ) -> None:
         """The last one: it closes the engine that all share."""
         with pytest.raises(EngineUnavailable):
             await embed(new_engine, "text")
         await new_engine.aclose()
-        core = engine_core(os.getpid())
+        (core,) = [each for each in cores() if each not in foreign]
         processes = [core, *descendants(core.pid)]
         await local.aclose()
         await local.aclose()

@@ -111,7 +111,7 @@ class TestDetails:
         tokens = distinct("be free", "weighed")
         for top in (0, 2):
             chunks = await vllm.ask(tokens, max_output_tokens=3, prompt_logprobs=top, top_logprobs=1)
-            assert_whole(chunks)
+            assert len(joined(chunks)) == 3
             assert_logprobs(chunks, 1)
             (told,) = [chunk.prompt_logprobs for chunk in chunks if chunk.prompt_logprobs is not None]
             assert told[0] is None

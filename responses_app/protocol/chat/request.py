@@ -15,7 +15,7 @@ from pydantic import Field
 from responses_app.protocol.chat.messages import AssistantTurn, ReadMessages, read_messages
 from responses_app.protocol.chat.names import in_chat_names
 from responses_app.protocol.chat.stored import ChatForm, StoredChat, StoredChoice
-from responses_app.protocol.engine_details import EngineDetails
+from responses_app.protocol.engine_details import EngineDetails, transfer_not_taken
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.json_size import json_size
@@ -144,8 +144,15 @@ class ChatRequest:
         return in_chat_names(error, self.places)
 
 
-def parse_chat(data: Mapping[str, object], parse: Callable[[JsonObject], CreateRequest]) -> ChatRequest:
-    """Validate a chat; `parse` validates the request that it stands for. Raises `ApiError` that names the field."""
+def parse_chat(
+    data: Mapping[str, object], parse: Callable[[JsonObject], CreateRequest], *, engine_fields: bool = False
+) -> ChatRequest:
+    """Validate a chat; `parse` validates the request that it stands for. Raises `ApiError` that names the field.
+
+    `engine_fields`: it may have those that are for the engine's operator.
+    """
+    if data.get("kv_transfer_params") and not engine_fields:
+        raise transfer_not_taken()
     for name, hint in _UNSUPPORTED.items():
         if data.get(name):
             raise unsupported_parameter(name, hint)
