@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+SERVES := $(VENV)/.serves
 # The tests that start servers run once more with their databases on PostgreSQL, under daphne alone, but for those that
 # depend on no database or name their own; those of the stores do both at once.
 ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin/test_server.py -m "not any_database"
@@ -36,6 +37,14 @@ install: $(INSTALLED) ## make .venv with everything the server and its tests nee
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@ $(SERVES)
+
+# What serves is half of what the tests need: whoever tries the server does not wait for the rest.
+$(SERVES): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV): a minute or two, once."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[postgres,otel,sandlock]'
 	@touch $@
 
 install-vllm: ## make .venv-vllm with vLLM for CUDA (ENGINE=vllm), beside .venv
@@ -51,7 +60,7 @@ $(INSTALLED_VLLM_CPU): pyproject.toml constraints.txt
 	$(BIN_VLLM)/pip uninstall --quiet --yes --disable-pip-version-check $(MISFITS)
 	@touch $(VENV_VLLM)/.installed $@
 
-run: $(INSTALLED) ## migrate, then serve in the foreground
+run: $(SERVES) ## migrate, then serve in the foreground
 	@exec $(BIN)/python manage.py serve
 
 install-sandbox: ## make .venv-sandbox: a Python with NumPy, pandas and Matplotlib for SANDBOX_PYTHON
@@ -120,5 +129,5 @@ bench-peers: $(INSTALLED_VLLM_CPU) ## print the page of figures: beside vLLM's o
 large-store: $(INSTALLED) services ## measure over LARGE_STORE_RESPONSES (2 million) in PostgreSQL: 25 GB, half an hour
 	$(BIN)/python -m tests.large
 
-superuser: $(INSTALLED) ## make a user for the admin
+superuser: $(SERVES) ## make a user for the admin
 	$(BIN)/python manage.py createsuperuser

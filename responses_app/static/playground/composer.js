@@ -56,7 +56,7 @@ export class Composer {
     const runs = Boolean(this.lane.running);
     this.stop.hidden = !runs;
     this.go.textContent = runs ? "Steer" : "Send";
-    this.go.title = runs ? "Say it while the model works (Ctrl+Enter)" : "Send (Ctrl+Enter)";
+    this.go.title = runs ? "Say it while the model works (Enter)" : "Send (Enter)";
     this.go.disabled = !runs && this.lane.sent.length > 0;
     this.field.placeholder = runs ? "Say more" : "Say something";
   }

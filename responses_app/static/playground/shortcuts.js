@@ -12,7 +12,9 @@ export function listen(actions) {
   single.addEventListener("change", () => write(single.checked ? "on" : "off"));
   const command = MAC ? "⌘" : "Ctrl";
   const keys = [
-    [[`${command} Enter`], "Send; steer what runs"],
+    [["Enter"], "Send; steer what runs (on a telephone a new line)"],
+    [["Shift Enter"], "New line"],
+    [[`${command} Enter`], "Send, wherever one is"],
     [[`${command} Shift Enter`], "Send to all lanes"],
     [["Esc"], "Interrupt what runs in this lane"],
     [["i"], "Write", actions.write],
@@ -38,6 +40,9 @@ export function listen(actions) {
       event.preventDefault();
       if (event.shiftKey) actions.sendAll();
       else actions.send();
+    } else if (event.key === "Enter" && endsMessage(event)) {
+      event.preventDefault();
+      actions.send();
     } else if (event.key === "Escape") {
       actions.interrupt();
     } else if (!writes && single.checked && !event.ctrlKey && !event.metaKey && !event.altKey && byKey.has(event.key)) {
@@ -45,6 +50,12 @@ export function listen(actions) {
       byKey.get(event.key)();
     }
   });
+}
+
+// An Enter that ends the composition of a character ends nothing else. A telephone has no Shift Enter for a new line.
+function endsMessage(event) {
+  const bare = !event.shiftKey && !event.altKey && !event.isComposing;
+  return bare && event.target.matches?.(".composer textarea") && !matchMedia("(pointer: coarse)").matches;
 }
 
 function read() {
