@@ -40,7 +40,7 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     site = get_site()
 
     def read(data: JsonObject) -> tuple[ChatRequest, list[SeenTurn]]:
-        chat = parse_chat(data, site.parse_create, engine_fields=not site.settings.responses_compatibility_mode)
+        chat = parse_chat(data, site.parse_create, engine_fields=site.takes_engine_fields)
         return chat, seen_turns(chat)
 
     chat, turns = await read_json(request, read, site.reader)
