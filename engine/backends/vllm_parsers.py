@@ -13,6 +13,7 @@ from engine.backends.vllm_templates import load_template
 from engine.errors import EngineConfigurationError
 from engine.formats.chat_template.call_text import FREEFORM_ARGUMENTS, freeform_text
 from engine.formats.chat_template.reader import BaseReader, Ended, Kind, Read, Said, Started
+from engine.formats.chat_template.white_space import LINE, Gap
 
 logger = logging.getLogger("respsite.engine")
 
@@ -60,6 +61,9 @@ class VllmReader(BaseReader):
         self._open: Kind | None = None
         self._call = -1  # the number of the open call
         self._held = ""  # arguments that may be those of a tool that takes text as it is
+        self._latest: Kind | None = None  # what was told last, if only white space of it
+        self._gap = Gap()  # before the item that comes next
+        self._line = ""  # the line end that a text ends with so far: it is the template's if another item follows
         self.repairs = 0
 
     def feed(self, text: str, tokens: Sequence[int] = ()) -> list[Read]:
@@ -70,6 +74,8 @@ class VllmReader(BaseReader):
         """End the turn."""
         read = self._parsed("", (), finished=True)
         if self._open is not None:
+            if self._line:
+                read.append(Said(self._line))
             self._end(read, Ended(truncated=not stopped, is_last=self._open is Kind.CALL and stopped))
             self._open = None
         return read
@@ -101,10 +107,20 @@ class VllmReader(BaseReader):
         return read
 
     def _say(self, kind: Kind, text: str, read: list[Read]) -> None:
+        if text and self._latest is not kind:
+            behind = self._latest
+            self._gap = Gap(is_behind_thought=behind is Kind.REASONING, is_behind_call=behind is Kind.CALL)
+            self._latest = kind
         if self._open is not kind:
-            text = text.lstrip()
-            if text:
-                self._begin(Started(kind), read)
+            text = self._gap.take(text)
+            if not text:
+                return
+            before = self._gap.before_thought() if kind is Kind.REASONING else self._gap.before_answer()
+            self._begin(Started(kind), read)
+            text = before + text
+        text = self._line + text
+        self._line = LINE if text.endswith(LINE) else ""
+        text = text.removesuffix(LINE)
         if text:
             read.append(Said(text))
 
@@ -125,5 +141,5 @@ class VllmReader(BaseReader):
     def _begin(self, started: Started, read: list[Read]) -> None:
         if self._open is not None:
             self._end(read, Ended())
-        self._open = started.kind
+        self._open, self._latest, self._line = started.kind, started.kind, ""
         read.append(started)

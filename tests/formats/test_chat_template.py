@@ -96,6 +96,31 @@ async def test_a_tool_loop_goes_on_with_the_very_tokens(family: Family) -> None:
     assert ("Hm." in site.texts[1], "Hm." in site.texts[2]) == (family is QWEN, False), "as the template does it"
 
 
+@pytest.mark.parametrize("said", [" Hello", "\n\nHello \n", "\n\n\n  - a\n  - b\n\n", "\tHello\r\n "])
+async def test_white_space_around_an_answer_is_kept(family: Family, said: str) -> None:
+    """As Harmony keeps it; and its tokens are found again, though a template's line end and its own may be one."""
+    site = FamilySite(family, f"{said}{family.end}", f"Yes.{family.end}")
+    first = await site.ask(input="hi")
+    assert first["output"][0]["content"][0]["text"] == said  # type: ignore[index]
+    await site.ask(input="sure?", previous_response_id=first["id"])
+    sampled = [*site.engine.prompts[0], *site.engine.encode(f"{said}{family.end}")]
+    assert site.engine.prompts[1][: len(sampled)] == sampled
+
+
+@pytest.mark.parametrize("thought", ["", "<think>\n  Hm. \n</think>\n\n"])
+@pytest.mark.parametrize("preamble", ["", " I look.\n", "I look. \n\n"])
+async def test_white_space_around_tags_is_kept(thought: str, preamble: str) -> None:
+    """But what the template writes itself."""
+    said = f'{thought}{preamble}<tool_call>\n{{"name": "f", "arguments": {{"a": 1}}}}\n</tool_call><|im_end|>'
+    site = FamilySite(QWEN, said, "18.<|im_end|>")
+    first = await site.ask(input="hi", tools=[TOOL_F])
+    texts = [item["content"][0]["text"] for item in first["output"] if item.get("content")]  # type: ignore[attr-defined]
+    assert texts == [each for each in ("  Hm. " * bool(thought), preamble.removesuffix("\n")) if each]
+    await site.ask(input=[output_of(first)], tools=[TOOL_F], previous_response_id=first["id"])
+    sampled = [*site.engine.prompts[0], *site.engine.encode(said)]
+    assert site.engine.prompts[1][: len(sampled)] == sampled
+
+
 async def test_a_client_that_replays_everything_gives_the_same_prompt(family: Family) -> None:
     site = FamilySite(family, CALLS[family.name], f"18.{family.end}")
     first = await site.ask(input="hi", tools=[TOOL_F])

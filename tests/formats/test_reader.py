@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from engine.formats.chat_template import call_text
 from engine.formats.chat_template import reader as reader_module
 from engine.formats.chat_template.call_text import ObjectScan
-from engine.formats.chat_template.reader import CallStyle, Ended, Kind, Reader, Said, Started
+from engine.formats.chat_template.reader import BaseReader, CallStyle, Ended, Kind, Reader, Said, Started
+from engine.formats.chat_template.white_space import SPACE
 
 PIECES = (
     *("<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>", "<", "<tool", "think>", "</tool_", ">"),
@@ -44,7 +45,7 @@ def reader(style: CallStyle = CallStyle.HERMES, *, is_open: bool = False, thinks
     return Reader(style=style, thinks=thinks, is_open=is_open)
 
 
-def read(parts: list[str], made: Reader, *, stopped: bool = True) -> list[Item]:
+def read(parts: list[str], made: BaseReader, *, stopped: bool = True) -> list[Item]:
     """Return each item's kind, name and text, and whether it was cut."""
     events = [event for part in parts for event in made.feed(part)] + made.end(stopped=stopped)
     items: list[Item] = []
@@ -90,6 +91,8 @@ def test_no_word_is_lost(text: str, style: CallStyle, is_open: bool) -> None:
     kept = re.sub(r"[^\w]", "", said)
     for word in re.findall(r"Hello|Grüße|answer|42", text):
         assert word in kept
+    if text.strip(SPACE):
+        assert one(text, CallStyle.NONE, thinks=False) == [("answer", "", text)]
 
 
 def test_a_thought_and_an_answer() -> None:
@@ -98,6 +101,23 @@ def test_a_thought_and_an_answer() -> None:
     assert one("<think>Hm.</think>Hello.", is_open=True) == [("reasoning", "", "Hm."), ("answer", "", "Hello.")]
     assert one("<think>\n\n</think>\n\nHello.") == [("answer", "", "Hello.")]
     assert one("<think>Hm.</think>Hello.", thinks=False) == [("answer", "", "<think>Hm.</think>Hello.")]
+
+
+def test_white_space_that_is_not_the_templates_is_kept() -> None:
+    assert one("\n Hello \n") == [("answer", "", "\n Hello \n")]
+    assert one("<think>\n\n Hm.\n\n</think>\n\n\n Hello.") == [
+        ("reasoning", "", "\n Hm.\n"),
+        ("answer", "", "\n Hello."),
+    ]
+    assert one("\n Hm.\n</think>\nHello.", is_open=True) == [("reasoning", "", " Hm."), ("answer", "", "Hello.")]
+    assert one(" <tool_call>no</tool_call>") == [("answer", "", " <tool_call>no</tool_call>")]
+    assert one("a\n\n<tool_call>no</tool_call>") == [
+        ("answer", "", "a\n"),
+        ("answer", "", "\n<tool_call>no</tool_call>"),
+    ]
+    assert one('\n{"a": 1}\n', CallStyle.JSON) == [("answer", "", '\n{"a": 1}\n')]
+    for nothing in (" \n\t", "<think> \n</think>\n\n \n", "\n<think>\n"):
+        assert one(nothing) == []
 
 
 def test_calls_as_hermes_writes_them() -> None:

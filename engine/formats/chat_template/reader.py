@@ -7,8 +7,8 @@
     anything else                                             the answer
 
 Text is taken as it comes, cut anywhere: whatever may be the beginning of a tag, or of a call, is held until that is
-decided. What looks like a call and is not one is the answer's text: nothing that a model says is lost, but white space
-around tags.
+decided. What looks like a call and is not one is the answer's text: nothing that a model says is lost, but the white
+space around tags that is the template's (`white_space`).
 
     CONTENT ── <think> ──> REASONING ── </think> ──> CONTENT
        │ └── <tool_call>, "{" ──> HEAD ── name, "{" ──> ARGUMENTS ── "}" ──> TAIL ──> CONTENT
@@ -32,6 +32,7 @@ from engine.formats.chat_template.call_text import (
     matched,
     name_of,
 )
+from engine.formats.chat_template.white_space import LINE, Gap
 
 THINK, THINK_END = "<think>", "</think>"
 CALL = "<tool_call>"
@@ -119,7 +120,7 @@ class Reader(BaseReader):
         self._open: Kind | None = None
         self._is_whole = False  # the open call was said
         self._freeform = False
-        self._behind_call = False
+        self._gap = Gap()  # before the item that comes next
         self._tag = ""  # before the call that is being read
         self._scan = ObjectScan()  # of a call's arguments, or of a call that is read as a whole
         self._read: list[Read] = []
@@ -150,7 +151,7 @@ class Reader(BaseReader):
 
     def _begin(self, kind: Kind, name: str = "") -> None:
         self._close()
-        self._open = kind
+        self._open, self._gap = kind, Gap()
         self._read.append(Started(kind, name))
 
     def _say(self, text: str) -> None:
@@ -165,7 +166,7 @@ class Reader(BaseReader):
     def _complete(self) -> None:
         """The open call was said; it ends once something follows, or the turn does."""
         self._is_whole = True
-        self._behind_call = True
+        self._gap = Gap(is_behind_call=True)
         self._read.append(Whole())
         self._state = self._content
 
@@ -178,9 +179,10 @@ class Reader(BaseReader):
             self._close()  # something follows the call
         tag, place = self._next_tag()
         if tag and not (self._open is not Kind.ANSWER and place == 0):
-            self._answer(self._held[:place].rstrip())
-            self._held = self._held[place:]
+            before = self._held[:place].removesuffix(LINE)
+            self._answer(before)
             self._close()
+            self._gap.text, self._held = self._held[len(before) : place], self._held[place:]
             return True
         if tag == "{":
             self._tag, self._state = "", self._head
@@ -190,6 +192,7 @@ class Reader(BaseReader):
             self._state = self._reasoning if tag == THINK else self._head
             if tag == THINK:
                 self._close()
+                self._gap = Gap()
             return True
         keep = 0 if self._final else self._undecided()
         self._answer(self._held[: len(self._held) - keep])
@@ -197,15 +200,16 @@ class Reader(BaseReader):
         return False
 
     def _begins(self) -> bool:
-        """Drop white space before an item; whether there is anything behind it."""
-        behind = "; \t\r\n" if self._behind_call and self._style is CallStyle.JSON else " \t\r\n"
-        self._held = self._held.lstrip(behind)
+        """Set aside the white space before an item; whether there is anything behind it."""
+        self._held = self._gap.take(self._held)
+        while self._gap.is_behind_call and self._style is CallStyle.JSON and self._held.startswith(";"):
+            self._held = self._gap.take(self._held[1:])
         return bool(self._held)
 
     def _answer(self, text: str) -> None:
         if text and self._open is not Kind.ANSWER:
+            text = self._gap.before_answer() + text
             self._begin(Kind.ANSWER)
-            self._behind_call = False
         self._say(text)
 
     def _tags(self) -> list[str]:
@@ -235,7 +239,7 @@ class Reader(BaseReader):
             said = self._held.lstrip()
             if THINK.startswith(said) and not self._final and said != THINK:
                 return False
-            self._held = said.removeprefix(THINK)
+            self._held = said.removeprefix(THINK) if said.startswith(THINK) else self._held
             self._may_think_again = False
         place = self._held.find(THINK_END)
         if place < 0:
@@ -243,17 +247,19 @@ class Reader(BaseReader):
             self._thought(self._held[: len(self._held) - keep])
             self._held = self._held[len(self._held) - keep :]
             return False
-        self._thought(self._held[:place].rstrip())
+        self._thought(self._held[:place].removesuffix(LINE))
         self._held = self._held[place + len(THINK_END) :]
         self._close()
+        self._gap = Gap(is_behind_thought=True)
         self._state = self._content
         return True
 
     def _thought(self, text: str) -> None:
         if self._open is not Kind.REASONING:
-            text = text.lstrip()
+            text = self._gap.take(text)
             if not text:
                 return
+            text = self._gap.before_thought() + text
             self._begin(Kind.REASONING)
         self._say(text)
 
