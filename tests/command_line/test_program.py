@@ -4,13 +4,15 @@ import signal
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
 
 from responses_app import __version__
 from responses_app.command_line import COMMANDS
-from responses_app.command_line.parser import build_parser
+from responses_app.command_line.parser import EFFORTS, build_parser
+from responses_app.protocol.requests import Effort
 from tests.command_line.program import PROGRAM, respsite
 from tests.server import Server
 
@@ -30,6 +32,10 @@ def test_every_command_is_in_the_help_and_can_be_completed() -> None:
         assert [name for name in (*COMMANDS, "--server-tools", "--port") if name not in script] == []
         if shell == "bash":
             assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_every_effort_of_the_api_can_be_asked_for() -> None:
+    assert get_args(Effort) == EFFORTS
 
 
 def test_without_a_command_it_says_what_there_is() -> None:
