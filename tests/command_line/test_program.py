@@ -39,6 +39,10 @@ def test_every_command_is_in_the_help_and_can_be_completed() -> None:
             assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
+def test_every_effort_of_the_api_can_be_asked_for() -> None:
+    assert get_args(Effort) == EFFORTS
+
+
 def test_without_a_command_it_says_what_there_is() -> None:
     done = respsite()
     assert done.returncode == 2
