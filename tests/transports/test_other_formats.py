@@ -100,6 +100,9 @@ async def test_a_chain_goes_on_with_models_of_other_formats(folder: Path, tmp_pa
             return said
 
         await go_round(models, post)
+        chat = {"model": "llama", "messages": [{"role": "user", "content": "Hi"}], "stop": ["llama"]}
+        answer = (await http.post("/chat/completions", json=chat)).json()["choices"][0]
+        assert (answer["message"]["content"], answer["finish_reason"]) == (" I am ", "stop")
         socket: Socket = await open_socket(server)
 
         async def ask(given: object, **fields: object) -> dict[str, Any]:
