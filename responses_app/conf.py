@@ -197,7 +197,7 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
     )  # fmt: skip
     responses_compatibility_mode: bool = setting(
         True, flag,
-        "refuse request fields that only vLLM knows, as OpenAI does; `off` takes them (see Fields of the engine)",
+        "refuse some request fields that only vLLM knows; `off` takes them (see Fields of the engine)",
     )  # fmt: skip
     responses_usage_per_turn: bool = setting(
         False, flag, "add lists of each turn's tokens to `usage`, beside the sums; some clients break on them"

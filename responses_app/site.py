@@ -100,9 +100,14 @@ class Site:
         wanted = requested_tool_mode(header, self.settings.responses_tool_mode) == WAIT
         return wanted and not dialect.one_id_a_turn
 
+    @property
+    def takes_engine_fields(self) -> bool:
+        """Whether clients may send the fields of requests that are for the engine's operator."""
+        return not self.settings.responses_compatibility_mode
+
     def parse_create(self, data: JsonObject) -> CreateRequest:
         """Validate a request, with the fields that this server takes. Raises `ApiError`."""
-        return parse_create(data, engine_fields=not self.settings.responses_compatibility_mode)
+        return parse_create(data, engine_fields=self.takes_engine_fields)
 
     async def start(self) -> None:
         """Start what must run before anything is served; the engine goes on loading beside."""

@@ -16,6 +16,11 @@ PATTERNS = ("^[a-z]{1,4}$", r"^\d{3}-\d{2}$", "^(on|off)$", r"^[^a]{1,3}$", r'^"
 FORMATS = ("date", "uuid", "ipv4", "time")
 
 
+def check_schema(schema: object) -> None:
+    """Raise `GrammarRefused` where a model cannot be held to a schema."""
+    enforceable(json.dumps(schema))
+
+
 def small_strings() -> st.SearchStrategy[Schema]:
     """Strings that end soon, whatever a model of noise samples."""
     bounds = st.tuples(st.integers(0, 3), st.integers(0, 4)).map(

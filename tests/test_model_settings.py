@@ -65,7 +65,7 @@ def test_its_file_may_be_named_instead(tmp_path) -> None:  # type: ignore[no-unt
     ("models", "said"),
     [
         ({"a": []}, "a JSON object as 'a'"),
-        ({"a": {"urls": URL}}, "of 'a' the fields aliases, api_key, engine"),
+        ({"a": {"urls": URL}}, "of 'a' the fields aliases, api_key, chat_template_kwargs"),
         ({"a": {"engine": "other"}}, "as 'engine' of 'a' one of demo, vllm"),
         ({"a": {"engine": 1}}, "as 'engine' of 'a' a text that is not empty"),
         ({"a": {"url": "hidden"}}, "as 'url' of 'a' URLs of vLLM servers"),

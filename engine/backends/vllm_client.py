@@ -10,6 +10,7 @@ from io import BytesIO
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
+from engine.backends.threads import in_thread
 from engine.backends.vllm_wire import AnswerReader, Refusal, error_text, shown
 from engine.errors import EngineError, EngineUnavailable, GenerationFailed
 from engine.types import TokenChunk
@@ -175,7 +176,7 @@ class VllmClient:
                     data = await response.content.readany()
                     clock.stop()
                     self.heard_at = self._loop.time()
-                    if not data and not tokens.end():
+                    if not data and not await in_thread(tokens.end):  # a whole answer may be long
                         raise aiohttp.ServerDisconnectedError("the stream ended without a finish reason")
                     for chunk in tokens.feed(data):
                         yield chunk

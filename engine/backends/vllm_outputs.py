@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.backends.prompt_logprobs import ranked_prompt
+from engine.backends.prompt_logprobs import Place, RankedPrompt
 from engine.backends.vllm_config import reason
 from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, GenerationFailed, GrammarBroken
-from engine.types import FinishReason, PromptLogprobs, TokenChunk, TokenLogprob
+from engine.types import FinishReason, TokenChunk, TokenLogprob
 
 FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
@@ -42,19 +42,13 @@ def chunk_of(
         finish_reason=FINISH_REASONS[finish] if finish else None,
         cached_tokens=output.num_cached_tokens,
         logprobs=logprobs,
-        prompt_logprobs=_of_prompt(output.prompt_logprobs, prompt) if output.prompt_logprobs else None,
+        prompt_logprobs=RankedPrompt(prompt, output.prompt_logprobs, _entries) if output.prompt_logprobs else None,
         kv_transfer_params=output.kv_transfer_params if finish else None,
     )
 
 
-def _of_prompt(places: Sequence[Mapping[int, Any] | None], prompt: Sequence[int]) -> PromptLogprobs:
-    return ranked_prompt(
-        prompt,
-        [
-            None if place is None else [(token, entry.logprob, entry.rank) for token, entry in place.items()]
-            for place in places
-        ],
-    )
+def _entries(place: Mapping[int, Any]) -> Place:
+    return ((token, entry.logprob, entry.rank) for token, entry in place.items())
 
 
 def _logprob(token: int, position: Mapping[int, Any], top_logprobs: int) -> TokenLogprob:

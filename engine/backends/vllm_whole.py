@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from engine.backends.prompt_logprobs import ranked_prompt
+from engine.backends.prompt_logprobs import RankedPrompt
 from engine.backends.vllm_wire import FINISH_REASONS, AnswerReader, JsonObject, Wire, refusal_in, shown
 from engine.errors import GenerationFailed
 from engine.types import GenerationRequest, PromptLogprobs, TokenChunk
@@ -49,7 +49,9 @@ class WholeAnswer(AnswerReader):
         return iter(())
 
     def end(self) -> bool:
-        """Read what has come. Raises `Refusal` for an error, `GenerationFailed` for what no vLLM says."""
+        """Read what has come, which takes long where it is. Raises `Refusal` for an error, `GenerationFailed` for what
+        no vLLM says.
+        """
         content = b"".join(self._parts)
         self._parts = []
         try:
@@ -84,7 +86,7 @@ class WholeAnswer(AnswerReader):
     def _of_prompt(self, places: Sequence[Mapping[str, Any] | None] | None) -> PromptLogprobs | None:
         if places is None:
             return None
-        return ranked_prompt(self._prompt, [None if place is None else list(_entries(place)) for place in places])
+        return list(RankedPrompt(self._prompt, places, _entries))
 
 
 def _entries(place: Mapping[str, Any]) -> Iterator[tuple[int, float | None, int | None]]:

@@ -1,4 +1,7 @@
-"""Whether a text is what a rule asks for; for the engines without a model, and as a second opinion on a real one's."""
+"""Whether a text is what a rule asks for.
+
+Asked where no grammar has held it: by engines without a model, and of a turn that was cut and went on freely.
+"""
 
 import json
 from functools import lru_cache

@@ -10,6 +10,7 @@ tests let it write values and check them against the schema as it came). What ha
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 from jsonschema.exceptions import best_match
 
@@ -61,17 +62,15 @@ KNOWN = {
 }
 
 
-def check_schema(schema: object) -> None:
-    """Return if a model can be held to a schema; else raise `GrammarRefused`, whose reason is for the client."""
-    enforceable(_written(schema))
-
-
 @lru_cache(maxsize=128)  # the tools of the agents that are busy; at most 80 MiB, with `MAX_BYTES` and `MAX_OUTCOME`
 def enforceable(schema: str) -> str:
-    """Return a schema, as JSON, in the words that xgrammar enforces, as JSON; raises `GrammarRefused`."""
+    """Return a schema, as JSON, in the words that xgrammar enforces, as JSON.
+
+    Raises `GrammarRefused`, whose reason is for the client, where a model cannot be held to it.
+    """
     if len(schema) > MAX_BYTES:
         raise GrammarRefused(f"The schema has {len(schema)} characters; at most {MAX_BYTES} are allowed.")
-    root = json.loads(schema)
+    root = _read(schema)
     _require_schema(root)
     translated = _Translation(root).whole()
     outcome = _written_out(translated)
@@ -93,13 +92,11 @@ def _written_out(schema: Schema) -> str:
     return "".join(parts)
 
 
-def _written(schema: object) -> str:
+def _read(schema: str) -> Any:
     try:
-        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
+        return json.loads(schema)
     except RecursionError:
         raise _too_deep() from None
-    except (TypeError, ValueError) as error:
-        raise GrammarRefused(f"The schema is not JSON: {error}.") from error
 
 
 def _too_deep() -> GrammarRefused:

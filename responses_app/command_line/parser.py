@@ -8,6 +8,7 @@ from responses_app.management.flags import add_flags
 
 MAX_SPEED = 1e6
 CHECK_SECONDS = 3.5
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # as the API has them
 PROMPT = "count to 100, in words, one a line"
 ABOUT = "respsite: the stateful Responses API server for open models, and what belongs to it."
 
@@ -40,7 +41,7 @@ def _chat(parser: ArgumentParser) -> None:
     add_endpoint(parser)
     parser.add_argument("--model", help="the model (default: the first that the server serves)")
     parser.add_argument("--instructions", help="what the model is told before anything else")
-    parser.add_argument("--effort", choices=("minimal", "low", "medium", "high"), help="how much it thinks")
+    parser.add_argument("--effort", choices=EFFORTS, help="how much it thinks")
     parser.add_argument("--tools", metavar="FILE", help="functions as JSON; their calls are answered by you")
     parser.add_argument(
         "--run-tools", metavar="COMMAND",

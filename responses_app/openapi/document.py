@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
-from importlib.metadata import version
 
+from responses_app import __version__
 from responses_app.openapi.chat_operations import CHAT_OPERATIONS
 from responses_app.openapi.file_operations import FILE_OPERATIONS
 from responses_app.openapi.model_operations import MODEL_OPERATIONS
@@ -84,7 +84,7 @@ def document(regexes: Iterable[str], *, engine_fields: bool, auth: str) -> JsonO
     """
     return {
         "openapi": "3.1.0",
-        "info": {"title": "respsite", "version": version("respsite"), "description": _DESCRIPTION},
+        "info": {"title": "respsite", "version": __version__, "description": _DESCRIPTION},
         "servers": [{"url": "/"}],
         "security": _security(auth),
         "paths": {path: _path(path) for path in map(path_of, regexes)},

@@ -183,7 +183,7 @@ class ChoiceDelta:
     stop_reason: str | int | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: Sequence[int] | None = None
-    prompt_logprobs: Sequence[JsonObject | None] | None = None
+    prompt_logprobs: Sequence[orjson.Fragment] | None = None
 
     def body(self) -> JsonObject:
         """Return it as a choice of an answer, or of a part of a stream."""

@@ -8,10 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
+
 from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat
 from engine.types import GenerationRequest, PromptLogprobs, RankedToken, TokenChunk
-from responses_app.protocol.errors import ApiError, JsonObject, unsupported_parameter
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+
+MAX_PROMPT_LOGPROBS = 500_000  # of one request: the tokens of its prompts and their alternatives; 40 MB of JSON
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +45,16 @@ class EngineDetails:
             hint = "The engine here does not move caches by request; leave it out."
             raise unsupported_parameter("kv_transfer_params", hint)
 
+    def check_prompts(self, tokens: int) -> None:
+        """Raise `ApiError` where so many tokens of prompts have more log probabilities than one request may have."""
+        if self.wanted_logprobs is not None and tokens * (self.wanted_logprobs + 1) > MAX_PROMPT_LOGPROBS:
+            raise invalid_request(
+                f"Invalid value for 'prompt_logprobs': the prompt has {tokens} tokens, and with {self.wanted_logprobs} "
+                f"alternatives each there are more than {MAX_PROMPT_LOGPROBS}. Ask for fewer.",
+                param="prompt_logprobs",
+                code="invalid_value",
+            )
+
     def asked_of(self, request: GenerationRequest) -> GenerationRequest:
         """Return what the engine is asked: a turn that was cut and goes on is not asked about its prompt again."""
         if self.token_ids:
@@ -49,17 +63,17 @@ class EngineDetails:
         sampling = replace(request.sampling, prompt_logprobs=self.wanted_logprobs)
         return replace(request, sampling=sampling, kv_transfer_params=self.given_transfer)
 
-    def logprobs_as_json(self) -> list[JsonObject | None] | None:
+    def logprobs_as_json(self) -> list[orjson.Fragment] | None:
         """Return the log probabilities of the prompt as vLLM has them: by the ids of tokens, which are texts in JSON.
 
-        A long prompt has many, up to 20 a token, of 20 µs each: off the event loop.
+        A long prompt has up to `MAX_PROMPT_LOGPROBS`, a second's work: off the event loop, and written there, too.
         """
         if self.prompt_logprobs is None:
             return None
-        return [
-            None if tokens is None else {str(each.token_id): self._ranked(each) for each in tokens}
-            for tokens in self.prompt_logprobs
-        ]
+        return [orjson.Fragment(orjson.dumps(self._place(tokens))) for tokens in self.prompt_logprobs]
+
+    def _place(self, tokens: Sequence[RankedToken] | None) -> JsonObject | None:
+        return None if tokens is None else {str(each.token_id): self._ranked(each) for each in tokens}
 
     def _ranked(self, token: RankedToken) -> JsonObject:
         decoded = self.token_bytes(token.token_id).decode(errors="replace")

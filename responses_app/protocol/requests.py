@@ -306,7 +306,7 @@ def _refuse_unbuilt(data: Mapping[str, object], *, engine_fields: bool) -> None:
 _UNBUILT = {
     "prompt": "This server has no prompt templates; send 'instructions' and 'input'.",
     "moderation": "This server does not moderate; leave it out.",
-    "image": "This server does not make images; leave it out.",
+    "image": "Images are made by the tool 'image_generation' here; leave it out.",
     "access_programs": "This server has no access programs; leave it out.",
     "mm_processor_kwargs": "The model here reads text only; leave it out.",
 }

@@ -52,10 +52,11 @@ class CompletionService:
         model = self.service.models.chosen(wanted.fields.model, origin.models)
         if wanted.fields.logprobs is not None and not model.engine.supports_logprobs:
             raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
-        _check_details(wanted, model)
+        details = _details(wanted, model)
         head = CompletionHead(id=self.service.new_id(ids.COMPLETION), created=int(self.service.now()), model=model.name)
         tier = self.service.limits.tiers.choose(None)
         choices = await _choices(wanted, model, origin, head.id, PRIORITIES[tier])
+        details.check_prompts(sum(len(each.request.prompt_token_ids) for each in choices))
         places = [model.turns.place(origin.project, tier, PRIORITIES[tier]) for _ in choices]
         try:
             for place in places:
@@ -90,11 +91,13 @@ class CompletionService:
             await next(iter(self.running)).ended.wait()
 
 
-def _check_details(wanted: CompletionWanted, model: ServedModel) -> None:
-    """Refuse what the engine does not give of its work."""
-    EngineDetails(
+def _details(wanted: CompletionWanted, model: ServedModel) -> EngineDetails:
+    """Return what is wanted of the engine's work. Raises `ApiError` for what it does not give."""
+    details = EngineDetails(
         wanted_logprobs=wanted.fields.prompt_logprobs, given_transfer=wanted.fields.kv_transfer_params or None
-    ).begin(model.engine, model.format)
+    )
+    details.begin(model.engine, model.format)
+    return details
 
 
 async def _choices(

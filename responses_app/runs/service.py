@@ -144,6 +144,7 @@ class ResponseService:
         model, plan = await self._plan(request, origin, recall, dialect=dialect)
         if details is not None:
             details.begin(model.engine, plan.format)
+            details.check_prompts(len(plan.generation.prompt_token_ids))
             plan.details = details
         plan.chat = chat
         run = self._run(plan, model)

@@ -1,12 +1,12 @@
 """`/v1/chat/completions`: chats, on the same runs as responses; see `protocol.chat`."""
 
 from functools import partial
-from importlib.metadata import version
 
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
+from responses_app import __version__
 from responses_app.http import (
     caller_of,
     json_response,
@@ -29,7 +29,6 @@ from responses_app.views.stored_chats import listed
 from responses_app.wiring import get_site
 
 TRANSPORT = "chat"  # how its responses are counted and listed
-VERSION = version("respsite")
 
 
 async def index(request: HttpRequest) -> HttpResponseBase:
@@ -41,7 +40,7 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     site = get_site()
 
     def read(data: JsonObject) -> tuple[ChatRequest, list[SeenTurn]]:
-        chat = parse_chat(data, site.parse_create, engine_fields=not site.settings.responses_compatibility_mode)
+        chat = parse_chat(data, site.parse_create, engine_fields=site.takes_engine_fields)
         return chat, seen_turns(chat)
 
     chat, turns = await read_json(request, read, site.reader)
@@ -59,7 +58,7 @@ async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatRea
     """Start what a chat asks for. Raises `ApiError` for what can be known before anything is said."""
     origin = Origin.of(caller_of(request), TRANSPORT, request_id=request_id_of(request), span=span_of(request))
 
-    kept, details = chat.kept(VERSION), [chat.details(index) for index in range(chat.n)]
+    kept, details = chat.kept(__version__), [chat.details(index) for index in range(chat.n)]
     first = ""
 
     async def create(index: int) -> ResponseReader:
@@ -77,7 +76,7 @@ async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatRea
         chat,
         choices,
         details,
-        version=VERSION,
+        version=__version__,
         request_id=origin.request_id,
         remember=partial(site.service.known_turns.remember, origin.project),
     )

@@ -20,7 +20,7 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     if request.method != "POST":
         raise MethodNotAllowed(str(request.method), ["POST"])
     site = get_site()
-    parse = partial(parse_completion, engine_fields=not site.settings.responses_compatibility_mode)
+    parse = partial(parse_completion, engine_fields=site.takes_engine_fields)
     wanted = await read_json(request, parse, site.reader)
     transport = "sse" if wanted.fields.stream else "json"
     origin = Origin.of(caller_of(request), transport, request_id=request_id_of(request), span=span_of(request))

@@ -49,8 +49,8 @@ async def page(request: HttpRequest) -> HttpResponse:
 
 def _taken() -> tuple[bool, str]:
     """Return what the document depends on: whether fields of the engine are taken, and who needs a key."""
-    settings = get_site().settings
-    return not settings.responses_compatibility_mode, settings.auth
+    site = get_site()
+    return site.takes_engine_fields, site.settings.auth
 
 
 def _made(engine_fields: bool, auth: str) -> JsonObject:

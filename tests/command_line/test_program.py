@@ -4,13 +4,15 @@ import signal
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
 
 from responses_app import __version__
 from responses_app.command_line import COMMANDS
-from responses_app.command_line.parser import build_parser
+from responses_app.command_line.parser import EFFORTS, build_parser
+from responses_app.protocol.requests import Effort
 from tests.command_line.program import PROGRAM, respsite
 from tests.server import Server
 
@@ -22,6 +24,11 @@ def test_its_version_is_the_package_s() -> None:
     assert version("respsite") == __version__
 
 
+def test_the_efforts_of_a_chat_are_those_of_the_api() -> None:
+    assert get_args(Effort) == EFFORTS
+    assert build_parser().parse_args(["chat", "--effort", "none"]).effort == "none"
+
+
 def test_every_command_is_in_the_help_and_can_be_completed() -> None:
     shown = build_parser().format_help()
     assert [name for name in COMMANDS if f"\n    {name}" not in shown] == []
@@ -30,6 +37,10 @@ def test_every_command_is_in_the_help_and_can_be_completed() -> None:
         assert [name for name in (*COMMANDS, "--server-tools", "--port") if name not in script] == []
         if shell == "bash":
             assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_every_effort_of_the_api_can_be_asked_for() -> None:
+    assert get_args(Effort) == EFFORTS
 
 
 def test_without_a_command_it_says_what_there_is() -> None:

@@ -207,4 +207,4 @@ def test_errors_have_their_status(client: OpenAI, stream: bool) -> None:
 def test_the_path_is_there_without_its_version(demo_server: Server) -> None:
     answer = httpx.post(f"{demo_server.url}/chat/completions", json={"messages": HELLO}, timeout=30)
     assert answer.json()["object"] == "chat.completion"
-    assert httpx.get(f"{demo_server.base_url}/chat/completions").status_code == 405
+    assert httpx.put(f"{demo_server.base_url}/chat/completions").status_code == 405

@@ -114,6 +114,7 @@ class ChatsContract:
             assert names(before) == ordered[:place][::-1]
         assert await chats.listed(project, query(after="resp_unknown"), limit=9) is None
         assert names(await chats.listed(project, query(model="other"), limit=99)) == ordered[4:]
+        assert names(await chats.listed(project, query(model="oth\0er"), limit=99)) == []
         assert names(await chats.listed(project, query(metadata={"n": "1", "é": "ü"}), limit=99)) == ordered[1:3]
         assert names(await chats.listed(project, query(metadata={"n": "1", "é": "u"}), limit=99)) == []
         for [each] in saved[4:]:

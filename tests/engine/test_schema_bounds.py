@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.contents.schemas import MAX_BYTES, check_schema, enforceable
+from engine.contents.schemas import MAX_BYTES, enforceable
 from engine.errors import GrammarRefused
+from tests.schemas import check_schema
 
 SECONDS = 8.0  # of CPU: some 2 on a slow machine; what is not bounded takes minutes
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.backends import vllm_wire
+from engine.backends.prompt_logprobs import RankedPrompt
 from engine.backends.vllm_whole import WholeAnswer, is_whole
 from engine.backends.vllm_wire import COMPLETIONS, GENERATE, Refusal, TokenStream, Wire, error_text, shown
 from engine.errors import GenerationFailed
@@ -74,6 +75,20 @@ def test_a_whole_answer_is_one_chunk() -> None:
             prompt_logprobs=[None, [RankedToken(8, -2.5, 3), RankedToken(9, -0.5, 1)]],
             kv_transfer_params=transfer,
         )
+
+
+def test_a_prompt_is_ranked_where_it_is_read() -> None:
+    """An engine in process has an object for each token: 20,000, with 20 others each, held the event loop for 4 s."""
+    read: list[int] = []
+
+    def entries(place: int) -> list[tuple[int, float, int]]:
+        read.append(place)
+        return [(place + 1, -0.5, 1), (place, -2.5, 3)]
+
+    ranked = RankedPrompt([7, 8, 9], [None, 8, 9], entries)
+    assert (len(ranked), ranked[0], read) == (3, None, [])
+    assert ranked[1:2] == [[RankedToken(8, -2.5, 3), RankedToken(9, -0.5, 1)]]
+    assert read == [8]
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"choices": []}', b'{"choices": [{"token_ids": null}]}'])

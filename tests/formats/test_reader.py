@@ -178,6 +178,13 @@ def test_what_is_cut_is_told() -> None:
     assert broken.repairs == 1
 
 
+@pytest.mark.parametrize("style", [CallStyle.HERMES, CallStyle.JSON])
+def test_a_list_that_stays_open_swallows_nothing_behind_the_arguments(style: CallStyle) -> None:
+    call = '{"name": "f", "arguments": {"a": [1}}'
+    text = f"<tool_call>{call}</tool_call>Oh." if style is CallStyle.HERMES else f"{call}Oh."
+    assert one(text, style) == [("call", "f", '{"a": [1}'), ("answer", "", "Oh.")]
+
+
 @pytest.fixture
 def longest_head(monkeypatch: pytest.MonkeyPatch) -> int:
     """How long a head may be: less than else, so that a test need not write so much."""

@@ -157,6 +157,7 @@ def test_nothing_is_said_twice_that_is_there_as_null() -> None:
         ({"functions": [7]}, "functions[0]"),
         ({"logit_bias": {"50256": -100}}, "logit_bias"),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
         ({"prompt_logprobs": 21}, "prompt_logprobs"),
         ({"web_search_options": {"search_context_size": "low"}}, "web_search_options"),
         ({"metadata": {"a": "b" * 600}}, "metadata"),

@@ -50,6 +50,16 @@ async def test_what_the_engine_has_not_is_refused(details: EngineDetails, param:
     assert not site.engine.requests
 
 
+def test_a_request_has_so_many_log_probabilities_of_its_prompt() -> None:
+    """Those of 100,000 tokens, with 20 alternatives each, took 20 s of the event loop."""
+    details = EngineDetails(wanted_logprobs=19)
+    details.check_prompts(25_000)
+    with pytest.raises(ApiError) as refused:
+        details.check_prompts(25_001)
+    assert refused.value.param == "prompt_logprobs"
+    EngineDetails().check_prompts(1_000_000)
+
+
 async def test_keys_become_salts_that_never_meet() -> None:
     site = Site()
     for project, key in (("a", "k"), ("a", "k"), ("a", "l"), ("b", "k")):

@@ -98,6 +98,11 @@ def test_answers_have_the_headers_of_limits_where_a_key_may_have_limits() -> Non
     assert told < set(made()["components"]["responses"]["TooManyRequests"]["headers"])
 
 
+def test_its_version_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("responses_app.openapi.document.__version__", "7.8.9")  # not what was installed
+    assert made()["info"]["version"] == "7.8.9"
+
+
 def test_who_needs_a_key() -> None:
     key: dict[str, list[str]] = {"bearerAuth": []}
     assert made(auth="on")["security"] == [key]

@@ -1,6 +1,7 @@
 """A call as text: how its beginning and its end look, and what it calls with what."""
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import orjson
 import regex
@@ -28,7 +29,11 @@ def name_of(written: str) -> str | None:
         name = orjson.loads(written)
     except orjson.JSONDecodeError:
         return None
-    return name if isinstance(name, str) and 0 < len(name) <= MAX_NAME else None
+    return name if _is_name(name) else None
+
+
+def _is_name(name: object) -> TypeGuard[str]:
+    return isinstance(name, str) and 0 < len(name) <= MAX_NAME
 
 
 def call_of(text: str) -> tuple[str, str, bool] | None:
@@ -38,11 +43,12 @@ def call_of(text: str) -> tuple[str, str, bool] | None:
     except orjson.JSONDecodeError:
         return None
     name = call.get("name") if isinstance(call, dict) else None
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+    if not _is_name(name):
         return None
     given = call.get("arguments", call.get("parameters", {}))
-    if isinstance(given, dict) and given.keys() == {FREEFORM} and isinstance(given[FREEFORM], str):
-        return name, given[FREEFORM], True
+    freeform = _freeform_of(given)
+    if freeform is not None:
+        return name, freeform, True
     return name, given if isinstance(given, str) else orjson.dumps(given).decode(), False
 
 
@@ -52,8 +58,12 @@ def freeform_text(arguments: str) -> str | None:
         given = orjson.loads(arguments)
     except orjson.JSONDecodeError:
         return None
-    is_text = isinstance(given, dict) and given.keys() == {FREEFORM} and isinstance(given[FREEFORM], str)
-    return str(given[FREEFORM]) if is_text else None
+    return _freeform_of(given)
+
+
+def _freeform_of(given: object) -> str | None:
+    text = given[FREEFORM] if isinstance(given, dict) and given.keys() == {FREEFORM} else None
+    return text if isinstance(text, str) else None
 
 
 def matched(pattern: regex.Pattern[str], text: str, *, final: bool) -> tuple[regex.Match[str] | None, bool]:
@@ -74,8 +84,8 @@ def matched(pattern: regex.Pattern[str], text: str, *, final: bool) -> tuple[reg
 class ObjectScan:
     """Where the JSON object ends with which a text begins; the text may grow, and each character is read once."""
 
-    place: int = 0  # characters that were read
-    depth: int = 0
+    place: int = 0  # characters that `size` has read
+    depth: int = 0  # of objects; a list ends within the object that it stands in
     in_string: bool = False
     escaped: bool = False
 
@@ -83,13 +93,18 @@ class ObjectScan:
         """Return how long the object is; None where it does not end in this text, which begins with the last one."""
         begin, self.place = self.place, len(text)
         for place, character in enumerate(text[begin:], begin):
-            if self.in_string:
-                self.in_string = self.escaped or character != '"'
-                self.escaped = character == "\\" and not self.escaped
-            elif character == '"':
-                self.in_string = True
-            elif character in "{}":
-                self.depth += 1 if character == "{" else -1
-                if self.depth == 0:
-                    return place + 1
+            if self.ends_with(character):
+                return place + 1
         return None
+
+    def ends_with(self, character: str) -> bool:
+        """Read the next character; return whether it is the last of the object."""
+        if self.in_string:
+            self.in_string = self.escaped or character != '"'
+            self.escaped = character == "\\" and not self.escaped
+        elif character == '"':
+            self.in_string = True
+        elif character in "{}":
+            self.depth += 1 if character == "{" else -1
+            return self.depth == 0
+        return False

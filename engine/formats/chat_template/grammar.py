@@ -15,7 +15,7 @@ from engine.contents.schemas import enforceable
 from engine.errors import GrammarRefused
 from engine.formats.chat_template.call_text import CALL_END
 from engine.formats.chat_template.conversation import FREEFORM
-from engine.formats.chat_template.reader import CALL, PYTHON, THINK, THINK_END, CallStyle
+from engine.formats.chat_template.reader import CALL, THINK, THINK_END, CallStyle
 from engine.grammar import AnyObject, AnyText, CallRule, Content, JsonSchema, TurnGrammar, TurnRules
 
 BEHIND_THOUGHT = "\n\n"
@@ -110,6 +110,3 @@ def _answer(content: Content) -> Tag:
 
 def _json(schema: object) -> Tag:
     return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": MAX_WHITESPACE}
-
-
-TAGS_OF_STYLES = {CallStyle.HERMES: CALL, CallStyle.JSON: PYTHON}  # tokens by which a vocabulary tells its style

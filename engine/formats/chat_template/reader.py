@@ -122,8 +122,7 @@ class Reader(BaseReader):
         self._freeform = False
         self._gap = Gap()  # before the item that comes next
         self._tag = ""  # before the call that is being read
-        self._depth, self._in_string, self._escaped = 0, False, False
-        self._scan = ObjectScan()  # of a call that is read as a whole
+        self._scan = ObjectScan()  # of a call's arguments, or of a call that is read as a whole
         self._read: list[Read] = []
         self.repairs = 0
 
@@ -288,7 +287,6 @@ class Reader(BaseReader):
             return True
         self._begin(Kind.CALL, name)
         self._held = arguments
-        self._depth, self._in_string, self._escaped = 0, False, False
         self._state = self._arguments
         return True
 
@@ -299,7 +297,7 @@ class Reader(BaseReader):
             return False
         self._say(self._held[:end])
         self._held = self._held[end:]
-        if self._depth:
+        if self._scan.depth:
             self.repairs += 1  # the call's end tag stands in the middle of its arguments
         self._state = self._tail
         return True
@@ -307,18 +305,9 @@ class Reader(BaseReader):
     def _scanned(self) -> int | None:
         """Return where the arguments end; without their end say all that is there, and return None."""
         for place, character in enumerate(self._held):
-            if self._in_string:
-                self._in_string = self._escaped or character != '"'
-                self._escaped = character == "\\" and not self._escaped
-            elif character == '"':
-                self._in_string = True
-            elif character in "{[":
-                self._depth += 1
-            elif character in "}]":
-                self._depth -= 1
-                if self._depth == 0:
-                    return place + 1
-            elif character == "<" and self._tag == CALL:
+            if self._scan.ends_with(character):
+                return place + 1
+            if character == "<" and self._tag == CALL and not self._scan.in_string:
                 rest = self._held[place:]
                 if rest.startswith(CALL_END):
                     return place

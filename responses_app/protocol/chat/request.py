@@ -192,7 +192,7 @@ def _check_together(fields: ChatFields) -> None:
             param="stream_options",
             code="invalid_value",
         )
-    if fields.prompt_logprobs and fields.stream:  # as vLLM says it
+    if fields.prompt_logprobs is not None and fields.stream:  # as vLLM says it
         raise invalid_request(
             "The 'prompt_logprobs' parameter is not available when 'stream' is enabled.",
             param="prompt_logprobs",

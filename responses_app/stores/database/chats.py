@@ -133,6 +133,8 @@ def _listed_ids(
     conditions.append(known[0])
     parameters.append(known[1])
     if query.model is not None:
+        if "\0" in query.model:
+            return []  # no model is called so, and PostgreSQL takes no such text
         conditions.append("choice.model = %s")
         parameters.append(query.model)
     place = "strpos" if connection.vendor == "postgresql" else "instr"
