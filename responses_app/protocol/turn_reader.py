@@ -57,7 +57,7 @@ class TurnReader:
         finish = FinishReason.STOP if turn.is_over else chunk.finish
         if finish is not None:
             if not turn.is_over:  # else what the parser still holds is what follows its end
-                said += turn.parser.close()
+                said += turn.close(ends=ends)
             self.repairs += turn.parser.repairs
         return self._tell(turn, said), finish
 
@@ -65,7 +65,8 @@ class TurnReader:
         """Read no further, and return what clients hear of what was being said; of a summary that is nothing."""
         if self.turn is None or self.compacting.running:
             return []
-        return self._tell(self.turn, self.turn.parser.close())
+        ends = self.cuts.reader_of(self.turn, summing_up=False)
+        return self._tell(self.turn, self.turn.close(ends=ends))
 
     def end(self) -> Turn:
         """End the turn, and return it."""

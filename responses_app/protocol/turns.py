@@ -59,11 +59,22 @@ class Turn:
         for index, token in enumerate(token_ids):
             self._count((token,))
             events = self.parser.feed((token,))
+            end = self._end_in(events, ends)
+            if end is not None:  # one token may end an item and begin the next
+                self.is_over, events = True, events[:end]
             said += events if logprobs is None else self._with_logprob(token, spelled(logprobs[index]), events)
-            self.is_over = any(self._is_end(each, ends) for each in events)
             if self.is_over:
                 break
         return said
+
+    def close(self, *, ends: Ends | None) -> list[TurnEvent]:
+        """Return what the parser still holds of the turn, up to the item that nothing is to follow."""
+        said = self.parser.close()
+        return said[: self._end_in(said[:-1], ends)]
+
+    def _end_in(self, said: list[TurnEvent], ends: Ends | None) -> int | None:
+        """Return how much of this is said up to the end of the turn; None where it does not end here."""
+        return next((count for count, each in enumerate(said, 1) if self._is_end(each, ends)), None)
 
     def _is_end(self, said: TurnEvent, ends: Ends | None) -> bool:
         if isinstance(said, ItemStarted):

@@ -74,6 +74,14 @@ class EngineContract:
         """Return a prompt whose completion has at least 200 tokens and ends in a stop token."""
         raise NotImplementedError
 
+    def ask(self, prompt: list[int], *, max_output_tokens: int | None = None) -> GenerationRequest:
+        """Return a request with an id of its own, which ends at the tokens that end a turn."""
+        return ask(prompt, max_output_tokens=max_output_tokens)
+
+    def assert_whole(self, chunks: list[TokenChunk]) -> None:
+        """Assert that chunks are a completion that the model ended, in its own format."""
+        assert_whole(chunks)
+
     async def wait_until_idle(self, engine: BaseEngine) -> None:
         """Return once the engine runs nothing, for engines that can tell."""
 
@@ -94,54 +102,54 @@ class EngineContract:
         assert started.info.max_model_len > 1
 
     async def test_only_the_last_chunk_has_a_finish_reason(self, engine: BaseEngine) -> None:
-        *others, last = await collect(engine, ask(self.long_prompt()))
+        *others, last = await collect(engine, self.ask(self.long_prompt()))
         assert others
         assert [chunk.finish_reason for chunk in others] == [None] * len(others)
         assert last.finish_reason is FinishReason.STOP
 
     async def test_a_completion_is_well_formed_and_ends_in_a_stop_token(self, engine: BaseEngine) -> None:
         for prompt in (self.short_prompt(), self.long_prompt()):
-            assert_whole(await collect(engine, ask(prompt)))
+            self.assert_whole(await collect(engine, self.ask(prompt)))
 
     async def test_cached_tokens_are_part_of_the_prompt(self, engine: BaseEngine) -> None:
         prompt = self.short_prompt()
-        for chunk in await collect(engine, ask(prompt)):
+        for chunk in await collect(engine, self.ask(prompt)):
             assert chunk.cached_tokens is None or 0 <= chunk.cached_tokens <= len(prompt)
 
     @pytest.mark.parametrize("limit", [1, 7, 100])
     async def test_it_keeps_to_max_output_tokens(self, engine: BaseEngine, limit: int) -> None:
-        chunks = await collect(engine, ask(self.long_prompt(), max_output_tokens=limit))
+        chunks = await collect(engine, self.ask(self.long_prompt(), max_output_tokens=limit))
         assert len(joined(chunks)) == limit
         assert chunks[-1].finish_reason is FinishReason.LENGTH
 
     async def test_a_budget_that_ends_with_the_stop_token_is_not_a_cut(self, engine: BaseEngine) -> None:
-        whole = joined(await collect(engine, ask(self.short_prompt())))
-        exact = await collect(engine, ask(self.short_prompt(), max_output_tokens=len(whole)))
-        assert_whole(exact)
-        short = await collect(engine, ask(self.short_prompt(), max_output_tokens=len(whole) - 1))
+        whole = joined(await collect(engine, self.ask(self.short_prompt())))
+        exact = await collect(engine, self.ask(self.short_prompt(), max_output_tokens=len(whole)))
+        self.assert_whole(exact)
+        short = await collect(engine, self.ask(self.short_prompt(), max_output_tokens=len(whole) - 1))
         assert short[-1].finish_reason is FinishReason.LENGTH
 
     async def test_closing_aborts_one_generation_and_others_go_on(self, engine: BaseEngine) -> None:
-        closed, other = engine.generate(ask(self.long_prompt())), engine.generate(ask(self.long_prompt()))
+        closed, other = engine.generate(self.ask(self.long_prompt())), engine.generate(self.ask(self.long_prompt()))
         async with asyncio.timeout(PATIENCE):
             await anext(closed)
             first = await anext(other)
             await closed.aclose()
             with pytest.raises(StopAsyncIteration):
                 await anext(closed)
-            assert_whole([first, *[chunk async for chunk in other]])
+            self.assert_whole([first, *[chunk async for chunk in other]])
             await self.wait_until_idle(engine)
         await engine.health()
 
     async def test_closing_before_the_first_chunk_is_fine(self, engine: BaseEngine) -> None:
-        await engine.generate(ask(self.long_prompt())).aclose()
+        await engine.generate(self.ask(self.long_prompt())).aclose()
         await self.wait_until_idle(engine)
 
     async def test_cancelling_the_task_aborts(self, engine: BaseEngine) -> None:
         async def read() -> None:
             task = asyncio.current_task()
             assert task is not None
-            async with aclosing(engine.generate(ask(self.long_prompt()))) as chunks:
+            async with aclosing(engine.generate(self.ask(self.long_prompt()))) as chunks:
                 async for _ in chunks:
                     task.cancel()  # it is cancelled where it waits for the next chunk, however late it is
             await asyncio.sleep(0)  # where that was the last chunk: to a reader that comes late, all may be one
@@ -150,25 +158,25 @@ class EngineContract:
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.create_task(read())
             await self.wait_until_idle(engine)
-            assert_whole(await collect(engine, ask(self.short_prompt())))
+            self.assert_whole(await collect(engine, self.ask(self.short_prompt())))
 
     async def test_many_generations_at_once(self, engine: BaseEngine) -> None:
         prompts = [self.short_prompt(), self.long_prompt()] * 16
-        for chunks in await asyncio.gather(*(collect(engine, ask(prompt)) for prompt in prompts)):
-            assert_whole(chunks)
+        for chunks in await asyncio.gather(*(collect(engine, self.ask(prompt)) for prompt in prompts)):
+            self.assert_whole(chunks)
 
     async def test_an_id_may_be_used_again(self, engine: BaseEngine) -> None:
-        request = ask(self.short_prompt())
+        request = self.ask(self.short_prompt())
         for _ in range(2):
-            assert_whole(await collect(engine, request))
+            self.assert_whole(await collect(engine, request))
 
     async def test_a_prompt_that_leaves_no_room_is_too_long(self, started: StartedEngine) -> None:
         longest = started.info.max_model_len
         prompt = (self.short_prompt() * longest)[:longest]
         with pytest.raises(PromptTooLong) as refused:
-            await collect(started.engine, ask(prompt))
+            await collect(started.engine, self.ask(prompt))
         assert (refused.value.prompt_tokens, refused.value.max_model_len) == (longest, longest)
-        assert_whole(await collect(started.engine, ask(self.short_prompt())))
+        self.assert_whole(await collect(started.engine, self.ask(self.short_prompt())))
 
     async def test_it_is_healthy_once_started(self, engine: BaseEngine) -> None:
         await engine.health()
@@ -191,7 +199,7 @@ class EngineContract:
 
     async def test_aclose_ends_what_runs(self, new_engine: BaseEngine) -> None:
         await new_engine.start()
-        generations = [new_engine.generate(ask(self.long_prompt())) for _ in range(3)]
+        generations = [new_engine.generate(self.ask(self.long_prompt())) for _ in range(3)]
         async with asyncio.timeout(PATIENCE):
             for generation in generations:
                 await anext(generation)
@@ -206,4 +214,4 @@ class EngineContract:
         with pytest.raises(EngineUnavailable):
             await engine.health()
         with pytest.raises(EngineUnavailable):
-            await collect(engine, ask(self.short_prompt()))
+            await collect(engine, self.ask(self.short_prompt()))

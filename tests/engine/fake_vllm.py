@@ -216,7 +216,8 @@ class FakeVllm:
 
     async def _takes(self, stream: "_Stream", grammar: JsonObject, event: "Event") -> bool:
         """Whether the engine behind is to answer: a grammar of one token leaves it no choice."""
-        only = json.loads(grammar["structural_tag"])["format"]["elements"][-1]
+        shape = json.loads(grammar["structural_tag"])["format"]
+        only = shape.get("elements", [shape])[-1]
         refusal = self.switches.grammar_refusal
         if not self.switches.takes_grammars:
             refusal, only = "Structured outputs requires a tokenizer", {"type": ""}

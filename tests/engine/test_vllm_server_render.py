@@ -1,18 +1,18 @@
 """Conversations that vLLM servers render: `/v1/chat/completions/render`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from engine.backends.vllm_replica import ANY_TOKEN
 from engine.backends.vllm_server import VllmServerEngine
 from engine.errors import EngineError, EngineUnavailable, NotRendered, PromptTooLong
 from engine.types import ChatPrompt
-from tests.engine.fake_vllm import FakeVllm, error
+from tests.engine.fake_vllm import error
+from tests.engine.rendering_vllm import RenderingVllm
 from tests.engine.vllm_engines import SCRIPT, OpenEngine
 from tests.formats.families import QWEN
 from tests.formats.rendering import Renderer
@@ -21,34 +21,10 @@ CHAT = ChatPrompt([{"role": "user", "content": "Grüße"}], template_kwargs={"re
 TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}}
 
 
-class RenderingVllm(FakeVllm):
-    """One with a chat template; `answer` is what it answers instead, status and JSON."""
-
-    def __init__(self) -> None:
-        super().__init__(*SCRIPT)
-        self.answer: tuple[int, Any] | None = None
-        self.bodies: list[dict[str, Any]] = []
-
-    @web.middleware
-    async def _door(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        if request.path not in ("/v1/chat/completions/render", "/tokenize"):
-            return await super()._door(request, handler)
-        body = await request.json()
-        self.bodies.append(body)
-        if "prompt" in body:
-            said = {"tokens": Renderer(QWEN).encode(body["prompt"])}
-        else:
-            said = {"token_ids": list(Renderer(QWEN)(ChatPrompt(body["messages"])))}
-        status, answer = self.answer or (200, said)
-        return web.json_response(answer, status=status)
-
-
 @pytest.fixture
 async def servers() -> AsyncIterator[list[RenderingVllm]]:
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(RenderingVllm()) for _ in range(2)]
+        yield [await stack.enter_async_context(RenderingVllm(*SCRIPT)) for _ in range(2)]
 
 
 @pytest.fixture

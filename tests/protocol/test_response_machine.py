@@ -30,6 +30,8 @@ from responses_app.protocol.inputs import (
 from responses_app.protocol.stream import LocalProtocolError
 from responses_app.protocol.summaries import Summaries, SummaryTurns
 from tests.formats.plain import FORMAT as PLAIN
+from tests.formats.rendering import FAMILIES, format_of
+from tests.formats.turns import family_turns
 from tests.protocol.laws import assert_laws, cut_sizes, mangled, transcripts, unicode_texts
 from tests.protocol.machines import AT, PYTHON, Driver, is_call, machine, sampled, told, turn_of
 
@@ -59,8 +61,16 @@ def harmony_turns(draw: st.DrawFn) -> list[list[int]]:
 plain_lines = st.lists(
     st.tuples(st.sampled_from(["", "(thought) ", "f(", "server.python("]), unicode_texts).map("".join), max_size=4
 ).map(lambda lines: "\n".join(line.replace("\n", " ") for line in lines).encode())
-TURNS = {"harmony": harmony_turns(), "plain": st.lists(plain_lines.map(list), min_size=1, max_size=3)}
-FORMATS: dict[str, ModelFormat] = {"harmony": HarmonyFormat(), "plain": PLAIN}
+TURNS = {
+    "harmony": harmony_turns(),
+    "plain": st.lists(plain_lines.map(list), min_size=1, max_size=3),
+    **{family.name: st.lists(family_turns(family), min_size=1, max_size=3) for family in FAMILIES},
+}
+FORMATS: dict[str, ModelFormat] = {
+    "harmony": HarmonyFormat(),
+    "plain": PLAIN,
+    **{family.name: format_of(family)[0] for family in FAMILIES},
+}
 
 finishes = st.sampled_from([FinishReason.STOP, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT])
 returns = st.lists(st.builds(ToolReturned, unicode_texts, st.booleans()), max_size=3)
@@ -100,8 +110,10 @@ def replayed(driver: Driver, log: Iterable[Input]) -> Driver:
     return again
 
 
-@pytest.mark.parametrize("model", FORMATS)
+@pytest.mark.parametrize("model", ["harmony", "plain"])
 class TestLaws:
+    """`tests/formats/test_laws_of_families.py` holds the families to these, with fewer examples."""
+
     @settings(max_examples=150, deadline=None)
     @given(st.data())
     def test_events_hold_the_laws_of_a_response(self, model: str, data: st.DataObject) -> None:

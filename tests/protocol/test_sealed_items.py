@@ -22,10 +22,9 @@ from responses_app.protocol.summaries import Summaries
 from responses_app.runs.unsealing import UNREADABLE_THOUGHT, Unsealing
 from tests.formats.plain import FORMAT as PLAIN
 from tests.protocol.machines import RESPONSE_ID, SEALER, Driver, machine, turn_of
-from tests.protocol.test_response_machine import TURNS
+from tests.protocol.test_response_machine import FORMATS, TURNS
 
 HARMONY = HarmonyFormat()
-FORMATS: dict[str, ModelFormat] = {"harmony": HARMONY, "plain": PLAIN}
 HI: JsonObject = {"type": "message", "role": "user", "content": "hi"}
 
 
