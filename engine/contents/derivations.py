@@ -8,10 +8,11 @@ from engine.errors import GrammarRefused
 
 MAX_CHARACTERS = 64 * 1024  # of a text that is derived
 MAX_STEPS = 500_000  # parts of rules that are looked at: a second
+MAX_MATCHED = 1_000_000  # places in a text at which parts may begin or end: some seconds; a patch of 64 KB has 500,000
 
 
 def derives(grammar: str, text: str) -> bool:
-    """Whether a Lark grammar derives a text; raises `GrammarRefused` where it cannot be read."""
+    """Whether a Lark grammar derives a text; raises `GrammarRefused` where it cannot be read, or takes too long."""
     return len(text) in _Matcher(read(grammar), text).rule(START, 0)
 
 
@@ -101,6 +102,7 @@ class _Matcher:
         self._text = text
         self._ends: dict[int, dict[str, set[int]]] = {}  # of rules, by where they begin
         self._open: set[tuple[str, int]] = set()  # rules that are being looked at, and where
+        self._places = 0
 
     def rule(self, name: str, begin: int) -> set[int]:
         """Return where a rule's derivations end that begin at `begin`."""
@@ -121,9 +123,15 @@ class _Matcher:
 
     def after(self, tree: Tree, begins: set[int]) -> set[int]:
         """Return where a tree's derivations end that begin at one of `begins`."""
+        self._count(len(begins))
         match tree:
             case Rule(name):
-                return {end for begin in begins for end in self.rule(name, begin)}
+                ends: set[int] = set()
+                for begin in begins:
+                    found = self.rule(name, begin)
+                    self._count(len(found))
+                    ends |= found
+                return ends
             case OneCharacter(ranges):
                 return {at + 1 for at in begins if at < len(self._text) and _is_in(ord(self._text[at]), ranges)}
             case Sequence(parts):
@@ -134,6 +142,12 @@ class _Matcher:
                 return {end for option in options for end in self.after(option, begins)}
             case Repeat():
                 return self._repeated(tree, begins)
+
+    def _count(self, places: int) -> None:
+        """Count places: a grammar that can cut a text in many ways has as many as its length squared, or more."""
+        self._places += places
+        if self._places > MAX_MATCHED:
+            raise GrammarRefused("The grammar can read the text in too many ways to check it.")
 
     def _repeated(self, tree: Repeat, begins: set[int]) -> set[int]:
         for _ in range(tree.least):

@@ -7,6 +7,7 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.contents import derivations
 from engine.contents.derivations import derives, smallest_derivation
 from engine.contents.lark_grammars import to_ebnf
 from engine.contents.patterns import check_regex, without_dots
@@ -126,3 +127,12 @@ def test_a_dot_matches_no_end_of_a_line() -> None:
 @given(st.from_regex(r"[a-c]{1,3}(\|[a-c]|[xy]\*|\(z\)\?|\[k-m\]\+){0,3}", fullmatch=True))
 def test_a_short_text_matches(pattern: str) -> None:
     assert regex.fullmatch(pattern, smallest_match(pattern))
+
+
+def test_a_text_that_can_be_read_in_too_many_ways_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 2,000 characters took half a minute."""
+    monkeypatch.setattr(derivations, "MAX_MATCHED", 10_000)
+    ambiguous = 'start: x*\nx: "a"+'
+    assert derives(ambiguous, "a" * 10)
+    with pytest.raises(GrammarRefused):
+        derives(ambiguous, "a" * 200)
