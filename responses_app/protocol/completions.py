@@ -17,6 +17,7 @@ from responses_app.protocol.embeddings import read_inputs
 from responses_app.protocol.engine_details import transfer_not_taken
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
+from responses_app.protocol.json_size import json_size
 from responses_app.protocol.logprobs import LOWEST
 from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.validation import validate
@@ -90,6 +91,7 @@ def parse_completion(data: JsonObject, *, engine_fields: bool = False) -> Comple
     if data.get("kv_transfer_params") and not engine_fields:
         raise transfer_not_taken()
     own = {name: value for name, value in data.items() if name != "prompt"}
+    json_size({"kv_transfer_params": data.get("kv_transfer_params")})  # the engine is given it again
     fields = validate(CompletionFields, own)
     prompts = read_inputs(data, "prompt", max_inputs=MAX_CHOICES)
     wanted = CompletionWanted(fields=fields, prompts=prompts)

@@ -124,3 +124,21 @@ def test_what_no_table_takes_is_named_and_passed_over() -> None:
         "line 5: 'position' is not a number that this table takes",
         "line 6: 'title' is not a text that this table takes",
     ]
+
+
+@pytest.mark.django_db
+def test_a_choice_that_cannot_be_told_is_named_and_passed_over() -> None:
+    """It made each list of its project's chats a 500; rows of another project would have changed what that has."""
+    told = {"id": "resp_1", "created_at": 1, "model": "m", "service_tier": "default", "output": [], "usage": None}
+    body = {**told, "incomplete_details": None}
+    row = {"id": "resp_1", "project": "p", "first_id": "resp_1", "model": "m", "messages": [{"role": "user"}]}
+    lines = [{"kind": "header", "format": "respsite", "version": 1}]
+    for wrong in ({"messages": [1]}, {"form": {"stops": 5}}, {"metadata": 5}, {"project": "q"}):
+        response = {"id": "resp_1", "project": "p", "status": "completed", "body": body}
+        lines.append({"kind": "response", "id": "resp_1", "response": response, "choice": {**row, **wrong}})
+    lines.append({**lines[1], "choice": row, "response": {**lines[1]["response"], "body": {}}})  # type: ignore[dict-item]
+    counted = Imported()
+    for _ in take_in([json.dumps(line).encode() for line in lines], counted):
+        pass
+    assert (counted.broken, counted.responses) == (5, 0)
+    assert counted.reasons[3] == "line 5: it holds rows of another project"

@@ -155,3 +155,13 @@ class Hasty(FakeEngine):
         chunks = await collect(FakeEngine(self.turns), request)
         for chunk in chunks:
             yield chunk
+
+
+def test_what_the_engine_is_given_again_can_be_written() -> None:
+    """What is nested more deeply than orjson writes was generated for, and then a 500."""
+    nested: object = 1
+    for _ in range(250):
+        nested = [nested]
+    with pytest.raises(ApiError) as refused:
+        parse_completion({"prompt": "a", "kv_transfer_params": {"a": nested}}, engine_fields=True)
+    assert (refused.value.status, refused.value.param) == (400, "kv_transfer_params.a")

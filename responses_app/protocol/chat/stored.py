@@ -8,7 +8,7 @@ choices are not all there (one runs, has failed or was deleted) is not known.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
@@ -40,8 +40,8 @@ class ChatForm:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "ChatForm":
-        """Read what `as_json` wrote."""
-        return cls(**kept)
+        """Read what `as_json` wrote, here or in a newer version, which may say more."""
+        return cls(**{each.name: kept[each.name] for each in fields(cls) if each.name in kept})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

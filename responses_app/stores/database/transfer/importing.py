@@ -18,6 +18,8 @@ from responses_app.models import (
     Response,
     SampledItem,
 )
+from responses_app.protocol.chat.completion import stored_completion
+from responses_app.protocol.chat.stored import ChatForm, stored_messages
 from responses_app.protocol.resources import RUNNING
 from responses_app.stores.database.transfer import AT_ONCE, BYTES_AT_ONCE, FORMAT, VERSION
 from responses_app.stores.database.transfer.rows import Row, instance_of
@@ -154,13 +156,23 @@ def _whole(record: Row) -> _Whole:
     if record.get("name"):
         further.append(instance_of(PublicName, record["name"]))
     if record.get("choice"):
-        further.append(instance_of(ChatChoice, record["choice"]))
+        further.append(_choice(record["choice"], response))
     further += [instance_of(SampledItem, row) for row in record.get("sampled") or ()]
     further += [instance_of(LogPart, row) for row in record.get("log") or ()]
     owners = {getattr(each, "response_id", each.pk) for each in further}
     if owners - {response.pk}:
         raise ValueError("it holds rows of another response")
+    if any(getattr(each, "project", response.project) != response.project for each in further):
+        raise ValueError("it holds rows of another project")
     return _Whole(response, further)
+
+
+def _choice(row: Row, response: Response) -> ChatChoice:
+    """Return the choice that a response is: one that cannot be told would break every list of its project."""
+    choice = instance_of(ChatChoice, row)
+    stored_messages(choice.first_id, choice.messages)
+    stored_completion([{**response.body, "status": response.status}], ChatForm.from_json(choice.form), choice.metadata)
+    return choice
 
 
 def _write(batch: Iterable[_Whole | ChainPart], counted: Imported) -> None:
