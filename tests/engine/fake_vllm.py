@@ -217,8 +217,7 @@ class FakeVllm:
     async def _takes(self, stream: "_Stream", grammar: JsonObject, event: "Event") -> bool:
         """Whether the engine behind is to answer: a grammar of one token leaves it no choice."""
         shape = json.loads(grammar["structural_tag"])["format"]
-        only = shape.get("elements", [shape])[-1]
-        refusal = self.switches.grammar_refusal
+        only, refusal = shape.get("elements", [shape])[-1], self.switches.grammar_refusal
         if not self.switches.takes_grammars:
             refusal, only = "Structured outputs requires a tokenizer", {"type": ""}
         if only["type"] == "token":
