@@ -103,21 +103,24 @@ def previous_response_in_progress(response_id: str) -> ApiError:
 
 
 def context_length_exceeded(prompt_tokens: int, max_model_len: int, *, truncated: bool = False) -> ApiError:
-    """The prompt does not fit the model's context (400), or is `truncated` as far as can be and still does not."""
+    """The prompt does not fit the model's context (400), or is `truncated` as far as can be and still does not.
+
+    SDKs raise the message alone, so clients know this error by OpenAI's words in it, of which there are two forms:
+    LiteLLM and LangChain look for "Input tokens exceed the configured limit", others for "exceeds the context window".
+    """
+    found = (
+        "Your input exceeds the context window of this model. Input tokens exceed the configured limit of "
+        f"{max_model_len} tokens, which input and output share: "
+    )
     if truncated:
-        message = (
-            "Your input exceeds the context window of this model even without its older messages: what cannot be left "
-            f"out (the last message, instructions and tools) has {prompt_tokens} tokens, the model takes "
-            f"{max_model_len} for input and output together. Shorten the last message, or send it in several parts, "
-            "each with a request of its own; or shorten the instructions and tools."
+        found += (
+            f"even without its older messages there are {prompt_tokens}. What cannot be left out is the last message, "
+            "instructions and tools. Shorten the last message, or send it in several parts, each with a request of its "
+            "own; or shorten the instructions and tools."
         )
     else:
-        message = (
-            f"Your input exceeds the context window of this model: it has {prompt_tokens} tokens, the model takes "
-            f"{max_model_len} for input and output together. Shorten the input, start a new chain, or set 'truncation' "
-            "to 'auto'."
-        )
-    return ApiError(message, code="context_length_exceeded", param="input")
+        found += f"there are {prompt_tokens}. Shorten the input, start a new chain, or set 'truncation' to 'auto'."
+    return ApiError(found, code="context_length_exceeded", param="input")
 
 
 def invalid_encrypted_content(content: str, param: str, *, instead: str) -> ApiError:

@@ -202,6 +202,9 @@ def test_errors_have_their_status(client: OpenAI, stream: bool) -> None:
         )
     assert unanswered.value.param == "messages"
     assert "previous_response_id" not in unanswered.value.message
+    called = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]}
+    with pytest.raises(openai.BadRequestError, match="Send it as a message of the role 'tool'"):
+        client.chat.completions.create(model=MODEL, messages=[*HELLO, called, *HELLO], stream=stream)
 
 
 def test_the_path_is_there_without_its_version(demo_server: Server) -> None:

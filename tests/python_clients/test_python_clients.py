@@ -125,6 +125,7 @@ def test_langchain(ran: dict[str, Ran], api: str) -> None:
     assert forced == [(choice, "find_hotel", ["city"]) for choice in ("required", "find_hotel")]
     went = {"text": COUNTED, "answer": f"{RETURNED}a hotel in Paris.", "used": [True, True]}
     assert of(told, "loop") == [{"how": way, **went} for way in WAYS]
+    assert of(told, "too long") == [{"how": way} for way in WAYS]
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -137,6 +138,7 @@ def test_litellm(ran: dict[str, Ran], api: str) -> None:
     assert thoughts == ["The user wants me to count." if api == "chat" else None] * 2
     went = {"called": "find_hotel", "answer": f"{RETURNED}a hotel in Paris."}
     assert of(told, "loop") == [{"how": way, **went} for way in WAYS]
+    assert of(told, "too long") == [{"how": way} for way in WAYS]
 
 
 def test_completions_embeddings_and_models(ran: dict[str, Ran]) -> None:

@@ -25,3 +25,4 @@ ASKED = "Plan a trip to Paris."
 # The demo engine repeats what it is told to: where only some JSON object is asked for, it knows no schema to fill.
 WISHED = '{"title": "Seine", "by": "rail", "stops": [{"city": "Paris", "nights": 2}], "note": null}'
 REPEAT = f"repeat: {WISHED}"
+TOO_LONG = "a " * 140_000  # more tokens than the demo engine reads

@@ -9,10 +9,11 @@ import operator
 import sys
 from typing import Any
 
+from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
-from trip import ASKED, REPEAT, Trip
+from trip import ASKED, REPEAT, TOO_LONG, Trip
 
 WAYS = {"json_schema": ASKED, "function_calling": ASKED, "json_mode": REPEAT}
 
@@ -65,6 +66,15 @@ def talk(chat: ChatOpenAI, api: str) -> None:
         say(api, "loop", how=ask.__name__, text=text, answer=answer.text, used=used)
 
 
+def exceed(chat: ChatOpenAI, api: str) -> None:
+    """Ask with more than the model reads, which LangChain tells from other errors."""
+    for ask in (whole, streamed):
+        try:
+            ask(chat, [HumanMessage(TOO_LONG)])
+        except ContextOverflowError:
+            say(api, "too long", how=ask.__name__)
+
+
 def main(base_url: str) -> None:
     """Ask over both APIs, and for what else LangChain asks of such a server."""
     served = {"base_url": base_url, "api_key": "none", "max_retries": 0}
@@ -72,6 +82,7 @@ def main(base_url: str) -> None:
         chat = ChatOpenAI(model="demo", use_responses_api=api == "responses", stream_usage=True, **served)
         ask_for_models(chat, api)
         talk(chat, api)
+        exceed(chat, api)
     complete = OpenAI(model="demo", **served)
     texts = [complete.invoke("count to 3"), "".join(complete.stream("count to 3"))]
     # Else it would cut texts by the tokens of a model of OpenAI's, and load their names.

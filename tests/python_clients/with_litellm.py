@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import litellm
+from trip import TOO_LONG
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"type": "function", "function": {"name": "find_hotel", "description": "Find one.", "parameters": PARAMETERS}}
@@ -47,13 +48,23 @@ def talk(api: str, way: str, ask: Callable[..., Any]) -> None:
     say("loop", api=api, how=way, called=call.function.name, answer=answer.choices[0].message.content)
 
 
+def exceed(api: str, way: str, ask: Callable[..., Any]) -> None:
+    """Ask with more than the model reads, which LiteLLM tells from other errors: its router asks another model then."""
+    try:
+        ask(asked(TOO_LONG), **({"stream": True} if way == "streamed" else {}))
+    except litellm.ContextWindowExceededError:
+        say("too long", api=api, how=way)
+
+
 def main(base_url: str) -> None:
     """Ask in each way."""
     litellm.suppress_debug_info = True  # it prints addresses of its pages
     served = {"api_base": base_url, "api_key": "none"}
     for api, model in {"chat": "openai/demo", "responses": "openai/responses/demo"}.items():
         for way in ("whole", "streamed"):
-            talk(api, way, functools.partial(chat, model, served))
+            ask = functools.partial(chat, model, served)
+            talk(api, way, ask)
+            exceed(api, way, ask)
 
     complete = functools.partial(litellm.text_completion, "count to 3", model="text-completion-openai/demo", **served)
     parts = [part.choices[0].text or "" for part in complete(stream=True) if part.choices]

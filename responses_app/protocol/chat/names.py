@@ -24,6 +24,7 @@ _FIELDS = (  # the longer ones first: each is replaced where it begins a name
 _OTHERWISE = (  # advice that only a client of the Responses API can follow
     (", or continue the response that made the call with 'previous_response_id'", ""),
     (", or continue a response with 'previous_response_id' and only the new ones", ""),
+    ("Send it as an item of 'input'.", "Send it as a message of the role 'tool' behind that of the call."),
     ("Shorten the input, start a new chain, or set 'truncation' to 'auto'.", "Send fewer or shorter messages."),
 )
 
