@@ -20,7 +20,9 @@ def _of_stores(id: str, summary: str, answer: str, **more: object) -> Operation:
 FILE_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     "/v1/containers": {
         "GET": _of_containers("ListContainers", "List the containers", "ContainerList", takes=PAGED),
-        "POST": _of_containers("CreateContainer", "Create a container", "Container", body="NewContainer"),
+        "POST": _of_containers(
+            "CreateContainer", "Create a container", "Container", body="NewContainer", errors=(404, 429)
+        ),
     },
     "/v1/containers/{container_id}": {
         "GET": _of_containers("RetrieveContainer", "Return a container", "Container", errors=IS_THERE),

@@ -100,7 +100,7 @@ ENGINE_ERRORS = [
     (GenerationFailed("cuda: /secret"), "server_error", "req_1"),
     (EngineUnavailable("died: /secret", retry_after=7), "server_error", "7 s"),
     (EngineOverloaded("full: /secret", retry_after=3), "rate_limit_exceeded", "try again in 3s"),
-    (PromptTooLong(prompt_tokens=9, max_model_len=8), "invalid_prompt", "9 tokens"),
+    (PromptTooLong(prompt_tokens=9, max_model_len=8), "invalid_prompt", "there are 9"),
     (RuntimeError("bug: /secret"), "server_error", "req_1"),
 ]
 
