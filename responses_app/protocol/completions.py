@@ -14,7 +14,7 @@ from pydantic import Field
 from engine.formats.base import TextLogprob
 from engine.types import FinishReason
 from responses_app.protocol.embeddings import read_inputs
-from responses_app.protocol.engine_details import transfer_not_taken
+from responses_app.protocol.engine_details import check_transfer
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.json_size import json_size
@@ -88,8 +88,7 @@ class CompletionWanted:
 
 def parse_completion(data: JsonObject, *, engine_fields: bool = False) -> CompletionWanted:
     """Read a request; `engine_fields`: it may have those that are for the engine's operator. Raises `ApiError`."""
-    if data.get("kv_transfer_params") and not engine_fields:
-        raise transfer_not_taken()
+    check_transfer(data, engine_fields=engine_fields)
     own = {name: value for name, value in data.items() if name != "prompt"}
     json_size({"kv_transfer_params": data.get("kv_transfer_params")})  # the engine is given it again
     fields = validate(CompletionFields, own)

@@ -13,7 +13,7 @@ import orjson
 from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat
 from engine.types import GenerationRequest, PromptLogprobs, RankedToken, TokenChunk
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
 
 MAX_PROMPT_LOGPROBS = 500_000  # of one request: the tokens of its prompts and their alternatives; 40 MB of JSON
 
@@ -88,9 +88,10 @@ class EngineDetails:
             self.kv_transfer_params = chunk.kv_transfer_params
 
 
-def transfer_not_taken() -> ApiError:
-    """Clients may not send `kv_transfer_params` here (400)."""
-    return unsupported_parameter(
-        "kv_transfer_params",
-        "They say where the engine reads caches: RESPONSES_COMPATIBILITY_MODE=false lets clients send them.",
-    )
+def check_transfer(data: Mapping[str, object], *, engine_fields: bool) -> None:
+    """Raise `ApiError` (400) for `kv_transfer_params` of a request, unless it may have the fields of the engine."""
+    if data.get("kv_transfer_params") and not engine_fields:
+        raise unsupported_parameter(
+            "kv_transfer_params",
+            "They say where the engine reads caches: RESPONSES_COMPATIBILITY_MODE=false lets clients send them.",
+        )

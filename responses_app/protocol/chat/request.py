@@ -15,7 +15,7 @@ from pydantic import Field
 from responses_app.protocol.chat.messages import AssistantTurn, ReadMessages, read_messages
 from responses_app.protocol.chat.names import in_chat_names
 from responses_app.protocol.chat.stored import ChatForm, StoredChat, StoredChoice
-from responses_app.protocol.engine_details import EngineDetails, transfer_not_taken
+from responses_app.protocol.engine_details import EngineDetails, check_transfer
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.json_size import json_size
@@ -151,8 +151,7 @@ def parse_chat(
 
     `engine_fields`: it may have those that are for the engine's operator.
     """
-    if data.get("kv_transfer_params") and not engine_fields:
-        raise transfer_not_taken()
+    check_transfer(data, engine_fields=engine_fields)
     for name, hint in _UNSUPPORTED.items():
         if data.get(name):
             raise unsupported_parameter(name, hint)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,15 @@ class _SlowStore(FakeStore):
         await super().accept(accepted)
 
 
+async def _leave(site: Site, given: dict[str, Any], *, once: Callable[[], bool]) -> None:
+    """Begin a response, and leave it as soon as `once` says so, before it has begun."""
+    begun = asyncio.create_task(site.begin(**given))
+    await eventually(once)
+    begun.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await begun
+
+
 async def test_whose_client_left_before_it_was_accepted_holds_no_approval(tool: McpTool, running: McpServer) -> None:
     tools = declared(running, require_approval="always")
     store, approvals = _SlowStore(), MemoryApprovalStore(now=lambda: NOW)
@@ -39,11 +49,7 @@ async def test_whose_client_left_before_it_was_accepted_holds_no_approval(tool: 
     first, request = await asked(site, tools)
     given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
     store.going = going = asyncio.Event()
-    begun = asyncio.create_task(site.begin(**given))
-    await eventually(lambda: store.going is None)
-    begun.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await begun
+    await _leave(site, given, once=lambda: store.going is None)
     with pytest.raises(ApiError, match="approval"):
         await site.begin(**given)
     going.set()
@@ -73,11 +79,7 @@ async def test_whose_client_left_while_it_was_claimed_holds_no_approval(tool: Mc
     first, request = await asked(site, tools)
     given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
     approvals.going = going = asyncio.Event()
-    begun = asyncio.create_task(site.begin(**given))
-    await eventually(lambda: approvals.going is None)
-    begun.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await begun
+    await _leave(site, given, once=lambda: approvals.going is None)
     going.set()
     await eventually(lambda: not approvals._holders)
     assert (await site.ask(**given))["status"] == "completed"
