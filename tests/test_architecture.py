@@ -14,7 +14,7 @@ import pytest
 from tests.server import ROOT, clean_environ
 
 PACKAGES = ("engine", "responses_app", "respsite")
-MAX_FILE, LONG_FILE = 400, 300
+MAX_FILE, LONG_FILE = 600, 400
 TRANSPORTS = [
     *"views consumer connection lanes handshake handler middleware origins exposure http bodies servers".split(),
     *"urls routing management admin openapi command_line playground watch".split(),
