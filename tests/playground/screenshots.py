@@ -60,7 +60,6 @@ def take(folder: Path, size: str, *, dark: bool, server: Server, page: Playgroun
     save("answer")
     page.lane().get_by_role("button", name="Clear").click()
     page.find(".card", has_text="Answer a function by hand").click()
-    page.page.keyboard.press("Control+Enter")
     page.ended(1)
     save("function")
     page.find(".answer-form textarea").fill('{"temperature": 21, "sky": "clear"}')

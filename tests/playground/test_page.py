@@ -9,8 +9,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
+from tests.browser import opened
 from tests.codex.cli import Codex
 from tests.codex.cli import installed as codex_installed
 from tests.javascript.node import installed as node_packages
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.any_database
 SCRIPTS = ROOT / "responses_app/static/playground"
 MAX_SCRIPT_BYTES = 150_000
 MAX_LINES = 300
+COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 
 
 def test_a_client_of_the_api_hears_json_there(server: Server) -> None:
@@ -78,6 +81,7 @@ def test_what_is_copied_works(page: Playground, tmp_path: Path) -> None:
     page.turn_on("tests")
     page.find("[name=instructions]").fill("Be 'brief'.\nNever say \"no\".")
     page.find(".card", has_text="Answer a function by hand").click()
+    page.ended(1)
     page.find("[data-do=lane]").click()
     page.lane(2).locator(".composer textarea").fill(COPIED)
     page.find("[data-do=copy]").click()
@@ -228,6 +232,55 @@ def test_hostile_markdown_makes_only_text_and_known_links_and_takes_its_length_i
     assert (told["tags"], told["on"], told["broken"]) == (0, 0, 0)
     assert set(told["links"]) <= {"https:"}
     assert told["blocks"] == list(HOSTILE.values())
+
+
+def test_markdown_has_tasks_aligned_tables_and_images_as_links(page: Playground) -> None:
+    shown = """async (text) => {
+        const { Markdown } = await import('/static/playground/markdown.js');
+        const markdown = new Markdown(document.createElement('div'));
+        markdown.set(text);
+        const all = (selector, what) => [...markdown.element.querySelectorAll(selector)].map(what);
+        return {
+            tasks: all('li.task', (each) => [each.textContent.trim(), each.querySelector('input').checked]),
+            items: all('li', (each) => each.textContent.trim()),
+            cells: all('td', (each) => each.dataset.align ?? ''),
+            links: all('a', (each) => [each.textContent, each.href]),
+            images: all('img', () => 1).length,
+            text: markdown.element.lastChild.textContent,
+        };
+    }"""
+    text = (
+        "- [x] done\n- [ ] **open**\n- [y] a word\n\n| a | b | c |\n|:--|:-:|--:|\n| 1 | 2 | 3 |\n\n"
+        "![A cat](https://example.com/cat.png) and ![](https://example.com/dog.png), wow![1]"
+    )
+    told = page.page.evaluate(shown, text)
+    assert told["tasks"] == [["done", True], ["open", False]]
+    assert told["items"][2] == "[y] a word"
+    assert told["cells"] == ["", "center", "right"]
+    assert told["links"] == [
+        ["Image: A cat", "https://example.com/cat.png"],
+        ["Image: https://example.com/dog.png", "https://example.com/dog.png"],
+    ]
+    assert told["images"] == 0, "a stranger's server would hear who reads an answer"
+    assert told["text"].endswith("dog.png, wow![1]")
+
+
+def test_every_suggestion_is_sent_at_once(page: Playground) -> None:
+    titles = page.find(".card strong").all_inner_texts()
+    assert len(titles) > 3
+    for title in titles:
+        page.open(page.page.url, anew=True)
+        page.find(".card", has_text=title).click()
+        expect(page.find(".asked").first).to_be_visible()
+        expect(page.lane().locator(".composer textarea")).to_have_value("")
+
+
+def test_the_page_of_the_api_can_be_read_in_the_dark(server: Server, browser: Browser) -> None:
+    with opened(browser, dark=True) as page:
+        page.goto(f"{server.url}/openapi")
+        page.evaluate("() => [...document.querySelectorAll('section')].slice(2).forEach((each) => each.remove())")
+        found = Axe().run(page, options=COLOURS)
+        assert found.violations_count == 0, found.generate_report()
 
 
 def test_what_is_approved_is_shown_as_it_is(page: Playground) -> None:

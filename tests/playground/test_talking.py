@@ -96,7 +96,6 @@ def test_what_the_web_says_is_cited(page: Playground) -> None:
 
 def test_a_picture_is_drawn(page: Playground) -> None:
     page.find(".card", has_text="Draw a picture").click()
-    page.page.keyboard.press("Control+Enter")
     call = page.ended(1).locator(".call", has_text="Image")
     expect(call.locator(".how")).to_have_text("drawn")
     expect(call.locator(".given")).to_contain_text("a lighthouse at dusk")

@@ -53,10 +53,10 @@ const page = {
     prepare(lane.setup, suggestion);
     panel.show(lane.setup);
     panel.keep();
-    if (!suggestion.lanes) return lane.composer.write(suggestion.text);
-    const both = [lane, addLane(copyOf(lane.setup))].filter(Boolean);
-    both.forEach((each, place) => (each.setup.effort = suggestion.lanes[place]));
-    for (const each of both) each.say(suggestion.text);
+    const { efforts = [] } = suggestion;
+    const all = [lane, efforts.length > 1 && addLane(copyOf(lane.setup))].filter(Boolean);
+    efforts.slice(0, all.length).forEach((effort, place) => (all[place].setup.effort = effort));
+    for (const each of all) each.say(suggestion.text);
     return lane.composer.focus();
   },
 };

@@ -8,7 +8,8 @@ const INLINE = new RegExp(
     /(?<strong>\*\*(?=\S)(?<bold>[^]+?\S?)\*\*)/,
     /(?<em>(?<![\w*])[*](?=[^\s*])(?<slanted>[^*\n]*[^\s*])[*](?![\w*])|(?<!\w)_(?=[^\s_])(?<under>[^_\n]*[^\s_])_(?!\w))/,
     /(?<strike>~~(?=\S)(?<struck>[^~]+?)~~)/,
-    /(?<link>\[(?<label>[^\]\n]{1,500})\]\((?<href>[^()\s]{1,2000}(?:\([^()\s]*\)[^()\s]*)?)\))/,
+    // An image is a link to it: no page of a stranger hears who reads an answer.
+    /(?<link>(?<image>!?)\[(?<label>[^\]\n]{0,500})\]\((?<href>[^()\s]{1,2000}(?:\([^()\s]*\)[^()\s]*)?)\))/,
     /(?<bare>https?:\/\/[^\s<>"'`\])}\uE000]{3,2000})/,
     /(?<mark>\uE000(?<cited>\d+)\uE001)/, // a citation: put in by `withMarks`, and never by a model
   ]
@@ -59,7 +60,8 @@ function styled(groups, depth) {
   if (groups.strong) return h("strong", {}, inline(groups.bold, depth));
   if (groups.em) return h("em", {}, inline(groups.slanted ?? groups.under, depth));
   if (groups.strike) return h("s", {}, inline(groups.struck, depth));
-  if (groups.link) return link(groups.href, inline(groups.label, depth));
+  if (groups.image) return link(groups.href, `Image: ${groups.label || groups.href}`);
+  if (groups.link) return link(groups.href, inline(groups.label || groups.href, depth));
   if (groups.mark) return h("sup", { class: "cite" }, groups.cited);
   const address = groups.bare.replace(/[.,;:!?]+$/u, "");
   return h("span", {}, link(address, address), groups.bare.slice(address.length));
@@ -165,8 +167,20 @@ function list(lines, at, depth) {
     }
     end += 1;
   }
-  const made = items.map((inner) => h("li", {}, tight(blocks(inner.join("\n"), depth + 1))));
+  const made = items.map((inner) => listItem(inner.join("\n"), depth));
   return [bullet ? h("ul", {}, made) : h("ol", { start: number === "1" ? null : number }, made), end];
+}
+
+const TASK = /^\[([ xX])\]\s+/u;
+
+/** Return an item of a list; one that begins with `[ ]` or `[x]` is a task. */
+function listItem(text, depth) {
+  const task = TASK.exec(text);
+  const inner = tight(blocks(task ? text.slice(task[0].length) : text, depth + 1));
+  if (!task) return h("li", {}, inner);
+  const done = task[1] !== " ";
+  const box = h("input", { type: "checkbox", disabled: true, checked: done, "aria-label": done ? "Done" : "Not done" });
+  return h("li", { class: "task" }, box, " ", inner);
 }
 
 /** An item of one paragraph needs none. */
@@ -174,13 +188,21 @@ function tight(found) {
   return found.flatMap(([element], place) => (place === 0 && element.tagName === "P" ? [...element.childNodes] : [element]));
 }
 
+const cells = (line) => line.trim().replace(/^\||\|$/gu, "").split("|").map((cell) => cell.trim());
+
+/** Return where the text of a column stands, by the colons of the rule below its head. */
+function alignment(rule) {
+  if (!rule.endsWith(":")) return null;
+  return rule.startsWith(":") ? "center" : "right";
+}
+
 function table(lines, at) {
-  const cells = (line) => line.trim().replace(/^\||\|$/gu, "").split("|").map((cell) => cell.trim());
+  const aligned = cells(lines[at + 1]).map(alignment);
+  const row = (line, tag) => h("tr", {}, cells(line).map((cell, place) => h(tag, { "data-align": aligned[place] }, inline(cell))));
   let end = at + 2;
   while (end < lines.length && lines[end].includes("|") && lines[end].trim()) end += 1;
-  const head = h("tr", {}, cells(lines[at]).map((cell) => h("th", {}, inline(cell))));
-  const rows = lines.slice(at + 2, end).map((line) => h("tr", {}, cells(line).map((cell) => h("td", {}, inline(cell)))));
-  const made = h("table", {}, h("thead", {}, head), h("tbody", {}, rows));
+  const rows = lines.slice(at + 2, end).map((line) => row(line, "td"));
+  const made = h("table", {}, h("thead", {}, row(lines[at], "th")), h("tbody", {}, rows));
   return [h("div", { class: "wide", tabindex: "0", role: "group", "aria-label": "Table" }, made), end];
 }
 

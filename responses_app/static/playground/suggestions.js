@@ -1,4 +1,4 @@
-// What an empty lane suggests. Each does something with the demo engine, and with a real model too.
+// What an empty lane suggests. Each is sent at once, and does something with the demo engine and with a real model.
 
 const WEATHER = {
   type: "function",
@@ -19,7 +19,7 @@ const ALL = [
   { title: "Run Python", text: "python: print(sum(n * n for n in range(101)))", needs: "code_interpreter" },
   { title: "Search the web", text: "search for the Responses API", needs: "web_search" },
   { title: "Draw a picture", text: "draw a lighthouse at dusk", needs: "image_generation" },
-  { title: "Two lanes side by side", text: "Explain WebSockets in two sentences.", lanes: ["low", "high"] },
+  { title: "Two lanes side by side", text: "Explain WebSockets in two sentences.", efforts: ["low", "high"] },
 ];
 
 /** Return those that this server can do. */
