@@ -114,6 +114,17 @@ def test_search_says_what_it_looks_for(admin: Client) -> None:
     assert "by its id or the beginning of it" in admin.get(LIST).content.decode()
 
 
+def test_a_list_promises_no_page_with_everything_and_clears_what_narrows_it(admin: Client) -> None:
+    samples.many(60)
+    whole = admin.get(LIST).content.decode()
+    assert "Show all" not in whole
+    assert "Clear the search" not in whole
+    for narrowed in ("?q=resp_", "?status=failed"):
+        text = admin.get(f"{LIST}{narrowed}").content.decode()
+        assert "Show all" not in text
+        assert '<a href="?">Clear the search and the filters</a>' in text
+
+
 def test_dates_lead_from_months_to_days(admin: Client) -> None:
     samples.response(1, created_at=DAY)
     samples.response(2, created_at=DAY + timedelta(days=1))
