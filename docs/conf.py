@@ -20,6 +20,7 @@ extensions = ["myst_parser", "docs.extension"]
 exclude_patterns = ["extension"]
 html_theme = "furo"
 html_title = "respsite"
+html_favicon = "../responses_app/static/respsite/icon.svg"
 html_copy_source = False
 html_use_index = False
 html_show_sphinx = html_show_copyright = False

@@ -1,6 +1,7 @@
 """Paths of Django's own part; the API's are in `responses_app.urls`, behind `ApiMiddleware`."""
 
 from django.contrib import admin
+from django.templatetags.static import static
 from django.urls import path, re_path
 from django.views.generic import RedirectView
 
@@ -21,5 +22,6 @@ urlpatterns = [
     path("watch/compare", watch.compare, name="watch-compare"),
     path("docs", RedirectView.as_view(url="/docs/", permanent=True)),
     re_path(r"^docs/(?P<path>.*)$", docs, name="docs"),
+    path("favicon.ico", RedirectView.as_view(url=static("respsite/icon.svg"))),  # browsers ask for it unasked
     path("", playground, name="playground"),
 ]

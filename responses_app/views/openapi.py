@@ -20,7 +20,10 @@ from responses_app.wiring import get_site
 
 URLS = "responses_app.urls"  # which names this view: so it is not imported
 STYLE = (
-    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;max-width:64rem;padding:1rem}"
+    # Every colour is named: a browser's own blue of links has too little contrast in the dark.
+    ":root{color-scheme:light dark;background:light-dark(#fff,#15171c);color:light-dark(#1b1f27,#e6e8ec)}"
+    "a{color:light-dark(#1a4fd6,#9db8ff)}"
+    "body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;max-width:64rem;padding:1rem}"
     "nav a{margin-right:.75rem}summary{cursor:pointer;padding:.25rem 0}summary span{margin-left:.5rem}"
     "code{font-family:ui-monospace,monospace;font-size:.9em;overflow-wrap:anywhere}"
     "table{border-collapse:collapse;margin:.5rem 0;width:100%}caption{text-align:left;font-weight:600}"
@@ -29,7 +32,9 @@ STYLE = (
     "@media(max-width:40rem){th,td{display:block;border:0;width:auto}tr{border-top:1px solid #8886;display:block}}"
 )
 _STYLE_HASH = b64encode(sha256(STYLE.encode()).digest()).decode()
-_POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; frame-ancestors 'none'"
+_POLICY = (
+    f"default-src 'none'; img-src 'self'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; frame-ancestors 'none'"
+)
 
 
 async def openapi(request: HttpRequest) -> HttpResponse:

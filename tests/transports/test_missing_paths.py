@@ -49,6 +49,11 @@ def test_a_page_of_the_admin_that_is_not_there_is_for_people(daphne_server: Serv
     assert "text/html" in answer.headers["content-type"]
 
 
+def test_browsers_find_the_icon_that_they_ask_for(daphne_server: Server) -> None:
+    answer = httpx.get(f"{daphne_server.url}/favicon.ico", verify=False, follow_redirects=True)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/svg+xml")
+
+
 def test_the_page_of_the_document(daphne_server: Server) -> None:
     answer = httpx.get(f"{daphne_server.url}/openapi", verify=False)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
