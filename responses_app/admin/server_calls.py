@@ -3,16 +3,17 @@
 Items may come from clients, so nothing is taken for granted about their shape.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
 class ServerCall(NamedTuple):
-    """`gave` is None where the item does not say what came of the call."""
+    """`gave` is None where the item does not say what came of the call. `pictures` are data URLs beside it."""
 
     title: str
     asked: object
     gave: object | None
+    pictures: Sequence[str] = ()
 
 
 def _search(item: Any) -> ServerCall:
@@ -35,18 +36,23 @@ def _code(item: Any) -> ServerCall:
     outputs = item.get("outputs")
     if not isinstance(outputs, list):
         return ServerCall("python", item.get("code"), item.get("error"))
-    logs = [each.get("logs") if isinstance(each, dict) and "logs" in each else each for each in outputs]
-    gave = "\n".join(map(str, logs)) if all(isinstance(each, str) for each in logs) else outputs
-    return ServerCall("python", item.get("code"), item.get("error") or gave)
+    pictures = [each["url"] for each in outputs if _is_drawn(each)]
+    rest = [each for each in outputs if not _is_drawn(each)]
+    logs = [each.get("logs") if isinstance(each, dict) and "logs" in each else each for each in rest]
+    gave = "\n".join(map(str, logs)) if all(isinstance(each, str) for each in logs) else rest
+    return ServerCall("python", item.get("code"), item.get("error") or gave, pictures)
+
+
+def _is_drawn(output: Any) -> bool:
+    return isinstance(output, dict) and output.get("type") == "image" and isinstance(output.get("url"), str)
 
 
 def _image(item: Any) -> ServerCall:
-    """The image itself is left to the JSON."""
     made = item.get("result")
-    gave = f"[an image: {len(made):,} characters of base64]" if isinstance(made, str) else None
-    return ServerCall(
-        f"image: {item.get('action') or 'generate'}", item.get("revised_prompt"), item.get("error") or gave
-    )
+    kind = item.get("output_format") if item.get("output_format") in ("png", "jpeg", "webp") else "png"
+    pictures = [f"data:image/{kind};base64,{made}"] if isinstance(made, str) else []
+    title = f"image: {item.get('action') or 'generate'}"
+    return ServerCall(title, item.get("revised_prompt"), item.get("error"), pictures)
 
 
 READERS: Mapping[str, Callable[[Any], ServerCall]] = {

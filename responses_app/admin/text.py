@@ -14,6 +14,8 @@ _UNSEEN = re.compile(
     "\ud800-\udfff"  # lone surrogates
     "\U000e0000-\U000e007f]"  # tags
 )
+_PICTURE = re.compile("data:image/(?:png|jpeg|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
+PICTURES = 4_000_000  # characters of base64 that all pictures of a page may have
 SHOWN, FOLDED = 1_500, 30_000  # characters of a text that a page shows at once, and that can be unfolded
 CUT_BACK = 200  # a text is cut at a line or a word, if there is one this close
 
@@ -40,8 +42,16 @@ class Clipped:
 class Room:
     """What is left of a page: texts that come after it is full show their beginning alone."""
 
-    def __init__(self, characters: int = 1_000_000) -> None:
+    def __init__(self, characters: int = 1_000_000, *, pictures: int = PICTURES) -> None:
         self._left = characters
+        self._left_of_pictures = pictures
+
+    def has_picture(self, url: str) -> bool:
+        """Whether the page shows this picture: a whole one of a known type, and never from elsewhere."""
+        if len(url) > self._left_of_pictures or not _PICTURE.fullmatch(url):
+            return False
+        self._left_of_pictures -= len(url)
+        return True
 
     def clip(self, text: str, *, shown: int = SHOWN, folded: int = FOLDED) -> Clipped:
         """Return a text as the page shows it; it is only folded where that saves something."""

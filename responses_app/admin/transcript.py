@@ -29,7 +29,7 @@ class Block:
     """An item on the page.
 
     `kind` is how it is drawn: message, reasoning, call, output or other. `who` is the side it stands on. `answer` is a
-    call's output, `answer_in` the response whose input had it.
+    call's output, `answer_in` the response whose input had it. `pictures` are data URLs, of known types alone.
     """
 
     kind: str
@@ -40,6 +40,7 @@ class Block:
     note: str = ""
     texts: list[Clipped] = field(default_factory=list)
     chips: list[str] = field(default_factory=list)
+    pictures: list[str] = field(default_factory=list)
     code: Clipped | None = None
     call_id: str = ""
     answer: "Block | None" = None
@@ -142,9 +143,20 @@ class Transcript:
     def _of_server(self, call: ServerCall) -> Block:
         block = Block("call", "assistant", visible(call.title)[:160])
         block.code = self._room.clip(_readable(call.asked))
-        if call.gave is not None:
-            block.answer = Block("output", "tool", "Output", code=self._room.clip(_readable(call.gave)))
+        if call.gave is not None or call.pictures:
+            block.answer = Block("output", "tool", "Output")
+            if call.gave:
+                block.answer.code = self._room.clip(_readable(call.gave))
+            self._picture(block.answer, call.pictures)
         return block
+
+    def _picture(self, block: Block, urls: Sequence[str]) -> None:
+        """Add pictures; those that the page has no room for, or that are none, are named."""
+        for url in urls[:MAX_PARTS]:
+            if self._room.has_picture(url):
+                block.pictures.append(url)
+            else:
+                block.chips.append(f"a picture that is not shown here ({len(url):,} characters)")
 
     def _output(self, kind: str, item: Any) -> Block:
         call_id = _string(item, "call_id")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from responses_app.admin.server_calls import READERS
-from responses_app.admin.text import CUT_BACK, Room, pretty, visible
+from responses_app.admin.text import CUT_BACK, PICTURES, Room, pretty, visible
 from responses_app.admin.transcript import Transcript
 from tests.admin.samples import answered, called, gave, said, thought
 
@@ -138,9 +138,41 @@ def test_calls_of_a_servers_tools_stand_with_what_they_gave() -> None:
     ]
     assert gave[1:5] == [None, "gone", "text", "2"]
     assert "https://a.example/" in str(gave[0])
-    assert "image" in str(gave[5])
-    assert gave[6] is None
-    assert (asked[-1], gave[7]) == (("image: edit", "a cat"), "[an image: 4 characters of base64]")
+    assert gave[5:] == [None, None, None]
+    assert asked[-1] == ("image: edit", "a cat")
+
+
+PNG = "data:image/png;base64,iVBORw0KGgo="
+NO_PICTURES = [
+    "https://elsewhere.example/a.png",
+    "data:image/svg+xml;base64,PHN2Zz4=",
+    "data:text/html;base64,PGI+",
+    'data:image/png;base64," onerror=x',
+    "data:image/png;base64," + "A" * (PICTURES + 1),
+]
+
+
+def test_figures_are_pictures_and_nothing_else_is() -> None:
+    drawn = {"type": "code_interpreter_call", "code": "plot()", "outputs": [{"type": "logs", "logs": "2"}]}
+    drawn["outputs"] = [{"type": "logs", "logs": "2"}, *({"type": "image", "url": url} for url in [PNG, *NO_PICTURES])]
+    made = {"type": "image_generation_call", "revised_prompt": "a cat", "result": "iVBO", "output_format": "webp"}
+    forged = {**made, "result": "iVBO", "output_format": 'png" onerror="x'}
+    blocks = Transcript().read([drawn, made, forged])
+    shown = [block.answer.pictures for block in blocks if block.answer]
+    assert shown == [[PNG], ["data:image/webp;base64,iVBO"], ["data:image/png;base64,iVBO"]]
+    (logs, *_) = [block.answer for block in blocks if block.answer]
+    assert logs.code
+    assert logs.code.shown == "2"
+    assert len(logs.chips) == len(NO_PICTURES)
+    assert "base64" not in str(logs.chips)
+
+
+def test_a_page_has_a_bounded_amount_of_pictures() -> None:
+    large = "data:image/png;base64," + "A" * (PICTURES // 2)
+    item = {"type": "code_interpreter_call", "outputs": [{"type": "image", "url": large}] * 3}
+    (block,) = Transcript().read([item])
+    assert block.answer
+    assert (len(block.answer.pictures), len(block.answer.chips)) == (1, 2)
 
 
 @pytest.mark.parametrize("kind", READERS)
