@@ -9,6 +9,7 @@ stays in its file until the application asks for it. While a key is looked up no
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from io import BytesIO
 from typing import Any
 from urllib.parse import unquote
@@ -22,6 +23,9 @@ from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.errors import ApiError, invalid_request, server_error
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+for _status in HTTPStatus:  # Twisted names neither 429 nor some others, and calls them "Unknown Status"
+    http.RESPONSES.setdefault(_status.value, _status.phrase.encode())
+
 LINGER_SECONDS = 10.0  # a refused client may go on sending this long; it reads its answer in this time
 QUEUED_BYTES = 64 * 1024  # a body up to this goes through daphne's queue, a longer one stays in its file
 

@@ -170,6 +170,7 @@ async def test_whoever_leaves_a_stream_ends_its_generations(closed: ClosedServer
                     break
             refused = await client.post("completions", json={"prompt": "Hi"})
             assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+            assert refused.reason_phrase == "Too Many Requests"
 
         async def answered() -> bool:
             return (await client.post("completions", json={"prompt": "Hi"})).status_code == 200
