@@ -86,9 +86,12 @@ def test_a_user_of_the_admin_comes_in_by_his_session(closed: Server, key: str, p
     page.find("#id_password").fill(PASSWORD)
     page.find("[type=submit]").click()
     page.find("#state[data-state=open]").wait_for()
+    expect(page.find("#model option")).to_have_text(["demo"])  # the model that embeds is none to talk with
     page.write("repeat: by session")
     expect(page.ended(1).locator(".answer")).to_have_text("by session")
     page.find("#sign").click()
+    expect(page.find("#key-title")).to_have_text("Signed in")
+    expect(page.find("#key-user")).to_be_hidden()
     page.find("[name=project]").select_option("atlas")
     page.find("#state[data-state=open]").wait_for()
     page.write("repeat: for atlas")

@@ -142,7 +142,8 @@ async function loadModels() {
   if (door.isShut) return signIn.open();
   try {
     const { data } = await door.ask("/v1/models");
-    panel.models(data.map(({ id }) => id));
+    const talking = data.filter(({ capabilities }) => capabilities?.includes("generate")); // others embed
+    panel.models(talking.map(({ id }) => id));
   } catch (error) {
     showProblem(error);
   }

@@ -9,6 +9,7 @@ export class SignIn {
     this.changed = changed;
     const form = byId("key-form");
     byId("sign").hidden = door.facts.door === "open";
+    byId("key-user").hidden = Boolean(door.facts.user);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#use(form.elements.key.value.trim());
@@ -22,10 +23,17 @@ export class SignIn {
 
   open(why = "") {
     if (byId("key").open) return;
-    byId("key-why").textContent = why || (this.door.facts.user ? `You are signed in as ${this.door.facts.user}.` : "This server asks who you are.");
+    const { user } = this.door.facts;
+    byId("key-title").textContent = user || this.door.key ? "Signed in" : "Sign in";
+    byId("key-why").textContent = why || this.#who(user);
     byId("key-wrong").textContent = "";
     byId("key-forget").hidden = !this.door.key;
     byId("key").showModal();
+  }
+
+  #who(user) {
+    if (this.door.key) return "This tab uses an API key.";
+    return user ? `You are signed in as ${user}. An API key counts instead of that, in this tab.` : "This server asks who you are.";
   }
 
   async #use(key) {
