@@ -34,6 +34,7 @@ def database_settings(folder: Path, manage: Manage) -> dict[str, str]:
 @functools.cache
 def _migrated_file(manage: Manage) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="respsite-template-"))
+    atexit.register(shutil.rmtree, folder)
     manage("migrate", "--verbosity", "0", DATA_DIR=str(folder))
     return folder / "respsite.sqlite3"
 

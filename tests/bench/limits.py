@@ -9,8 +9,9 @@ from redis.asyncio import Redis
 
 from responses_app.auth.door import Door
 from responses_app.auth.keyring import KeyRing
+from responses_app.auth.sessions import BaseStaff, SessionPass
 from responses_app.limits.redis_rates import RedisRates
-from responses_app.protocol.api_keys import ApiKey, digest_of
+from responses_app.protocol.api_keys import ApiKey, Caller, digest_of
 from responses_app.protocol.rate_limits import Amount, Limited, Limits, Slot, as_headers, limited_by
 from responses_app.stores.api_keys import BaseKeyStore
 from tests.bench.report import Result
@@ -57,6 +58,16 @@ class _Keys(BaseKeyStore):
         pass
 
 
+class _Nobody(BaseStaff):
+    """No users of the admin: everybody here has a key."""
+
+    async def caller(self, given: SessionPass) -> Caller | None:
+        return None
+
+    async def aclose(self) -> None:
+        pass
+
+
 def limits(bench: Bench) -> list[Result]:
     """What a request costs that has a key with all limits, in a project with all limits."""
     with RedisServer() as redis:
@@ -81,7 +92,7 @@ def limits(bench: Bench) -> list[Result]:
 
 async def _measure(bench: Bench, url: str) -> tuple[dict[int, list[float]], float]:
     """Return the CPU time of a request in µs, by how many come at once, and the round trips of one of the most."""
-    door = Door("on", KeyRing(_Keys(), now=time.time), None, is_exposed=True)
+    door = Door("on", KeyRing(_Keys(), now=time.time), _Nobody(), is_exposed=True)
     rates = RedisRates(lambda: Redis.from_url(url, socket_timeout=None))
     door.keys.start()
     await rates.start()

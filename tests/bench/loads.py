@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from statistics import median
 
 from engine.formats.harmony.prompt import render_assistant, render_text
@@ -17,6 +18,7 @@ PARTS = 1000
 ROUNDS = 25
 _TEXT = "Tell me more about it, and how the weather on the river changes what the fox does. " * 6
 TARGETS = {"SQLite": 5.0, "PostgreSQL": 10.0}  # ms
+_numbers = count(1)
 
 
 def load(bench: Bench) -> list[Result]:
@@ -43,7 +45,10 @@ def load(bench: Bench) -> list[Result]:
 
 @contextmanager
 def database_of(bench: Bench, name: str) -> Iterator[str]:
-    """Make a migrated database; give the alias under which Django knows it."""
+    """Make a migrated database; give the alias under which Django knows it.
+
+    Each has an alias of its own: Django keeps connections by alias and thread, with the address they were made with.
+    """
     os.environ.update(DATA_DIR=str(bench.folder / "data"), DJANGO_SETTINGS_MODULE="respsite.settings")
     import django
     from django.core.management import call_command
@@ -55,12 +60,13 @@ def database_of(bench: Bench, name: str) -> Iterator[str]:
     server = PostgresServer() if name == "PostgreSQL" else None
     if server:
         server.start()
+    alias = f"{name}-{next(_numbers)}"
     try:
-        config = database(server.url if server else f"sqlite:///{bench.folder}/chains.sqlite3")
-        connections.databases[name] = connections.configure_settings({"default": {}, name: config})[name]
-        call_command("migrate", database=name, verbosity=0)
-        connections[name].close()
-        yield name
+        config = database(server.url if server else f"sqlite:///{bench.folder}/{alias}.sqlite3")
+        connections.databases[alias] = connections.configure_settings({"default": {}, alias: config})[alias]
+        call_command("migrate", database=alias, verbosity=0)
+        connections[alias].close()
+        yield alias
     finally:
         if server:
             server.close()

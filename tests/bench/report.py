@@ -3,9 +3,13 @@
 import json
 import os
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TypeVar
+
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +67,25 @@ class Report:
         if result.details:
             print("    " + ", ".join(f"{name} {_shown(value)}" for name, value in result.details.items()), flush=True)
 
+    def measure(
+        self, rows: Mapping[str, Callable[[Given], Iterable[Result]]], names: Sequence[str], given: Given
+    ) -> list[str]:
+        """Measure the rows that are named, or all, each with what is `given`; return the names of those that failed.
+
+        One that fails is told, and the others are measured: a whole run takes long.
+        """
+        failed = []
+        for name in names or rows:
+            self.begin(name)
+            try:
+                for result in rows[name](given):
+                    self.add(result)
+            except Exception:  # noqa: BLE001 - whatever it is: it is printed, and the exit status tells of it
+                traceback.print_exc()
+                self._line(f"{name} failed, as told above", "", "", "failed")
+                failed.append(name)
+        return failed
+
     def write_json(self, path: Path, environment: Mapping[str, object]) -> None:
         """Write every number."""
         rows = [{**asdict(result), "verdict": result.verdict} for result in self.results]
@@ -71,6 +94,13 @@ class Report:
     def _line(self, *cells: str) -> None:
         padded = [f"{cell.strip():<{width}}" for cell, width in zip(cells, (*self.WIDTHS, 0), strict=True)]
         print("  ".join(padded), flush=True)
+
+
+def check_names(program: str, rows: Mapping[str, object], names: Sequence[str]) -> None:
+    """End the program with a sentence where there is no such row."""
+    unknown = [name for name in names if name not in rows]
+    if unknown:
+        raise SystemExit(f"{program}: there is no row {', '.join(unknown)}; there are {', '.join(rows)}.")
 
 
 def _shown(value: float | str) -> str:

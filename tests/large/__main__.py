@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psycopg
 
-from tests.bench.report import Report, Result
+from tests.bench.report import Report, Result, check_names
+from tests.ending import ended_cleanly
 from tests.large import measuring
 from tests.large.filling import Filled, Template, fill
 from tests.postgres_server import PostgresServer
@@ -37,21 +38,17 @@ STEPS: Mapping[str, Callable[[measuring.Store], list[Result]]] = {
 
 def main(names: Sequence[str]) -> None:
     """Fill, and measure the steps that are named, or all."""
-    unknown = [name for name in names if name not in STEPS]
-    if unknown:
-        raise SystemExit(f"large-store: there is no step {', '.join(unknown)}; there are {', '.join(STEPS)}.")
+    check_names("large-store", STEPS, names)
     responses = int(os.environ.get("LARGE_STORE_RESPONSES", "2000000"))
-    with ExitStack() as stack:
+    with ended_cleanly(), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="respsite-large-")))
         url = _url(stack)
         beside = stack.enter_context(measuring.another_database(url, "small"))
         small = measuring.Store(*_served(stack, folder / "small", beside, SMALL))
         store = measuring.Store(*_served(stack, folder / "large", url, responses), small)
-        report = Report()
-        for name in names or STEPS:
-            report.begin(name)
-            for result in STEPS[name](store):
-                report.add(result)
+        failed = Report().measure(STEPS, names, store)
+    if failed:
+        raise SystemExit(1)
 
 
 def _url(stack: ExitStack) -> str:

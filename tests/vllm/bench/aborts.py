@@ -17,7 +17,7 @@ SCRIPT: list[dict[str, object]] = [{"when": "endless", "say": f"<|channel|>final
 
 def aborts(bench: Bench) -> list[Result]:
     """Measure from the client's disconnect to the engine's last request gone."""
-    contenders = [bench.own, bench.by_server, bench.in_process_with_metrics]
+    contenders = bench.compared("own", "by_server", "in_process_with_metrics")
     bench.speak(SCRIPT)
     with load_in_its_place():
         own, *ours = asyncio.run(_measure(bench, contenders))

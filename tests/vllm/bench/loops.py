@@ -17,14 +17,13 @@ Measured = Mapping[tuple[str, Way], list[Rollout]]
 
 def rollouts(bench: Bench) -> list[Result]:
     """Run the loop over every transport of every server, in turn."""
-    own, by_server, in_process = bench.own, bench.by_server, bench.in_process_with_metrics
+    own, by_server, in_process = bench.compared("own", "by_server", "in_process_with_metrics")
     pairs = [(in_process, way) for way in (WEBSOCKET, PREVIOUS, FULL_INPUT)]
     pairs += [(by_server, way) for way in (WEBSOCKET, FULL_INPUT)]
     pairs += [(own, way) for way in (PREVIOUS, FULL_INPUT)]
     bench.speak(script())
     done = _measured(bench, pairs, ROUNDS)
-    bench.stop()
-    default = bench.own_as_shipped
+    (default,) = bench.compared("own_as_shipped")
     done = {**done, **_measured(bench, [(default, PREVIOUS)], 1)}
     results = [_cache(done, each, (own, default)) for each in (in_process, by_server)]
     results += [_speed(done, each) for each in (in_process, by_server)]

@@ -29,6 +29,7 @@ from responses_app.command_line.endpoint import Endpoint
 from tests import pip
 from tests.bench.peers_page import Measured, page
 from tests.bench.report import Report
+from tests.ending import ended_cleanly
 from tests.programs import secluded
 from tests.server import ROOT, free_port
 from tests.vllm.bench.cores import load_in_its_place, place_server
@@ -62,7 +63,11 @@ class Steps(Report):
 
 def main() -> None:
     """Measure, and print the page."""
-    with tempfile.TemporaryDirectory(prefix="respsite-peers-") as name, Bench(Steps(), Path(name), small()) as bench:
+    with (
+        ended_cleanly(),
+        tempfile.TemporaryDirectory(prefix="respsite-peers-") as name,
+        Bench(Steps(), Path(name), small()) as bench,
+    ):
         own = bench.own
         bench.report.step("starting LiteLLM's proxy")
         with litellm(Path(name), own) as gateway:

@@ -10,8 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -139,13 +138,13 @@ def _flags(options: dict[str, object]) -> list[str]:
 
 
 class Bench:
-    """What rows share: the report, a folder, and the servers, each started when the first row needs it."""
+    """What rows share: the report, a folder, and the servers, each started when a row needs it."""
 
     def __init__(self, report: Report, folder: Path, shape: Shape) -> None:
         self.report = report
         self.shape = shape
         self._folder = folder
-        self._stack = ExitStack()
+        self._running: dict[str, Callable[[], object]] = {}  # what stops each server, by the name of its property here
         self._script = folder / "script.json"
         self.speak([{"say": "<|channel|>final<|message|>Hello.<|return|>"}])  # to whoever asks at a start
         os.environ[SCRIPT_VARIABLE] = str(self._script)
@@ -157,7 +156,7 @@ class Bench:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._stack.close()
+        self.stop()
 
     def speak(self, entries: Sequence[dict[str, object]]) -> None:
         """Have every server say this from now on."""
@@ -166,13 +165,13 @@ class Bench:
     @cached_property
     def in_process(self) -> Contender:
         """Our server with vLLM in its process."""
-        return self._started("ours in process", self._in_process("in-process", disable_log_stats=True))
+        return self._started("in_process", "ours in process", self._in_process("in-process", disable_log_stats=True))
 
     @cached_property
     def in_process_with_metrics(self) -> Contender:
         """The same with the metrics of vLLM, which ours leaves out and a vLLM server keeps."""
         server = self._in_process("in-process-with-metrics", disable_log_stats=False)
-        return self._started("ours in process", server)
+        return self._started("in_process_with_metrics", "ours in process", server)
 
     @cached_property
     def by_server(self) -> Contender:
@@ -184,48 +183,51 @@ class Bench:
             model=SERVED_MODEL,
             model_name=SERVED_MODEL,
         )
-        return self._started("ours by server", front, behind=self.own)
+        return self._started("by_server", "ours by server", front, behind=self.own)
 
     @cached_property
     def own(self) -> Contender:
         """vLLM's own server, with the prefix cache set as we set it."""
-        return self._started("vLLM's own", self._text_server("own", prefix_cache_retention_interval=BLOCK_SIZE))
+        return self._started("own", "vLLM's own", self._text_server("own", prefix_cache_retention_interval=BLOCK_SIZE))
 
     @cached_property
     def own_as_shipped(self) -> Contender:
         """vLLM's own server, with the prefix cache as it is by default."""
-        return self._started("vLLM's own by default", self._text_server("own-as-shipped"))
+        return self._started("own_as_shipped", "vLLM's own by default", self._text_server("own-as-shipped"))
 
     @cached_property
     def workers(self) -> Contender:
         """Our workers on one engine core."""
         server = OnOneCore(self._folder / "workers", self._model, {**self._options(), "disable_log_stats": True})
-        return self._started("our workers", server)
+        return self._started("workers", "our workers", server)
 
     @cached_property
     def api_servers(self) -> Contender:
         """vLLM's own front ends on one engine core."""
         options = {"prefix_cache_retention_interval": BLOCK_SIZE, "api_server_count": WORKERS}
-        return self._started("vLLM's API servers", self._text_server("api-servers", **options))
+        return self._started("api_servers", "vLLM's API servers", self._text_server("api-servers", **options))
 
     def engine(self, **options: object) -> VllmEngine:
         """Return vLLM for this process, not started, with some options of its own; nothing is forced there."""
         options = {**self._options(), "logits_processors": None, **options}
         return VllmEngine(model=str(self._model), options=options)
 
+    def compared(self, *names: str) -> list[Contender]:
+        """Return these contenders, each a property's name here, once every other server has been stopped.
+
+        An engine takes 4 GB: those that a comparison does not need would only take the memory of those that it does.
+        """
+        self._stop_but(names)
+        return [getattr(self, name) for name in names]
+
     def stop(self) -> None:
         """Stop every server; one that is needed again is started again."""
-        self._stack.close()
-        for name in (
-            "in_process",
-            "in_process_with_metrics",
-            "by_server",
-            "own",
-            "own_as_shipped",
-            "workers",
-            "api_servers",
-        ):
-            self.__dict__.pop(name, None)
+        self._stop_but(())
+
+    def _stop_but(self, kept: Sequence[str]) -> None:
+        for name in reversed([name for name in self._running if name not in kept]):
+            self.__dict__.pop(name, None)  # it may have failed to start
+            self._running.pop(name)()
 
     def _in_process(self, name: str, **options: object) -> InProcess:
         return InProcess(self._folder / name, self._model, {**self._options(), **options})
@@ -233,9 +235,9 @@ class Bench:
     def _text_server(self, name: str, **options: object) -> TextServer:
         return TextServer(self._folder / name, self._model, {**self._options(), **options})
 
-    def _started(self, name: str, server: Server | VllmServer, behind: Contender | None = None) -> Contender:
+    def _started(self, key: str, name: str, server: Server | VllmServer, behind: Contender | None = None) -> Contender:
         self.report.step(f"starting {name}")
-        self._stack.callback(server.stop if isinstance(server, Server) else server.close)
+        self._running[key] = server.stop if isinstance(server, Server) else server.close
         server.start()
         assert server.process is not None
         pid = server.process.pid

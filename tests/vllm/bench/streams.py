@@ -30,7 +30,7 @@ class Samples:
 
 def streams(bench: Bench) -> list[Result]:
     """Server-sent events of all three, at several numbers of streams."""
-    contenders = [bench.own, bench.by_server, bench.in_process]
+    contenders = bench.compared("own", "by_server", "in_process")
     bench.speak(SCRIPT)
     results = []
     for number in bench.shape.streams:
@@ -43,7 +43,7 @@ def streams(bench: Bench) -> list[Result]:
 def workers(bench: Bench) -> list[Result]:
     """Two front ends on one engine core: our workers, and vLLM's own `--api-server-count 2`."""
     number = max(bench.shape.streams)
-    contenders = [bench.api_servers, bench.workers]
+    contenders = bench.compared("api_servers", "workers")
     bench.speak(SCRIPT)
     with load_in_its_place():
         theirs, ours = asyncio.run(_measure(bench, contenders, number))
