@@ -10,7 +10,8 @@ from importlib import import_module
 
 from responses_app.command_line.exits import INTERRUPTED, USAGE, CommandFailed
 
-INTERNAL = ("serve_worker", "serve_engine")  # `serve` starts them, as commands of the program that it is itself
+# `serve` runs these as commands of the program that it is itself, which may be `manage.py`.
+INTERNAL = ("serve_worker", "serve_engine", "migrate")
 _OWN = "responses_app.command_line"
 COMMANDS = {
     "serve": f"{_OWN}.serve",

@@ -1,4 +1,4 @@
-"""`manage.py serve --workers N` as a real process, and what a test does to its workers.
+"""`serve --workers N` as a real process, and what a test does to its workers.
 
 A worker looks for files in the server's folder: `broken` ends it before it begins, `hang` lets it hang there, and
 `grow-PID` lets it take 200 MiB. SIGUSR1 blocks its event loop for good.
@@ -35,15 +35,15 @@ if "serve_worker" in sys.orig_argv:
 
 
 class Supervised(Server):
-    """A server with several workers. It is started when all of them serve."""
+    """A server with several workers. It is started when all of them serve. `program`: whose command `serve` is."""
 
     def __init__(
-        self, folder: Path, *flags: str, workers: int = 3, manage: str = "manage.py", **settings: object
+        self, folder: Path, *flags: str, workers: int = 3, program: str = "manage.py", **settings: object
     ) -> None:
         super().__init__(folder, workers=workers, start_seconds=60, **settings)  # type: ignore[arg-type]
         self.environ["PORT"] = str(self.port)
         self.workers = workers
-        self._command_line = [sys.executable, manage, "serve", *flags]
+        self._command_line = [sys.executable, *program.split(), "serve", *flags]
         custom = folder / "custom"
         custom.mkdir(exist_ok=True)
         (custom / "sitecustomize.py").write_text(CUSTOM.format(folder=str(folder)))

@@ -31,9 +31,10 @@ def served(tmp_path: Path) -> Iterator[Supervised]:
 
 @pytest.fixture(scope="module")
 def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
-    """Two workers of which a test may kill or replace some: it leaves as many, which serve."""
+    """Two workers of the program `respsite`; a test may kill or replace some, and leaves as many, which serve."""
     folder = tmp_path_factory.mktemp("steady")
-    with Supervised(folder, workers=2, engine_options=SLOW, shutdown_grace_seconds=30) as server:
+    settings = {"engine_options": SLOW, "shutdown_grace_seconds": 30}
+    with Supervised(folder, workers=2, program="-m respsite", **settings) as server:
         yield server
 
 
@@ -182,8 +183,8 @@ def test_a_new_version_that_does_not_start_leaves_the_old_one_where_it_is(steady
 
 def test_one_that_is_too_large_is_replaced(steady: Supervised, tmp_path: Path) -> None:
     limit = str(max(resident(pid) for pid in steady.pids()) + 100 * MIB)
-    manage = "tests/supervisor/quick_manage.py"
-    with Supervised(tmp_path, workers=2, manage=manage, worker_max_memory_bytes=limit) as served:
+    program = "tests/supervisor/quick_manage.py"
+    with Supervised(tmp_path, workers=2, program=program, worker_max_memory_bytes=limit) as served:
         large, other = served.pids()
         (tmp_path / f"grow-{large}").touch()
         served.wait_for_line("more than WORKER_MAX_MEMORY_BYTES: it is replaced")
