@@ -3,6 +3,7 @@
     {"gpt-oss-120b": {"engine": "vllm-server", "url": ["http://gpu-1:8001", "http://gpu-2:8001"], "aliases": ["large"]},
      "gpt-oss-20b": {"engine": "vllm-server", "url": "http://gpu-3:8001", "model": "openai/gpt-oss-20b"}}
 
+It may be a file with that JSON, too.
 Without MODELS there is one model, that of the settings for one (ENGINE, MODEL, ENGINE_URL, …). What MODELS leaves out
 of an entry is as those say that can hold for all: ENGINE, ENGINE_API_KEY, MODEL_FORMAT, REASONING_PARSER, TOOL_PARSER,
 CHAT_TEMPLATE_KWARGS, ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
@@ -11,6 +12,7 @@ CHAT_TEMPLATE_KWARGS, ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from engine.model_family import FORMATS, VLLMS
@@ -43,7 +45,10 @@ _any_engine = choice("demo", "vllm", "vllm-server", "scripted", *EMBEDS)
 model_format = choice(*FORMATS)
 reasoning_parser = own_or_vllms("auto", "none", "think", "qwen3", "think-open", "deepseek_r1")
 tool_parser = own_or_vllms("auto", "none", "hermes", "qwen", "json", "llama3_json")
-_EXAMPLE = 'models by their names, like {"small": {"engine": "vllm-server", "url": "http://127.0.0.1:8001"}}'
+_EXAMPLE = (
+    'models by their names, like {"small": {"engine": "vllm-server", "url": "http://127.0.0.1:8001"}}, or a file '
+    "with one"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +111,11 @@ Entries = tuple[tuple[str, Mapping[str, Any]], ...]  # names, and what MODELS sa
 
 def models(value: str) -> Entries:
     """Read MODELS. Raises `ValueError`, whose text never has a value: one of them is a key."""
+    text = value.strip()
     try:
-        given = json.loads(value, object_pairs_hook=_unique)
-    except ValueError:
+        content = text if text.startswith("{") else Path(text).read_text()
+        given = json.loads(content, object_pairs_hook=_unique)
+    except (OSError, ValueError):
         given = None
     if not isinstance(given, dict) or not 0 < len(given) <= MAX_MODELS:
         raise ValueError(f"a JSON object of at most {MAX_MODELS} {_EXAMPLE}")
@@ -320,7 +327,7 @@ class EngineSettings:
     engine_script: str = setting("", text, "file with what ENGINE=scripted says", default_text="unset")
     models: Entries = setting(
         (), models,
-        "several models at once, each with an engine of its own, as JSON (see Several models)",
+        "several models at once, each with an engine of its own, as JSON or a file (see Several models)",
         default_text="unset: one model, as ENGINE and MODEL say", secret=True,
     )  # fmt: skip
     engine_max_running: int = setting(

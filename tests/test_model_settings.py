@@ -1,6 +1,7 @@
 """MODELS: what an entry takes, what it leaves to the settings for all, and what is said where it is wrong."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,16 @@ def test_what_it_leaves_out_is_as_the_settings_for_all_say() -> None:
     common = {"api_key": "k", "max_queued": QueueBounds(5)}
     assert first == ModelSettings(name="a", engine="vllm-server", model="a", url=(URL,), max_running=3, **common)
     assert second == ModelSettings(name="b", engine="demo", model="b", **common)
+
+
+def test_it_may_be_a_file(tmp_path: Path) -> None:
+    entries = {"small": {"engine": "demo"}}
+    file = tmp_path / "models.json"
+    file.write_text(json.dumps(entries))
+    settings, _ = from_environ({"MODELS": str(file)})
+    assert settings.served == served(entries)
+    for wrong in (tmp_path, tmp_path / "none.json"):
+        assert "or a file with one" in refusal({"MODELS": str(wrong)})
 
 
 def test_its_file_may_be_named_instead(tmp_path) -> None:  # type: ignore[no-untyped-def]
