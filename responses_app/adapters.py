@@ -76,8 +76,7 @@ def _door(settings: Settings, clock: StoreClock) -> Door:
 
     keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=clock)
     staff = DatabaseStaff(timeout=settings.database_timeout_seconds)
-    serves_others = not settings.serves_loopback or settings.behind_proxy != "no"
-    return Door(settings.auth, keys, staff, is_exposed=serves_others)
+    return Door(settings.auth, keys, staff, is_exposed=settings.serves_others)
 
 
 def _connection_limit(limit: int) -> BaseConnectionLimit:

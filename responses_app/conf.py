@@ -14,7 +14,7 @@ from responses_app.embedding_settings import EmbeddingSettings
 from responses_app.model_settings import EngineSettings, problem_of
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.dialects import OPENAI, Dialect
-from responses_app.protocol.tiers import TIERS
+from responses_app.protocol.tiers import TIERS, ServiceTiers
 from responses_app.setting_types import (
     choice,
     dialect,
@@ -307,6 +307,16 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     @property
+    def serves_others(self) -> bool:
+        """Whether others than this machine can reach the server, as far as the settings say."""
+        return not self.serves_loopback or self.behind_proxy != "no"
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether whoever asks needs an API key, as far as the settings say."""
+        return self.auth == "on" or (self.auth == "auto" and self.serves_others)
+
+    @property
     def trusted_pages(self) -> tuple[str, ...]:
         """The origins of web pages that may use the API, besides those with the address that a request went to."""
         return (*self.allowed_origins, *self.csrf_trusted_origins)
@@ -395,5 +405,13 @@ def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
     warns_late = settings.websocket_warning_seconds > settings.websocket_lifetime_seconds
     if warns_late and given.get("websocket_warning_seconds"):
         raise ConfigurationError("WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS.")
+    tiers = ServiceTiers(
+        default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers
+    )
+    if not tiers.allow_default:
+        raise ConfigurationError(
+            f"RESPONSES_DEFAULT_SERVICE_TIER={tiers.default} is not among RESPONSES_ALLOWED_SERVICE_TIERS="
+            f"{','.join(tiers.allowed)}: choose one of these."
+        )
     if problem := problem_of(settings.all_models, given) or settings.problem_of_tools:
         raise ConfigurationError(problem)

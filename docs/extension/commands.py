@@ -1,7 +1,7 @@
 """The commands: of `respsite`, of `manage.py`, and of make."""
 
 import re
-from argparse import ArgumentParser, _SubParsersAction
+from argparse import SUPPRESS, ArgumentParser, _SubParsersAction
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from django.core.management import get_commands, load_command_class
 
 from docs.extension.tables import code, plain, table
 from responses_app.command_line.parser import build_parser
+from responses_app.management.flags import explain
 
 ROOT = Path(__file__).parent.parent.parent
 APP = "responses_app"
@@ -19,9 +20,11 @@ OF_DJANGO = {action.dest for action in ArgumentParser()._actions} | {
 
 def program() -> str:
     """Return a section for each command of `respsite`."""
-    return "\n\n".join(
-        section for name, parser in subcommands(build_parser()) for section in _sections(f"respsite {name}", parser)
-    )
+    sections = []
+    for name, parser in subcommands(build_parser()):
+        explain(parser)
+        sections += _sections(f"respsite {name}", parser)
+    return "\n\n".join(sections)
 
 
 def manage() -> str:
@@ -51,7 +54,7 @@ def _sections(name: str, parser: ArgumentParser) -> Iterator[str]:
     yield plain(parser.description or "")
     rows = []
     for action in parser._actions:
-        if action.dest in OF_DJANGO or isinstance(action, _SubParsersAction):
+        if action.dest in OF_DJANGO or action.help == SUPPRESS or isinstance(action, _SubParsersAction):
             continue
         value = action.metavar or (action.dest.upper() if action.nargs != 0 else "")
         value = ",".join(map(str, action.choices)) if action.choices and not action.metavar else str(value)

@@ -4,7 +4,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 
 from responses_app import __version__
 from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
-from responses_app.management.flags import add_flags
+from responses_app.management.flags import add_flags, explain
 
 MAX_SPEED = 1e6
 CHECK_SECONDS = 3.5
@@ -17,7 +17,7 @@ def build_parser() -> ArgumentParser:
     """Return the parser of the whole program; `command` is None where none was given."""
     parser = ArgumentParser(prog="respsite", description=ABOUT, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"respsite {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Explained)
 
     def command(name: str, about: str) -> ArgumentParser:
         return commands.add_parser(name, help=about, description=about, allow_abbrev=False)
@@ -34,6 +34,15 @@ def build_parser() -> ArgumentParser:
     _manage(command("manage", "Run one of Django's commands: `respsite manage create_key`, `respsite manage help`."))
     _completion(command("completion", "Print what a shell needs to complete these commands."))
     return parser
+
+
+class _Explained(ArgumentParser):
+    """A parser whose flags say more than is known at once, where somebody asks for it."""
+
+    def format_help(self) -> str:
+        """Return the help."""
+        explain(self)
+        return super().format_help()
 
 
 def _chat(parser: ArgumentParser) -> None:

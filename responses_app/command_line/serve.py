@@ -13,7 +13,7 @@ def run(options: Namespace) -> int:
 
     So they stand in its environment, which only its user can read, and not in its command line, which all can.
     """
-    given = given_settings(vars(options))
+    given = given_settings(vars(options), os.environ)
     if not given:
         return run_django(["serve"])
     os.environ.update(given)

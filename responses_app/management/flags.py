@@ -1,14 +1,27 @@
-"""The flags of `serve`: older names of settings. Imports no Django, so that help and completion are there at once."""
+"""The flags of `serve`: settings, under names that vLLM's `serve` has, or older versions of this program.
 
-from argparse import ArgumentParser
+Imports neither Django nor the settings, so that completion and a start are there at once; `explain` reads the settings,
+for those who ask for help. What a flag says of itself is the sentence of its setting.
+"""
+
+import json
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
-FLAGS = {  # older names, and the settings they stand for
+FLAGS = {  # flags with a value, and the settings they stand for
+    "--model": "MODEL",
+    "--served-model-name": "MODEL_NAME",
+    "--engine": "ENGINE",
+    "--engine-url": "ENGINE_URL",
+    "--tokenizer": "TOKENIZER",
+    "--reasoning-parser": "REASONING_PARSER",
+    "--tool-call-parser": "TOOL_PARSER",
     "--host": "HOST",
     "--port": "PORT",
     "--workers": "WORKERS",
     "--max-websocket-connections": "MAX_WEBSOCKET_CONNECTIONS",
+    "--reconnect-grace-seconds": "RECONNECT_GRACE_SECONDS",
     "--responses-ping-interval-seconds": "RESPONSES_PING_INTERVAL_SECONDS",
     "--responses-session-ttl": "RESPONSES_SESSION_TTL",
     "--responses-max-active-sessions": "RESPONSES_MAX_ACTIVE_SESSIONS",
@@ -27,30 +40,119 @@ FLAGS = {  # older names, and the settings they stand for
     "--default-openai-version": "DEFAULT_OPENAI_VERSION",
 }
 SWITCHES = ("--responses-compatibility-mode", "--enable-computer-call")  # that need no value: `on` is meant then
-PRESETS = {  # older flags, and the presets of RESPONSES_DIALECT that they stand for
-    "--compatibility-mode": "codex-turn",
-    "--legacy-reasoning-events": "legacy-events",
+ENGINE_FLAGS: Mapping[str, type] = {  # options of vLLM with a value: entries of ENGINE_OPTIONS
+    "--max-model-len": int,
+    "--max-num-seqs": int,
+    "--gpu-memory-utilization": float,
+    "--tensor-parallel-size": int,
+    "--dtype": str,
+    "--quantization": str,
 }
+ENGINE_SWITCHES = {  # those without one
+    "--enable-prefix-caching": True,
+    "--no-enable-prefix-caching": False,
+    "--enforce-eager": True,
+    "--trust-remote-code": True,
+}
+REFUSED = {  # flags of vLLM's `serve` that this server cannot carry out, and what to do instead
+    "--api-key": "keys are made with `respsite manage create_key --project NAME`; AUTH=on asks everybody for one",
+    "--chat-template": "the template is the one in the tokenizer's folder: name a folder with --tokenizer",
+    "--ssl-keyfile": "TLS is the work of a proxy in front; BEHIND_PROXY=tls says that there is one",
+    "--ssl-certfile": "TLS is the work of a proxy in front; BEHIND_PROXY=tls says that there is one",
+}
+COMPATIBLE = "one response id for a whole turn: RESPONSES_DIALECT=codex-turn (see Dialects)"
+LEGACY = (
+    "the events `response.reasoning_text.*`, which are the default: RESPONSES_DIALECT=openai; with "
+    "--compatibility-mode: RESPONSES_DIALECT=turn-id (see Dialects)"
+)
+MODEL = "as --model: unless ENGINE, ENGINE_URL or MODELS is set, vLLM loads it here, in the format of its files"
+MORE = "Every setting is an environment variable, too; ENGINE_OPTIONS takes all other options of vLLM, as JSON."
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    """Take the settings that have a flag."""
+    """Take the model, and the settings that have a flag."""
+    parser.epilog = MORE
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument("model_tag", nargs="?", metavar="MODEL", help=MODEL)
     for flag, variable in FLAGS.items():
         alone: dict[str, Any] = {"nargs": "?", "const": "on"} if flag in SWITCHES else {}
-        parser.add_argument(flag, dest=variable, metavar="VALUE", help=f"same as {variable}=VALUE", **alone)
+        group = model if variable == "MODEL" else parser
+        group.add_argument(flag, dest=variable, metavar="VALUE", help=f"same as {variable}=VALUE", **alone)
     parser.add_argument(
         "--disable-responses-store", dest="RESPONSES_STORE", action="store_const", const="off",
-        help="same as RESPONSES_STORE=off",
+        help="keep no response, whatever requests say: RESPONSES_STORE=off",
     )  # fmt: skip
-    for flag, preset in PRESETS.items():
-        parser.add_argument(
-            flag, dest="presets", action="append_const", const=preset, help=f"same as RESPONSES_DIALECT={preset}"
-        )
+    parser.add_argument("--compatibility-mode", action="store_true", help=COMPATIBLE)
+    parser.add_argument("--legacy-reasoning-events", action="store_true", help=LEGACY)
+    for flag, kind in ENGINE_FLAGS.items():
+        option = _option(flag)
+        parser.add_argument(flag, type=kind, metavar="VALUE", help=f"vLLM's own: `{option}` in ENGINE_OPTIONS")
+    for flag, value in ENGINE_SWITCHES.items():
+        said = f"vLLM's own: `{_option(flag)}` in ENGINE_OPTIONS, {str(value).lower()}"
+        parser.add_argument(flag, dest=_option(flag), action="store_const", const=value, help=said)
+    for flag in REFUSED:
+        parser.add_argument(flag, action=_Refusal, nargs="?", dest=SUPPRESS, help=SUPPRESS)
 
 
-def given_settings(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables that the flags of a command line stand for."""
+def explain(parser: ArgumentParser) -> None:
+    """Say of each flag what its setting does, and its default: as the settings themselves say it."""
+    actions = [each for each in parser._actions if FLAGS.get((*each.option_strings, "")[0]) == each.dest]
+    if not actions:
+        return
+    from responses_app.conf import table
+
+    rows = {row.name: row for row in table()}
+    for action in actions:
+        row = rows[action.dest]
+        action.help = f"{row.name}: {row.about} (default: {row.default})".replace("%", "%%")
+
+
+def given_settings(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that the flags of a command line stand for, beside those there are."""
     given = {name: str(options[name]) for name in (*FLAGS.values(), "RESPONSES_STORE") if options.get(name)}
-    if options.get("presets"):
-        given["RESPONSES_DIALECT"] = ",".join(options["presets"])
+    if dialect := _dialect(options):
+        given["RESPONSES_DIALECT"] = dialect
+    if model := options.get("model_tag") or options.get("MODEL"):
+        given = {**_engine({**environ, **given}), **given, "MODEL": model}
+    names = map(_option, (*ENGINE_FLAGS, *ENGINE_SWITCHES))
+    if engine := {name: options[name] for name in names if options.get(name) is not None}:
+        given["ENGINE_OPTIONS"] = _merged(environ.get("ENGINE_OPTIONS", ""), engine)
     return given
+
+
+class _Refusal(Action):
+    """A flag of vLLM's that this server cannot carry out."""
+
+    def __call__(
+        self, parser: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None
+    ) -> NoReturn:
+        parser.error(f"{option} is not a flag of this server: {REFUSED[option or '']}.")
+
+
+def _option(flag: str) -> str:
+    """Return the name that vLLM's engine has for an option."""
+    return flag.removeprefix("--").removeprefix("no-").replace("-", "_")
+
+
+def _dialect(options: Mapping[str, Any]) -> str | None:
+    has_turns, has_today = options.get("compatibility_mode"), options.get("legacy_reasoning_events")
+    if has_turns:
+        return "turn-id" if has_today else "codex-turn"
+    return "openai" if has_today else None
+
+
+def _engine(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the engine of a model that is named, where nothing says which it is."""
+    if environ.get("MODELS") or environ.get("MODELS_FILE") or environ.get("ENGINE"):
+        return {}
+    kind = "vllm-server" if environ.get("ENGINE_URL") else "vllm"
+    return {"ENGINE": kind, "MODEL_FORMAT": environ.get("MODEL_FORMAT") or "auto"}
+
+
+def _merged(text: str, options: Mapping[str, Any]) -> str:
+    """Add to what ENGINE_OPTIONS says. What is no JSON object stays as it is, and stops the start with its sentence."""
+    try:
+        known = json.loads(text or "{}")
+    except ValueError:
+        return text
+    return json.dumps({**known, **options}) if isinstance(known, dict) else text

@@ -21,6 +21,12 @@ class ServiceTiers:
     default: str = "auto"
     allowed: tuple[str, ...] = TIERS
 
+    @property
+    def allow_default(self) -> bool:
+        """Whether the tier of requests that ask for none may be asked for."""
+        allowed = set(map(_resolved, self.allowed))
+        return _resolved(self.default) in allowed or (self.default == "auto" and "default" in allowed)
+
     def choose(self, asked: str | None) -> str:
         """Return the tier that runs. Raises `ApiError` for one that is not allowed here."""
         if asked is not None and _resolved(asked) not in map(_resolved, self.allowed):

@@ -21,7 +21,7 @@ from django.db import DatabaseError, connection
 
 from responses_app.conf import Settings
 from responses_app.management.address import base_url, forwarded_headers
-from responses_app.management.flags import add_flags, given_settings
+from responses_app.management.flags import add_flags, explain, given_settings
 from responses_app.management.supervisor.fleet import Fleet
 from responses_app.management.supervisor.supervisor import Supervisor, pace
 
@@ -41,10 +41,11 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the settings that have a flag."""
         add_flags(parser)
+        explain(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Start over with the flags as settings, or serve."""
-        given = given_settings(options)
+        given = given_settings(options, os.environ)
         if given:
             os.environ.update(given)
             os.execv(sys.executable, [sys.executable, sys.argv[0], "serve"])  # settings are read once, at the start
@@ -129,8 +130,9 @@ class Command(BaseCommand):
         self.stdout.write(f"Redis     {_redis() or 'none: limits hold in each process'}")
         if own.workers > 1:
             self.stdout.write(f"Workers   {own.workers}, of process {os.getpid()}")
+        key = ' -H "authorization: Bearer $OPENAI_API_KEY"' if own.needs_keys else ""
         self.stdout.write(
-            f"Try       curl {url}/responses -H 'content-type: application/json' -d '{{\"input\": \"Hello\"}}'"
+            f"Try       curl {url}/responses{key} -H 'content-type: application/json' -d '{{\"input\": \"Hello\"}}'"
         )
         self.stdout.write(f"Open      {url.removesuffix('v1')} in a browser: the playground")
         self.stdout.flush()  # a pipe would keep them until the end
@@ -188,8 +190,8 @@ def _keys(own: Settings) -> str:
     """Say who needs a key."""
     if own.auth == "off":
         return "nobody needs one (AUTH=off)"
-    if own.auth == "on" or not own.serves_loopback:
-        return "everybody needs one: respsite manage create_key"
+    if own.needs_keys:
+        return "everybody needs one, here in OPENAI_API_KEY: respsite manage create_key --project NAME"
     return "not needed on this machine"
 
 
