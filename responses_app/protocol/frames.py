@@ -45,10 +45,11 @@ def ping(last_number: int, timestamp: float) -> bytes:
 
 def connection_expiring(seconds_left: int, closes_at: int) -> str:
     """Return the warning before a connection's end. No error frame: those break running turns."""
-    minutes = max(1, round(seconds_left / 60))
+    in_minutes = seconds_left == 60 or seconds_left >= 120  # nearer the end, minutes say too little
+    number, unit = (round(seconds_left / 60), "minute") if in_minutes else (seconds_left, "second")
     frame = {
         "type": "connection_expiring",
-        "message": f"Connection will close in {minutes} minute{'s' if minutes > 1 else ''}",
+        "message": f"Connection will close in {number} {unit}{'' if number == 1 else 's'}",
         "seconds_left": seconds_left,
         "closes_at": closes_at,
     }

@@ -100,7 +100,15 @@ def test_a_ping_takes_no_number_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(300, "5 minutes"), (60, "1 minute"), (1, "1 minute"), (90, "2 minutes")]
+    ("seconds", "said"),
+    [
+        (300, "5 minutes"),
+        (120, "2 minutes"),
+        (90, "90 seconds"),
+        (60, "1 minute"),
+        (3, "3 seconds"),
+        (1, "1 second"),
+    ],
 )
 def test_the_warning(seconds: int, said: str) -> None:
     frame = json.loads(connection_expiring(seconds, 1_700_000_000))

@@ -29,7 +29,7 @@ class TestLifetime:
         [frame] = frames(connection.tick(1050.0))
         assert frame == {
             "type": "connection_expiring",
-            "message": "Connection will close in 1 minute",
+            "message": "Connection will close in 10 seconds",
             "seconds_left": 10,
             "closes_at": 1_700_001_060,
         }

@@ -32,7 +32,7 @@ async def test_an_idle_connection_is_warned_and_closed(impatient_server: Server,
     warning, error = socket.log[spoken:]
     assert set(warning) == {"type", "message", "seconds_left", "closes_at"}
     assert warning["type"] == "connection_expiring"
-    assert warning["message"].startswith("Connection will close in ")
+    assert warning["message"] == "Connection will close in 1 second"
     assert warning["seconds_left"] == 1
     assert opened <= warning["closes_at"] <= opened + 4
     assert "stream_id" not in error
