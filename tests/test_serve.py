@@ -13,6 +13,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+from tests.databases import postgres
 from tests.server import ROOT, START_SECONDS, Server, clean_environ, free_port, manage
 
 PROMPTLY = 2.0  # seconds in which Ctrl-C has to end it
@@ -206,13 +207,25 @@ def test_a_default_tier_that_is_not_allowed_stops_the_start() -> None:
     )
 
 
-def test_an_unmigrated_database_is_not_ready_until_it_is_migrated(tmp_path: Path) -> None:
-    server = Server(tmp_path, database_url=f"sqlite:///{tmp_path}/empty.sqlite3")
+@pytest.mark.parametrize("kind", ["SQLite", "PostgreSQL"])
+def test_an_unmigrated_database_is_told_with_the_command_until_it_is_migrated(kind: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/empty.sqlite3"
+    if kind == "PostgreSQL":
+        url = postgres().url_of(postgres().create_database())
+    said = "The database lacks migrations: run `respsite manage migrate`."
+    server = Server(tmp_path, database_url=url, worker_lease_seconds=1)
     server.start(wait=False)
     try:
         answer = server.wait_until("/ready", 503)
-        assert "`respsite manage migrate`" in answer.json()["database"]
+        assert answer.json()["database"] == said
         assert "retry-after" in answer.headers
+        for path, body in (("responses", {"input": "Hello"}), ("conversations", {}), ("responses", {"input": "Hi"})):
+            answer = httpx.post(f"{server.base_url}/{path}", json=body)
+            assert (answer.status_code, answer.json()["error"]["message"]) == (503, said)
+        assert httpx.get(f"{server.base_url}/files").json()["error"]["message"] == said
+        problems = [line for line in server.output.splitlines() if "WARNING" in line or "ERROR" in line]
+        assert len(problems) == 1, problems
+        assert said in problems[0]
         manage("migrate", "--verbosity", "0", DATA_DIR=str(tmp_path), DATABASE_URL=server.environ["DATABASE_URL"])
         server.wait_until("/ready", 200)
         assert httpx.post(f"{server.base_url}/responses", json={"input": "Hello"}).status_code == 200

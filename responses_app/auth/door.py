@@ -26,7 +26,7 @@ from responses_app.protocol.api_keys import (
     session_over,
 )
 from responses_app.protocol.errors import ApiError, overloaded
-from responses_app.stores.base import StoreError
+from responses_app.stores.base import NotMigrated, StoreError
 
 logger = logging.getLogger("respsite.auth")
 
@@ -100,6 +100,8 @@ class Door:
         try:
             if await self.keys.store.make_first(secret):
                 sys.stderr.write(FIRST_KEY.format(secret))
+        except NotMigrated:
+            return  # which is told once
         except StoreError as problem:
             logger.warning("whether there is an API key cannot be read now: %s", problem)
 

@@ -17,7 +17,7 @@ from itertools import islice
 from responses_app.protocol.api_keys import ApiKey, digest_of
 from responses_app.protocol.errors import overloaded
 from responses_app.stores.api_keys import BaseKeyStore
-from responses_app.stores.base import StoreError
+from responses_app.stores.base import NotMigrated, StoreError
 
 logger = logging.getLogger("respsite.auth")
 
@@ -128,7 +128,7 @@ class KeyRing:
             async with self._turns:
                 found = await self.store.find([digest])
         except StoreError as error:
-            raise _away() from error
+            raise _away(error) from error
         at = asyncio.get_running_loop().time()
         key = found.get(digest)
         if key is None:
@@ -173,7 +173,7 @@ class KeyRing:
             async with asyncio.timeout(ANSWER_SECONDS):
                 found = await self.store.find(digests) if digests else {}
         except (StoreError, TimeoutError) as problem:
-            if not self._is_away:
+            if not self._is_away and not isinstance(problem, NotMigrated):
                 logger.warning("API keys cannot be read (%s): those in use go on opening", problem or "no answer")
             self._is_away = True
             return
@@ -218,5 +218,6 @@ def no_watch() -> None:
     """End a watch that there is none of."""
 
 
-def _away() -> Exception:
-    return overloaded("API keys cannot be checked now. Try again.", retry_after=2)
+def _away(error: StoreError | None = None) -> Exception:
+    told = str(error) if isinstance(error, NotMigrated) else "API keys cannot be checked now. Try again."
+    return overloaded(told, retry_after=2)

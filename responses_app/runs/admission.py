@@ -65,7 +65,7 @@ class Admission:
         except BaseException as error:
             run.ticket.hand_over()  # whoever goes on with it next takes a slot of its own
             if isinstance(error, StoreError) and not isinstance(error, ClaimLost):
-                raise store_away() from error
+                raise store_away(error) from error
             raise
 
     async def _enqueue(self, run: ResponseRun) -> None:
@@ -128,4 +128,4 @@ class Admission:
         except NameTaken as taken:
             raise name_taken(run.plan) from taken
         except StoreError as error:
-            raise store_away() from error
+            raise store_away(error) from error

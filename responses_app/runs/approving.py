@@ -84,7 +84,7 @@ class Approving:
             if holder.response_id != own and not await self._runs(project, holder):
                 holder = await self._claims.claim(project, request_id, own, instead_of=holder.response_id)
         except StoreError as error:
-            raise store_away() from error
+            raise store_away(error) from error
         if holder.response_id != own:
             raise approval_in_use(request_id, holder.response_id)
 

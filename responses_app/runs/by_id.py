@@ -102,7 +102,7 @@ class ResponsesById:
         try:
             items = await self._store.input_items(project, response_id)
         except StoreError as error:
-            raise store_away() from error
+            raise store_away(error) from error
         if items is None:
             raise response_not_found(response_id)
         return items
@@ -226,7 +226,7 @@ class ResponsesById:
         try:
             known = await self._store.delete(project, response_id)
         except StoreError as error:
-            raise store_away() from error
+            raise store_away(error) from error
         if not known and run is None:
             raise response_not_found(response_id)
         await self._forgetting.everywhere([response_id], reason="its client deleted it")
@@ -241,7 +241,7 @@ class ResponsesById:
             try:
                 leg = await self._store.newest_leg(project, name)
             except StoreError as problem:
-                raise store_away() from problem
+                raise store_away(problem) from problem
             if leg is None:
                 raise
             return await find(project, leg.response_id)
@@ -255,7 +255,7 @@ class ResponsesById:
         try:
             response = await self._store.response(project, response_id)
         except StoreError as error:
-            raise store_away() from error
+            raise store_away(error) from error
         if response is None:
             raise response_not_found(response_id)
         return as_known(response)

@@ -33,7 +33,7 @@ from responses_app.protocol.shown_files import ReadDocument, files_in
 from responses_app.runs.file_reading import FileReading, no_reader
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.unsealing import Unsealing, is_sealed
-from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
+from responses_app.stores.base import BaseResponseStore, NotMigrated, StoredLog, StoreError
 from responses_app.stores.conversations import ConversationRecord
 from responses_app.stores.stores import Stores
 
@@ -81,7 +81,7 @@ class History:
         try:
             return await self._context(project, request, recall)
         except StoreError as error:
-            raise store_away() from error
+            raise store_away(error) from error
 
     async def said_before(self, project: str, parent: ChainLink | None) -> list[tuple[str, JsonObject]]:
         """Return the user's messages, as text and as items, for which a compaction that a chain begins with stands.
@@ -94,7 +94,7 @@ class History:
         try:
             kept = await self._store.input_items(project, parent.root_id)
         except StoreError as error:
-            raise store_away() from error
+            raise store_away(error) from error
         if not kept:
             return []
         asked = await asyncio.to_thread(self._parsed, project, kept)
@@ -222,12 +222,13 @@ async def log_of(store: BaseResponseStore, project: str, response_id: str) -> St
     try:
         stored = await store.log(project, response_id)
     except StoreError as error:
-        raise store_away() from error
+        raise store_away(error) from error
     if stored is None:
         raise response_not_found(response_id)
     return stored
 
 
-def store_away() -> ApiError:
-    """The store fails; the log says why."""
-    return overloaded("The response store cannot be reached. Try again shortly.", retry_after=2)
+def store_away(error: StoreError) -> ApiError:
+    """The store fails; the log says why, and the client is told what an operator can do at once."""
+    told = str(error) if isinstance(error, NotMigrated) else "The response store cannot be reached. Try again shortly."
+    return overloaded(told, retry_after=2)

@@ -43,7 +43,7 @@ class GivenOutputs:
         try:
             stored = await self._stored(project, response_id)
         except StoreError as error:
-            raise store_away() from error
+            raise store_away(error) from error
         if stored is not None and stored["status"] not in RUNNING:
             raise not_waiting(response_id)
         await self._give_elsewhere(project, response_id, given, is_stored=stored is not None)
@@ -106,6 +106,6 @@ async def _take(run: ResponseRun, given: OutputGiven) -> None:
         await run.keep_inputs()
     except StoreError as problem:
         logger.error("response %s: an output of a tool is not kept yet: %s", run.response_id, problem)
-        raise store_away() from problem
+        raise store_away(problem) from problem
     if refused is not None:
         raise refused

@@ -184,7 +184,7 @@ class ResponseService:
         try:
             limited = await self.limited(accepted)
         except StoreError as error:
-            raise store_away() from error
+            raise store_away(error) from error
         asked = accepted.request or {}
         waits = asked.get(TOOL_MODE) == WAIT
         origin = Origin(
@@ -227,7 +227,7 @@ class ResponseService:
         except ApiError as error:
             raise as_conflict(error) if dialect.one_id_a_turn else error from None
         except StoreError as error:  # a tool looks there for what the request names
-            raise store_away() from error
+            raise store_away(error) from error
         public = await self._public_id(draft, dialect, accepted)
         if public is not None:
             draft = replace(draft, public=public)
@@ -246,7 +246,7 @@ class ResponseService:
         try:
             return await self.naming.public_id(draft.origin.project, draft.request, draft.context.parent, dialect)
         except StoreError as error:
-            raise store_away() from error
+            raise store_away(error) from error
 
     async def _draft(
         self, request: CreateRequest, origin: Origin, recall: Recall, *, accepted: AcceptedResponse | None = None

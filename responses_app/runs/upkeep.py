@@ -10,7 +10,7 @@ from responses_app.runs.heartbeat import BEATS_PER_LEASE, WorkerHeartbeat
 from responses_app.runs.reclaimer import OrphanReclaimer
 from responses_app.runs.service import ResponseService
 from responses_app.runs.tasks import end_tasks
-from responses_app.stores.base import StoreError, WorkerState
+from responses_app.stores.base import NotMigrated, StoreError, WorkerState
 from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
@@ -83,6 +83,8 @@ class Upkeep:
     async def _look_after(self, duty: Callable[[], Awaitable[None]]) -> None:
         try:
             await duty()
+        except NotMigrated:  # which is told once, not with every beat
+            return
         except StoreError as problem:
             logger.warning("the store cannot be looked after now: %s", problem)
         except Exception:

@@ -175,6 +175,13 @@ class StoreError(Exception):
     passing = False  # whether the same may work a little later: the database is away, busy or slow
 
 
+class NotMigrated(StoreError):
+    """The database lacks what this version keeps there. Who finds that tells the log once; clients may read it."""
+
+    def __init__(self) -> None:
+        super().__init__("The database lacks migrations: run `respsite manage migrate`.")
+
+
 class ParentGone(StoreError):
     """What a response continues was deleted, or its time is over."""
 

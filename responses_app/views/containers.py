@@ -161,7 +161,7 @@ def _given_errors(param: str) -> Iterator[None]:
     except FileUnknown as unknown:
         raise file_not_found(str(unknown), param=param) from None
     except StoreError as error:
-        raise store_away() from error
+        raise store_away(error) from error
 
 
 async def _get_file(

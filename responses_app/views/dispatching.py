@@ -29,4 +29,4 @@ async def dispatched(request: HttpRequest, handlers: "Handlers[Answer]", refusal
         refuse = next(refuse for kind, refuse in refusals.items() if isinstance(problem, kind))
         raise refuse(problem, *named) from None
     except StoreError as error:
-        raise store_away() from error
+        raise store_away(error) from error

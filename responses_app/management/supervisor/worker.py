@@ -91,8 +91,11 @@ class Worker:
         """Wait until requests can be served, as `/ready` understands it, and say so."""
         assert self._listener is not None
         await site.engines.begun()
+        told = None
         while (problem := await site.upkeep.check()) is not None:
-            logger.warning("not ready yet: %s", problem)
+            if problem != told:
+                logger.warning("not ready yet: %s", problem)
+            told = problem
             await asyncio.sleep(CHECK_SECONDS)
         self._listener.open()
         self._say(READY)

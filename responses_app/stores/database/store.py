@@ -27,6 +27,7 @@ from responses_app.stores.base import (
     LogAppend,
     LogNews,
     NameTaken,
+    NotMigrated,
     Orphans,
     ParentGone,
     Purged,
@@ -203,13 +204,15 @@ class DatabaseResponseStore(BaseResponseStore):
     async def check(self) -> str | None:
         try:
             unapplied = await self._readers.run(_is_there if self._usable else _unapplied_migrations)
+        except NotMigrated as error:  # its tables were there, and are gone
+            return str(error)
         except StoreError as error:
             logger.warning("the database cannot be reached: %s", error)
             return (
                 "The database cannot be reached, or does not answer: check that it runs and that DATABASE_URL names it."
             )
         if unapplied:
-            return f"The database lacks {len(unapplied)} migrations: run `respsite manage migrate`."
+            return str(NotMigrated())
         self._usable = True
         return None
 

@@ -41,7 +41,7 @@ from django.db import connections, transaction
 
 from responses_app.stores.base import StoreError
 from responses_app.stores.database.deadline import within
-from responses_app.stores.database.failures import PASSING, in_one_line, store_error, too_slow
+from responses_app.stores.database.failures import PASSING, in_one_line, is_unmigrated, store_error, too_slow
 
 logger = logging.getLogger("respsite.stores")
 
@@ -175,11 +175,10 @@ class CoalescingWriter(Generic[Record]):
         """Commit a batch and tell those who wait for it."""
         try:
             self._attempt(batch)
-        except PASSING as error:
-            logger.error("%d records could not be written: %s", len(batch), in_one_line(error))
-            self._settle(batch, error)
         except Exception as error:
-            if len(batch) > 1:
+            if _is_of_all(error):
+                self._give_up(batch, error)
+            elif len(batch) > 1:
                 logger.warning("%d records failed together, trying one by one: %s", len(batch), in_one_line(error))
                 self._write_singly(batch)
             else:
@@ -193,15 +192,19 @@ class CoalescingWriter(Generic[Record]):
         for index, pending in enumerate(batch):
             try:
                 self._attempt([pending])
-            except PASSING as error:  # no single record's fault: the rest would only wait as long again, each
-                logger.error("%d records could not be written: %s", len(batch) - index, in_one_line(error))
-                self._settle(batch[index:], error)
-                return
             except Exception as error:
+                if _is_of_all(error):  # the rest would only wait as long again, each
+                    self._give_up(batch[index:], error)
+                    return
                 logger.error("a record could not be written", exc_info=error)
                 self._settle([pending], error)
             else:
                 self._settle([pending], None)
+
+    def _give_up(self, batch: list[_Pending[Record]], error: Exception) -> None:
+        if not is_unmigrated(error):  # which is told once
+            logger.error("%d records could not be written: %s", len(batch), in_one_line(error))
+        self._settle(batch, error)
 
     def _attempt(self, batch: list[_Pending[Record]]) -> None:
         """Run one transaction, again on a new connection while it fails for a passing reason."""
@@ -215,7 +218,7 @@ class CoalescingWriter(Generic[Record]):
                 return
             except PASSING as error:
                 connections[self._using].close()
-                if pause is None or time.monotonic() + pause >= ends_at:
+                if is_unmigrated(error) or pause is None or time.monotonic() + pause >= ends_at:
                     raise
                 logger.warning("the database failed, trying again in %.2f s: %s", pause, in_one_line(error))
                 time.sleep(pause)
@@ -233,6 +236,11 @@ class CoalescingWriter(Generic[Record]):
 
     def _disconnect(self) -> None:
         connections[self._using].close()
+
+
+def _is_of_all(error: Exception) -> bool:
+    """Whether no single record is at fault."""
+    return isinstance(error, PASSING) or is_unmigrated(error)
 
 
 def _resolve(futures: "Sequence[asyncio.Future[None]]", error: Exception | None) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from responses_app.stores.base import StoreError
+from responses_app.stores.base import NotMigrated, StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.stores.vector_stores import BaseVectorStores, PendingFile
 from responses_app.tools.documents.reader import READ_SECONDS, DocumentReader, ReadFailed
@@ -67,6 +67,8 @@ class Indexer:
             self._rung.clear()
             try:
                 await self._do_all()
+            except NotMigrated:  # which is told once, not with every look
+                pass
             except StoreError as problem:
                 logger.warning("files cannot be put into vector stores now: %s", problem)
             except Exception:
