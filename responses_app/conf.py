@@ -86,8 +86,10 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
         10.0, seconds(0.1), "how long one question to the database may take; then the client gets a 503"
     )
     database_patience_seconds: float = setting(
-        30.0, seconds(), "how long a response that ends waits for a database that is away; then it has failed"
-    )
+        30.0, seconds(),
+        "how long a response waits for a database that is away: with its end, which then has failed, and with a call"
+        " that must not be made twice, which then is not made",
+    )  # fmt: skip
     redis_url: str = setting(
         "", url_of("redis://host:6379/0 (or rediss://, unix://)", "redis://", "rediss://", "unix://"),
         "Redis, where several workers share limits and turns of chats, and by which they reach each other: `redis://host:6379/0`",

@@ -7,7 +7,8 @@ again: each branch has its own calls.
     claimed(run) ──> run.settle()     it has ended, was refused, or its client left before it began
 
 A response that is not stored is known to nobody but its worker. So its claims are renewed while it runs, and one that
-is old belongs to a worker that died.
+is old belongs to a worker that died. One that stood still for so long makes none of its calls when it goes on: another
+response may have made them.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from typing import Any
 
 from responses_app.protocol.approvals import approval_in_use
 from responses_app.protocol.resources import RUNNING
+from responses_app.runs.effects import NotPermitted
 from responses_app.runs.history import store_away
 from responses_app.runs.plan import RunPlan
 from responses_app.runs.registry import RunRegistry
@@ -25,6 +27,7 @@ from responses_app.runs.run import ResponseRun
 from responses_app.runs.tasks import end_tasks
 from responses_app.stores.approvals import ApprovalHolder
 from responses_app.stores.base import StoreError
+from responses_app.stores.clock import own_clock
 from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
@@ -57,7 +60,7 @@ class Approving:
         held = HeldApprovals(self, run.plan, requests)
         try:
             await held.claim()
-            run.settled = held.release
+            run.settled, run.effects.check_approvals = held.release, held.check
             yield
         except Exception:
             held.release()
@@ -88,10 +91,11 @@ class Approving:
         if holder.response_id != own:
             raise approval_in_use(request_id, holder.response_id)
 
-    async def renew(self, plan: RunPlan, request_id: str) -> None:
-        """Hold on to a request. Raises `StoreError`."""
+    async def renew(self, plan: RunPlan, request_id: str) -> bool:
+        """Hold on to a request; return whether it is held. Raises `StoreError`."""
         own = plan.response_id
-        await self._claims.claim(plan.origin.project, request_id, own, instead_of=own)
+        holder = await self._claims.claim(plan.origin.project, request_id, own, instead_of=own)
+        return holder.response_id == own
 
     async def release(self, plan: RunPlan, request_id: str) -> None:
         """Let go of a request, if the response holds it. Raises `StoreError`."""
@@ -114,6 +118,7 @@ class HeldApprovals:
         self._approving = approving
         self._plan = plan
         self._requests = requests
+        self._held_at = 0.0  # when all of them were held for sure, by our own clock
         self._claiming: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._releasing: asyncio.Task[None] | None = None
@@ -129,6 +134,11 @@ class HeldApprovals:
         if not self._plan.stored:
             self._renewing = self._approving.own(self._renew(), f"renewals of {self._plan.response_id}")
 
+    def check(self) -> None:
+        """Raise `NotPermitted` where others may hold them by now, of a response that only this worker knows."""
+        if not self._plan.stored and own_clock() - self._held_at >= UNSEEN_SECONDS:
+            raise NotPermitted("the server stood still, and the approval may have been used elsewhere meanwhile.")
+
     def release(self) -> None:
         """Let go of them soon. Twice is not an error."""
         if self._releasing is None:
@@ -140,15 +150,22 @@ class HeldApprovals:
             await asyncio.shield(self._releasing)
 
     async def _claim(self) -> None:
+        began = own_clock()
         for request_id in self._requests:
             await self._approving.claim(self._plan, request_id)
+        self._held_at = began
 
     async def _renew(self) -> None:
+        """Hold on to them, until others may hold them: what is renewed then is not what was held."""
         while True:
             await asyncio.sleep(self._approving.renew_seconds)
+            began = own_clock()
+            if began - self._held_at >= UNSEEN_SECONDS:
+                return
             try:
-                for request_id in self._requests:
-                    await self._approving.renew(self._plan, request_id)
+                if not all([await self._approving.renew(self._plan, each) for each in self._requests]):
+                    return
+                self._held_at = began
             except StoreError as problem:
                 logger.warning("response %s: its approvals are not renewed: %s", self._plan.response_id, problem)
 

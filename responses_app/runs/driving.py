@@ -16,9 +16,9 @@ from responses_app.protocol.endings import Ending
 from responses_app.protocol.inputs import Input, Prefilled, Sealed
 from responses_app.protocol.response import ResponseMachine
 from responses_app.runs.compaction import compacted, go_on
+from responses_app.runs.effects import Effects
 from responses_app.runs.generating import Generating
 from responses_app.runs.interruption import Interruption
-from responses_app.runs.persistence import RunPersistence
 from responses_app.runs.plan import CompactionPlan, RunPlan
 from responses_app.runs.serving_tools import ToolRunner
 from responses_app.runs.tool_calls import wait_for_outputs
@@ -28,8 +28,8 @@ class CommandDriver:
     """Of one run, whose `plan` changes where a summary takes the place of what came before, and where a server has
     listed its tools: `tools` runs those.
 
-    `tell` gives the machine an input, and returns what is to be done next. `finish` keeps the end that was decided, and
-    tells it.
+    `effects` lets calls go out that must not be made twice. `tell` gives the machine an input, and returns what is to
+    be done next. `finish` keeps the end that was decided, and tells it.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class CommandDriver:
         plan: RunPlan,
         machine: ResponseMachine,
         generating: Generating,
-        persistence: RunPersistence,
+        effects: Effects,
         *,
         tell: Callable[[Input], Command | None],
         finish: Callable[[Ending], Awaitable[None]],
@@ -45,11 +45,14 @@ class CommandDriver:
         self.plan = plan
         self.interruption = Interruption()
         self.tools = ToolRunner(
-            tell=tell, use=self.use, said=lambda: sum(len(each.tokens) for each in machine.stream.messages)
+            permit=effects.permit,
+            tell=tell,
+            use=self.use,
+            said=lambda: sum(len(each.tokens) for each in machine.stream.messages),
         )
         self._machine = machine
         self._generating = generating
-        self._persistence = persistence
+        self._persistence = effects.persistence
         self._tell = tell
         self._finish = finish
 

@@ -11,6 +11,9 @@ So what is kept of a run is its inputs, about 4 bytes a token. When that is done
 The logs of all runs of a process are appended to in one transaction. Example: 50 background responses at 60 tokens/s
 are 4 transactions a second, with 50 rows of 60 bytes each.
 
+What may be done only once outside (a call of a tool that must not be repeated) waits until its asking is kept, whatever
+is kept otherwise: `RunLog.keep`. So whoever takes the response over knows that it may have been done.
+
 Readers of a background response hear only what is kept. If its worker is killed, another one goes on behind the kept
 log, and samples again what was not kept; no reader has heard that, so none hears it twice, or in two versions. What
 follows from the request alone (`response.created`, that it waits, that it starts) is told at once: it would be the
@@ -61,7 +64,8 @@ class RunLog:
         self._only_kept = only_kept
         self._from_the_first = from_the_first
         self._is_text = False  # what came last was tokens, and nothing else
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # for the log to be kept up to a position
+        self._waiters: set[asyncio.Future[None]] = set()  # for the next append
+        self._written: set[asyncio.Future[None]] = set()  # for the append that is being written
         self._data = bytearray()
         self._kept = 0  # bytes of it that are in the store for sure
         # Events that wait until they are kept, and where the log ends that they come of.
@@ -107,30 +111,33 @@ class RunLog:
         """Publish what still waits: the response's end is kept, or it will be kept later."""
         self.closed = True
         self._publish_up_to(len(self._data))
-        self._release(len(self._data))
+        self._release(self._waiters)
+        self._release(self._written)
         if self.is_followed:
             self._live.ring(self.response_id)
 
     async def keep(self) -> None:
-        """Return once all that came so far is kept, soon. Raises `StoreError` where it cannot be kept now."""
-        position = len(self._data)
-        if self.closed or self._kept >= position:
+        """Return once all that came so far is kept, soon, by an append that begins after this: so the response was this
+        worker's then. Raises `StoreError` where it cannot be kept now, and `ClaimLost`.
+        """
+        if self.closed:
             return
-        waiter = position, asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
         self._live.note(self, now=True)  # never beside it: two appends at once could keep a part twice
         try:
             async with asyncio.timeout(KEEP_SECONDS):
-                await waiter[1]
+                await waiter
         except TimeoutError:
-            raise StoreError(f"the log of {self.response_id} could not be kept in {KEEP_SECONDS:g} s") from None
+            raise _not_kept(self.response_id) from None
         finally:
-            self._waiters.remove(waiter)
+            self._waiters.discard(waiter)
+            self._written.discard(waiter)
 
     async def flush(self) -> None:
         """Keep it now, since another worker is to go on. Raises `StoreError`, and `ClaimLost`."""
         append = self.news()
-        if append.data:
+        if append.data or self._written:
             if self.response_id in await self._live.append([append]):
                 raise ClaimLost(f"{self.response_id} is not {self.claim.worker}'s any more")
             self.has_kept(append)
@@ -158,8 +165,15 @@ class RunLog:
         if not self.closed:
             self._live.note(self)
 
+    @property
+    def wants_answer(self) -> bool:
+        """Whether it is to be appended to even where it has no news: somebody wants to know whose the response is."""
+        return bool(self._waiters or self._written)
+
     def news(self) -> LogAppend:
-        """Return what is not kept for sure."""
+        """Return what is not kept for sure: it is appended now."""
+        self._written |= self._waiters
+        self._waiters.clear()
         data = bytes(self._data[self._kept :])
         return LogAppend(response_id=self.response_id, claim=self.claim, position=self._kept, data=data)
 
@@ -167,17 +181,18 @@ class RunLog:
         """Go on behind what is kept now, and publish what waited for that."""
         self._kept = max(self._kept, append.position + len(append.data))
         self._publish_up_to(self._kept)
-        self._release(self._kept)
+        self._release(self._written)
 
     def has_lost(self) -> None:
         """Tell whoever waits that nothing more is kept: the response is another worker's, or was deleted."""
-        for _, waiter in self._waiters:
+        for waiter in self._waiters | self._written:
             if not waiter.done():
                 waiter.set_exception(ClaimLost(f"{self.response_id} is not {self.claim.worker}'s any more"))
 
-    def _release(self, position: int) -> None:
-        for until, waiter in self._waiters:
-            if until <= position and not waiter.done():
+    @staticmethod
+    def _release(waiters: "Collection[asyncio.Future[None]]") -> None:
+        for waiter in waiters:
+            if not waiter.done():
                 waiter.set_result(None)
 
     def _publish_up_to(self, position: int) -> None:
@@ -285,7 +300,9 @@ class LiveLogs:
             self._rung.update(log.response_id for log in logs if log.is_followed)
             if self._rung:
                 self._tell_followers()
-            if any(log.is_awaited for log in logs):
+            if any(log.wants_answer for log in self._news.values()):
+                pause = 0.0
+            elif any(log.is_awaited for log in logs):
                 pause = FOLLOWED_SECONDS
         self._due = asyncio.get_running_loop().time() + pause
 
@@ -297,9 +314,10 @@ class LiveLogs:
 
     async def _keep(self, logs: Sequence[RunLog]) -> bool:
         """Append to these logs; return whether that could be done."""
+        wanted = {log.response_id for log in logs if log.wants_answer}
         appends = [log.news() for log in logs]
         try:
-            not_ours = await self.append([append for append in appends if append.data])
+            not_ours = await self.append([each for each in appends if each.data or each.response_id in wanted])
         except StoreError as problem:
             if not self._failed:
                 logger.warning("the logs of %d running responses cannot be kept now: %s", len(logs), problem)
@@ -323,3 +341,9 @@ class LiveLogs:
 
     def _note_again(self, logs: Sequence[RunLog]) -> None:
         self._news.update({log.response_id: log for log in logs if not log.closed})
+
+
+def _not_kept(response_id: str) -> StoreError:
+    problem = StoreError(f"the log of {response_id} could not be kept in {KEEP_SECONDS:g} s")
+    problem.passing = True
+    return problem

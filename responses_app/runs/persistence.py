@@ -145,6 +145,13 @@ class RunPersistence:
         if not await self._done_in_time(self._note_begin, may_wait):
             raise StoreError("that it has begun cannot be kept") if may_wait() else ClaimLost(plan.response_id)
 
+    async def keep_inputs(self, *, may_wait: Callable[[], bool]) -> bool:
+        """Keep all that came so far, also while nobody follows it; while the store is away, it waits with that.
+
+        Return False where it cannot be kept. Raises `ClaimLost`. What is not stored is this worker's alone.
+        """
+        return self.log is None or not self.accepted or await self._done_in_time(self.log.keep, may_wait)
+
     async def _note_begin(self) -> None:
         await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
 

@@ -36,6 +36,7 @@ from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.tool_outputs import answered_already, call_not_found, not_waiting
 from responses_app.runs.background import BackgroundQueue
 from responses_app.runs.driving import CommandDriver
+from responses_app.runs.effects import Effects
 from responses_app.runs.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
 from responses_app.runs.generating import Generating
 from responses_app.runs.journal import EventJournal
@@ -83,7 +84,8 @@ class ResponseRun:
         request_id = plan.origin.request_id
         self._ending = RunEnding(machine, journal, persistence, self._measure, request_id=request_id, tell=self._tell)
         generating = Generating(model, machine, tell=self._tell, begin=self._begin, place=self.place)
-        self._driver = CommandDriver(plan, machine, generating, persistence, tell=self._tell, finish=self._finish)
+        self.effects = Effects(persistence, may_wait=self._may_wait)
+        self._driver = CommandDriver(plan, machine, generating, self.effects, tell=self._tell, finish=self._finish)
 
     @property
     def plan(self) -> RunPlan:

@@ -1,7 +1,7 @@
 """`ToolRunner`: runs the tools of this server for one response, and plans anew where a server has listed its tools."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from engine.contents.sharing import SharedBudgetSpent, shared_budget
@@ -10,49 +10,59 @@ from engine.formats.base import ToolNamespace
 from engine.grammar import CallRule, Content, TurnRules
 from responses_app.protocol.commands import CallTool, Command, ListTools
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.inputs import Failed, Input, ToolsListed
+from responses_app.protocol.inputs import Failed, Input, ToolReturned, ToolsListed
 from responses_app.protocol.offers import Offer
 from responses_app.protocol.turn_rules import RulesOfTurns, rules_of_turns
 from responses_app.runs.compaction import bounded
+from responses_app.runs.effects import NotPermitted
 from responses_app.runs.fitting import fitted, room_behind, surely_fits
 from responses_app.runs.plan import RunPlan
-from responses_app.runs.tool_calls import call_tool, cut_call, list_tools
+from responses_app.runs.tool_calls import call_tool, cut_call, list_tools, unmade_call
 
 
 class ToolRunner:
     """Of one run. `tell` gives its machine an input, `use` has it go on with another plan.
 
+    `permit` is awaited before a call goes out that must not be made twice; see `Effects.permit`.
     `said` counts the tokens of what the model has said and read since its prompt.
     """
 
     def __init__(
         self,
         *,
+        permit: Callable[[], Awaitable[None]],
         tell: Callable[[Input], Command | None],
         use: Callable[[RunPlan], None],
         said: Callable[[], int],
     ) -> None:
+        self._permit = permit
         self._tell = tell
         self._use = use
         self._said = said
 
     async def do(self, plan: RunPlan, wanted: ListTools | CallTool) -> Command | None:
-        """Do what the machine wants of a tool, and return what is to be done next. Raises `PromptTooLong`."""
+        """Do what the machine wants of a tool, and return what is to be done next.
+
+        Raises `PromptTooLong`, and `ClaimLost` where another worker has the response: then nothing was called.
+        """
         if isinstance(wanted, ListTools):
             return await self._list(plan, wanted.server)
-        tools, span = plan.tools, plan.origin.span
-        returned = await call_tool(
-            tools.entry_of(wanted.name),
-            wanted,
-            tell=self._tell,
-            max_output_bytes=tools.max_output_bytes,
-            span=span,
-        )
+        returned = await self._called(plan, wanted)
         room = room_behind(len(plan.generation.prompt_token_ids) + self._said(), plan.writer.max_model_len)
         if not surely_fits(returned.text, wanted, room=room):
             text = await asyncio.to_thread(fitted, returned.text, wanted, plan.format, room=room)
             returned = replace(returned, text=text)
         return self._tell(returned)
+
+    async def _called(self, plan: RunPlan, wanted: CallTool) -> ToolReturned:
+        tools, entry = plan.tools, plan.tools.entry_of(wanted.name)
+        if entry is not None and not wanted.repeatable:
+            try:
+                await self._permit()
+            except NotPermitted as why:
+                return unmade_call(wanted, str(why))
+        span, most = plan.origin.span, tools.max_output_bytes
+        return await call_tool(entry, wanted, tell=self._tell, max_output_bytes=most, span=span)
 
     def go_on(self, wanted: ListTools | CallTool) -> Command | None:
         """Return what is to be done of what another worker had under way: a call is not made twice unless it may be."""

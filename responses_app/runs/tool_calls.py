@@ -20,7 +20,10 @@ from responses_app.tools.base import MAX_STATE_BYTES, BaseTool, ToolCall, ToolFa
 logger = logging.getLogger("respsite.runs")
 
 TAKEOVER_SECONDS = 5.0  # how long a wait goes on at least behind a takeover, in which nobody took what the client gave
-_CUT = "Error: the server stopped while the tool ran, and the tool does not say that it can be run twice."
+_CUT = (
+    "Error: the server stopped while the tool ran. What it has done by then is not known, and it does not say that it "
+    "can be run twice."
+)
 _BROKE = "Error: the tool broke."
 _GONE = "Error: this tool is not there (any more)."
 _TOO_LARGE = "Error: what the tool gave back is larger than this server takes."
@@ -29,6 +32,12 @@ _TOO_LARGE = "Error: what the tool gave back is larger than this server takes."
 def cut_call(wanted: CallTool) -> ToolReturned:
     """Return what came of a call that was under way when its worker died, where the tool is not `repeatable`."""
     return ToolReturned(_CUT, failed=True, shown=_error(wanted, _CUT))
+
+
+def unmade_call(wanted: CallTool, why: str) -> ToolReturned:
+    """Return what came of a call that was not made."""
+    text = f"Error: the tool was not called: {why}"
+    return ToolReturned(text, failed=True, shown=_error(wanted, text))
 
 
 def _error(wanted: CallTool, text: str) -> JsonObject:

@@ -95,6 +95,21 @@ class LogsContract:
         assert await store.append([piece(lost, 4, LOG[4:], taken.claim)]) == Appended()
         assert await log_of(store, lost) == LOG
 
+    async def test_an_append_of_nothing_tells_whose_a_response_is(self, store: BaseResponseStore) -> None:
+        mine, lost, gone = (Turn() for _ in range(3))
+        await store.accept(lost.begun("queued"))
+        await store.append([piece(lost, 0, LOG)])
+        await reclaimed(store, "worker_heir", lost.project)
+        for turn in (mine, gone):
+            await store.accept(turn.begun())
+        await store.append([piece(mine, 0, LOG[:10])])
+        assert await store.delete(gone.project, gone.response_id)
+        appended = await store.append([piece(mine, 10, b""), piece(lost, len(LOG), b""), piece(gone, 0, b"")])
+        assert (appended.lost, appended.gone) == ({lost.response_id}, {gone.response_id})
+        assert await store.append([piece(mine, 10, b"")]) == Appended(), "twice is not an error"
+        assert await store.append([piece(mine, 10, LOG[10:])]) == Appended()
+        assert [await log_of(store, turn) for turn in (mine, lost)] == [LOG, LOG]
+
     async def test_the_end_brings_the_whole_log(self, store: BaseResponseStore) -> None:
         turn = Turn()
         await store.accept(turn.begun())

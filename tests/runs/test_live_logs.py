@@ -287,6 +287,57 @@ class TestKeeping:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+class TestWhoWaits:
+    """`keep` is answered by an append that begins behind the question, and at once."""
+
+    async def test_what_is_kept_already_is_asked_for_again_since_it_may_be_anothers_by_now(self) -> None:
+        house = House()
+        log = house.log(only_kept=False)
+        log.take(Sampled([1]), [])
+        await log.keep()
+        await log.keep()
+        assert [[each.data for each in appends] for appends in house.store.appended] == [
+            [encode([Sampled([1])])],
+            [b""],
+        ]
+        house.store.answer = Appended(lost=frozenset(["resp_1"]))
+        with pytest.raises(ClaimLost):
+            await log.keep()
+        await house.live.aclose()
+
+    async def test_an_append_that_had_begun_before_answers_nobody_and_the_next_one_begins_at_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("BACKGROUND_SECONDS", "FOLLOWED_SECONDS"):
+            monkeypatch.setattr(logs, name, 60.0)
+        house = House()
+        house.store.go_on.clear()
+        log = house.log()
+        log.take(Sampled([1]), [])
+        await eventually(lambda: bool(house.store.appended))
+        keeping = asyncio.create_task(log.keep())
+        await asyncio.sleep(0)
+        house.store.go_on.set()
+        await eventually(lambda: keeping.done())
+        assert len(house.store.appended) == 2
+        await house.live.aclose()
+
+    async def test_while_the_store_is_away_it_waits_and_then_says_that_it_may_work_later(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(logs, "KEEP_SECONDS", 0.05)
+        monkeypatch.setattr(logs, "RETRY_SECONDS", 0.001)
+        house = House()
+        house.store.failures = 3
+        log = house.log(only_kept=False)
+        await log.keep()
+        house.store.failures = 10**6
+        with pytest.raises(StoreError) as away:
+            await log.keep()
+        assert away.value.passing
+        await house.live.aclose()
+
+
 @pytest.mark.usefixtures("quick")
 class TestFollowers:
     async def test_while_somebody_follows_a_foreground_response_it_is_kept_and_the_bell_is_rung(self) -> None:

@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -42,8 +42,10 @@ REDIS = (
 class Pair:
     """Two workers on one database; `alive` are those that can be asked."""
 
-    def __init__(self, folder: Path, *, delay: float, **settings: object) -> None:
-        script = [{"when": "[long]", "say": LONG, "delay": delay}, {"say": f"{BEGIN}Hello.<|return|>"}]
+    def __init__(
+        self, folder: Path, *, delay: float = 0.01, script: Sequence[Mapping[str, object]] = (), **settings: object
+    ) -> None:
+        script = script or [{"when": "[long]", "say": LONG, "delay": delay}, {"say": f"{BEGIN}Hello.<|return|>"}]
         limits = {"worker_lease_seconds": LEASE, "background_max_running": 20}
         self.workers = [Server(folder, script=script, **{**limits, **settings}) for _ in range(2)]  # type: ignore[arg-type]
         for name, worker in zip("ab", self.workers, strict=True):

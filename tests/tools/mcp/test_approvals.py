@@ -14,7 +14,7 @@ from responses_app.tools.mcp.tool import McpTool
 from tests.contracts.store_life import Clock
 from tests.runs.fakes import ANSWER, NOW, FakeEngine, FakeStore, Site
 from tests.tools.mcp.mcp_servers import McpServer
-from tests.tools.mcp.test_mcp_responses import ADD, answer_to, asked, declared
+from tests.tools.mcp.test_mcp_responses import ADD, answer_to, asked, call, declared
 from tests.waiting import eventually
 
 
@@ -109,3 +109,33 @@ async def test_one_that_is_not_stored_holds_its_approval_on_all_workers_until_it
     await eventually(lambda: not holders)
     assert (await other.ask(**given))["status"] == "completed"
     await eventually(lambda: not holders)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+async def test_one_that_stood_still_for_so_long_that_another_may_have_made_its_call_makes_it_not(
+    tool: McpTool, running: McpServer, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    """Of a stored one everybody knows that it runs, and its log tells whether it is still this worker's."""
+    clock, approvals = Clock(), _StandsStill(now=lambda: NOW)
+    approvals.clock = clock
+    monkeypatch.setattr("responses_app.runs.approving.own_clock", clock)
+    site = Site(FakeEngine([call("say", '{"text":"hi"}'), ANSWER]), tools=[tool], approvals=approvals)
+    tools = declared(running, require_approval="always")
+    first = await site.ask(input="hi", tools=tools)
+    *_, request = first["output"]  # type: ignore[misc]
+    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+    response = await site.ask(**given, store=stored)
+    made, message = response["output"]  # type: ignore[misc]
+    assert (made["status"], message["type"]) == ("completed" if stored else "failed", "message")
+    assert stored or "the approval may have been used elsewhere" in str(made["error"])
+
+
+class _StandsStill(MemoryApprovalStore):
+    """Its worker stands still behind each of its answers."""
+
+    clock: Clock
+
+    async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
+        holder = await super().claim(project, request_id, response_id, instead_of=instead_of)
+        self.clock.now += 61
+        return holder
