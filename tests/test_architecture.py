@@ -207,6 +207,7 @@ def test_runs_know_only_the_contracts_of_adapters() -> None:
         "stores.stores",
         "limits.rates",
         "tools.base",
+        "auth.scopes",  # a table, of what a key must be made for
     )
     allowed = {f"responses_app.{name}" for name in contracts}
     allowed |= {f"responses_app.observing.{name}" for name in ("metrics", "context", "traces")}

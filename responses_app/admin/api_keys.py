@@ -32,7 +32,10 @@ class NewKeyForm(forms.ModelForm):
         help_text="Whose it is: what is stored with it is seen with this project's keys alone. A new name makes one.",
     )  # fmt: skip
     scopes = forms.MultipleChoiceField(
-        choices=[(scope, scope) for scope in SCOPES], required=False, help_text="None: it may do everything."
+        choices=[(scope, scope) for scope in SCOPES],
+        required=False,
+        help_text="None: it may do everything. A request needs those of all that it names, too: to have the model read "
+        "a file, responses.write and files.read.",
     )
     allowed_models = forms.CharField(required=False, help_text="Names, separated by commas. None: all models.")
 

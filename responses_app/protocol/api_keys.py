@@ -22,13 +22,14 @@ _RANDOM_BYTES = 32
 _PREFIX = len(START) + 6  # characters that are shown; they leave 220 bits to guess
 _MAX_SHOWN = 12
 
+READS_CONVERSATIONS = "api.conversations.read"
 READS_METRICS = "api.metrics.read"  # the whole server's: only a key that is made for this reads them
 # What a key may be made for; one without any scope may do everything else. The other names are OpenAI's.
 SCOPES = (
     "api.model.read",
     "api.responses.read",
     "api.responses.write",
-    "api.conversations.read",
+    READS_CONVERSATIONS,
     "api.conversations.write",
     "api.containers.read",
     "api.containers.write",
@@ -176,14 +177,16 @@ def session_over() -> Unauthorized:
     return Unauthorized("The session of this connection is over. Sign in again, then connect again.")
 
 
-def missing_scope(scope: str) -> ApiError:
-    """A key that is not made for this (403)."""
+def missing_scope(*scopes: str, param: str | None = None) -> ApiError:
+    """A key that is not made for this (403); `param` names what it is not made for, None: the whole request."""
+    why = f" '{param}' names what they are needed for." if param else ""
     return ApiError(
-        f"You have insufficient permissions for this operation. Missing scopes: {scope}. The operator of this server "
-        "makes keys, and says what each may do.",
+        f"You have insufficient permissions for this operation. Missing scopes: {', '.join(scopes)}.{why} The operator "
+        "of this server makes keys, and says what each may do.",
         status=403,
         type="permission_error",
         code="missing_scope",
+        param=param,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol import ids
+from responses_app.protocol.api_keys import READS_CONVERSATIONS, missing_scope
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.client_kinds import CLIENT_KINDS
 from responses_app.protocol.errors import (
@@ -31,6 +32,7 @@ from responses_app.protocol.resources import RUNNING
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.shown_files import ReadDocument, files_in
 from responses_app.runs.file_reading import FileReading, no_reader
+from responses_app.runs.plan import Origin
 from responses_app.runs.registry import RunRegistry
 from responses_app.runs.unsealing import Unsealing, is_sealed
 from responses_app.stores.base import BaseResponseStore, NotMigrated, StoredLog, StoreError
@@ -76,10 +78,10 @@ class History:
         self._sealer = sealer
         self._files = FileReading(stores.files, read_document)
 
-    async def context(self, project: str, request: CreateRequest, recall: Recall) -> Context:
+    async def context(self, origin: Origin, request: CreateRequest, recall: Recall) -> Context:
         """Return what a request continues. Raises `ApiError` for what cannot be found."""
         try:
-            return await self._context(project, request, recall)
+            return await self._context(origin, request, recall)
         except StoreError as error:
             raise store_away(error) from error
 
@@ -105,8 +107,8 @@ class History:
     def _parsed(self, project: str, kept: Sequence[JsonObject]) -> Items:
         return Unsealing(self._sealer, project).opened(Items(*parse_input(list(kept))), named=False)
 
-    async def _context(self, project: str, request: CreateRequest, recall: Recall) -> Context:
-        own = await self._resolved(project, request)
+    async def _context(self, origin: Origin, request: CreateRequest, recall: Recall) -> Context:
+        project, own = origin.project, await self._resolved(origin, request)
         context = Context(parent=None, before=_NOTHING, own=own, sampled={})
         if request.previous_response_id is not None:
             context.parent = await self._parent(project, request.previous_response_id, recall)
@@ -178,14 +180,20 @@ class History:
         before = Items(*parse_input([entry.item for entry in entries]))
         return replace(context, parent=head, before=before, conversation=record)
 
-    async def _resolved(self, project: str, request: CreateRequest) -> Items:
-        """Return a request's items with the items that it names by their ids."""
+    async def _resolved(self, origin: Origin, request: CreateRequest) -> Items:
+        """Return a request's items with the items that it names by their ids.
+
+        Those of conversations are for keys that may read conversations.
+        """
         named = {item.id for item in request.input if isinstance(item, ItemReference)}
         if not named:
             return Items(request.input, request.input_json)
-        known = await self._store.items(project, named)
+        reads_all = not origin.scopes or READS_CONVERSATIONS in origin.scopes
+        known = await self._store.items(origin.project, named, conversations=reads_all)
         for index, item in enumerate(request.input):
             if isinstance(item, ItemReference) and item.id not in known:
+                if not reads_all:
+                    raise missing_scope(READS_CONVERSATIONS, param=f"input[{index}].id")
                 raise _unresolved_reference(index, item.id)
         whole = [
             known[item.id] if isinstance(item, ItemReference) else raw

@@ -27,7 +27,8 @@ from responses_app.stores.conversations import ConversationRecord
 class Origin:
     """Where a request came from: for ownership and for the log.
 
-    `models` are those that its key may use; none mean all. `limited` are those whose limits hold for it.
+    `models` are those that its key may use, `scopes` what the key may do; none mean all. `limited` are those whose
+    limits hold for it.
     `awaits_tools`: the response does not end with calls of its client's tools, but waits for their outputs. `span` is
     the request's, and then the response's: what is done for it is traced below it.
     """
@@ -37,6 +38,7 @@ class Origin:
     request_id: str = ""
     key_id: str = ""
     models: Sequence[str] = ()
+    scopes: Sequence[str] = ()
     limited: Sequence[Limited] = ()
     awaits_tools: bool = False
     span: Span = NO_SPAN
@@ -58,6 +60,7 @@ class Origin:
             request_id=request_id,
             key_id=caller.key_id,
             models=caller.models,
+            scopes=caller.scopes,
             limited=caller.limited,
             awaits_tools=awaits_tools,
             span=span,

@@ -9,6 +9,7 @@ from functools import partial
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.types import EngineInfo
+from responses_app.auth.scopes import check_named
 from responses_app.limits.rates import BaseRates
 from responses_app.observing.metrics import Metrics
 from responses_app.observing.traces import Traces
@@ -25,6 +26,7 @@ from responses_app.protocol.errors import (
 )
 from responses_app.protocol.identified import identified
 from responses_app.protocol.inputs import Asked
+from responses_app.protocol.named import named_by
 from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.rate_limits import Amount, Limited
 from responses_app.protocol.requests import ENCRYPTED_REASONING, CreateRequest, parse_create
@@ -171,7 +173,7 @@ class ResponseService:
         Raises `ApiError` for everything else that `create` refuses. It counts as a request, and its tokens do not.
         """
         await self.rates.admit(origin.limited, Amount(requests=1), None)  # takes nothing that is to be settled
-        _, draft, info = await self._draft(request, origin, lambda _: None)
+        _, draft, info = await self._draft(request, origin, lambda _: None, runs=False)
         with engine_errors(origin.request_id):
             return await asyncio.to_thread(count_prompt, draft, info) if draft.is_long else count_prompt(draft, info)
 
@@ -249,15 +251,22 @@ class ResponseService:
             raise store_away(error) from error
 
     async def _draft(
-        self, request: CreateRequest, origin: Origin, recall: Recall, *, accepted: AcceptedResponse | None = None
+        self,
+        request: CreateRequest,
+        origin: Origin,
+        recall: Recall,
+        *,
+        accepted: AcceptedResponse | None = None,
+        runs: bool = True,
     ) -> tuple[ServedModel, Draft, EngineInfo]:
         if not (request.input or request.previous_response_id or request.conversation or request.warm_up):
             raise missing("input")
         model = self.models.chosen(request.model, origin.models)
+        check_named(origin.scopes, named_by(request, runs=runs))
         self._check(request, model.engine)
         self.registry.check_capacity()
         info = await self._ready(model, origin)
-        context = await self.history.context(origin.project, request, recall)
+        context = await self.history.context(origin, request, recall)
         response_id = accepted.response["id"] if accepted else self.new_id(ids.RESPONSE)
         draft = Draft(
             response_id=response_id,

@@ -272,8 +272,10 @@ class BaseResponseStore(ABC):
         """Return what is known of these output items, by id; ids that are not known are left out."""
 
     @abstractmethod
-    async def items(self, project: str, item_ids: Collection[str]) -> Mapping[str, JsonObject]:
-        """Return these output items of responses and items of conversations, by id; unknown ids are left out."""
+    async def items(
+        self, project: str, item_ids: Collection[str], *, conversations: bool = True
+    ) -> Mapping[str, JsonObject]:
+        """Return these output items of responses, by id, and those of `conversations`; unknown ids are left out."""
 
     @abstractmethod
     async def beat(self, worker: WorkerState) -> float:

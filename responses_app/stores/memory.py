@@ -168,7 +168,9 @@ class MemoryResponseStore(BaseResponseStore):
         wanted = frozenset(item_ids)
         return {each.id: each for kept in self._having(project, wanted) for each in kept.sampled if each.id in wanted}
 
-    async def items(self, project: str, item_ids: Collection[str]) -> Mapping[str, JsonObject]:
+    async def items(
+        self, project: str, item_ids: Collection[str], *, conversations: bool = True
+    ) -> Mapping[str, JsonObject]:
         found: dict[str, JsonObject] = {}
         for kept in self._having(project, item_ids):
             output = kept.response["output"]

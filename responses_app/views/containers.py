@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import handler_of, json_response, project_of, read_json
+from responses_app.auth.scopes import check_named
+from responses_app.http import caller_of, handler_of, json_response, project_of, read_json
 from responses_app.protocol.containers import (
     container_file_not_found,
     container_file_object,
@@ -19,6 +20,7 @@ from responses_app.protocol.containers import (
 )
 from responses_app.protocol.errors import JsonObject, container_not_found, invalid_request
 from responses_app.protocol.files import file_not_found
+from responses_app.protocol.named import files_named
 from responses_app.protocol.pages import deleted_object, list_page, parse_list_query, unknown_cursor
 from responses_app.runs.history import store_away
 from responses_app.server_tools import interpreter_of
@@ -96,6 +98,7 @@ def _errors(container_id: str = "", file_id: str = "") -> Iterator[None]:
 
 async def _create(request: HttpRequest, containers: "SharedContainers") -> HttpResponse:
     wanted = await read_json(request, parse_container, get_site().reader)
+    check_named(caller_of(request).scopes, files_named(wanted.file_ids, at="file_ids"))
     await containers.sandbox()
     project, files = project_of(request), await _given_files()
     with _given_errors("file_ids"):
@@ -142,6 +145,7 @@ async def _upload(request: HttpRequest, containers: "SharedContainers", containe
 async def _copy(request: HttpRequest, container_id: str) -> HttpResponse:
     """Copy a file of the Files API into a container."""
     wanted = await read_json(request, parse_copied, get_site().reader)
+    check_named(caller_of(request).scopes, files_named([wanted.file_id], at="file_id"))
     project, files = project_of(request), await _given_files()
     with _given_errors("file_id"):
         (copied,) = await files.copy(project, container_id, await files.find(project, [wanted.file_id]))

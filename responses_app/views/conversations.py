@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import json_response, project_of, read_json
+from responses_app.auth.scopes import check_named
+from responses_app.http import caller_of, json_response, project_of, read_json
 from responses_app.protocol import ids
+from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.conversations import (
     conversation_object,
     item_not_found,
@@ -20,6 +22,7 @@ from responses_app.protocol.conversations import (
 from responses_app.protocol.errors import JsonObject, conversation_not_found
 from responses_app.protocol.identified import identified
 from responses_app.protocol.item_resources import with_included
+from responses_app.protocol.named import named_by_conversation
 from responses_app.protocol.pages import deleted_object, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.validation import missing
 from responses_app.stores.conversations import ConversationEntry, ConversationFull, ConversationRecord
@@ -63,7 +66,7 @@ async def _create(request: HttpRequest) -> HttpResponse:
         title=wanted.title,
         status=wanted.status,
     )
-    await site.conversations.create(project_of(request), record, await _whole(project_of(request), wanted.items))
+    await site.conversations.create(project_of(request), record, await _whole(caller_of(request), wanted.items))
     return json_response(_object(record))
 
 
@@ -105,7 +108,7 @@ async def _list_items(request: HttpRequest, conversation_id: str) -> HttpRespons
 
 async def _add_items(request: HttpRequest, conversation_id: str) -> HttpResponse:
     include = include_of(query_of(request))
-    added = await _whole(project_of(request), await read_json(request, parse_added_items, get_site().reader))
+    added = await _whole(caller_of(request), await read_json(request, parse_added_items, get_site().reader))
     entries = await get_site().conversations.append(project_of(request), conversation_id, added)
     if entries is None:
         raise conversation_not_found(conversation_id)
@@ -141,11 +144,12 @@ async def _remove_named_item(request: HttpRequest, conversation_id: str) -> Http
     return await _remove_item(request, conversation_id, named[-1])
 
 
-async def _whole(project: str, given: Sequence[JsonObject]) -> Sequence[JsonObject]:
-    """Return items to be kept: those that are named by their ids in full, and each with an id."""
+async def _whole(caller: Caller, given: Sequence[JsonObject]) -> Sequence[JsonObject]:
+    """Return items to be kept: those that are named by their ids in full, and each with an id. Raises `ApiError`."""
+    check_named(caller.scopes, named_by_conversation(given))
     site = get_site()
     named = references(given)
-    known = await site.store.items(project, named) if named else {}
+    known = await site.store.items(caller.project, named) if named else {}
     return identified(resolved(given, known), site.new_id)
 
 

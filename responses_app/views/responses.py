@@ -7,6 +7,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
+from responses_app.auth.scopes import check_named
 from responses_app.http import (
     MethodNotAllowed,
     caller_of,
@@ -20,6 +21,7 @@ from responses_app.protocol.compact_requests import compacted_response, parse_co
 from responses_app.protocol.dialects import DIALECT_HEADER, Dialect
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource, with_included
+from responses_app.protocol.named import named_in_parts
 from responses_app.protocol.pages import Query, page_behind, parse_include_query, parse_list_query
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.resources import Status
@@ -82,7 +84,9 @@ async def tool_outputs(request: HttpRequest, response_id: str) -> HttpResponse:
     _only(request, "POST")
     site = get_site()
     parse = partial(parse_tool_output, max_bytes=site.settings.responses_max_tool_output_bytes)
-    await site.outputs.give(project_of(request), response_id, await read_json(request, parse, site.reader))
+    given = await read_json(request, parse, site.reader)
+    check_named(caller_of(request).scopes, named_in_parts(given.output, at="output"))
+    await site.outputs.give(project_of(request), response_id, given)
     return json_response({"id": response_id, "status": Status.IN_PROGRESS.value})
 
 

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import json_response, project_of, read_json
+from responses_app.auth.scopes import check_named
+from responses_app.http import caller_of, json_response, project_of, read_json
 from responses_app.protocol import ids
+from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files import file_not_found
+from responses_app.protocol.named import Named
 from responses_app.protocol.pages import Query, deleted_object, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.vector_stores import (
     FileToAdd,
@@ -122,7 +125,7 @@ async def _create(request: HttpRequest) -> HttpResponse:
         last_active_at=now,
         expires_days=wanted.expires_after.days if wanted.expires_after else None,
     )
-    await _stores().create(project, record, await _known_files(project, named))
+    await _stores().create(project, record, await _known_files(caller_of(request), named))
     _indexer().ring()
     return _store_answer(await _found(project, record.id))
 
@@ -170,10 +173,9 @@ async def _search(request: HttpRequest, store_id: str) -> HttpResponse:
 
 
 async def _add_file(request: HttpRequest, store_id: str) -> HttpResponse:
-    project = project_of(request)
-    await _found(project, store_id)
+    await _found(project_of(request), store_id)
     wanted = await read_json(request, parse_store_file, get_site().reader)
-    (record,) = await _added(project, store_id, [wanted])
+    (record,) = await _added(caller_of(request), store_id, [wanted])
     return json_response(file_object(record))
 
 
@@ -217,7 +219,7 @@ async def _add_batch(request: HttpRequest, store_id: str) -> HttpResponse:
     await _found(project, store_id)
     wanted = await read_json(request, parse_batch, get_site().reader)
     batch_id = get_site().new_id(ids.VECTOR_STORE_BATCH)
-    await _added(project, store_id, wanted, batch_id=batch_id)
+    await _added(caller_of(request), store_id, wanted, batch_id=batch_id)
     return json_response(batch_object(await _found_batch(project, store_id, batch_id)))
 
 
@@ -263,9 +265,10 @@ async def _found_batch(project: str, store_id: str, batch_id: str) -> BatchRecor
     return record
 
 
-async def _known_files(project: str, wanted: Sequence[FileToAdd]) -> Sequence[NewStoreFile]:
+async def _known_files(caller: Caller, wanted: Sequence[FileToAdd]) -> Sequence[NewStoreFile]:
     """Return the files that a request names. Raises `ApiError` for one that is not there."""
-    records = await get_site().files.some(project, [file.file_id for file in wanted])
+    check_named(caller.scopes, (Named("files", file.at) for file in wanted))
+    records = await get_site().files.some(caller.project, [file.file_id for file in wanted])
     names = {record.id: record.filename for record in records}
     for file in wanted:
         if file.file_id not in names:
@@ -282,10 +285,10 @@ async def _known_files(project: str, wanted: Sequence[FileToAdd]) -> Sequence[Ne
 
 
 async def _added(
-    project: str, store_id: str, wanted: Sequence[FileToAdd], *, batch_id: str = ""
+    caller: Caller, store_id: str, wanted: Sequence[FileToAdd], *, batch_id: str = ""
 ) -> Sequence[StoreFileRecord]:
-    known = await _known_files(project, wanted)
-    records = await _stores().add(project, store_id, known, batch_id=batch_id)
+    known = await _known_files(caller, wanted)
+    records = await _stores().add(caller.project, store_id, known, batch_id=batch_id)
     if records is None:
         raise store_expired(store_id)
     _indexer().ring()

@@ -112,15 +112,15 @@ def sampled_items(
 
 
 def items(
-    connection: BaseDatabaseWrapper, project: str, item_ids: Sequence[str], *, since: float
+    connection: BaseDatabaseWrapper, project: str, item_ids: Sequence[str], *, since: float, conversations: bool
 ) -> Mapping[str, JsonObject]:
-    """Return output items of responses and items of conversations, by id."""
+    """Return output items of responses, by id, and those of conversations if they are wanted."""
     wanted = set(item_ids)
     found: dict[str, JsonObject] = {}
     bodies = dict(_items(connection, "response.id, response.body", project, item_ids, since))
     for body in bodies.values():
         found |= {item["id"]: item for item in json.loads(body)["output"] if item.get("id") in wanted}
-    missing = [item_id for item_id in item_ids if item_id not in found]
+    missing = [item_id for item_id in item_ids if item_id not in found] if conversations else []
     for some in in_parts(missing):
         with connection.cursor() as cursor:
             cursor.execute(_OF_CONVERSATIONS.format(ids=placeholders(some)), [*some, project])

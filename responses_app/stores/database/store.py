@@ -169,12 +169,16 @@ class DatabaseResponseStore(BaseResponseStore):
         since = self._known_since()
         return await self._readers.run(lambda db: lookups.sampled_items(db, project, wanted, since=since))
 
-    async def items(self, project: str, item_ids: Collection[str]) -> Mapping[str, JsonObject]:
+    async def items(
+        self, project: str, item_ids: Collection[str], *, conversations: bool = True
+    ) -> Mapping[str, JsonObject]:
         wanted = [item_id for item_id in item_ids if can_be_known(item_id)]
         if not wanted:
             return {}
         since = self._known_since()
-        return await self._readers.run(lambda db: lookups.items(db, project, wanted, since=since))
+        return await self._readers.run(
+            lambda db: lookups.items(db, project, wanted, since=since, conversations=conversations)
+        )
 
     async def beat(self, worker: WorkerState) -> float:
         given, asked = self._given_clock, own_clock()
