@@ -10,7 +10,7 @@ from django.http.request import UnreadablePostError
 from responses_app.observing.traces import NO_SPAN, SPAN, Span
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.body_errors import JSON_TYPE, unsupported_media_type
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
 from responses_app.reading import JsonReader
 
 SERVED = (  # below /v1, as somebody is told who asks for something else
@@ -126,10 +126,10 @@ def only_reads(request: HttpRequest) -> None:
         raise MethodNotAllowed(str(request.method), ["GET"])
 
 
-def not_found(path: str) -> ApiError:
+def path_not_found(path: str) -> ApiError:
     """Nothing is served at this path (404)."""
     message = (
         f"Nothing is served at '{path[:200]}'. The API begins at /v1 and has {', '.join(SERVED[:-1])} and "
         f"{SERVED[-1]}: try GET /v1/models. All paths are told at /openapi."
     )
-    return ApiError(message, status=404, type="not_found_error", code="not_found")
+    return not_found(message, code="not_found")

@@ -17,7 +17,7 @@ from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 
 from responses_app.auth.scopes import SAFE_METHODS, needed_scope
-from responses_app.http import error_response, not_found
+from responses_app.http import error_response, path_not_found
 from responses_app.observing.context import bind
 from responses_app.origins import Source
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
@@ -85,7 +85,7 @@ class ApiMiddleware:
             await _let_in(request)
             answer: HttpResponseBase = await match.func(request, *match.args, **match.kwargs)
         except Resolver404:
-            return _refused(not_found(request.path_info))
+            return _refused(path_not_found(request.path_info))
         except ApiError as error:
             return _refused(error)
         except Exception:

@@ -188,9 +188,8 @@ def text_of(response: Frame) -> str:
 
 
 ERROR_TYPES = {
-    **dict.fromkeys((400, 405, 409, 413, 415), "invalid_request_error"),
+    **dict.fromkeys((400, 404, 405, 409, 413, 415), "invalid_request_error"),
     403: "permission_error",
-    404: "not_found_error",
     429: "rate_limit_error",
     **dict.fromkeys((500, 503), "server_error"),
 }

@@ -161,13 +161,13 @@ REQUESTS: Mapping[str, Told] = {
 }
 
 TYPES: Mapping[str, Told] = {
-    "invalid_request_error": ("The request is wrong (400, 405, 408, 413, 415).", "Change it as the message says."),
+    "invalid_request_error": (
+        "The request is wrong (400, 405, 408, 413, 415), or there is no such path, model or object (404). An unknown "
+        "id has no code: `param` says which field named it.",
+        "Change it as the message says. 404: look at the id; the object may have been deleted or have expired.",
+    ),
     "authentication_error": ("No key lets the request in (401).", "Send another key."),
     "permission_error": ("The key, the page or the user may not do this (403).", "Use one that may."),
-    "not_found_error": (
-        "There is no such path, model or object (404). An unknown id has no code: `param` says which field named it.",
-        "Look at the id; the object may have been deleted or have expired.",
-    ),
     "conflict_error": ("The request does not go with what is there already (409).", "See its code."),
     "rate_limit_error": ("There is too much at once (429).", _WAIT),
     "server_error": (

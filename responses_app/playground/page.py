@@ -8,7 +8,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from responses_app.auth.door import Knock
 from responses_app.auth.scopes import SAFE_METHODS
-from responses_app.http import error_response, not_found
+from responses_app.http import error_response, path_not_found
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.database.staff import may_come_in, projects_of
 from responses_app.watch.access import sees_everything
@@ -26,7 +26,7 @@ POLICY = (
 def playground(request: HttpRequest) -> HttpResponse:
     """Show the page to whoever asks for one: it tells what the server has, and holds nothing of a project."""
     if request.method not in SAFE_METHODS or not request.accepts("text/html"):
-        return error_response(not_found(request.path))
+        return error_response(path_not_found(request.path))
     facts = _facts(request)
     answer = render(request, "playground/page.html", {"facts": json.dumps(facts), **facts})
     scheme = "wss" if request.is_secure() else "ws"

@@ -5,7 +5,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, rate_limited, unsupported_parameter
+from responses_app.protocol.errors import (
+    ApiError,
+    JsonObject,
+    invalid_request,
+    not_found,
+    rate_limited,
+    unsupported_parameter,
+)
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.validation import missing, validate
 
@@ -115,7 +122,7 @@ def container_file_object(
 def container_file_not_found(container_id: str, file_id: str) -> ApiError:
     """The container has no such file, or not any more (404)."""
     message = f"File with id '{file_id[:80]}' not found in container '{container_id[:80]}'."
-    return ApiError(message, status=404, type="not_found_error", param="file_id")
+    return not_found(message, param="file_id")
 
 
 def too_many_containers(message: str) -> ApiError:

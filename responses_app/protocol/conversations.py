@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, rate_limited
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
 from responses_app.protocol.item_resources import item_resource
 from responses_app.protocol.items import ClientModel, parse_items
 from responses_app.protocol.json_size import json_size
@@ -116,7 +116,7 @@ def item_object(item: JsonObject, *, created_at: int) -> JsonObject:
 def item_not_found(conversation_id: str, item_id: str) -> ApiError:
     """The conversation has no such item, or not any more (404)."""
     message = f"Item with id '{item_id[:80]}' not found in conversation '{conversation_id[:80]}'."
-    return ApiError(message, status=404, type="not_found_error", param="item_id")
+    return not_found(message, param="item_id")
 
 
 def too_many_conversations(maximum: int) -> ApiError:

@@ -63,28 +63,33 @@ def unsupported_parameter(param: str, hint: str) -> ApiError:
     return ApiError(f"Unsupported parameter: '{param}'. {hint}", code="unsupported_parameter", param=param)
 
 
+def not_found(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+    """There is no such thing, or not any more, or it is another project's (404)."""
+    return ApiError(message, status=404, param=param, code=code)
+
+
 def model_not_found(model: str, served: list[str]) -> ApiError:
     """No engine serves this model (404)."""
-    message = f"The model '{model}' does not exist here. This server serves: {', '.join(served)}."
-    return ApiError(message, status=404, type="not_found_error", code="model_not_found", param="model")
+    others = f"This server serves: {', '.join(served)}." if served else "This server has no model of this kind."
+    return not_found(f"The model '{model}' does not exist here. {others}", code="model_not_found", param="model")
 
 
 def response_not_found(response_id: str) -> ApiError:
     """The store has no such response, or not any more (404)."""
-    message = f"Response with id '{response_id[:80]}' not found."
-    return ApiError(message, status=404, type="not_found_error", param="response_id")
+    return not_found(f"Response with id '{response_id[:80]}' not found.", param="response_id")
 
 
 def conversation_not_found(conversation_id: str, *, param: str = "conversation_id") -> ApiError:
-    """There is no such conversation, or not any more (404)."""
-    message = f"Conversation with id '{conversation_id[:80]}' not found."
-    return ApiError(message, status=404, type="not_found_error", param=param)
+    """There is no such conversation, or not any more (404); or this cannot be the id of one (400)."""
+    if not conversation_id.startswith("conv"):
+        message = f"Invalid '{param}': {conversation_id[:80]!r}. Expected an ID that begins with 'conv'."
+        return invalid_request(message, param=param, code="invalid_value")
+    return not_found(f"Conversation with id '{conversation_id[:80]}' not found.", param=param)
 
 
 def container_not_found(container_id: str, *, param: str = "container_id") -> ApiError:
     """There is no such container, or it has expired (404)."""
-    message = f"Container with id '{container_id[:80]}' not found. It may have expired."
-    return ApiError(message, status=404, type="not_found_error", param=param)
+    return not_found(f"Container with id '{container_id[:80]}' not found. It may have expired.", param=param)
 
 
 def previous_response_not_found(response_id: str) -> ApiError:

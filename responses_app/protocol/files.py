@@ -4,7 +4,7 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
 from responses_app.protocol.validation import missing, whole_number
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
@@ -65,7 +65,7 @@ def deleted_file(id: str) -> JsonObject:
 def file_not_found(file_id: str, *, param: str = "file_id") -> ApiError:
     """There is no such file, or it has expired (404)."""
     message = f"File with id '{file_id[:80]}' not found. It may have expired."
-    return ApiError(message, status=404, type="not_found_error", param=param)
+    return not_found(message, param=param)
 
 
 def file_too_large(limit: int) -> ApiError:

@@ -272,7 +272,8 @@ def _check_together(request: CreateRequest) -> None:
         )
     if request.conversation and request.previous_response_id:
         raise invalid_request(
-            "Send either 'conversation' or 'previous_response_id', not both: each says what comes before.",
+            "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Each says what comes before; "
+            "send one of them.",
             param="conversation",
             code="mutually_exclusive_parameters",
         )
@@ -284,8 +285,8 @@ def _check_together(request: CreateRequest) -> None:
         )
     if request.previous_input_messages and (request.previous_response_id or request.conversation):
         raise invalid_request(
-            "Send either 'previous_input_messages' or what continues a response or a conversation: each says what "
-            "comes before.",
+            "Mutually exclusive parameters: 'previous_input_messages' and what continues a response or a conversation. "
+            "Each says what comes before; send one of them.",
             param="previous_input_messages",
             code="mutually_exclusive_parameters",
         )

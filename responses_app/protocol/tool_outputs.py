@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
 from responses_app.protocol.inputs import OutputGiven
 from responses_app.protocol.item_resources import part_resource
 from responses_app.protocol.items import ClientModel, Content, MediaPart
@@ -72,7 +72,7 @@ def output_too_large(size: int, limit: int) -> ApiError:
 def call_not_found(call_id: str) -> ApiError:
     """The response has made no such call, or is still making it (404)."""
     message = f"The response has no call with the 'tool_call_id' '{call_id[:80]}' that its client is to answer."
-    return ApiError(message, status=404, type="not_found_error", param="tool_call_id")
+    return not_found(message, param="tool_call_id")
 
 
 def answered_already(call_id: str) -> ApiError:

@@ -9,7 +9,7 @@ from pydantic import Field
 from responses_app.protocol.attribute_filters import Attributes, Filter, Value
 from responses_app.protocol.chunking import Chunking
 from responses_app.protocol.conversations import Text
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, rate_limited
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.metadata import Metadata, check_metadata
 from responses_app.protocol.search_words import MAX_QUERY
@@ -237,7 +237,7 @@ def check_status(status: str | None) -> None:
 
 def store_not_found(store_id: str, *, param: str = "vector_store_id") -> ApiError:
     """There is no such vector store (404)."""
-    return _not_found(f"Vector store with id '{store_id[:80]}' not found.", param)
+    return not_found(f"Vector store with id '{store_id[:80]}' not found.", param=param)
 
 
 def store_expired(store_id: str, *, param: str = "vector_store_id") -> ApiError:
@@ -247,21 +247,19 @@ def store_expired(store_id: str, *, param: str = "vector_store_id") -> ApiError:
 
 def store_file_not_found(store_id: str, file_id: str) -> ApiError:
     """The store has no such file, or not any more (404)."""
-    return _not_found(f"File with id '{file_id[:80]}' not found in vector store '{store_id[:80]}'.", "file_id")
+    return not_found(f"File with id '{file_id[:80]}' not found in vector store '{store_id[:80]}'.", param="file_id")
 
 
 def batch_not_found(store_id: str, batch_id: str) -> ApiError:
     """The store has no such batch (404)."""
-    return _not_found(f"File batch with id '{batch_id[:80]}' not found in vector store '{store_id[:80]}'.", "batch_id")
+    return not_found(
+        f"File batch with id '{batch_id[:80]}' not found in vector store '{store_id[:80]}'.", param="batch_id"
+    )
 
 
 def stores_full(message: str) -> ApiError:
     """There are as many as there may be (429)."""
     return rate_limited(f"{message}. Delete what is not needed any more.", retry_after=60)
-
-
-def _not_found(message: str, param: str) -> ApiError:
-    return ApiError(message, status=404, type="not_found_error", param=param)
 
 
 def _named(ids: Sequence[str], attributes: Mapping[str, Value], chunking: Chunking) -> Sequence[FileToAdd]:

@@ -3,7 +3,7 @@
 from django.http import HttpRequest, HttpResponse
 from django.views.defaults import page_not_found
 
-from responses_app.http import error_response, not_found
+from responses_app.http import error_response, path_not_found
 
 PEOPLES = ("/admin/", "/docs/", "/watch/")  # below these are pages for people
 
@@ -12,6 +12,6 @@ def missing(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Say what there is (404)."""
     if request.path_info.startswith(PEOPLES):
         return page_not_found(request, exception)
-    response = error_response(not_found(request.path_info))
+    response = error_response(path_not_found(request.path_info))
     response["x-content-type-options"] = "nosniff"
     return response

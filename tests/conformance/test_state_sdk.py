@@ -85,7 +85,7 @@ def test_what_is_deleted_is_gone(client: OpenAI) -> None:
     ):
         with pytest.raises(openai.NotFoundError) as raised:
             gone(response.id)
-        assert (raised.value.type, raised.value.param) == ("not_found_error", "response_id")
+        assert (raised.value.type, raised.value.param) == ("invalid_request_error", "response_id")
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(model=MODEL, input="And?", previous_response_id=response.id)
     assert refused.value.code == "previous_response_not_found"

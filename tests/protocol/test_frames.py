@@ -61,7 +61,7 @@ TABLE = [
     (previous_response_in_progress("r"), "previous_response_in_progress", 400, "invalid_request_error"),
     (context_length_exceeded(9, 8), "context_length_exceeded", 400, "invalid_request_error"),
     (invalid_request("No.", code="invalid_value"), "invalid_value", 400, "invalid_request_error"),
-    (model_not_found("m", ["n"]), "model_not_found", 404, "not_found_error"),
+    (model_not_found("m", ["n"]), "model_not_found", 404, "invalid_request_error"),
     (connection_errors.concurrent_request(), "concurrent_request", 409, "invalid_request_error"),
     (connection_errors.message_too_large(2, 1), "message_too_large", 413, "invalid_request_error"),
     (connection_errors.connections_exhausted(), "websocket_connection_limit_reached", 429, "rate_limit_error"),

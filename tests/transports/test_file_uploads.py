@@ -191,7 +191,7 @@ def test_what_is_not_there(client: httpx.Client, file_id: str) -> None:
     for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/content")):
         answer = client.request(method, f"/files/{file_id}{path}")
         assert answer.status_code == 404, answer.text
-        assert json.loads(answer.content)["error"]["type"] == "not_found_error"
+        assert json.loads(answer.content)["error"]["type"] == "invalid_request_error"
 
 
 def test_methods_that_are_not_there(client: httpx.Client) -> None:

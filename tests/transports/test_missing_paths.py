@@ -25,7 +25,7 @@ def test_a_path_that_is_not_there(daphne_server: Server, path: str, method: str)
     answer = httpx.request(method, f"{daphne_server.url}{path}", json={} if method == "POST" else None, verify=False)
     assert (answer.status_code, answer.headers["content-type"]) == (404, "application/json")
     error = answer.json()["error"]
-    assert (error["type"], error["code"]) == ("not_found_error", "not_found")
+    assert (error["type"], error["code"]) == ("invalid_request_error", "not_found")
     assert "/v1" in error["message"]
     assert "embeddings" in error["message"]
 

@@ -149,7 +149,7 @@ def read_error(answer: httpx.Response, status: int, param: str) -> str:
     """Check an error that has no code."""
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
-    types = {404: "not_found_error", 409: "conflict_error"}
+    types = {404: "invalid_request_error", 409: "conflict_error"}
     assert (error["type"], error["code"], error["param"]) == (types[status], None, param)
     return str(error["message"])
 

@@ -159,5 +159,5 @@ async def test_what_is_not_there_is_told_on_a_page_and_as_json(two: Two) -> None
             answer = await first.get(f"{root(first)}{path}")
             assert (answer.status_code, "resp_none" in answer.text) == (404, True)
     answer = await first.get(f"{root(first)}/watch/responses/resp_none.json")
-    assert (answer.status_code, answer.json()["error"]["type"]) == (404, "not_found_error")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (404, "invalid_request_error")
     assert (await first.post(f"{root(first)}/watch/compare")).status_code in (403, 405)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
 from responses_app.protocol.items import ClientModel
 from responses_app.protocol.metadata import MAX_PAIRS, Metadata, check_metadata
 from responses_app.protocol.pages import ListQuery, Query, parse_list_query
@@ -139,4 +139,4 @@ def completion_not_found(completion: str, *, stores: bool) -> ApiError:
         if stores
         else "This server stores none (RESPONSES_STORE=off)."
     )
-    return ApiError(message, status=404, type="not_found_error", param="completion_id")
+    return not_found(message, param="completion_id")
