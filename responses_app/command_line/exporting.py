@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from responses_app.command_line.database import database
 from responses_app.command_line.exits import USAGE, CommandFailed
+from responses_app.command_line.progress import progress
 from responses_app.command_line.terminal import errors
 
 if TYPE_CHECKING:
@@ -38,19 +37,18 @@ def run(options: Namespace) -> int:
                     errors().print(f"{options.file} is whole already.")
                     return 0
                 found = lines(options.project, place, counted)
-                count = errors().is_terminal and not place.kind  # it is shown to nobody else
+                count = errors().is_terminal and not place.kind  # to count takes a while
                 _write(found, file, counted, total=to_export(options.project) if count else None)
     _tell(counted)
     return 0
 
 
 def _write(found: Iterator[str], file: BinaryIO, counted: "Exported", *, total: int | None) -> None:
-    with progress("exported") as bar:
-        task = bar.add_task("", total=total)
+    with progress("exported", total) as tell:
         for line in found:
             file.write(line.encode("utf-8"))
             file.write(b"\n")
-            bar.update(task, completed=counted.responses + counted.conversations)
+            tell(counted.responses + counted.conversations)
     file.flush()
 
 
@@ -103,9 +101,3 @@ def _tell(counted: "Exported") -> None:
             f"Left out: {counted.running_count:,} responses that have not ended ({named}). Export once more, "
             "into another file, when they have; an import adds what is missing."
         )
-
-
-def progress(word: str) -> Progress:
-    """Return a bar on standard error; nothing is shown where that is no terminal."""
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(word), TimeRemainingColumn())
-    return Progress(*columns, console=errors(), disable=not errors().is_terminal, transient=True)

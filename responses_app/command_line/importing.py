@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from responses_app.command_line.database import database
 from responses_app.command_line.exits import FAILED, CommandFailed
-from responses_app.command_line.exporting import progress
+from responses_app.command_line.progress import progress
 from responses_app.command_line.terminal import errors, printable
 
 if TYPE_CHECKING:
@@ -35,10 +35,9 @@ def _import(file: BinaryIO, size: int) -> int:
 
         counted, read = Imported(), Read(file)
         try:
-            with progress("bytes imported") as bar:
-                task = bar.add_task("", total=size or None)
+            with progress("bytes imported", size or None) as tell:
                 for _ in take_in(read.lines(), counted):
-                    bar.update(task, completed=read.bytes)
+                    tell(read.bytes)
         except NotAnExport as problem:
             raise CommandFailed(str(problem)) from None
     _tell(counted)

@@ -6,6 +6,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -15,11 +16,11 @@ PROGRAM = (sys.executable, "-m", "respsite")
 
 
 def respsite(
-    *words: str | Path, given: str = "", folder: Path = ROOT, **settings: str
+    *words: str | Path, given: str = "", folder: Path = ROOT, program: Sequence[str] = PROGRAM, **settings: str
 ) -> "subprocess.CompletedProcess[str]":
     """Run it to its end in a pipe, with `given` on its standard input."""
     return subprocess.run(
-        [*PROGRAM, *map(str, words)],
+        [*program, *map(str, words)],
         cwd=folder,
         env=clean_environ(**settings),
         input=given,

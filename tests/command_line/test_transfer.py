@@ -1,6 +1,7 @@
 """`respsite export` and `import`: what is kept of one server continues at another."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,12 @@ from tests.command_line.program import respsite, settings_of
 from tests.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+
+# The program, which tells how far it is at every step: in a pipe it does so every ten seconds.
+EAGER = (
+    *(sys.executable, "-c"),
+    "import sys; from responses_app.command_line import main, progress; progress.SECONDS = 0; sys.exit(main())",
+)
 
 
 def ask(server: Server, text: str, **fields: object) -> Any:
@@ -63,10 +70,11 @@ def test_what_is_exported_continues_where_it_is_imported(daphne_server: Server, 
     assert "0 conversations" in cut.stderr, "one that may be cut is left for the next time"
     resumed = respsite("export", cut_file, "--resume", **settings_of(daphne_server))
     assert (resumed.returncode, cut_file.read_bytes()) == (0, whole), resumed.stderr
-    imported = respsite("import", file, **settings_of(elsewhere))
+    imported = respsite("import", file, program=EAGER, **settings_of(elsewhere))
     assert imported.returncode == 0, imported.stderr
     assert "Imported 0 responses" in imported.stderr
     assert "there already" in imported.stderr
+    assert f" of {len(whole):,} bytes imported\n" in imported.stderr, "a pipe gets lines now and then"
     with elsewhere:  # it has the same SECRET_KEY, of which streams make the ids of items
         assert [get(elsewhere, path) for path in paths] == kept
         answer = ask(elsewhere, "Hello", previous_response_id=last["id"])
