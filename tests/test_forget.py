@@ -4,7 +4,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 
 from responses_app.management.commands import forget
 from responses_app.models import ApiKey, Conversation, FilePart, Project, StoredFile
@@ -25,6 +25,15 @@ def test_files_whose_time_is_over_are_purged(capsys: pytest.CaptureFixture[str])
     call_command("purge_responses")
     assert "Removed 1 files whose time is over." in capsys.readouterr().out
     assert list(FilePart.objects.values_list("file_id", flat=True)) == ["stays"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--yes",), ("--dry-run",)], ids=str)
+def test_a_project_that_is_not_there_is_told(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CommandError, match="There is no project nope"):
+        call_command("forget", "--project", "nope", *flags)
+    assert capsys.readouterr().out == ""
+    call_command("forget", "--project", "default", "--yes")  # theirs who need no key: it is there without rows
+    assert "There is nothing to erase." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("revoked_before", "waits"), [(None, True), (1.0, True), (60.0, False)])

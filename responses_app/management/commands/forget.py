@@ -16,6 +16,7 @@ from django.db.models import Max, QuerySet
 from responses_app.auth.keyring import MAX_AGE_SECONDS
 from responses_app.management.failures import database_failed
 from responses_app.models import ApiKey
+from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.relay import Relay
 from responses_app.stores.database.api_keys import revoke_keys
 from responses_app.stores.database.erasure import Subject, count, erase, lines
@@ -56,6 +57,10 @@ class Command(BaseCommand):
     def _handle(self, options: Mapping[str, Any]) -> None:
         subject = _subject(options)
         found = count(subject)
+        if not any(found.values()) and subject.project != DEFAULT_PROJECT and not subject.key_id:
+            raise CommandError(
+                f"There is no project {subject.project[:64]}. `respsite manage list_keys` shows those that have keys."
+            )
         self._tell("There are", found)
         if options["export"]:
             self._export(subject, options["export"])
