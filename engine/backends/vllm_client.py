@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
 from engine.backends.threads import in_thread
-from engine.backends.vllm_wire import AnswerReader, Refusal, error_text, shown
+from engine.backends.vllm_wire import AnswerReader, Refusal, error_text, unreached
 from engine.errors import EngineError, EngineUnavailable, GenerationFailed
 from engine.types import TokenChunk
 
@@ -238,10 +238,9 @@ class VllmClient:
                         pass
 
     def _out_of_reach(self, error: Exception) -> EngineUnavailable:
-        reason = shown(f"{type(error).__name__}: {error}").removesuffix(": ").rstrip(".")
         unconnected = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
         kind = OutOfReach if unconnected else EngineUnavailable
-        return kind(f"{self.name} is out of reach: {reason}.")
+        return kind(f"{self.name} is out of reach ({unreached(error)}).")
 
 
 async def _content(response: aiohttp.ClientResponse, limit: int = MAX_ANSWER) -> bytes:

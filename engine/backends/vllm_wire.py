@@ -6,6 +6,7 @@ begun (a prompt too long, a full queue) comes in it, as `{"error": {"message", "
 Facts are of vLLM 0.32: `entrypoints/scale_out/token_in_token_out` and `entrypoints/openai/completion`.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
@@ -252,6 +253,14 @@ def shown(text: str | bytes) -> str:
         beginning = beginning.decode(errors="replace")
     line = " ".join("".join(each if each.isprintable() else " " for each in beginning).split())
     return line if len(line) <= MAX_TEXT else f"{line[: MAX_TEXT - 1]}…"
+
+
+def unreached(error: BaseException | None) -> str:
+    """Return why a server could not be asked, in the system's words where it has some."""
+    number = getattr(error, "errno", None) or 0
+    known = os.strerror(number) if number > 0 else getattr(error, "strerror", None)
+    without = "no answer in time" if isinstance(error, TimeoutError) else "the connection broke"
+    return shown(known or str(error or "")).rstrip(".") or without
 
 
 def _sampling(sampling: SamplingOptions, max_tokens: int) -> JsonObject:

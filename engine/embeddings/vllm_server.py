@@ -20,7 +20,7 @@ import orjson
 from engine.backends.options import OptionReader
 from engine.backends.server_urls import as_server, has_secret
 from engine.backends.vllm_client import BROKEN, open_session
-from engine.backends.vllm_wire import error_text, shown
+from engine.backends.vllm_wire import error_text, shown, unreached
 from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingRequest, Vector
 from engine.embeddings.refusals import input_too_long, not_resizable, strange_token, too_many_dimensions
 from engine.errors import EngineConfigurationError, EngineError, EngineOverloaded, EngineUnavailable, GenerationFailed
@@ -150,7 +150,8 @@ class VllmServerEmbeddings(BaseEmbeddings):
                 return answer
             finally:
                 server.running -= 1
-        raise EngineUnavailable(f"no vLLM server with {self.model!r} is in reach: {shown(str(problem))}") from problem
+        named = f" with {self.model!r}" if self.model else ""
+        raise EngineUnavailable(f"no vLLM server{named} is in reach ({unreached(problem)}).") from problem
 
     async def _ask(
         self, session: aiohttp.ClientSession, server: _Server, method: str, path: str, body: bytes

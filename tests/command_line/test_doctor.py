@@ -45,6 +45,8 @@ def test_everything_that_is_wrong_is_told_at_once_and_what_to_do(tmp_path: Path)
     assert [line.split(":")[0] for line in to_do[:4]] == ["1. redis", "2. engine", "3. search", "4. tools"]
     assert "REDIS_URL" in to_do[0]
     assert "ENGINE_URL" in to_do[1]
+    assert f"the vLLM server at http://127.0.0.1:{dead} is out of reach (Connection refused)." in to_do[1]
+    assert "ClientConnector" not in done.stdout
     assert "Install no-such-program." in to_do[3]
     assert "\x1b" not in done.stdout, "a pipe gets no colour"
 
