@@ -1,4 +1,4 @@
-"""System checks: what `manage.py check` and `make run` say before anything is served."""
+"""System checks: what `respsite manage check` and `make run` say before anything is served."""
 
 from collections.abc import Sequence
 from typing import Any

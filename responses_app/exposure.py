@@ -1,6 +1,6 @@
 """What follows from being reachable from the network: clients need keys there; where they do not, a loud warning.
 
-`HOST` is what `manage.py serve` listens on; daphne and uvicorn have flags of their own. So what counts is where the
+`HOST` is what `respsite serve` listens on; daphne and uvicorn have flags of their own. So what counts is where the
 process listens. Under daphne its sockets are known at the start; another server tells only with each connection which
 of its addresses was called, and the first one that is not loopback tells it.
 """

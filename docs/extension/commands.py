@@ -1,4 +1,4 @@
-"""The commands: of `respsite`, of `manage.py`, and of make."""
+"""The commands: of `respsite`, of `respsite manage`, and of make."""
 
 import re
 from argparse import SUPPRESS, ArgumentParser, _SubParsersAction
@@ -28,10 +28,10 @@ def program() -> str:
 
 
 def manage() -> str:
-    """Return a section for each command of ours of `manage.py`."""
+    """Return a section for each command of ours of `respsite manage`."""
     names = sorted(name for name, app in get_commands().items() if app == APP)
-    parsers = ((name, load_command_class(APP, name).create_parser("manage.py", name)) for name in names)
-    return "\n\n".join(section for name, parser in parsers for section in _sections(f"manage.py {name}", parser))
+    parsers = ((name, load_command_class(APP, name).create_parser("respsite manage", name)) for name in names)
+    return "\n\n".join(section for name, parser in parsers for section in _sections(f"respsite manage {name}", parser))
 
 
 def targets() -> str:

@@ -39,6 +39,6 @@ async def _forget(response_ids: Collection[str]) -> None:
 
 
 def _site() -> "Site":
-    from responses_app.wiring import get_site  # here, since every command of manage.py loads the admin
+    from responses_app.wiring import get_site  # here, since every command of respsite manage loads the admin
 
     return get_site()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @admin.register(StoredFile)
 class StoredFileAdmin(ReadOnlyAdmin):
-    """Files, the newest first. Clients delete them, and `manage.py forget` those of a project."""
+    """Files, the newest first. Clients delete them, and `respsite manage forget` those of a project."""
 
     list_display = ("identifier", "named", "size", "purpose", "project_name", "created", "expires")
     list_display_links = None

@@ -68,7 +68,8 @@ def log_lock(request: Any, username: str | None, ip_address: str | None, **kwarg
     if request.axes_failures_since_start is None:  # it was locked before
         return
     logger.warning(
-        "logins to the admin as %r and from %s are locked for %g s, after %d failures; `manage.py axes_reset` unlocks",
+        "logins to the admin as %r and from %s are locked for %g s, after %d failures; `respsite manage axes_reset` "
+        "unlocks",
         str(username)[:80],
         ip_address,
         settings.RESPSITE.admin_login_lock_seconds,

@@ -17,7 +17,7 @@ from responses_app.protocol.rate_limits import LIMITS
 
 @admin.register(Project)
 class ProjectAdmin(ReadOnlyAdmin):
-    """Projects by their names. They are made with their first key, and erased by `manage.py forget`."""
+    """Projects by their names. They are made with their first key, and erased by `respsite manage forget`."""
 
     list_display = ("named", "keys_counted", "limits", "created")
     ordering = ("name",)

@@ -4,7 +4,7 @@ from responses_app.conf import Settings
 
 
 def base_url(own: Settings) -> str:
-    """Return what SDKs call the base URL of the server that `manage.py serve` starts."""
+    """Return what SDKs call the base URL of the server that `respsite serve` starts."""
     return f"http://{_shown_host(own)}:{own.port}/v1"
 
 

@@ -12,7 +12,7 @@ def key_named(text: str) -> ApiKey:
     if not rows and text.startswith(START):
         rows = list(ApiKey.objects.filter(digest=digest_of(text))[:1] or ApiKey.objects.filter(prefix=text)[:2])
     if not rows:
-        raise CommandError(f"There is no key {text[:12]}. `manage.py list_keys` shows those there are.")
+        raise CommandError(f"There is no key {text[:12]}. `respsite manage list_keys` shows those there are.")
     if len(rows) > 1:
         raise CommandError(f"Several keys begin with {text}: take an id, as {rows[0].pk} or {rows[1].pk}.")
     return rows[0]

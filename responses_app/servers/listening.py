@@ -1,4 +1,4 @@
-"""Listening sockets that several processes share: `manage.py serve --workers`, `daphne --fd`.
+"""Listening sockets that several processes share: `respsite serve --workers`, `daphne --fd`.
 
 A process that is alone goes on accepting while it stops, and says 503 to what comes. One that shares its socket stops
 accepting at once: what comes then waits in the kernel, in the one queue of all, until another process takes it. (With

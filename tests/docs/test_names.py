@@ -18,6 +18,7 @@ OURS = {  # of make, of tests and of templates: no settings of the server
 }
 WORDS = {"LICENSE", "EXPLAIN", "POST", "DELETE"}
 OF_OTHER_PROGRAMS = ("COPILOT_", "OTEL_", "VLLM_", "OPENAI_", "ANTHROPIC_", "LITELLM_", "NO_COLOR")
+README = ROOT / "README.md"
 MAP = DOCS / "explanation" / "map.md"
 
 
@@ -33,6 +34,13 @@ def test_every_make_target_that_is_named_exists() -> None:
     named = set(re.findall(r"(?:`|^)make ([a-z-]+)", everything(), re.MULTILINE))
     assert {"run", "test", "check", "bench", "docs", "format", "superuser", "help"} <= named
     assert named <= targets
+
+
+def test_commands_are_those_of_the_program_which_the_wheel_has_too() -> None:
+    """Two pages say what `manage.py` is: the other way in a checkout, and what it was before."""
+    named = [str(page.relative_to(DOCS)) for page in pages() if page != README and "manage.py" in text_of(page)]
+    assert sorted(named) == ["how-to/upgrade.md", "reference/commands.md"]
+    assert "manage.py" not in text_of(README)
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))

@@ -107,7 +107,7 @@ def test_what_is_said_of_an_error_is_in_sentences() -> None:
 
 def test_every_command_has_its_section() -> None:
     ours = {name for name, app in get_commands().items() if app == "responses_app"}
-    assert ours == set(re.findall(r"^### manage.py (\w+)$", commands.manage(), re.MULTILINE))
+    assert ours == set(re.findall(r"^### respsite manage (\w+)$", commands.manage(), re.MULTILINE))
     program = set(re.findall(r"^### respsite (.+)$", commands.program(), re.MULTILINE))
     assert program == {name for name, _ in commands.subcommands(build_parser())}
     assert {"serve", "completion"} <= program

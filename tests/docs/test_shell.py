@@ -29,10 +29,10 @@ SHELLS = ("sh", "bash", "console")
 SETTINGS = {*(row.name for row in table()), *secret_files()}
 ELSEWHERE = {  # programs, and commands of ours, that these tests run
     **{"codex": "codex", "copilot": "copilot", "daphne": "server.py", "uvicorn": "server.py"},
-    **{"manage.py serve": "supervisor", "manage.py createsuperuser": "admin", "respsite serve": "command_line"},
+    **{"respsite manage createsuperuser": "admin", "respsite serve": "command_line"},
     **{"npm": "npm.py", "npx": "npm.py", "pip": "pip.py", "node": "javascript", "litellm": "python_clients"},
 }
-MANAGE = ".venv/bin/python manage.py "
+MANAGE = re.compile(r"(\.venv/bin/)?respsite manage ")
 KEY = re.compile(r"sk-[\w-]{20,}")
 EXAMPLE_KEY = re.compile(r"sk-Ab12Cd\b")
 
@@ -53,8 +53,8 @@ class Command:
         while words and re.match(r"\w+=", words[0]):
             words.pop(0)
         names = [Path(word).name for word in words[:3]]
-        if names[:2] == ["python", "manage.py"]:
-            return " ".join(names[1:])
+        if names[:2] == ["respsite", "manage"]:
+            return " ".join(names)
         return " ".join(names[:2]) if names[0] == "respsite" else names[0]
 
 
@@ -123,7 +123,7 @@ class Shell:
         line = EXAMPLE_KEY.sub(self.keys[-1] if self.keys else "sk-none", line)
         if command.program == "curl":
             line += " --silent --show-error --fail"
-        code, output, complaints = self._managed(line) if line.startswith(MANAGE) else self._run(line)
+        code, output, complaints = self._managed(line) if MANAGE.match(line) else self._run(line)
         assert code == 0, f"{line}\n{output[-1000:]}{complaints[-2000:]}"
         self.keys += KEY.findall(output)
         wanted = ".*".join(re.escape(each) for part in command.prints for each in (*part.split("…"), "\n"))
@@ -146,7 +146,7 @@ class Shell:
     def _managed(self, line: str) -> tuple[int, str, str]:
         assert self.manage.stdin is not None
         assert self.manage.stdout is not None
-        print(json.dumps(shlex.split(line.removeprefix(MANAGE))), file=self.manage.stdin, flush=True)
+        print(json.dumps(shlex.split(MANAGE.sub("", line, count=1), comments=True)), file=self.manage.stdin, flush=True)
         told = json.loads(self.manage.stdout.readline())
         return told["code"], told["output"], told["complaints"]
 

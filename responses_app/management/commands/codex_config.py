@@ -1,4 +1,4 @@
-"""`manage.py codex_config`: print the config.toml with which the Codex CLI uses this server."""
+"""`respsite manage codex_config`: print the config.toml with which the Codex CLI uses this server."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""`manage.py create_key`: make an API key and print it, this once."""
+"""`respsite manage create_key`: make an API key and print it, this once."""
 
 import re
 from argparse import ArgumentTypeError

@@ -1,4 +1,4 @@
-"""`manage.py forget`: erase what is kept of a project, or of what one API key asked for, and show that it is gone."""
+"""`respsite manage forget`: erase what is kept of a project, or of what one API key asked for, and show it is gone."""
 
 import os
 import sys
@@ -124,5 +124,5 @@ def _subject(options: Mapping[str, Any]) -> Subject:
         return Subject(project=options["project"])
     key = ApiKey.objects.filter(pk=options["key"]).first()
     if key is None:
-        raise CommandError(f"There is no key {options['key'][:80]}. `manage.py list_keys` shows those there are.")
+        raise CommandError(f"There is no key {options['key'][:80]}. `respsite manage list_keys` shows those there are.")
     return Subject(project=key.project_id, key_id=key.pk)

@@ -1,4 +1,4 @@
-"""`manage.py list_keys`: which API keys there are."""
+"""`respsite manage list_keys`: which API keys there are."""
 
 from datetime import UTC, datetime
 from typing import Any

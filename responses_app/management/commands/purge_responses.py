@@ -1,4 +1,4 @@
-"""`manage.py purge_responses`: remove stored responses that are past their time or beyond the limits.
+"""`respsite manage purge_responses`: remove stored responses that are past their time or beyond the limits.
 
 Files whose time is over go, too: each says when that is.
 """

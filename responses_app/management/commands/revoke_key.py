@@ -1,4 +1,4 @@
-"""`manage.py revoke_key`: a key opens no more."""
+"""`respsite manage revoke_key`: a key opens no more."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`manage.py serve`: migrate, then serve with daphne in the foreground. What `make run` calls.
+"""`respsite serve`: migrate, then serve with daphne in the foreground. What `make run` calls.
 
 With WORKERS=1 that is this process; with more of them this process only looks after those that serve.
 """

@@ -1,4 +1,4 @@
-"""`manage.py serve_engine`: the vLLM engine core that workers share. `serve --workers` starts it for ENGINE=vllm."""
+"""`serve_engine`: the vLLM engine core that workers share. `respsite serve --workers` starts it for ENGINE=vllm."""
 
 import asyncio
 import os

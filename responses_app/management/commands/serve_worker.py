@@ -1,4 +1,4 @@
-"""`manage.py serve_worker`: one worker of `manage.py serve --workers`, which starts it; nobody else does."""
+"""`respsite manage serve_worker`: one worker of `respsite serve --workers`, which starts it; nobody else does."""
 
 from typing import Any
 

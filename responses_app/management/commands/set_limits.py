@@ -1,4 +1,4 @@
-"""`manage.py set_limits`: how much a key, or a project with all its keys together, may ask for."""
+"""`respsite manage set_limits`: how much a key, or a project with all its keys together, may ask for."""
 
 from argparse import ArgumentTypeError
 from typing import Any
@@ -49,7 +49,7 @@ class Command(BaseCommand):
 def _project(name: str) -> Project | ApiKey:
     row = Project.objects.filter(pk=name).first()
     if row is None:
-        raise CommandError(f"There is no project {name[:64]}. `manage.py list_keys` shows those that have keys.")
+        raise CommandError(f"There is no project {name[:64]}. `respsite manage list_keys` shows those that have keys.")
     return row
 
 

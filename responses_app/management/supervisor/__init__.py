@@ -1,4 +1,4 @@
-"""`manage.py serve --workers N`: one process that serves nothing, and N that do.
+"""`respsite serve --workers N`: one process that serves nothing, and N that do.
 
 The supervisor binds the address once and hands the socket to each worker, a process that is started anew (nothing is
 forked: an event loop, a database connection or a thread would not survive that). So the port is there from the first

@@ -48,7 +48,7 @@ class ChildProcess:
             self._process.send_signal(number)
 
     async def live(self, command: Sequence[str], descriptors: Sequence[int]) -> int:
-        """Run a command of `manage.py` that inherits `descriptors`, to its end; return its exit status."""
+        """Run a command of this program that inherits `descriptors`, to its end; return its exit status."""
         reading, writing = os.pipe()
         loop = asyncio.get_running_loop()
         try:
