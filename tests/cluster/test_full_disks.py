@@ -11,11 +11,17 @@ from tests.cluster.conftest import PACE
 from tests.cluster.load import Tally, under_load
 from tests.cluster.small_disk import full, small_disk
 from tests.postgres_server import DURABLE, PostgresServer
+from tests.server import manage
 from tests.supervisor.served import Supervised
+from tests.tools.threads import in_a_thread
+from tests.transports.effects import hearing
+from tests.transports.test_effects import AT_ONCE, SETTINGS, House
+from tests.transports.test_takeover import Pair
 from tests.waiting import eventually
 
 FULL_SECONDS = 10.0
 REFUSED_SECONDS = 60.0
+CALLS = 20
 PATIENCE_SECONDS = 60  # a slow machine fills its disk slowly: what ends meanwhile is to be kept, not to fail
 SMALL_WAL = ("max_wal_size=64MB", "min_wal_size=32MB", "shared_buffers=16MB")  # PostgreSQL starts with 40 MB beside it
 
@@ -87,3 +93,47 @@ async def test_the_disk_of_postgres_is_full(on_postgres: tuple[Cluster, Path]) -
             cluster.postgres.kill()
             await asyncio.to_thread(cluster.postgres.start)
     assert cluster.server.pids() == workers
+
+
+@pytest.fixture
+def calling_on_postgres(tmp_path: Path) -> Iterator[tuple[House, PostgresServer, Path]]:
+    """Two workers that call an MCP server, on a PostgreSQL with a small disk, and that disk."""
+    for folder in (tmp_path, tmp_path.parent):
+        folder.chmod(0o755)
+    with small_disk(tmp_path / "disk", 400) as disk, in_a_thread(hearing(tmp_path / "own")) as hears:
+        postgres = PostgresServer(disk / "postgres", options=(*DURABLE, *SMALL_WAL))
+        postgres.start()
+        url = postgres.url_of(postgres.create_database())
+        manage("migrate", "--verbosity", "0", DATABASE_URL=url)
+        limits = {"database_patience_seconds": PATIENCE_SECONDS, "background_max_running": CALLS}
+        pair = Pair(tmp_path / "own", script=hears.script(CALLS), database_url=url, **SETTINGS, **limits)
+        try:
+            for worker in pair.workers:
+                pair.start(worker)
+            yield House(pair, hears), postgres, disk
+        finally:
+            for worker in pair.workers:
+                worker.stop()
+            postgres.close()
+
+
+@pytest.mark.usefixtures("time_in_a_row")
+async def test_calls_that_must_not_be_made_twice_wait_for_room(
+    calling_on_postgres: tuple[House, PostgresServer, Path],
+) -> None:
+    house, postgres, disk = calling_on_postgres
+    one, other = house.pair.workers
+    ids: dict[int, str] = {}
+    for _ in range(CALLS // AT_ONCE):
+        ids |= await house.ready_to_call(one)
+    with full(disk):
+        for number in ids:
+            house.hears.release(number)
+        await asyncio.sleep(FULL_SECONDS)
+        heard = house.hears.heard.total()
+        assert max(house.hears.heard.values(), default=0) <= 1
+    print(f"{heard} of {CALLS} calls were made while the disk was full")
+    if not postgres.is_running:
+        postgres.kill()
+        await asyncio.to_thread(postgres.start)
+    await house.made_once_at_most(other, ids)

@@ -10,15 +10,20 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.clients import Frame, http_client
-from tests.server import Server
+from tests.databases import postgres_url
+from tests.server import Server, manage
 from tests.tools.threads import in_a_thread
 from tests.transports.background import is_idle, until
 from tests.transports.effects import Hearing, call_of, hearing, nothing
+from tests.transports.raw_streams import RawStream
 from tests.transports.stored import stored
 from tests.transports.test_takeover import LEASE, Pair
 from tests.waiting import eventually
@@ -31,6 +36,12 @@ SPARE = 4  # calls of the other tests
 PATIENCE = 60.0
 TRIES = 5
 CUT = "the server stopped while the tool ran"
+SETTINGS = {"mcp_allowed_hosts": "127.0.0.1"}
+REFUSE = b"""
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END $$;
+CREATE TRIGGER refuse BEFORE INSERT ON responses_app_logpart FOR EACH ROW EXECUTE FUNCTION refuse();
+"""
 
 
 class House:
@@ -80,7 +91,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     folder = tmp_path_factory.mktemp("effects")
     with in_a_thread(hearing(folder)) as hears:
         script = hears.script((KILLS + STOPS) * AT_ONCE + SPARE)
-        pair = Pair(folder, script=script, mcp_allowed_hosts="127.0.0.1")
+        pair = Pair(folder, script=script, **SETTINGS)
         try:
             for worker in pair.workers:
                 pair.start(worker)
@@ -119,6 +130,43 @@ async def test_a_worker_that_dies_as_its_call_is_heard_has_made_the_only_one(hou
     assert done["status"] == "completed", "the model goes on"
     call = call_of(done)
     assert (call["status"], CUT in str(call["error"])) == ("failed", True)
+
+
+@contextmanager
+def full_disk(worker: Server) -> Iterator[None]:
+    """Have the database refuse what would make a log longer, as PostgreSQL does without room for it."""
+    url = worker.environ["DATABASE_URL"]
+    with psycopg.connect(url, autocommit=True) as database:
+        database.execute(REFUSE)
+        try:
+            yield
+        finally:
+            database.execute(b"DROP FUNCTION refuse CASCADE")
+
+
+@pytest.mark.any_database  # it is on PostgreSQL by itself
+@pytest.mark.parametrize("has_patience", [True, False])
+async def test_while_the_disk_is_full_no_call_is_made(has_patience: bool, tmp_path: Path) -> None:
+    """In the foreground: with patience it waits for room; else the model reads that the call was not made."""
+    url = postgres_url(tmp_path, manage)
+    patience = PATIENCE if has_patience else 0
+    async with hearing(tmp_path) as hears:
+        script = hears.script(1)
+        worker = Server(tmp_path, script=script, **SETTINGS, database_url=url, database_patience_seconds=patience)
+        with worker:
+            stream = await RawStream.create(worker, input="[wait 0]", tools=hears.tools())
+            await stream.until("response.output_item.done")  # its tools are listed
+            with full_disk(worker):
+                hears.release(0)
+                if has_patience:
+                    await eventually(lambda: "cannot be kept now" in worker.output, timeout=PATIENCE)
+                else:
+                    events = await stream.until("response.mcp_call.failed")
+                    assert "was not called" in str((await stream.next())["item"]["error"])  # type: ignore[index]
+                assert not hears.heard
+            events = await stream.rest()
+            assert events[-1]["type"] == "response.completed" or not has_patience, "its end is to be kept, too"
+            assert hears.heard == ({"0": 1} if has_patience else {})
 
 
 async def test_killed_around_their_calls_workers_make_none_twice(house: House) -> None:
