@@ -52,7 +52,7 @@ _ABOUT = (
 )
 _FILES = "\nFiles of the user in '/mnt/data': {names}"
 _NOTHING = "[no output: print what you want to see]"
-_NEW = "[The container of the earlier calls is gone: its variables and files are lost. This is a new one.]"
+_NEW = "[The container of the earlier calls {went}: its variables and files are lost. This is a new one.]"
 _LOST = "[All processes of the container were ended: its variables are lost, its files are not.]"
 _ENDINGS = {
     Ended.TIMED_OUT: "[The code ran for longer than {seconds:g} seconds and was stopped.]",
@@ -128,7 +128,8 @@ class CodeInterpreter(BaseTool):
             logger.warning("response %s: code could not be run: %s %s", call.use.response_id, problem, problem.detail)
             raise ToolFailed(f"{problem}.", shown=_failed()) from None
         earlier = (call.state or {}).get("container_id", container.id)
-        notes = [_NEW] if run.begun_anew or earlier != container.id else []
+        is_new = run.begun_anew is not None or earlier != container.id
+        notes = [_NEW.format(went=_went(run.begun_anew))] if is_new else []
         notes += notes_of(run.execution, self._limits)
         shown: JsonObject = {"container_id": container.id}
         if OUTPUTS in call.use.include:
@@ -192,6 +193,10 @@ def _keys(use: ToolUse) -> Iterator[str]:
     yield use.chain_id
     named = (item["container_id"] for item in reversed(use.items) if isinstance(item.get("container_id"), str))
     yield from islice(dict.fromkeys(map(str, named)), MAX_NAMED)
+
+
+def _went(why: str | None) -> str:
+    return f"was ended, because {why}" if why else "is gone"
 
 
 def notes_of(execution: Execution, limits: Limits) -> Iterator[str]:

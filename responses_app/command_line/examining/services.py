@@ -84,7 +84,7 @@ async def sandbox(settings: Settings, seconds: float) -> list[Finding]:
     choice = await choose(settings.sandbox, settings.sandbox_python or plain_python())
     if choice.sandbox is None or choice.interpreter is None:
         return [warning("sandbox", f"the code interpreter is refused. {choice.problem}", INSTALL_SANDBOX)]
-    return [ok("sandbox", f"{choice.sandbox.name} with {choice.interpreter.executable}")]
+    return [ok("sandbox", f"{choice.sandbox.name} with {choice.interpreter.executable}; {choice.between_calls()}")]
 
 
 async def search(settings: Settings, seconds: float) -> list[Finding]:

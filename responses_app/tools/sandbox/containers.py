@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
 from responses_app.tools.sandbox.base import MIB, BaseSandbox, Limits, SandboxError
+from responses_app.tools.sandbox.cgroups import Cgroups
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.executions import Execution, StoredFile
 from responses_app.tools.sandbox.interpreter import Interpreter
@@ -61,16 +62,19 @@ class Container:
     working: int = 0
     session: SandboxSession | None = None
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
-    was_lost: bool = False  # it had a session, which ended by itself
+    lost: str | None = None  # it had a session, which ended by itself: why, or nothing where that is not known
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a cell in a container. `files` are those that it wrote; `begun_anew`: nothing of before is there."""
+    """What came of a cell in a container. `files` are those that it wrote.
+
+    `begun_anew`: nothing of before is there. It says why where that is known; None: all is there.
+    """
 
     execution: Execution
     files: Sequence[ContainerFile]
-    begun_anew: bool
+    begun_anew: str | None
 
 
 class Containers:
@@ -172,7 +176,7 @@ class Containers:
         """Run a cell. A cancellation interrupts it. Raises `ContainerNotFound`, `SandboxError`."""
         container = await self.find(project, id)
         async with self._at_work(container) as session:
-            begun_anew, container.was_lost = container.was_lost, False
+            begun_anew, container.lost = container.lost, None
             execution = await session.run(code, seconds)
             files = [self._note_file(container, each, "assistant") for each in execution.files]
             return Run(execution, files, begun_anew)
@@ -245,6 +249,7 @@ class Containers:
 
     def memory_of(self) -> Mapping[str, int]:
         """Return the bytes of memory that each started container holds now, by its id."""
+        self._note_ended()
         return {each.id: each.session.memory() for each in self._containers.values() if each.session is not None}
 
     @contextlib.asynccontextmanager
@@ -263,17 +268,13 @@ class Containers:
         if container.session is not None and container.session.is_alive:
             return container.session
         sandbox, interpreter = await self.sandbox()
-        if container.session is not None:
-            logger.warning("container %s ended by itself, and is started again", container.id)
-            container.was_lost = True
-            container.files.clear()
-            self._started.discard(container.id)
+        self._note_ended()
         limits = replace(self._limits, memory=min(MEMORY[container.memory], self._limits.memory))
         if len(self._started) >= self._policy.most:
             await self._make_room(container)
         self._started.add(container.id)
         try:
-            session = await SandboxSession.start(sandbox, interpreter, limits)
+            session = await SandboxSession.start(sandbox, interpreter, limits, self._cgroups())
         except BaseException:
             self._started.discard(container.id)
             raise
@@ -283,6 +284,18 @@ class Containers:
             raise SandboxGone("the container has ended")
         container.session = session
         return session
+
+    def _cgroups(self) -> Cgroups | None:
+        return self.choice.cgroups if self.choice is not None else None
+
+    def _note_ended(self) -> None:
+        """Take note of containers whose sessions have ended by themselves: they are in nobody's way."""
+        for each in self._containers.values():
+            if each.session is not None and not each.session.is_alive:
+                each.lost, each.session = each.session.why_ended, None
+                logger.warning("container %s ended by itself: %s", each.id, each.lost or "it broke")
+                each.files.clear()
+                self._started.discard(each.id)
 
     def _note_file(self, container: Container, file: StoredFile, source: str) -> ContainerFile:
         known = container.files.get(file.path)

@@ -80,6 +80,6 @@ def _unlinked(root: int, device: int) -> int:
 
 
 def _held(pid: int) -> Iterator[str]:
-    for kind in ("fd", "map_files"):
+    for folder in (f"/proc/{pid}/map_files", *(f"{thread}/fd" for thread in processes.threads(pid))):
         with contextlib.suppress(OSError):
-            yield from (f"/proc/{pid}/{kind}/{name}" for name in os.listdir(f"/proc/{pid}/{kind}"))
+            yield from (f"{folder}/{name}" for name in os.listdir(folder))

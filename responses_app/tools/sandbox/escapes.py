@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from responses_app.tools.sandbox.base import KIB, MIB, BaseSandbox, Limits
+from responses_app.tools.sandbox.cgroups import Cgroups
 from responses_app.tools.sandbox.executions import Ended, Execution
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.session import SandboxSession
@@ -263,13 +264,13 @@ _SECRET_FILE = "secret.txt"
 _OTHER_CONTAINER = "read the files of another container"
 
 
-async def escapes(sandbox: BaseSandbox, interpreter: Interpreter) -> list[str]:
+async def escapes(sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgroups | None = None) -> list[str]:
     """Try to get out of a sandbox; return what was possible. Raises `SandboxError` where it does not even start."""
     with _host() as host:
-        async with _session(sandbox, interpreter) as session:
+        async with _session(sandbox, interpreter, cgroups) as session:
             possible = [each.name for each in ESCAPES if not await _failed(each, session, host)]
             await session.put(_SECRET_FILE, host.secret.encode())
-            async with _session(sandbox, interpreter) as other:
+            async with _session(sandbox, interpreter, cgroups) as other:
                 done = await other.run(_search_folders(host))
                 if not _stayed_in(done, host):
                     _log(_OTHER_CONTAINER, done)
@@ -306,8 +307,10 @@ print(found or {_STAYED_IN!r})
 
 
 @contextlib.asynccontextmanager
-async def _session(sandbox: BaseSandbox, interpreter: Interpreter) -> AsyncIterator[SandboxSession]:
-    session = await SandboxSession.start(sandbox, interpreter, LIMITS)
+async def _session(
+    sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgroups | None
+) -> AsyncIterator[SandboxSession]:
+    session = await SandboxSession.start(sandbox, interpreter, LIMITS, cgroups)
     try:
         yield session
     finally:

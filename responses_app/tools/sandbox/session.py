@@ -5,6 +5,9 @@
 A call that takes too long, prints too much or takes too much memory is interrupted, as Ctrl-C does it; where that does
 not end it in GRACE_SECONDS, all processes of the container are killed, and a new kernel begins: its variables are lost,
 its files are not. A warden that does not answer is killed with all it has; then the session is over.
+
+A container is watched as long as it lives: a cell for what it takes, and between cells whether all stands still
+(`Rest`). One that runs on is ended, and the session says why (`why_ended`).
 """
 
 import asyncio
@@ -14,11 +17,13 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from responses_app.tools.sandbox import disk, processes
 from responses_app.tools.sandbox.base import MIB, BaseSandbox, Launch, Limits, SandboxError
+from responses_app.tools.sandbox.cgroups import Cgroup, Cgroups
 from responses_app.tools.sandbox.executions import (
     MAX_IMAGE_BYTES,
     Ended,
@@ -32,6 +37,7 @@ from responses_app.tools.sandbox.executions import (
 from responses_app.tools.sandbox.inside.respsite_kernel import frames
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.output import Output
+from responses_app.tools.sandbox.resting import Rest
 from responses_app.tools.sandbox.users import UserClaim, claim_user
 
 logger = logging.getLogger("respsite.sandbox")
@@ -40,13 +46,20 @@ START_SECONDS = 20.0  # until the warden answers; a cold disk is slow
 GRACE_SECONDS = 2.0  # from an interruption until everything is killed
 ANSWER_SECONDS = 10.0  # the warden's own work: files, restarts
 WATCH_SECONDS = 0.1  # how often the memory and the files of a running cell are looked at
+REST_SECONDS = 0.25  # how often a container is looked at between cells: 50 us where nothing runs
+QUICK_SECONDS = 0.05  # in so short a cell nothing grows far: it is not looked at again when it ends
 MAX_PRINTED = 16 * MIB  # more than that is not read to its end: the cell is interrupted
 MAX_CODE = MIB  # bytes of a cell
 MAX_SOCKETS = 256  # of a container: each may hold 0.2 MB in memory that is no process's
 MAX_FILES_IN_MEMORY = 50_000  # of a container, folders and all: each takes 1 KB that is no process's, even if empty
 _READ = 64 * 1024
 _NO_START = "the container does not start"
+_ENDED = "the container has ended"
 _NICENESS = 10  # the server itself comes first
+_ROOM = 64 * MIB  # in a cgroup, for what belongs to no process: the host's own watch ends a cell before that
+_RAN_ON = "its code ran on between calls"
+_TOO_LARGE = "it held too much memory between calls"
+_UNSEEN = "it could not be watched"
 
 
 class SandboxGone(SandboxError):
@@ -59,7 +72,12 @@ class SandboxSession:
     def __init__(
         self, process: "subprocess.Popen[bytes]", limits: Limits, output: int, *, user: UserClaim, launch: Launch
     ) -> None:
+        self.why_ended = ""
         self._process = process
+        self._attendants: frozenset[int] = frozenset()
+        self._cgroup: Cgroup | None = None
+        self._rest: Rest | None = None
+        self._guard: asyncio.Task[None] | None = None
         self._limits = limits
         self._folder = launch.folder
         self._ends_together = launch.ends_together
@@ -74,8 +92,10 @@ class SandboxSession:
         self.is_alive = True
 
     @classmethod
-    async def start(cls, sandbox: BaseSandbox, interpreter: Interpreter, limits: Limits) -> "SandboxSession":
-        """Start a container. Raises `SandboxError` where it does not start."""
+    async def start(
+        cls, sandbox: BaseSandbox, interpreter: Interpreter, limits: Limits, cgroups: Cgroups | None = None
+    ) -> "SandboxSession":
+        """Start a container, in a group of its own where there are `cgroups`. Raises `SandboxError` if it does not."""
         user = claim_user()
         launch = sandbox.launch(interpreter, limits, uid=user.uid)
         ours, theirs = socket.socketpair()
@@ -105,10 +125,10 @@ class SandboxSession:
             for descriptor in launch.pass_fds:
                 os.close(descriptor)
         session = cls(process, limits, reading, user=user, launch=launch)
-        await session._begin(ours)
+        await session._begin(ours, cgroups)
         return session
 
-    async def _begin(self, channel: socket.socket) -> None:
+    async def _begin(self, channel: socket.socket, cgroups: Cgroups | None) -> None:
         os.set_blocking(self._pipe, False)
         self._output = Output(self._limits.output)
         self._listen()
@@ -116,6 +136,7 @@ class SandboxSession:
             self._reader, self._writer = await asyncio.open_connection(sock=channel)
             async with asyncio.timeout(START_SECONDS):
                 await self._next_frame()
+            self._take_place(cgroups)
         except (SandboxGone, TimeoutError):
             self._hear()
             said = self._output.text().strip()
@@ -124,25 +145,56 @@ class SandboxSession:
         except BaseException:
             await self.close()
             raise
-        self._take_place()
+        self._begin_rest()
+        self._guard = asyncio.create_task(self._keep_guard())
 
-    def _take_place(self) -> None:
-        """Give its processes the cores and the priority that they keep."""
+    def _take_place(self, cgroups: Cgroups | None) -> None:
+        """Give its processes the cores, the priority and the group that they keep; no code has run in it yet."""
+        started = list(processes.tree(self._process.pid))
+        self._attendants = frozenset(pid for pid in started if processes.first_below(pid) is not None)
         cores = sorted(os.sched_getaffinity(0))
         first = self._process.pid % len(cores)
         own = {cores[(first + place) % len(cores)] for place in range(min(self._limits.cpus, len(cores)))}
-        for pid in processes.tree(self._process.pid):
+        for pid in started:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(pid, own)
                 os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
+        if cgroups is not None:
+            files = 0 if self._folder is not None else 2 * self._limits.disk  # those in memory count as memory
+            try:
+                self._cgroup = cgroups.make(
+                    memory=self._limits.memory + files + _ROOM, processes=self._limits.processes + len(started)
+                )
+                self._cgroup.take(started[1:])  # the first one ends the others when the server has been killed
+            except OSError as problem:
+                raise SandboxError(_NO_START, detail=f"its cgroup: {problem.strerror}") from None
+
+    @contextlib.asynccontextmanager
+    async def _awake(self, *, runs: bool) -> AsyncIterator[None]:
+        """Have the warden to oneself, and awake. `runs`: so is what else there is in the container."""
+        async with self._lock:
+            self._check()
+            try:
+                if self._cgroup is not None:
+                    self._cgroup.thaw()
+                if runs:
+                    self._rest = None
+                yield
+            finally:
+                if self.is_alive and self._cgroup is not None:
+                    self._cgroup.freeze()
+                if runs or self._cgroup is not None:
+                    self._begin_rest()
+
+    def _begin_rest(self) -> None:
+        self._rest = Rest(self._process.pid, self._attendants, self._cgroup)
 
     async def run(self, code: str, seconds: float | None = None) -> Execution:
         """Run a cell, for at most `seconds`. A cancellation interrupts it. Raises `SandboxError`, `SandboxGone`."""
         content = code.encode(errors="replace")
         if len(content) > MAX_CODE:
             raise SandboxError(f"the code is larger than {MAX_CODE} bytes")
-        async with self._lock:
-            self._check()
+        async with self._awake(runs=True):
             halt = self._halt = asyncio.get_running_loop().create_future()
             cell = asyncio.create_task(self._run(content, seconds or self._limits.call_seconds, halt))
             try:
@@ -188,6 +240,11 @@ class SandboxSession:
             await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
+        if self._guard is not None:
+            self._guard.cancel()  # where it waits for this, it has nothing else to do
+            await asyncio.gather(self._guard, return_exceptions=True)
+        if self._cgroup is not None:
+            self._cgroup.kill()
         if not self._ends_together:
             await asyncio.to_thread(processes.end_below, self._process.pid)
         with contextlib.suppress(ProcessLookupError):  # a start that is cut has begun no other group of processes yet
@@ -195,6 +252,8 @@ class SandboxSession:
         if self._writer is not None:
             self._writer.close()
         await asyncio.to_thread(self._process.wait)
+        if self._cgroup is not None:
+            await asyncio.to_thread(self._cgroup.remove)
         self._user.close()
         if self._folder is not None:
             await asyncio.to_thread(disk.remove, self._folder)
@@ -210,20 +269,18 @@ class SandboxSession:
         self._output = Output(self._limits.output)
         self._listen()
         self._send({"do": "run"}, code)
-        answer = asyncio.create_task(self._next_frame())
-        watch = asyncio.create_task(self._watch())
+        answer, began = asyncio.create_task(self._next_frame()), time.monotonic()
         try:
-            either: set[asyncio.Future[Any]] = {answer, halt, watch}
+            either: set[asyncio.Future[Any]] = {answer, halt}
             await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return self._execution(await answer)
-            if watch.done():
-                return await self._interrupt(answer, watch.result())
-            return await self._interrupt(answer, halt.result() if halt.done() else Ended.TIMED_OUT)
+            if not answer.done():
+                return await self._interrupt(answer, halt.result() if halt.done() else Ended.TIMED_OUT)
+            if time.monotonic() - began > QUICK_SECONDS and (excess := self._excess_of_memory()) is not None:
+                return await self._interrupt(answer, excess)
+            return self._execution(await answer)
         finally:
-            watch.cancel()
             answer.cancel()
-            await asyncio.gather(watch, answer, return_exceptions=True)
+            await asyncio.gather(answer, return_exceptions=True)
 
     async def _interrupt(self, answer: "asyncio.Task[frames.Frame]", ended: Ended) -> Execution:
         """End a cell that went too far, gently first; but memory is to be had back at once."""
@@ -264,17 +321,41 @@ class SandboxSession:
         if not cell.cancelled() and cell.exception() is not None:
             logger.info("a stopped cell ended with its container: %s", cell.exception())
 
-    async def _watch(self) -> Ended:
-        """Return once the container has more of something than it may."""
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
+    async def _keep_guard(self) -> None:
+        """Watch the container as long as it lives."""
+        while self.is_alive:
+            await asyncio.sleep(WATCH_SECONDS if self._rest is None else REST_SECONDS)
             try:
-                excess = self._excess_of_memory() or await self._excess_of_files()
+                why = self._watch_rest(self._rest) if self._rest is not None else None
+                if self._rest is None:
+                    await self._watch_cell()
             except Exception:  # what cannot be watched is not to go on
                 logger.exception("a container could not be watched")
-                return Ended.TOO_MUCH_MEMORY
-            if excess is not None:
-                return excess
+                why = _UNSEEN
+            if why is not None:
+                logger.warning("a container is ended: %s", why)
+                await self._end_because(why)
+
+    async def _watch_cell(self) -> None:
+        """Halt a cell once the container has more of something than it may."""
+        halt = self._halt
+        if halt is not None and (excess := self._excess_of_memory() or await self._excess_of_files()) is not None:
+            _resolve(halt, excess)
+
+    def _watch_rest(self, rest: Rest) -> str | None:
+        """Return why the container must end, if it must."""
+        if rest.cgroup is not None and self._lock.locked():  # it is awake, for its files
+            return _TOO_LARGE if self._excess_of_memory() is not None else None
+        was_settled = rest.is_settled
+        if not rest.is_kept():
+            return _RAN_ON
+        if rest.is_settled and not was_settled and self._excess_of_memory() is not None:
+            return _TOO_LARGE
+        return None
+
+    async def _end_because(self, why: str) -> None:
+        self.why_ended = why
+        await self.close()
 
     def _excess_of_memory(self) -> Ended | None:
         root, most = self._process.pid, self._limits.memory
@@ -320,8 +401,7 @@ class SandboxSession:
     # The warden.
 
     async def _ask(self, header: Mapping[str, Any], payload: bytes = b"", *, max_payload: int = 0) -> frames.Frame:
-        async with self._lock:
-            self._check()
+        async with self._awake(runs=header["do"] == "restart"):
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     self._send(header, payload)
@@ -351,11 +431,11 @@ class SandboxSession:
             if self.is_alive:
                 logger.warning("a sandbox ended by itself; the last it said: %r", self._output.text()[-500:])
             await self.close()
-            raise SandboxGone("the container has ended") from None
+            raise SandboxGone(_ENDED) from None
 
     def _check(self) -> None:
         if not self.is_alive:
-            raise SandboxGone("the container has ended")
+            raise SandboxGone(f"the container was ended: {self.why_ended}" if self.why_ended else _ENDED)
 
 
 def _resolve(halt: "asyncio.Future[Ended]", ended: Ended) -> None:

@@ -129,8 +129,8 @@ async def test_one_that_breaks_begins_anew_and_says_so(containers: Containers) -
     with pytest.raises(SandboxError):
         await containers.run("p", one.id, "import os\nos.kill(os.getppid(), 9)")
     run = await containers.run("p", one.id, "1")
-    assert (run.begun_anew, run.execution.output) == (True, "1\n")
-    assert not (await containers.run("p", one.id, "1")).begun_anew
+    assert (run.begun_anew, run.execution.output) == ("", "1\n")
+    assert (await containers.run("p", one.id, "1")).begun_anew is None
 
 
 @needs_bubblewrap

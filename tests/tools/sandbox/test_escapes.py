@@ -3,12 +3,9 @@
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -25,17 +22,18 @@ from responses_app.tools.sandbox.executions import Ended, Execution
 from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
 from responses_app.tools.sandbox.sandlock import Sandlock
 from responses_app.tools.sandbox.session import SandboxSession
+from tests.tools.sandbox.nobody import (
+    HAS_SANDLOCK,
+    NOBODY,
+    ROOT,
+    SYSTEM_PYTHON,
+    needs_root,
+    needs_sandlock,
+    run_as_nobody,
+)
 from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, plain_python
 from tests.waiting import eventually
 
-ROOT = Path(__file__).resolve().parents[3]
-SYSTEM_PYTHON = "/usr/bin/python3"
-NOBODY = 65534
-HAS_SANDLOCK = find_spec("sandlock") is not None
-needs_sandlock = pytest.mark.skipif(not HAS_SANDLOCK, reason="sandlock is not installed")
-needs_root = pytest.mark.skipif(
-    os.geteuid() != 0 or not Path(SYSTEM_PYTHON).exists(), reason="this is not root, or has no Python of the system"
-)
 TRIAL = """
 import asyncio, sys
 from responses_app.tools.sandbox.choosing import choose
@@ -59,45 +57,9 @@ async def test_sandlock_holds() -> None:
     assert isinstance(choice.sandbox, Sandlock)
 
 
-@pytest.fixture(scope="module")
-def readable_copy() -> Iterator[Path]:
-    """Return a folder with the package, which any user may read."""
-    folder = Path(tempfile.mkdtemp(prefix="respsite-readable-"))
-    for path in sorted((ROOT / "responses_app").glob("tools/sandbox/**/*.py")):
-        copy = folder / path.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, copy)
-    shutil.copy(Path(__file__).with_name("leaks.py"), folder)
-    for name in ("responses_app", "responses_app/tools"):
-        (folder / name / "__init__.py").touch()
-    if HAS_SANDLOCK:
-        shutil.copytree(str(Path(str(find_spec("sandlock").origin)).parent), folder / "sandlock")  # type: ignore[union-attr]
-    subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
-    yield folder
-    shutil.rmtree(folder)
-
-
 def tried_as_nobody(folder: Path, *before: str) -> str:
     """Try all sandboxes as a user that is not root; return what is chosen, or why nothing is."""
     return run_as_nobody(folder, *before, SYSTEM_PYTHON, "-c", TRIAL, SYSTEM_PYTHON)
-
-
-def run_as_nobody(folder: Path, *command: str) -> str:
-    """Run a program as a user that is not root; return what it prints."""
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={"PATH": os.environ["PATH"]},
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @needs_bubblewrap

@@ -7,7 +7,8 @@ makes another one, so files outlive it; it forks, so that takes a millisecond.
 The kernel runs as the same user, so code in it can kill or deceive the warden. That harms the container alone: the host
 believes nothing that comes from here but that it has come, bounds all of it, and ends a sandbox that does not answer.
 
-Between calls all processes are stopped: what a call leaves behind costs no time until the next one.
+Between calls all processes are stopped: what a call leaves behind costs no time until the next one. The host sees to it
+that they stay so.
 """
 
 import contextlib
@@ -63,6 +64,7 @@ class Warden:
         self._pid = 0  # of the kernel
         self._status: Optional[int] = None  # noqa: UP045  # of the kernel, when it has ended
         signal.signal(signal.SIGCHLD, self._reap)
+        signal.siginterrupt(signal.SIGCHLD, False)  # where a supervisor carries calls out, any of them could be cut
         self._start_kernel()
 
     def serve(self) -> None:
@@ -203,6 +205,7 @@ class Warden:
         other.close()
         if read_frame(self._kernel) is None:
             raise SystemExit("The kernel does not start.")
+        os.kill(self._pid, signal.SIGSTOP)
 
     def _changed(self) -> list[list[Any]]:
         """Return the files that are new or were written since the last time, with their sizes."""

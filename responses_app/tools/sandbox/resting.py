@@ -1,0 +1,72 @@
+"""`Rest`: whether a container stands still, from the end of a call to the beginning of the next one.
+
+The warden stops all processes at the end of a call. Code can have itself woken: by a timer whose signal is SIGCONT, by
+a descriptor that sends one when something is written elsewhere, and by more that this page would not name all of. So
+nothing here asks what may wake it. What runs takes processor time, or is not stopped, or is a process that was not
+there: each of the three is seen, and the container ends.
+
+Where it is in a cgroup of its own, that is frozen meanwhile (`cgroups`), and what wakes goes no further: then only
+whether the freezer holds all of it is looked at.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from responses_app.tools.sandbox import processes
+from responses_app.tools.sandbox.cgroups import Cgroup
+
+SETTLE_SECONDS = 10.0  # a process is told to stop, and must have the processor once to do it: others have it first
+SETTLE_TICKS = 20  # processor time (hundredths of a second) until all stand still: one may be in a long system call
+LOOKS_UNTIL_WALK = 8  # looks at the processes that are known, until one for others, which takes ten times as long
+# Stopped, or traced; ended; or in the system, from where it comes out stopped, as the parent of a `vfork` does.
+_STILL = "TtZXD"
+
+
+@dataclass(slots=True)
+class Rest:
+    """One rest of the container whose processes descend from `root`.
+
+    `attendants` are those that run no code of the container's: the warden, and what started it. `is_settled`: all of it
+    was seen to stand still. `looks` counts those at it.
+    """
+
+    root: int
+    attendants: frozenset[int]
+    cgroup: Cgroup | None = None
+    is_settled: bool = False
+    _until: float = field(default_factory=lambda: time.monotonic() + SETTLE_SECONDS)
+    looks: int = 0
+    _seen: Mapping[int, int] = field(default_factory=dict)  # ticks, by process
+    _ticks_at_first: int | None = None
+
+    def is_kept(self) -> bool:
+        """Look once; return whether it stands still, or has had no time to yet."""
+        self.looks += 1
+        if self.cgroup is not None:
+            self.is_settled = self.cgroup.is_frozen()
+            return self.is_settled or time.monotonic() < self._until
+        walks = not self.is_settled or self.looks % LOOKS_UNTIL_WALK == 0
+        ticks, is_still = self._look(processes.tree(self.root) if walks else self._seen)
+        if self.is_settled:
+            return is_still and all(self._seen.get(pid) == ticks[pid] for pid in ticks)
+        # Twice the same: between the steps of one look a process that forks and ends could be passed by.
+        self.is_settled = is_still and ticks == self._seen
+        self._seen = ticks
+        if self._ticks_at_first is None:
+            self._ticks_at_first = sum(ticks.values())
+        return time.monotonic() < self._until and sum(ticks.values()) - self._ticks_at_first < SETTLE_TICKS
+
+    def _look(self, pids: Iterable[int]) -> tuple[dict[int, int], bool]:
+        ticks: dict[int, int] = {}
+        is_still = True
+        for pid in pids:
+            found = processes.seen(pid)
+            if found is None:
+                continue
+            if pid in self.attendants:  # what they do themselves is the host's work, or waiting
+                ticks[pid] = found.of_children
+            else:
+                ticks[pid] = found.ticks + found.of_children
+                is_still = is_still and found.state in _STILL
+        return ticks, is_still

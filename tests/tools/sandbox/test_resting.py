@@ -1,0 +1,177 @@
+"""Between calls nothing of a container runs or grows, whatever wakes it: with a cgroup, and without one."""
+
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from responses_app.tools.sandbox import resting
+from responses_app.tools.sandbox import session as sessions
+from responses_app.tools.sandbox.base import BaseSandbox
+from responses_app.tools.sandbox.bubblewrap import Bubblewrap
+from responses_app.tools.sandbox.cgroups import Cgroups, find_cgroups
+from responses_app.tools.sandbox.executions import Ended
+from responses_app.tools.sandbox.interpreter import find_interpreter
+from responses_app.tools.sandbox.sandlock import Sandlock
+from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
+from tests.tools.sandbox.nobody import SYSTEM_PYTHON, needs_root, needs_sandlock, run_as_nobody
+from tests.tools.sandbox.sandboxes import needs_bubblewrap
+from tests.tools.sandbox.wakers import LIMITS, REST_SECONDS, WAKERS, Came, Waker, came_of, code_of, code_that_grows
+
+RAN_ON = "its code ran on between calls"
+every_waker = pytest.mark.parametrize("waker", WAKERS, ids=[each.name for each in WAKERS])
+SOME = [WAKERS[0], *(each for each in WAKERS if each.name in ("forks that end", "a folder that tells of its files"))]
+needs_system_python = pytest.mark.skipif(not Path(SYSTEM_PYTHON).exists(), reason="the system has no Python")
+SANDBOXES = [
+    pytest.param(Bubblewrap, id="bubblewrap", marks=needs_bubblewrap),
+    pytest.param(Sandlock, id="sandlock", marks=[needs_sandlock, needs_root]),
+]
+pytestmark = needs_system_python
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the host look more often, so that what needs many looks is soon there."""
+    monkeypatch.setattr(sessions, "REST_SECONDS", REST_SECONDS)
+
+
+@asynccontextmanager
+async def started(kind: Callable[[], BaseSandbox], cgroups: Cgroups | None = None) -> AsyncIterator[SandboxSession]:
+    """Start a container and end it."""
+    session = await SandboxSession.start(kind(), find_interpreter(SYSTEM_PYTHON), LIMITS, cgroups)
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+@pytest.fixture(scope="module")
+def cgroups() -> Cgroups:
+    """Return where containers can have groups."""
+    found = find_cgroups()
+    if found is None:
+        pytest.skip("no control group can be made here")
+    return found
+
+
+async def next_call(session: SandboxSession) -> str:
+    """Return what the next call comes to."""
+    try:
+        return (await session.run("1 + 1")).output.strip()
+    except SandboxGone as gone:
+        return str(gone)
+
+
+@every_waker
+@needs_bubblewrap
+async def test_a_container_that_runs_on_is_ended_and_says_why(waker: Waker) -> None:
+    await ends_if_it_wakes(Bubblewrap, waker)
+
+
+@needs_sandlock
+@needs_root
+@pytest.mark.parametrize("waker", SOME, ids=[each.name for each in SOME])
+async def test_so_it_is_without_namespaces(waker: Waker) -> None:
+    await ends_if_it_wakes(Sandlock, waker)
+
+
+async def ends_if_it_wakes(kind: Callable[[], BaseSandbox], waker: Waker) -> None:
+    """Check that code which wakes has its container ended, and that any other has not."""
+    async with started(kind) as session:
+        came = await came_of(session, code_of(waker), waker.then)
+        said = await next_call(session)
+    assert came.ticks < 5 * resting.SETTLE_TICKS
+    assert (came.why, said) == ((RAN_ON, f"the container was ended: {RAN_ON}") if waker.wakes else ("", "2"))
+
+
+@needs_bubblewrap
+async def test_in_a_cgroup_nothing_runs_and_the_container_lives(cgroups: Cgroups) -> None:
+    await stays_still(Bubblewrap, WAKERS, cgroups)
+
+
+@needs_sandlock
+@needs_root
+async def test_so_it_is_in_a_cgroup_without_namespaces(cgroups: Cgroups) -> None:
+    await stays_still(Sandlock, SOME, cgroups)
+
+
+async def stays_still(kind: Callable[[], BaseSandbox], wakers: Sequence[Waker], cgroups: Cgroups) -> None:
+    """Check that nothing of a container runs behind any of these, one after another."""
+    async with started(kind, cgroups) as session:
+        for waker in wakers:
+            came = await came_of(session, code_of(waker), waker.then)
+            assert came.why == "", waker.name
+            assert came.ticks < resting.SETTLE_TICKS, waker.name
+            await session.restart()
+
+
+@pytest.mark.parametrize("kind", SANDBOXES)
+@pytest.mark.parametrize("in_cgroup", [False, True])
+async def test_it_does_not_grow(
+    kind: Callable[[], BaseSandbox], in_cgroup: bool, request: pytest.FixtureRequest
+) -> None:
+    """Each of the four would take all that the container may have."""
+    async with started(kind, request.getfixturevalue("cgroups") if in_cgroup else None) as session:
+        came = await came_of(session, code_that_grows())
+    if in_cgroup:
+        assert came.why == ""
+        assert came.memory < LIMITS.memory
+    else:
+        assert came.why == RAN_ON
+        assert came.memory < 3 * LIMITS.memory
+
+
+@needs_bubblewrap
+@needs_root
+def test_a_user_who_is_not_root_has_the_same(readable_copy: Path) -> None:
+    said = json.loads(run_as_nobody(readable_copy, SYSTEM_PYTHON, "wakers.py", SYSTEM_PYTHON))
+    assert said == {**{each.name: RAN_ON if each.wakes else "" for each in WAKERS}, "grows": RAN_ON}
+
+
+@needs_bubblewrap
+async def test_memory_behind_a_main_thread_that_has_ended_counts() -> None:
+    """The system shows no memory of such a process, but of its threads."""
+    hides = (
+        "import ctypes, os, platform, threading, time\n"
+        "for _ in range(3):\n"
+        "    if os.fork() == 0:\n"
+        f"        kept = bytearray(b'x' * {LIMITS.memory // 2})\n"
+        "        threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "        ctypes.CDLL(None).syscall(93 if platform.machine() == 'aarch64' else 60, 0)\n"
+        "time.sleep(10)\n"
+    )
+    async with started(Bubblewrap) as session:
+        assert (await session.run(hides)).ended is Ended.TOO_MUCH_MEMORY
+
+
+@needs_bubblewrap
+async def test_what_only_waits_is_left_alone() -> None:
+    """A program in the background, one that waits for its child to begin, and one that has ended."""
+    waits = (
+        "import os, subprocess, threading\n"
+        "sleeps = subprocess.Popen(['sleep', '60'])\n"
+        "begins = threading.Thread(target=subprocess.run, args=(['sh', '-c', 'sleep 60'],), daemon=True)\n"
+        "begins.start()\n"
+        "ended = subprocess.Popen(['true'])\n"
+        "print('armed')"
+    )
+    async with started(Bubblewrap) as session:
+        assert await came_of(session, waits) == Came("", 0, session.memory())
+        assert (await session.run("sleeps.poll() is None")).output == "True\n"
+
+
+@needs_bubblewrap
+async def test_a_group_goes_with_its_container(cgroups: Cgroups) -> None:
+    async with started(Bubblewrap, cgroups) as session:
+        assert session._cgroup is not None
+        path = session._cgroup.path
+        inside = (path / "cgroup.procs").read_text().split()
+        assert len(inside) >= 2, "the warden and the kernel"
+        assert str(os.getpid()) not in inside
+        for name, most in (("memory", LIMITS.memory), ("pids", LIMITS.processes)):
+            if name in cgroups.limits:
+                assert most <= int((path / f"{name}.max").read_text()) <= 2 * most
+    assert not path.exists()

@@ -1,0 +1,207 @@
+"""Code that has itself woken after its call has ended, and what came of it. A program of its own, too.
+
+On the standard library and the package of sandboxes alone: `wakers.py PYTHON` tries all as whoever runs it, and says as
+JSON what came of each.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+from dataclasses import dataclass
+
+from responses_app.tools.sandbox import processes, resting
+from responses_app.tools.sandbox import session as sessions
+from responses_app.tools.sandbox.base import KIB, MIB, Limits, SandboxError
+from responses_app.tools.sandbox.bubblewrap import Bubblewrap
+from responses_app.tools.sandbox.executions import Ended
+from responses_app.tools.sandbox.interpreter import find_interpreter
+from responses_app.tools.sandbox.session import SandboxSession
+
+LIMITS = Limits(memory=192 * MIB, disk=8 * MIB, processes=24, call_seconds=30.0, output=16 * KIB)
+REST_SECONDS = 0.03  # in place of the host's own, to be sooner at an end
+LOOKS = 2 * resting.LOOKS_UNTIL_WALK  # of the host, until what has not run by then counts as still
+WAIT_SECONDS = 30.0
+_TOOLS = """
+import ctypes, fcntl, os, platform, signal, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+SIGNAL, THREAD_ID = 0, 4  # SIGEV_…
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("number", ctypes.c_int), ("how", ctypes.c_int), ("thread", ctypes.c_int),
+                ("rest", ctypes.c_char * 44)]
+ready, done = os.pipe()
+def armed():
+    os.write(done, b"x")
+def spin(*_):
+    while True: pass
+def woken(*_):
+    pass
+def race(*_):
+    if os.fork() == 0:
+        while True: os.fork() and os._exit(0)
+    os.kill(os.getpid(), signal.SIGSTOP)
+def arm(how=SIGNAL, handler=woken):
+    signal.signal(signal.SIGCONT, handler)
+    event, timer = Event(None, signal.SIGCONT, how, libc.gettid() if how == THREAD_ID else 0), ctypes.c_void_p()
+    assert libc.timer_create(1, ctypes.byref(event), ctypes.byref(timer)) == 0
+    times = (ctypes.c_long * 4)(0, 20_000_000, 0, 200_000_000)  # first when the call has long ended
+    assert libc.timer_settime(timer, 0, ctypes.byref(times), None) == 0
+def end_main_thread():
+    libc.syscall(93 if platform.machine() == "aarch64" else 60, 0)
+"""
+_WAIT = "\nassert os.read(ready, 1)\nprint('armed')"
+
+
+@dataclass(frozen=True)
+class Waker:
+    """A way to be woken. `wakes`: it works, where nothing freezes the container. `then` is what the host does next."""
+
+    name: str
+    code: str
+    wakes: bool = True
+    then: str = ""
+
+
+def _forked(body: str) -> str:
+    return "if os.fork() == 0:\n" + "".join(f"    {line}\n" for line in body.splitlines())
+
+
+_SPINS = _forked("arm()\narmed()\nspin()")
+_SPINS_WHEN_ITS_PARENT_DIES = _forked(
+    "libc.prctl(1, signal.SIGCONT)\nsignal.signal(signal.SIGCONT, woken)\narmed()\nspin()"
+)
+WAKERS = (
+    Waker("a timer", _SPINS),
+    Waker("a timer of one thread", _forked("arm(THREAD_ID)\narmed()\nspin()")),
+    Waker("a timer in the kernel itself", "arm(handler=lambda *_: asleep and spin())\nasleep = False\narmed()"),
+    Waker("a grandchild in a session of its own", _forked("os.setsid()\n" + _SPINS + "os._exit(0)")),
+    Waker("forks that end", _forked("arm(handler=race)\narmed()\nsignal.pause()")),
+    Waker(
+        "threads behind a main thread that has ended",
+        _forked("arm()\nthreading.Thread(target=spin).start()\narmed()\nend_main_thread()"),
+    ),
+    Waker(
+        "a folder that tells of its files",
+        _forked(
+            "signal.signal(signal.SIGCONT, woken)\n"
+            "folder = os.open('/mnt/data', os.O_RDONLY)\n"
+            "fcntl.fcntl(folder, fcntl.F_SETSIG, signal.SIGCONT)\n"
+            "fcntl.fcntl(folder, fcntl.F_NOTIFY, fcntl.DN_CREATE | fcntl.DN_MULTISHOT)\n"
+            "armed()\nspin()"
+        ),
+        then="put new",
+    ),
+    Waker(
+        "a lease of a file",
+        _forked(
+            "signal.signal(signal.SIGCONT, woken)\n"
+            "file = os.open('leased', os.O_WRONLY | os.O_CREAT)\n"
+            "fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGCONT)\n"
+            "fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n"
+            "armed()\nspin()"
+        ),
+        then="get leased",
+    ),
+    Waker(
+        "an alarm",
+        _forked("signal.signal(signal.SIGALRM, spin)\nsignal.setitimer(0, 0.1, 0.1)\narmed()\nsignal.pause()"),
+        wakes=False,
+    ),
+    Waker(
+        "the death of a parent, which stands still",
+        _forked(_SPINS_WHEN_ITS_PARENT_DIES + "time.sleep(5)\nos._exit(0)"),
+        wakes=False,
+    ),
+    Waker("io that completes", "import io\narmed()\nassert libc.syscall(425, 8, 0) == -1", wakes=False),
+)
+GROWS = """
+for _ in range(4):
+    if os.fork() == 0:
+        arm(handler=lambda *_: rested.append(1))
+        rested, kept = [], []
+        armed()
+        began = time.monotonic()
+        while time.monotonic() < began + 0.2: time.sleep(0.01)
+        while True:
+            try:
+                kept.append(bytearray(b"x" * (4 << 20)))
+            except MemoryError:
+                time.sleep(1)
+for _ in range(3): assert os.read(ready, 1)
+"""
+
+
+@dataclass(frozen=True)
+class Came:
+    """What came of code: why its container was ended (nothing where it lives), and what it took after its call.
+
+    `ticks` are hundredths of a second of the processor, `memory` is the most bytes that were seen.
+    """
+
+    why: str
+    ticks: int
+    memory: int
+
+
+def code_of(waker: Waker) -> str:
+    """Return the code of a cell that arms it."""
+    asleep = "\nasleep = True" if "asleep" in waker.code else ""
+    return f"{_TOOLS}{waker.code}{_WAIT}{asleep}"
+
+
+def code_that_grows() -> str:
+    """Return the code of a cell that leaves four processes, each of which takes as much as one may once it is woken."""
+    return f"{_TOOLS}{GROWS}{_WAIT}"
+
+
+async def came_of(session: SandboxSession, code: str, then: str = "") -> Came:
+    """Run a cell; return what its processes do until the host has looked at them often enough, or has ended them."""
+    did = await session.run(code)
+    assert did.ended is Ended.DONE, did
+    assert did.output.endswith("armed\n"), did.output
+    at_first = _ticks(session)
+    if then:
+        await _settled(session)
+        what, _, path = then.partition(" ")
+        with contextlib.suppress(SandboxError):  # the container has been ended, or the file is leased
+            await (session.put(path, b"x") if what == "put" else session.get(path))
+    most_ticks = most = 0
+    rest, looks = session._rest, 0
+    async with asyncio.timeout(WAIT_SECONDS):
+        while session.is_alive and looks < LOOKS:
+            await asyncio.sleep(0.02)
+            most_ticks, most = max(most_ticks, _ticks(session)), max(most, session.memory())
+            if session._rest is not rest:  # a question was asked
+                rest = session._rest
+            looks = rest.looks if rest is not None and rest.is_settled else 0
+    return Came(session.why_ended, max(0, most_ticks - at_first), most)
+
+
+async def _settled(session: SandboxSession) -> None:
+    for _ in range(int(WAIT_SECONDS / 0.01)):
+        if not session.is_alive or (session._rest is not None and session._rest.is_settled):
+            return
+        await asyncio.sleep(0.01)
+
+
+def _ticks(session: SandboxSession) -> int:
+    found = (processes.seen(pid) for pid in processes.tree(session._process.pid) if pid not in session._attendants)
+    return sum(each.ticks + each.of_children for each in found if each is not None)
+
+
+async def main() -> None:
+    """Try each in a container of bubblewrap."""
+    sessions.REST_SECONDS = REST_SECONDS
+    python, said = find_interpreter(sys.argv[1]), {}
+    tried = [(each.name, code_of(each), each.then) for each in WAKERS]
+    for name, code, then in [*tried, ("grows", code_that_grows(), "")]:
+        session = await SandboxSession.start(Bubblewrap(), python, LIMITS)
+        try:
+            said[name] = (await came_of(session, code, then)).why
+        finally:
+            await session.close()
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
