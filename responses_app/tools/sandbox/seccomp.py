@@ -6,6 +6,9 @@ limit counts (memfd, System V shared memory, kernel keys, io_uring, rings of the
 has a number); every kind of socket but the local one, because
 buffers of TCP are counted for the whole machine; and changing the cores that the processes were given.
 
+A call that this page does not know is none (ENOSYS): what a newer kernel has was not judged, and programs go on without
+it, as they do on an older kernel.
+
 The numbers are those of the kernel's `unistd.h` of each machine. The program is classic BPF (`linux/filter.h`): eight
 bytes an instruction, jumps go forward only, over at most 255 instructions.
 """
@@ -23,6 +26,9 @@ _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _AF_UNIX = 1
 _NAMESPACES = 0x7E020000  # CLONE_NEW…: user, pid, network, ipc, uts, cgroup, mount
 _X32 = 0x40000000  # calls of another convention, on the same processor
+# Calls that were judged: all up to the end of the machine's own (`_Machine.last_own`), and from the first that all
+# machines number alike, of Linux 5.1, to the last of Linux 6.13 (`removexattrat`).
+_FIRST_COMMON, _LAST_COMMON = 424, 466
 
 # (x86_64, aarch64); None where the machine does not have the call.
 _REFUSED: Mapping[str, tuple[int | None, int | None]] = {
@@ -34,7 +40,8 @@ _REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     **{"name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262)},
     **{"init_module": (175, 105), "delete_module": (176, 106), "finit_module": (313, 273)},
     **{"kexec_load": (246, 104), "kexec_file_load": (320, 294), "reboot": (169, 142), "acct": (163, 89)},
-    **{"swapon": (167, 224), "swapoff": (168, 225), "quotactl": (179, 60), "syslog": (103, 116)},
+    **{"swapon": (167, 224), "swapoff": (168, 225), "quotactl": (179, 60), "quotactl_fd": (443, 443)},
+    **{"syslog": (103, 116)},
     **{"sethostname": (170, 161), "setdomainname": (171, 162), "personality": (135, 92), "vhangup": (153, 58)},
     **{"settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171), "clock_adjtime": (305, 266)},
     **{"iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None)},
@@ -56,6 +63,7 @@ _TALKS: Mapping[str, tuple[int | None, int | None]] = {
 class _Machine:
     column: int  # in `_REFUSED`
     audit: int  # AUDIT_ARCH_… of `linux/audit.h`
+    last_own: int  # the last number before those that all machines have
     socket: int
     socketpair: int
     clone: int
@@ -64,8 +72,8 @@ class _Machine:
 
 
 _MACHINES = {
-    "x86_64": _Machine(0, 0xC000003E, socket=41, socketpair=53, clone=56, sendto=44),
-    "aarch64": _Machine(1, 0xC00000B7, socket=198, socketpair=199, clone=220, sendto=206),
+    "x86_64": _Machine(0, 0xC000003E, last_own=334, socket=41, socketpair=53, clone=56, sendto=44),
+    "aarch64": _Machine(1, 0xC00000B7, last_own=294, socket=198, socketpair=199, clone=220, sendto=206),
 }
 UNKNOWN_MACHINE = f"it is used on {' and '.join(_MACHINES)} only"  # what a sandbox says where `can_filter` is false
 
@@ -91,6 +99,9 @@ def program(machine: str | None = None, *, local_sockets: bool = True) -> bytes:
             _step(_RETURN, _KILL),
             _step(_LOAD, _NUMBER),
             *_unless(_step(_AT_LEAST, _X32, otherwise=1), errno.EPERM),
+            *_unless(_step(_AT_LEAST, _LAST_COMMON + 1, otherwise=1), errno.ENOSYS),
+            _step(_AT_LEAST, _FIRST_COMMON, then=2),
+            *_unless(_step(_AT_LEAST, known.last_own + 1, otherwise=1), errno.ENOSYS),
             *(part for number in refused if number is not None for part in _refuse(number)),
             # Its flags lie in memory that a filter cannot read; told that there is no such call, the C library
             # uses `clone`, whose flags are an argument.

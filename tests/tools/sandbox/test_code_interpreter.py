@@ -17,6 +17,8 @@ from tests.protocol.laws import assert_laws, counting_ids
 from tests.runs.fakes import FakeEngine, Site
 from tests.runs.test_server_tools import prompt_of
 from tests.tools.sandbox.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
+from tests.tools.sandbox.wakers import WAKERS
+from tests.tools.sandbox.wakers import code_of as code_that_wakes
 from tests.waiting import eventually
 
 pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
@@ -252,3 +254,14 @@ async def test_what_code_writes_is_cited(tool: CodeInterpreter) -> None:
     later = await site.ask(input="again", tools=AUTO, previous_response_id=response["id"])
     (again,) = later["output"][-1]["content"][0]["annotations"]  # type: ignore[index]
     assert again["file_id"] == text["file_id"]  # type: ignore[index]
+
+
+async def test_the_model_is_told_why_its_container_was_ended(tool: CodeInterpreter) -> None:
+    runs_on = code_that_wakes(WAKERS[0])
+    site = site_of(tool, calling(runs_on), ANSWER, calling("1 + 1"), ANSWER)
+    first = await site.ask(input="hi", tools=AUTO)
+    (call,) = calls_of(first)
+    await eventually(lambda: call["container_id"] not in tool.containers.memory_of(), timeout=30.0)
+    await site.ask(input="on", previous_response_id=first["id"], tools=AUTO)
+    was_ended = "[The container of the earlier calls was ended, because its code ran on between calls: its variables"
+    assert was_ended in prompt_of(site, 3)

@@ -1,5 +1,6 @@
 """Parts of the sandbox that need no container: what is kept of an output, the filter, the interpreter."""
 
+import errno
 import os
 import struct
 import subprocess
@@ -51,6 +52,34 @@ def test_the_jumps_of_the_filter_end_inside_of_it(machine: str, local_sockets: b
             assert place + 1 + max(then, otherwise) < len(steps)
     assert steps[-1][0] == 0x06  # a return
     assert len(steps) < 4096  # BPF_MAXINSNS
+
+
+def judged(program: bytes, audit: int, number: int) -> int:
+    """Return what a filter says of a call without arguments, as the kernel would run it."""
+    about = struct.pack("=IIQ6Q", number, audit, 0, *[0] * 6)
+    steps, place, value = list(struct.iter_unpack("=HBBI", program)), 0, 0
+    while True:
+        code, then, otherwise, operand = steps[place]
+        place += 1
+        if code == 0x06:
+            return int(operand)
+        if code == 0x20:
+            (value,) = struct.unpack_from("=I", about, operand)
+        else:
+            holds = {0x15: value == operand, 0x35: value >= operand, 0x45: bool(value & operand)}[code]
+            place += then if holds else otherwise
+
+
+@pytest.mark.parametrize("local_sockets", [True, False])
+@pytest.mark.parametrize(("machine", "audit", "last_own"), [("x86_64", 0xC000003E, 334), ("aarch64", 0xC00000B7, 294)])
+def test_calls_that_are_not_known_are_none(machine: str, audit: int, last_own: int, local_sockets: bool) -> None:
+    program = seccomp.program(machine, local_sockets=local_sockets)
+    allowed, refused, none = 0x7FFF0000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
+    said = {number: judged(program, audit, number) for number in range(1000)}
+    assert all(said[number] == none for number in (*range(last_own + 1, 424), *range(467, 1000)))
+    assert [number for number in range(last_own + 1) if said[number] == none] == []
+    assert (said[424], said[425], said[466]) == (allowed, refused, allowed)
+    assert judged(program, audit, 2**30 + 5) == refused
 
 
 def test_what_cannot_be_an_interpreter(tmp_path: Path) -> None:

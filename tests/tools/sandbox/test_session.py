@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -93,6 +94,13 @@ async def test_it_sees_nothing_of_the_environment_of_the_server(container: Sandb
     names = await printed(container, "import os\nsorted(os.environ)")
     assert "DATA_DIR" not in names
     assert "HOME" in names
+
+
+async def test_calls_of_the_system_that_nobody_has_judged_are_none(container: SandboxSession) -> None:
+    """467 is `open_tree_attr`, of Linux 6.15."""
+    code = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+    code += "[(libc.syscall(number, -1, 0, 0, 0), ctypes.get_errno()) for number in (467, 468, 400, 999)]"
+    assert await printed(container, code) == f"{[(-1, errno.ENOSYS)] * 4}\n"
 
 
 async def test_files_go_in_and_come_out(container: SandboxSession) -> None:
