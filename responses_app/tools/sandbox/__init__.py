@@ -12,4 +12,6 @@
   The warden keeps the files and forks the kernel; the kernel runs the cells, under limits that it has taken itself.
 - What code inside can do is deceive or kill both of them. So the host bounds, checks or ignores all that they say,
   watches memory and files from outside, and ends a sandbox that does not answer.
+- Between calls nothing runs: `cgroups` freezes a container where that can be had, and `resting` sees whether all of it
+  stands still.
 """

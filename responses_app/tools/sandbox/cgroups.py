@@ -8,17 +8,16 @@ there are differs: with the older version of control groups the freezer is often
 
 import contextlib
 import os
+import secrets
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 _PREFIX = "respsite-"
 _OLD_SECONDS = 60.0  # an empty group is left over by then: what is moved into one is moved as soon as it is made
 _TRIAL_SECONDS = 2.0
-_numbers = count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Cgroup:
 
     def is_frozen(self) -> bool:
         """Whether all of it stands still."""
-        return "frozen 1" in self._events()
+        return "frozen 1" in self._lines("cgroup.events")
 
     def kill(self) -> None:
         """Kill all of it at once, however fast it makes others."""
@@ -53,14 +52,18 @@ class Cgroup:
         """Kill all of it, and take it away once it is empty; that takes as long as the processes take to end."""
         self.kill()
         deadline = time.monotonic() + _TRIAL_SECONDS
-        while "populated 1" in self._events() and time.monotonic() < deadline:
+        while "populated 1" in self._lines("cgroup.events") and time.monotonic() < deadline:
             time.sleep(0.002)
         with contextlib.suppress(OSError):  # the next start takes it away (`find_cgroups`)
             self.path.rmdir()
 
-    def _events(self) -> list[str]:
+    def killed_for_memory(self) -> int:
+        """Return how many of its processes the system has ended because the group had no memory left."""
+        return sum(int(line.split()[1]) for line in self._lines("memory.events") if line.startswith("oom_kill "))
+
+    def _lines(self, name: str) -> list[str]:
         try:
-            return (self.path / "cgroup.events").read_text().splitlines()
+            return (self.path / name).read_text().splitlines()
         except OSError:
             return []
 
@@ -74,7 +77,7 @@ class Cgroups:
 
     def make(self, *, memory: int, processes: int) -> Cgroup:
         """Make a group with room for so many bytes and processes, where that can be bounded. Raises `OSError`."""
-        made = Cgroup(self.parent / f"{_PREFIX}{os.getpid()}-{next(_numbers)}")
+        made = Cgroup(self.parent / f"{_PREFIX}{secrets.token_hex(8)}")
         made.path.mkdir()
         try:
             for name, most in _limits(memory, processes).items():

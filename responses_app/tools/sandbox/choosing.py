@@ -15,6 +15,7 @@ from responses_app.tools.sandbox.sandlock import Sandlock
 logger = logging.getLogger("respsite.sandbox")
 
 SANDBOXES: Sequence[type[BaseSandbox]] = (Bubblewrap, Sandlock)
+_NO_START = "it does not start here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,10 @@ async def choose(wanted: str, python: str) -> Choice:
             continue
         sandbox = kind()
         reason = sandbox.missing() or await _tried(sandbox, interpreter, cgroups)
+        if reason == _NO_START and cgroups is not None:
+            logger.warning("no cgroup for the containers of %s: they do not start in one", kind.name)
+            cgroups = None
+            reason = await _tried(sandbox, interpreter, None)
         if reason is None:
             choice = Choice(sandbox, interpreter, cgroups=cgroups)
             between = choice.between_calls()
@@ -64,5 +69,5 @@ async def _tried(sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgroup
         possible = await escapes(sandbox, interpreter, cgroups)
     except (SandboxError, OSError) as problem:
         logger.warning("%s: %s", sandbox.name, problem.detail if isinstance(problem, SandboxError) else problem)
-        return "it does not start here"
+        return _NO_START
     return f"code in it could {', '.join(possible)}" if possible else None

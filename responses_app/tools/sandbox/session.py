@@ -76,6 +76,7 @@ class SandboxSession:
         self._process = process
         self._attendants: frozenset[int] = frozenset()
         self._cgroup: Cgroup | None = None
+        self._killed = 0  # processes that the system has ended for the group's memory
         self._rest: Rest | None = None
         self._guard: asyncio.Task[None] | None = None
         self._limits = limits
@@ -308,7 +309,9 @@ class SandboxSession:
         header = answer.header
         if "died" in header:
             output = f"{self._output.text()}\n[the interpreter ended {clean(str(header['died']))[:40]}]\n"
-            return Execution(output, Ended.DIED, files=files_in(header), variables_lost=True)
+            killed, self._killed = self._killed, self._cgroup.killed_for_memory() if self._cgroup is not None else 0
+            how = Ended.TOO_MUCH_MEMORY if self._killed > killed else Ended.DIED
+            return Execution(output, how, files=files_in(header), variables_lost=True)
         error = header.get("error")
         name = clean(str(error.get("name", "SystemExit")))[:80] if isinstance(error, dict) else None
         return Execution(self._output.text(), ended, name, images_in(answer), files_in(header))

@@ -8,18 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from responses_app.tools.sandbox import resting
+from responses_app.tools.sandbox import choosing, resting
 from responses_app.tools.sandbox import session as sessions
 from responses_app.tools.sandbox.base import BaseSandbox
 from responses_app.tools.sandbox.bubblewrap import Bubblewrap
-from responses_app.tools.sandbox.cgroups import Cgroups, find_cgroups
+from responses_app.tools.sandbox.cgroups import Cgroup, Cgroups, find_cgroups
 from responses_app.tools.sandbox.executions import Ended
 from responses_app.tools.sandbox.interpreter import find_interpreter
 from responses_app.tools.sandbox.sandlock import Sandlock
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 from tests.tools.sandbox.nobody import SYSTEM_PYTHON, needs_root, needs_sandlock, run_as_nobody
 from tests.tools.sandbox.sandboxes import needs_bubblewrap
-from tests.tools.sandbox.wakers import LIMITS, REST_SECONDS, WAKERS, Came, Waker, came_of, code_of, code_that_grows
+from tests.tools.sandbox.wakers import (
+    HIDDEN_MEMORY,
+    LIMITS,
+    REST_SECONDS,
+    TOO_MUCH,
+    WAKERS,
+    Came,
+    Waker,
+    came_of,
+    code_of,
+    code_that_grows,
+)
 
 RAN_ON = "its code ran on between calls"
 every_waker = pytest.mark.parametrize("waker", WAKERS, ids=[each.name for each in WAKERS])
@@ -128,23 +139,15 @@ async def test_it_does_not_grow(
 @needs_root
 def test_a_user_who_is_not_root_has_the_same(readable_copy: Path) -> None:
     said = json.loads(run_as_nobody(readable_copy, SYSTEM_PYTHON, "wakers.py", SYSTEM_PYTHON))
-    assert said == {**{each.name: RAN_ON if each.wakes else "" for each in WAKERS}, "grows": RAN_ON}
+    wakers = {each.name: RAN_ON if each.wakes else "" for each in WAKERS}
+    assert said == {**wakers, "grows": RAN_ON, **{name: came for name, (_, came) in TOO_MUCH.items()}}
 
 
 @needs_bubblewrap
 async def test_memory_behind_a_main_thread_that_has_ended_counts() -> None:
     """The system shows no memory of such a process, but of its threads."""
-    hides = (
-        "import ctypes, os, platform, threading, time\n"
-        "for _ in range(3):\n"
-        "    if os.fork() == 0:\n"
-        f"        kept = bytearray(b'x' * {LIMITS.memory // 2})\n"
-        "        threading.Thread(target=time.sleep, args=(60,)).start()\n"
-        "        ctypes.CDLL(None).syscall(93 if platform.machine() == 'aarch64' else 60, 0)\n"
-        "time.sleep(10)\n"
-    )
     async with started(Bubblewrap) as session:
-        assert (await session.run(hides)).ended is Ended.TOO_MUCH_MEMORY
+        assert (await session.run(HIDDEN_MEMORY)).ended is Ended.TOO_MUCH_MEMORY
 
 
 @needs_bubblewrap
@@ -161,6 +164,27 @@ async def test_what_only_waits_is_left_alone() -> None:
     async with started(Bubblewrap) as session:
         assert await came_of(session, waits) == Came("", 0, session.memory())
         assert (await session.run("sleeps.poll() is None")).output == "True\n"
+
+
+class Refusing(Cgroups):
+    """Groups that can be made, and that take no process."""
+
+    def make(self, *, memory: int, processes: int) -> Cgroup:
+        return Cgroup(Path("/proc/self"))
+
+
+@needs_bubblewrap
+async def test_where_containers_do_not_start_in_a_group_they_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "find_cgroups", lambda: Refusing(Path("/nowhere")))
+    choice = await choosing.choose("bubblewrap", SYSTEM_PYTHON)
+    assert (choice.problem, choice.cgroups) == ("", None)
+    assert choice.between_calls() == "no cgroup: each container is watched"
+
+
+def test_processes_that_were_ended_for_memory_are_counted(tmp_path: Path) -> None:
+    assert Cgroup(tmp_path).killed_for_memory() == 0
+    (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 12\noom 2\noom_kill 2\noom_group_kill 0\n")
+    assert Cgroup(tmp_path).killed_for_memory() == 2
 
 
 @needs_bubblewrap

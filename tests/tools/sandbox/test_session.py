@@ -311,6 +311,13 @@ async def test_a_container_may_have_so_many_files(monkeypatch: pytest.MonkeyPatc
             await container.run(f"import os, time\n{code}\ntime.sleep(20)")
 
 
+async def test_a_container_may_have_so_many_timers(container: SandboxSession) -> None:
+    code = "import ctypes\nlibc, timer = ctypes.CDLL(None), ctypes.c_void_p()\n"
+    code += "sum(libc.timer_create(1, None, ctypes.byref(timer)) == 0 for _ in range(2000))"
+    assert await printed(container, code) == "1024\n"
+    await container.restart()
+
+
 async def test_a_container_may_have_so_many_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MAX_SOCKETS", 100)
     async with session_of() as container:

@@ -16,7 +16,7 @@ from responses_app.tools.sandbox.base import KIB, MIB, Limits, SandboxError
 from responses_app.tools.sandbox.bubblewrap import Bubblewrap
 from responses_app.tools.sandbox.executions import Ended
 from responses_app.tools.sandbox.interpreter import find_interpreter
-from responses_app.tools.sandbox.session import SandboxSession
+from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 
 LIMITS = Limits(memory=192 * MIB, disk=8 * MIB, processes=24, call_seconds=30.0, output=16 * KIB)
 REST_SECONDS = 0.03  # in place of the host's own, to be sooner at an end
@@ -131,6 +131,29 @@ for _ in range(3): assert os.read(ready, 1)
 """
 
 
+# What takes more than it may while it runs, in ways that only the host can see, and what it comes to.
+HIDDEN_MEMORY = f"""
+import ctypes, os, platform, threading, time
+for _ in range(3):
+    if os.fork() == 0:
+        kept = bytearray(b'x' * {LIMITS.memory // 2})
+        threading.Thread(target=time.sleep, args=(60,)).start()
+        ctypes.CDLL(None).syscall(93 if platform.machine() == 'aarch64' else 60, 0)
+time.sleep(10)
+"""
+TOO_MUCH = {
+    "memory behind a main thread that has ended": (HIDDEN_MEMORY, "too_much_memory"),
+    "sockets": (
+        "import socket, time\nheld = [socket.socketpair() for _ in range(120)]\ntime.sleep(10)",
+        "too_much_memory",
+    ),
+    "files": (
+        "import time\nfor each in range(400): open(f'{each}', 'w').close()\ntime.sleep(10)",
+        "the container wrote too many files, and was ended",
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Came:
     """What came of code: why its container was ended (nothing where it lives), and what it took after its call.
@@ -190,7 +213,7 @@ def _ticks(session: SandboxSession) -> int:
 
 
 async def main() -> None:
-    """Try each in a container of bubblewrap."""
+    """Try each in a container of bubblewrap, and what takes too much."""
     sessions.REST_SECONDS = REST_SECONDS
     python, said = find_interpreter(sys.argv[1]), {}
     tried = [(each.name, code_of(each), each.then) for each in WAKERS]
@@ -198,6 +221,15 @@ async def main() -> None:
         session = await SandboxSession.start(Bubblewrap(), python, LIMITS)
         try:
             said[name] = (await came_of(session, code, then)).why
+        finally:
+            await session.close()
+    sessions.MAX_FILES_IN_MEMORY, sessions.MAX_SOCKETS = 300, 200
+    for name, (code, _) in TOO_MUCH.items():
+        session = await SandboxSession.start(Bubblewrap(), python, LIMITS)
+        try:
+            said[name] = (await session.run(code)).ended.value
+        except SandboxGone as gone:
+            said[name] = str(gone)
         finally:
             await session.close()
     print(json.dumps(said))

@@ -30,6 +30,7 @@ from respsite_kernel.kernel import serve
 
 MAX_LISTED = 1000  # files of a container that can be seen from outside
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38  # `linux/prctl.h`
+MAX_SIGNALS = 1024  # that wait, and timers: the system counts them by user, who may be the server's
 GONE = 0  # exit status
 GONE_SECONDS = 5.0  # how long processes that were killed may take to end
 OOM_SCORE = "1000"  # where the machine has no memory left, the kernel's processes are the first to go
@@ -259,6 +260,7 @@ def _become_kernel(channel: socket.socket, settings: Settings) -> NoReturn:
             (resource.RLIMIT_NOFILE, settings.open_files),
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_MSGQUEUE, 0),
+            (resource.RLIMIT_SIGPENDING, MAX_SIGNALS),
             (resource.RLIMIT_MEMLOCK, 0),
         ):
             resource.setrlimit(limit, (most, most))
