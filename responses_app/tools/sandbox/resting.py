@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from responses_app.tools.sandbox import processes
 from responses_app.tools.sandbox.cgroups import Cgroup
 
-SETTLE_SECONDS = 10.0  # a process is told to stop, and must have the processor once to do it: others have it first
-SETTLE_TICKS = 20  # processor time (hundredths of a second) until all stand still: one may be in a long system call
+# Until all stand still: a process is told to stop, and must have the processor once to do it, which others have first.
+# It may be in a long system call, or just end: to give back memory takes time, so a container that may have more of it
+# has longer, and more processor time (in hundredths of a second).
+SETTLE_SECONDS, SETTLE_SECONDS_OF_GIB = 10.0, 1.0
+SETTLE_TICKS, SETTLE_TICKS_OF_GIB = 20, 30
 LOOKS_UNTIL_WALK = 8  # looks at the processes that are known, until one for others, which takes ten times as long
 # Stopped, or traced; ended; or in the system, from where it comes out stopped, as the parent of a `vfork` does.
 _STILL = "TtZXD"
@@ -27,15 +30,16 @@ _STILL = "TtZXD"
 class Rest:
     """One rest of the container whose processes descend from `root`.
 
-    `attendants` are those that run no code of the container's: the warden, and what started it. `is_settled`: all of it
+    It may have `memory` bytes. `attendants` are those that run no code of the container's: the warden, and what started it. `is_settled`: all of it
     was seen to stand still. `looks` counts those at it.
     """
 
     root: int
+    memory: int
     attendants: frozenset[int]
     cgroup: Cgroup | None = None
     is_settled: bool = False
-    _until: float = field(default_factory=lambda: time.monotonic() + SETTLE_SECONDS)
+    _began: float = field(default_factory=time.monotonic)
     looks: int = 0
     _seen: Mapping[int, int] = field(default_factory=dict)  # ticks, by process
     _ticks_at_first: int | None = None
@@ -45,7 +49,7 @@ class Rest:
         self.looks += 1
         if self.cgroup is not None:
             self.is_settled = self.cgroup.is_frozen()
-            return self.is_settled or time.monotonic() < self._until
+            return self.is_settled or self._has_time()
         walks = not self.is_settled or self.looks % LOOKS_UNTIL_WALK == 0
         ticks, is_still = self._look(processes.tree(self.root) if walks else self._seen)
         if self.is_settled:
@@ -55,7 +59,11 @@ class Rest:
         self._seen = ticks
         if self._ticks_at_first is None:
             self._ticks_at_first = sum(ticks.values())
-        return time.monotonic() < self._until and sum(ticks.values()) - self._ticks_at_first < SETTLE_TICKS
+        most = SETTLE_TICKS + SETTLE_TICKS_OF_GIB * self.memory / 2**30
+        return self._has_time() and sum(ticks.values()) - self._ticks_at_first < most
+
+    def _has_time(self) -> bool:
+        return time.monotonic() - self._began < SETTLE_SECONDS + SETTLE_SECONDS_OF_GIB * self.memory / 2**30
 
     def _look(self, pids: Iterable[int]) -> tuple[dict[int, int], bool]:
         ticks: dict[int, int] = {}

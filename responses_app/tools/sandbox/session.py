@@ -188,7 +188,7 @@ class SandboxSession:
                     self._begin_rest()
 
     def _begin_rest(self) -> None:
-        self._rest = Rest(self._process.pid, self._attendants, self._cgroup)
+        self._rest = Rest(self._process.pid, self._limits.memory, self._attendants, self._cgroup)
 
     async def run(self, code: str, seconds: float | None = None) -> Execution:
         """Run a cell, for at most `seconds`. A cancellation interrupts it. Raises `SandboxError`, `SandboxGone`."""
