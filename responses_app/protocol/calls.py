@@ -147,6 +147,12 @@ def check_outputs(
         )
 
 
+def answered_calls(items: Iterable[JsonObject]) -> set[str]:
+    """Return the ids of the calls of which items say what came, be it in an item of its own or in the call."""
+    saying = (item for item in items if is_output(str(item.get("type"))) or item.get("output") is not None)
+    return {call_id for item in saying if isinstance(call_id := item.get("call_id"), str)}
+
+
 def unknown_call(item: JsonObject, index: int) -> ApiError:
     """The output of a call that was never made, or of another kind (400)."""
     spoken = str(item["type"]).removesuffix("_output").replace("_", " ")

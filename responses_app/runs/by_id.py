@@ -218,18 +218,26 @@ class ResponsesById:
         raise overloaded("The worker that runs this response did not answer. Try again.", retry_after=5)
 
     async def delete(self, project: str, response_id: str) -> None:
-        """Forget a response, everywhere; what it continues and what continues it stay. One that runs is cancelled."""
-        await self._known_as(project, response_id, self._delete)
+        """Forget a response, everywhere, and of a turn that has one id all legs. What runs is cancelled.
 
-    async def _delete(self, project: str, response_id: str) -> None:
+        What it continues and what continues it stay.
+        """
         run = self._run(project, response_id)
         try:
             known = await self._store.delete(project, response_id)
+            gone = [response_id] if known or run is not None else await self._delete_legs(project, response_id)
         except StoreError as error:
             raise store_away(error) from error
-        if not known and run is None:
+        if not gone:
             raise response_not_found(response_id)
-        await self._forgetting.everywhere([response_id], reason="its client deleted it")
+        await self._forgetting.everywhere(gone, reason="its client deleted it")
+
+    async def _delete_legs(self, project: str, name: str) -> list[str]:
+        """Delete all that clients call so, once more where another worker has accepted a leg just then."""
+        gone: list[str] = []
+        while more := await self._store.delete_legs(project, name):
+            gone += more
+        return gone
 
     async def _known_as(self, project: str, name: str, find: Callable[[str, str], Awaitable[Found]]) -> Found:
         """Return what `find` finds of a response by its own id, or by what clients call it: of several the newest."""

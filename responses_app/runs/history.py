@@ -1,11 +1,12 @@
 """What a request continues: a chain with its tokens, a conversation with its items, replayed and referenced items."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import READS_CONVERSATIONS, missing_scope
+from responses_app.protocol.calls import answered_calls
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.client_kinds import CLIENT_KINDS
 from responses_app.protocol.errors import (
@@ -26,9 +27,9 @@ from responses_app.protocol.items import (
     parse_input,
 )
 from responses_app.protocol.prompt import Items, is_of_user, places_replaced, text_of
-from responses_app.protocol.public_ids import PublicId
+from responses_app.protocol.public_ids import PublicId, TurnLeg, leg_to_continue
 from responses_app.protocol.requests import CreateRequest
-from responses_app.protocol.resources import RUNNING
+from responses_app.protocol.resources import RUNNING, Status
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.shown_files import ReadDocument, files_in
 from responses_app.runs.file_reading import FileReading, no_reader
@@ -50,13 +51,15 @@ class Context:
     """What the model is to read: the chain of `parent`, then the items of its conversation, then the request's `own`.
 
     `before` has those of the conversation that the chain does not have. `sampled` is what this server knows of the
-    items. `shows_files`: files stand in them, of any size.
+    items. `next_leg` is what clients call the response if it goes on with the turn of `parent`; None where that has no
+    id of its own. `shows_files`: files stand in them, of any size.
     """
 
     parent: ChainLink | None
     before: Items
     own: Items
     sampled: Mapping[str, SampledItem]
+    next_leg: PublicId | None = None
     conversation: ConversationRecord | None = None
     shows_files: bool = False
 
@@ -111,7 +114,9 @@ class History:
         project, own = origin.project, await self._resolved(origin, request)
         context = Context(parent=None, before=_NOTHING, own=own, sampled={})
         if request.previous_response_id is not None:
-            context.parent = await self._parent(project, request.previous_response_id, recall)
+            answered = answered_calls(own.raw)
+            found = await self._continued(project, request.previous_response_id, recall, answered)
+            context.parent, context.next_leg = found
         elif request.conversation_id is not None:
             context = await self._in_conversation(project, request.conversation_id, context)
         context.before, context.own = await self._opened(project, request, context.before, own)
@@ -135,38 +140,64 @@ class History:
             return await asyncio.to_thread(opened)
         return opened()
 
-    async def _parent(self, project: str, named: str, recall: Recall) -> ChainLink:
-        """Return the chain that a request continues, whose response it has `named` by its own or its public id."""
-        known = recall(named)
-        if known is not None and not (known.public and known.stored):
-            return known
-        link = known or await self._continued(project, named, named)
-        if link is not None and known is None:
-            return link
-        leg = await self._store.newest_leg(project, named)  # another connection may have gone on with what is known
-        if leg is not None and not (known and known.public and known.public.leg == leg.number):
-            link = await self._continued(project, leg.response_id, named)
-            kept = await self._store.response(project, leg.response_id) if link is not None else None
-            if link is not None and kept is not None:
-                public, continues = PublicId(named, leg.number), kept["previous_response_id"]
-                link = replace(link, public=public, continues=continues)
-        if link is None:
-            raise previous_response_not_found(named)
-        return link
+    async def _continued(
+        self, project: str, named: str, recall: Recall, answered: Set[str]
+    ) -> tuple[ChainLink, PublicId | None]:
+        """Return the chain that a request continues, and what the next leg of its turn is called, if it is one's.
 
-    async def _continued(self, project: str, response_id: str, named: str) -> ChainLink | None:
+        The request has `named` the response, by its own or its public id, and says what came of the calls `answered`.
+        """
+        known = recall(named)
+        if known is not None and known.public is None:
+            return known, None
+        if known is None and (link := await self._ended(project, named)) is not None:
+            return link, None
+        return await self._turn(project, named, known, answered)
+
+    async def _turn(
+        self, project: str, name: str, known: ChainLink | None, answered: Set[str]
+    ) -> tuple[ChainLink, PublicId]:
+        """Return the leg of a turn that a request continues, and what the next leg is called.
+
+        `known` is one that the connection remembers; of those that are kept, others may have made more.
+        """
+        lineage = known.lineage() if known is not None else ()
+        links = {link.response_id: link for link in lineage if link.public is not None and link.public.name == name}
+        if known is None or known.stored:
+            legs = await self._store.legs(project, name)
+        else:
+            legs = [_as_leg(link) for link in links.values()]
+        if any(leg.status in RUNNING for leg in legs):
+            raise previous_response_in_progress(name)
+        leg = leg_to_continue(legs, answered)
+        link = None
+        if leg is not None:
+            link = links.get(leg.response_id) or await self._leg(project, name, leg)
+        if link is None:
+            raise previous_response_not_found(name)
+        return link, PublicId(name, legs[0].number).next_leg
+
+    async def _leg(self, project: str, name: str, leg: TurnLeg) -> ChainLink | None:
+        """Return the chain of a leg that is kept, None if it has gone meanwhile."""
+        link = await self._store.chain(project, leg.response_id)
+        kept = await self._store.response(project, leg.response_id) if link is not None else None
+        if link is None or kept is None:
+            return None
+        return replace(link, public=PublicId(name, leg.number), continues=kept["previous_response_id"])
+
+    async def _ended(self, project: str, response_id: str) -> ChainLink | None:
         """Return the chain of a response by its own id, None where it cannot be continued.
 
         Raises `ApiError` for one that still runs.
         """
         running = self._registry.find(project, response_id)
         if running is not None and not running.journal.closed:
-            raise previous_response_in_progress(named)
+            raise previous_response_in_progress(response_id)
         link = await self._store.chain(project, response_id)
         if link is None:
             kept = await self._store.response(project, response_id)
             if kept is not None and kept["status"] in RUNNING:  # another worker runs it
-                raise previous_response_in_progress(named)
+                raise previous_response_in_progress(response_id)
         return link
 
     async def _in_conversation(self, project: str, conversation_id: str, context: Context) -> Context:
@@ -204,6 +235,12 @@ class History:
     async def _sampled(self, project: str, items: Sequence[InputItem]) -> Mapping[str, SampledItem]:
         replayed = {item.id for item in items if item.id and item.id.startswith(_OWN_PREFIXES)}
         return await self._store.sampled_items(project, replayed) if replayed else {}
+
+
+def _as_leg(link: ChainLink) -> TurnLeg:
+    """Return a leg that only a connection remembers: one that can be continued."""
+    assert link.public is not None, "it is a leg"
+    return TurnLeg(link.response_id, link.public.leg, Status.COMPLETED.value, link.awaited.keys())
 
 
 def _replaced_of_user(asked: Items) -> list[tuple[str, JsonObject]]:

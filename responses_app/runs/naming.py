@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from responses_app.protocol import ids
 from responses_app.protocol.calls import is_output
-from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.dialects import Dialect
 from responses_app.protocol.errors import ApiError, conflict
 from responses_app.protocol.items import FunctionCall, ParsedItem
@@ -28,10 +27,11 @@ class Naming:
         self._new_id = new_id
 
     async def public_id(
-        self, project: str, request: CreateRequest, parent: ChainLink | None, dialect: Dialect
+        self, project: str, request: CreateRequest, next_leg: PublicId | None, dialect: Dialect
     ) -> PublicId | None:
         """Return what clients are to call the response of a request, None for its own id.
 
+        `next_leg` is that where it goes on with a turn of one id.
         Raises `ApiError` (409) where another response is called so, and `StoreError`.
         """
         if request.request_id is not None:
@@ -41,14 +41,13 @@ class Naming:
             return chosen
         if not dialect.one_id_a_turn:
             return None
-        if parent is None or parent.public is None or not goes_on(request):
+        if next_leg is None or not goes_on(request):
             return PublicId(self._new_id(ids.RESPONSE))
-        leg = parent.public.next_leg
-        if self._runs(project, leg):
-            raise turn_in_progress(leg)
+        if self._runs(project, next_leg):
+            raise turn_in_progress(next_leg)
         # As older servers word it; the setting RESPONSES_COMPATIBILITY_MODE is something else.
-        logger.info("Response %s (compatibility mode): continuing from previous response", leg.name)
-        return leg
+        logger.info("Response %s (compatibility mode): continuing from previous response", next_leg.name)
+        return next_leg
 
     def _runs(self, project: str, public: PublicId) -> bool:
         """Whether a response that is called so runs here, kept or not."""

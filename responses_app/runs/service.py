@@ -246,7 +246,7 @@ class ResponseService:
             known = accepted.response.get("public_id")
             return PublicId(*known) if known else None
         try:
-            return await self.naming.public_id(draft.origin.project, draft.request, draft.context.parent, dialect)
+            return await self.naming.public_id(draft.origin.project, draft.request, draft.context.next_leg, dialect)
         except StoreError as error:
             raise store_away(error) from error
 

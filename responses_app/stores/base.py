@@ -8,7 +8,7 @@ from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
-from responses_app.protocol.public_ids import Leg, PublicId
+from responses_app.protocol.public_ids import Leg, PublicId, TurnLeg
 from responses_app.protocol.resources import ResponseObject
 
 
@@ -248,6 +248,10 @@ class BaseResponseStore(ABC):
         """Return the newest of the responses that clients call so; None where `name` is not a public id."""
 
     @abstractmethod
+    async def legs(self, project: str, name: str) -> Sequence[TurnLeg]:
+        """Return all responses that clients call so, the newest first."""
+
+    @abstractmethod
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
         """Return what the response was asked, oldest first; None if it is unknown."""
 
@@ -262,6 +266,10 @@ class BaseResponseStore(ABC):
     @abstractmethod
     async def delete(self, project: str, response_id: str) -> bool:
         """Forget a response, and what of its chain nothing else needs; return whether there was one."""
+
+    @abstractmethod
+    async def delete_legs(self, project: str, name: str) -> Sequence[str]:
+        """Forget all responses that clients call so, as `delete` does, all or none; return their own ids."""
 
     @abstractmethod
     async def chain(self, project: str, response_id: str) -> ChainLink | None:

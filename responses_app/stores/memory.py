@@ -9,7 +9,7 @@ from itertools import islice
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.items import SampledItem
-from responses_app.protocol.public_ids import Leg
+from responses_app.protocol.public_ids import Leg, TurnLeg
 from responses_app.protocol.resources import RUNNING, ResponseObject, Status, as_failed
 from responses_app.stores.base import (
     AcceptedResponse,
@@ -50,6 +50,14 @@ class _Kept:
     @property
     def sampled(self) -> tuple[SampledItem, ...]:
         return self.of.sampled if isinstance(self.of, StoredResponse) else ()
+
+    @property
+    def link(self) -> ChainLink | None:
+        return self.of.link if isinstance(self.of, StoredResponse) else None
+
+    @property
+    def awaited(self) -> Collection[str] | None:
+        return None if self.link is None else self.link.awaited.keys()
 
     def size(self) -> int:
         return len(json.dumps(self.response)) + len(json.dumps(self.of.input_items))
@@ -140,6 +148,11 @@ class MemoryResponseStore(BaseResponseStore):
         known = [number for number, response_id in legs.items() if self._known(project, response_id)]
         return Leg(legs[max(known)], max(known)) if known else None
 
+    async def legs(self, project: str, name: str) -> Sequence[TurnLeg]:
+        newest_first = sorted(self._names.get((project, name), {}).items(), reverse=True)
+        known = ((number, each, self._known(project, each)) for number, each in newest_first)
+        return [TurnLeg(each, number, kept.response["status"], kept.awaited) for number, each, kept in known if kept]
+
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
         kept = self._known(project, response_id)
         return list(kept.of.input_items) if kept else None
@@ -160,9 +173,15 @@ class MemoryResponseStore(BaseResponseStore):
             self._remove((project, response_id))
         return known
 
+    async def delete_legs(self, project: str, name: str) -> Sequence[str]:
+        gone = [leg.response_id for leg in await self.legs(project, name)]
+        for response_id in gone:
+            self._remove((project, response_id))
+        return gone
+
     async def chain(self, project: str, response_id: str) -> ChainLink | None:
         kept = self._known(project, response_id)
-        return kept.of.link if kept and isinstance(kept.of, StoredResponse) else None
+        return kept.link if kept else None
 
     async def sampled_items(self, project: str, item_ids: Collection[str]) -> Mapping[str, SampledItem]:
         wanted = frozenset(item_ids)

@@ -93,6 +93,7 @@ class TestPlans(DatabaseCase):
         await store.response(project, first_id)
         await store.knows(project, first_id)
         await store.newest_leg(project, "turn")
+        await store.legs(project, "turn")
         await store.input_items(project, first_id)
         await store.log(project, first_id)
         await store.log_since(project, first_id, 0)
@@ -104,6 +105,7 @@ class TestPlans(DatabaseCase):
         await store.has_orphans("worker_2", dead_before=0.0)
         await store.reclaim("worker_2", dead_before=0.0)
         await store.delete(project, first_id)
+        assert await store.delete_legs(project, "turn")
         assert await conversations.get(project, "conv_1") is not None
         await conversations.entries_since(project, "conv_1", 0)
         await conversations.entry(project, "conv_1", str(INPUT[0]["id"]))

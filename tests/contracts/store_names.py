@@ -7,8 +7,8 @@ import pytest
 
 from responses_app.protocol.public_ids import Leg, PublicId
 from responses_app.stores.base import AcceptedResponse, BaseResponseStore, NameTaken, ParentGone, StoreLimits
-from tests.contracts.store import IDS_NOBODY_MADE, Turn, exchange, new_id
-from tests.contracts.store_life import NOW, Clock, OpenStore, forget, status
+from tests.contracts.store import IDS_NOBODY_MADE, Turn, call, exchange, new_id, sampled_text
+from tests.contracts.store_life import NOW, Clock, OpenStore, forget, is_unknown, status
 
 
 def called(turn: Turn, name: str, leg: int = 1, **fields: object) -> AcceptedResponse:
@@ -36,6 +36,52 @@ class NamesContract:
         for leg, left in zip(reversed(legs), (legs[1], legs[0], None), strict=True):
             await forget(store, leg)
             assert await store.newest_leg(project, name) == (left and leg_of(left))
+
+    async def test_the_legs_of_a_turn_say_which_of_them_can_be_continued_and_what_that_has_to_answer(
+        self, store: BaseResponseStore
+    ) -> None:
+        first = Turn()
+        project, name = first.project, new_id("resp")
+        ended = first.saying(*exchange(0), calls=[call("f", "call_1"), call("g", "call_2")])
+        second, third = first.after(ended), Turn(project)
+        ends = ((first, ended), (second, second.saying(*exchange(1))), (third, third.failed()))
+        for number, (turn, end) in enumerate(ends, start=1):
+            await store.accept(called(turn, name, number))
+            await store.save(replace(end, accepted=True))
+        running = Turn(project)
+        await store.accept(called(running, name, 4))
+        assert [
+            (leg.response_id, leg.number, leg.status, leg.awaited if leg.awaited is None else set(leg.awaited))
+            for leg in await store.legs(project, name)
+        ] == [
+            (running.response_id, 4, "in_progress", None),
+            (third.response_id, 3, "failed", None),
+            (second.response_id, 2, "completed", {"call_1", "call_2"}),
+            (first.response_id, 1, "completed", {"call_1", "call_2"}),
+        ]
+        assert not await store.legs("another", name)
+        assert not await store.legs(project, first.response_id), "it is not a public id"
+
+    async def test_a_turn_is_forgotten_with_all_its_legs(self, store: BaseResponseStore) -> None:
+        first = Turn()
+        project, name = first.project, new_id("resp")
+        ended = first.saying(*exchange(0), sampled=[sampled_text("Yes.")])
+        await store.accept(called(first, name))
+        await store.save(replace(ended, accepted=True))
+        running = called(first.after(ended), name, 2, parent=first.response_id)
+        beside = called(Turn(project), new_id("resp"))
+        for each in (running, beside):
+            await store.accept(each)
+        assert not await store.delete_legs("another", name)
+        assert set(await store.delete_legs(project, name)) == {first.response_id, running.response["id"]}
+        assert await is_unknown(store, ended)
+        assert await status(store, running) is None
+        assert not await store.legs(project, name)
+        assert not await store.delete_legs(project, name)
+        assert await status(store, beside) == "in_progress"
+        with pytest.raises(ParentGone):
+            await store.accept(called(first.after(ended), name, 3, parent=first.response_id))
+        await store.accept(called(Turn(project), name))
 
     async def test_who_comes_second_is_refused_and_not_kept(self, store: BaseResponseStore) -> None:
         project, name = new_id("proj"), new_id("name")
@@ -89,6 +135,7 @@ class NamesContract:
         assert await store.newest_leg(turn.project, name)
         clock.now = NOW + 60.0
         assert await store.newest_leg(turn.project, name) is None
+        assert not await store.legs(turn.project, name)
         while (await store.purge()).more:  # those of all projects
             pass
         await store.accept(called(Turn(turn.project, created_at=NOW + 60), name))
@@ -96,3 +143,5 @@ class NamesContract:
     @pytest.mark.parametrize("name", IDS_NOBODY_MADE)
     async def test_an_id_that_nobody_made_is_nobodys(self, store: BaseResponseStore, name: str) -> None:
         assert await store.newest_leg("project", name) is None
+        assert not await store.legs("project", name)
+        assert not await store.delete_legs("project", name)

@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
+from engine.errors import EngineOverloaded, GenerationFailed
 from engine.formats.harmony.encoding import decode_tokens
+from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.dialects import OPENAI, Dialect, parse_dialect
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests import parse_create
@@ -102,15 +104,49 @@ class TestTurns:
         assert await got(site, name) == second
         asked = await site.responses.input_items("default", name)
         assert [item["type"] for item in asked] == ["function_call_output"]
-        await site.responses.delete("default", name)
-        assert await got(site, name) == first
-        again = await ask(site, previous_response_id=name, input=output_of(first))
-        assert again["id"] == name
+
+    async def test_a_turn_that_is_deleted_is_gone_with_all_its_legs(self) -> None:
+        site, name = Site(calling([CALL], [ANSWER])), ""
+        leg = await ask(site)
         for _ in range(2):
-            await site.responses.delete("default", name)
-        assert (await goes_wrong(site.responses.response("default", name))).status == 404
-        assert (await goes_wrong(site.responses.delete("default", name))).status == 404
+            leg = await ask(site, previous_response_id=leg["id"], input=output_of(leg))
+        name, own = leg["id"], [key[1] for key in site.store._responses]
+        assert len(own) == 3
+        await site.responses.delete("default", name)
+        for each in (name, *own):
+            for request in (
+                site.responses.response("default", each),
+                site.responses.input_items("default", each),
+                site.responses.follow("default", each),
+                site.responses.delete("default", each),
+            ):
+                assert (await goes_wrong(request)).status == 404
         assert (await goes_wrong(begin(site, previous_response_id=name))).code == "previous_response_not_found"
+        assert not site.store._responses
+
+    async def test_a_leg_that_runs_is_deleted_with_its_turn(self) -> None:
+        gate = asyncio.Event()
+        site = Site(calling([HALF, gate, ANSWER]))
+        first = await ask(site)
+        running = await begin(site, previous_response_id=first["id"], input=output_of(first))
+        await running.until("response.output_text.delta")
+        await site.responses.delete("default", first["id"])
+        assert (await running.to_the_end())[-1]["response"]["status"] == "cancelled"  # type: ignore[index]
+        assert (await goes_wrong(site.responses.response("default", first["id"]))).status == 404
+        assert not site.store._responses
+
+    async def test_who_deletes_a_turn_is_heard_by_the_memories_of_every_worker(self) -> None:
+        store, others = FakeStore(), FakeOthers(reaches_others=True)
+        site = Site(calling([ANSWER]), store, worker="a", others=others)
+        other = Site(store=store, worker="b", others=others)
+        forgotten: set[str] = set()
+        other.forgetting.add_memory(forgotten.update)
+        first = await ask(site)
+        await ask(site, previous_response_id=first["id"], input=output_of(first))
+        own = {key[1] for key in store._responses}
+        await site.responses.delete("default", first["id"])
+        assert forgotten == own
+        assert len(own) == 2
 
     async def test_the_chain_goes_on_with_the_tokens_of_every_leg(self) -> None:
         site, plain = Site(calling([CALL], [ANSWER])), Site(calling([CALL], [ANSWER]))
@@ -157,6 +193,93 @@ class TestTurns:
         assert error.status == 409
         [reading] = [each for each in both if isinstance(each, Reading)]
         assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+
+    @pytest.mark.parametrize("problem", [GenerationFailed("broke"), EngineOverloaded("full")])
+    async def test_behind_a_leg_that_failed_it_goes_on_from_the_leg_before(self, problem: Exception) -> None:
+        site = Site(calling([HALF, problem], [problem], [ANSWER]))
+        first = await ask(site)
+        fields = {"previous_response_id": first["id"], "input": output_of(first)}
+        for _ in range(2):
+            failed = await ask(site, **fields)
+            assert (failed["id"], failed["status"]) == (first["id"], "failed")
+            assert await got(site, first["id"]) == failed, "the newest leg is shown, whatever became of it"
+        last = await ask(site, **fields)
+        assert (last["id"], last["status"], last["previous_response_id"]) == (first["id"], "completed", None)
+        assert await got(site, first["id"]) == last
+        _, *again = [list(request.prompt_token_ids) for request in site.engine.requests]
+        assert again[0] == again[1] == again[2]
+        leg = await site.store.newest_leg("default", first["id"])
+        assert leg is not None
+        assert leg.number == 4, "a leg that failed keeps its number"
+
+    @pytest.mark.parametrize("background", [True, False])
+    async def test_behind_a_leg_that_was_cancelled_it_goes_on_from_the_leg_before(self, background: bool) -> None:
+        site = Site(calling([HALF, asyncio.Event()], [ANSWER]))
+        first = await ask(site)
+        fields = {"previous_response_id": first["id"], "input": output_of(first)}
+        running = await begin(site, **fields, background=background)
+        await running.until("response.output_text.delta")
+        running.leave()
+        if background:
+            await site.responses.cancel("default", first["id"])
+        await eventually(lambda: len(site.registry) == 0)
+        assert (await got(site, first["id"]))["status"] == "cancelled"  # type: ignore[index]
+        last = await ask(site, **fields)
+        assert (last["id"], last["status"]) == (first["id"], "completed")
+
+    async def test_behind_a_leg_whose_worker_died_it_goes_on_from_the_leg_before(self) -> None:
+        store = FakeStore()
+        site = Site(calling([HALF, asyncio.Event()]), store, worker="a")
+        first = await ask(site)
+        fields = {"previous_response_id": first["id"], "input": output_of(first)}
+        running = await begin(site, **fields)
+        await running.until("response.output_text.delta")
+        other = Site(FakeEngine([[ANSWER]]), store, worker="b", new_id=site.new_id)
+        assert (await goes_wrong(begin(other, **fields))).status == 409, "nobody knows yet that it has died"
+        assert (await store.reclaim("b", dead_before=0.0)).failed == 1
+        last = await ask(other, **fields)
+        assert (last["id"], last["status"]) == (first["id"], "completed")
+
+    async def test_a_request_that_comes_again_goes_on_from_the_leg_that_made_the_call(self) -> None:
+        site = Site(calling([CALL], [ANSWER], [CALL], [ANSWER]))
+        legs = [await ask(site)]
+        for _ in range(2):
+            legs.append(await ask(site, previous_response_id=legs[-1]["id"], input=output_of(legs[-1])))
+        for again in (1, 0):  # the last request, and the one before it
+            fields = {"previous_response_id": legs[0]["id"], "input": output_of(legs[again])}
+            assert (await ask(site, **fields))["id"] == legs[0]["id"]
+            first, newest = (site.engine.requests[index].prompt_token_ids for index in (again + 1, -1))
+            assert list(newest) == list(first)
+        user = {"role": "user", "content": "And now?"}
+        branched = await ask(site, previous_response_id=legs[0]["id"], input=[*output_of(legs[1]), user])
+        assert branched["id"] != legs[0]["id"], "the user says something new"
+        prompt = decode_tokens(site.engine.requests[-1].prompt_token_ids)
+        assert prompt.count("<|message|>18<|end|>") == 2, "the first output, and the second"
+        last = await ask(site, previous_response_id=legs[0]["id"], input="So?")
+        assert last["previous_response_id"] == legs[0]["id"]
+
+    @pytest.mark.parametrize("store", [True, False])
+    async def test_so_it_does_in_a_connection_that_remembers_the_newest_leg(self, store: bool) -> None:
+        site = Site(calling([ANSWER], [ANSWER], [ANSWER]))
+        origin = Origin(transport="websocket", project="default")
+        known: dict[str, ChainLink] = {}
+
+        async def leg(**fields: object) -> ResponseObject:
+            request = parse_create({"input": "hi", "store": store, **fields})
+            reading = Reading(site, await site.service.create(request, origin, recall=known.get, dialect=CODEX))
+            response: ResponseObject = (await reading.to_the_end())[-1]["response"]  # type: ignore[assignment]
+            assert reading.reader.link is not None
+            known[response["id"]] = reading.reader.link
+            return response
+
+        first = await leg()
+        for _ in range(3):
+            await leg(previous_response_id=first["id"], input=output_of(first))
+        _, *prompts = [list(request.prompt_token_ids) for request in site.engine.requests]
+        assert prompts[0] == prompts[1] == prompts[2]
+        [link] = known.values()
+        assert link.public is not None
+        assert link.public.leg == 4, "each has a number of its own"
 
     async def test_a_turn_that_began_in_another_dialect_goes_on_under_an_id_of_its_own(self) -> None:
         site = Site(calling([CALL], [ANSWER]))

@@ -12,11 +12,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.models import Conversation, ConversationItem
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
-from responses_app.protocol.public_ids import Leg
+from responses_app.protocol.public_ids import Leg, TurnLeg
 from responses_app.protocol.resources import ResponseObject
 from responses_app.stores.base import LogNews, StoredLog
-from responses_app.stores.database.response_sql import LOGS, NAMES, RESPONSES, SAMPLED, in_parts, placeholders
-from responses_app.stores.database.rows import sampled_item, time_value
+from responses_app.stores.database.response_sql import LOGS, NAMES, PARTS, RESPONSES, SAMPLED, in_parts, placeholders
+from responses_app.stores.database.rows import read_calls, sampled_item, time_value
 
 _FRESH = "response.project = %s AND response.created_at > %s"
 _RESPONSE = f"SELECT {{columns}} FROM {RESPONSES} AS response WHERE response.id = %s AND {_FRESH}"
@@ -37,6 +37,11 @@ WHERE response.id = %s AND {_FRESH} ORDER BY part.position
 _NEWEST_LEG = f"""
 SELECT response.id, named.leg FROM {NAMES} AS named CROSS JOIN {RESPONSES} AS response
 WHERE response.id = named.id AND named.name = %s AND named.project = %s AND {_FRESH} ORDER BY named.leg DESC LIMIT 1
+"""
+_LEGS = f"""
+SELECT response.id, named.leg, response.status, part.calls FROM {NAMES} AS named CROSS JOIN {RESPONSES} AS response
+LEFT JOIN {PARTS} AS part ON part.id = response.id
+WHERE response.id = named.id AND named.name = %s AND named.project = %s AND {_FRESH} ORDER BY named.leg DESC
 """
 _OF_RESPONSES = f"""
 SELECT {{columns}} FROM {SAMPLED} AS item CROSS JOIN {RESPONSES} AS response
@@ -67,6 +72,17 @@ def newest_leg(connection: BaseDatabaseWrapper, project: str, name: str, *, sinc
         cursor.execute(_NEWEST_LEG, [name, project, project, time_value(connection, since)])
         row = cursor.fetchone()
     return Leg(*row) if row else None
+
+
+def legs(connection: BaseDatabaseWrapper, project: str, name: str, *, since: float) -> Sequence[TurnLeg]:
+    """Return all responses that clients call so, the newest first; one that can be continued has a part of a chain."""
+    with connection.cursor() as cursor:
+        cursor.execute(_LEGS, [name, project, project, time_value(connection, since)])
+        rows = cursor.fetchall()
+    return [
+        TurnLeg(response_id, number, status, None if calls is None else read_calls(calls)[1].get("awaited", {}).keys())
+        for response_id, number, status, calls in rows
+    ]
 
 
 def input_items(

@@ -51,6 +51,20 @@ def remove_one(connection: BaseDatabaseWrapper, project: str, response_id: str, 
     return bool(known)
 
 
+def remove_legs(connection: BaseDatabaseWrapper, project: str, name: str, *, since: float) -> Sequence[str]:
+    """Remove the responses created after `since` that clients call so, in a transaction; return their ids."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT response.id FROM {NAMES} AS named CROSS JOIN {RESPONSES} AS response "
+            "WHERE response.id = named.id AND named.name = %s AND named.project = %s "
+            f"AND response.project = %s AND response.created_at > %s ORDER BY response.id {for_update(connection)}",
+            [name, project, project, time_value(connection, since)],
+        )
+        known = [row[0] for row in cursor.fetchall()]
+    remove(connection, known)
+    return known
+
+
 def remove_ended(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -> Purged:
     """Remove these responses, those that run or are gone already left out; at most `IDS_A_QUERY`, in a transaction."""
     if not response_ids:

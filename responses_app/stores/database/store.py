@@ -16,7 +16,7 @@ from django.db.migrations.executor import MigrationExecutor
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import SampledItem
-from responses_app.protocol.public_ids import Leg
+from responses_app.protocol.public_ids import Leg, TurnLeg
 from responses_app.protocol.resources import ResponseObject
 from responses_app.stores.base import (
     AcceptedResponse,
@@ -44,7 +44,7 @@ from responses_app.stores.database.conversation_rows import can_be_known
 from responses_app.stores.database.orphans import beat, has_orphans, lost, reclaim
 from responses_app.stores.database.purging import MAX_PLANNED, PurgePlans
 from responses_app.stores.database.readers import DatabaseReaders
-from responses_app.stores.database.removal import remove_ended, remove_one
+from responses_app.stores.database.removal import remove_ended, remove_legs, remove_one
 from responses_app.stores.database.retention import Plan, added, plan_purge
 from responses_app.stores.database.writer import CoalescingWriter
 from responses_app.stores.database.writes import Acceptance, Act, Begun, GivenBack, Job, LogAppends, Step, Write, commit
@@ -132,6 +132,12 @@ class DatabaseResponseStore(BaseResponseStore):
         since = self._known_since()
         return await self._readers.run(lambda db: lookups.newest_leg(db, project, name, since=since))
 
+    async def legs(self, project: str, name: str) -> Sequence[TurnLeg]:
+        if not can_be_known(name):
+            return ()
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.legs(db, project, name, since=since))
+
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
         if not can_be_known(response_id):
             return None
@@ -155,6 +161,12 @@ class DatabaseResponseStore(BaseResponseStore):
             return False
         since = self._known_since()
         return await self._do(lambda db, before: remove_one(db, project, response_id, since=since) or bool(before))
+
+    async def delete_legs(self, project: str, name: str) -> Sequence[str]:
+        if not can_be_known(name):
+            return ()
+        since = self._known_since()
+        return await self._do(lambda db, before: remove_legs(db, project, name, since=since) or before or ())
 
     async def chain(self, project: str, response_id: str) -> ChainLink | None:
         if not can_be_known(response_id):
