@@ -99,11 +99,8 @@ def open_calls(
         if call.is_open and call.called not in in_background and (call.id in known or not made(call.id))
     }
     left = without_answered({**known, **opened}, items)
-    for item in items:  # a call of the chain that comes back completed gave back nothing, and is answered so
-        call_id = item.get("call_id")
-        if item.get("status") == "completed" and isinstance(call_id, str) and call_id in known:
-            left.pop(call_id, None)
-    return left
+    inside = {call.id for item in items if item.get("output") is not None and (call := call_of(item)) is not None}
+    return {call_id: kind for call_id, kind in left.items() if call_id not in inside}
 
 
 def without_answered(calls: Mapping[str, str], items: Iterable[JsonObject]) -> dict[str, str]:
@@ -147,10 +144,21 @@ def check_outputs(
         )
 
 
-def answered_calls(items: Iterable[JsonObject]) -> set[str]:
-    """Return the ids of the calls of which items say what came, be it in an item of its own or in the call."""
-    saying = (item for item in items if is_output(str(item.get("type"))) or item.get("output") is not None)
-    return {call_id for item in saying if isinstance(call_id := item.get("call_id"), str)}
+def answered_calls(items: Iterable[JsonObject], *, completed: bool = False) -> set[str]:
+    """Return the ids of the calls of which items say what came, be it in an item of its own or in the call.
+
+    `completed`: a function call that has the status says that nothing came of it.
+    """
+    return {
+        call_id
+        for item in items
+        if isinstance(call_id := item.get("call_id"), str)
+        and (
+            is_output(str(item.get("type")))
+            or item.get("output") is not None
+            or (completed and item.get("type") == _FUNCTION and item.get("status") == "completed")
+        )
+    }
 
 
 def unknown_call(item: JsonObject, index: int) -> ApiError:

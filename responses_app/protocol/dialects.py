@@ -20,6 +20,7 @@ class Switch(StrEnum):
     """What can be had otherwise, each by itself."""
 
     TURN_ID = "turn-id"  # one response id for a whole turn, tool outputs included
+    COMPLETED_CALLS = "completed-calls"  # a call that comes back `completed` and without an output gave nothing back
     REASONING_NAMES = "reasoning-names"  # `response.reasoning.*` for `response.reasoning_text.*`
     SUMMARY_NAMES = "summary-names"  # `response.reasoning.summary.*` for `response.reasoning_summary_*`
     REASONING_PARTS = "reasoning-parts"  # `response.reasoning_part.*` for a reasoning item's `content_part.*`
@@ -35,7 +36,7 @@ class Switch(StrEnum):
 PRESETS: Mapping[str, frozenset[Switch]] = {
     "openai": frozenset(),
     "open-responses": frozenset((Switch.REASONING_NAMES,)),
-    "codex-turn": frozenset((Switch.TURN_ID, Switch.REASONING_NAMES)),
+    "codex-turn": frozenset((Switch.TURN_ID, Switch.COMPLETED_CALLS, Switch.REASONING_NAMES)),
     "legacy-events": frozenset(
         (
             Switch.REASONING_NAMES,
@@ -66,6 +67,11 @@ class Dialect:
     def one_id_a_turn(self) -> bool:
         """Whether a response that goes on with a turn has the id of the one before it."""
         return Switch.TURN_ID in self.switches
+
+    @property
+    def completed_calls_are_answered(self) -> bool:
+        """Whether a call that comes back `completed` and without an output gave nothing back; else it is an echo."""
+        return Switch.COMPLETED_CALLS in self.switches
 
     @property
     def usage_per_turn(self) -> bool:

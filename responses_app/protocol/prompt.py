@@ -4,12 +4,12 @@ An item that this server sampled and that a client replays unchanged comes back 
 `SampledItem`. Everything else is rendered, in the order of the input.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeGuard
 
 from engine.formats.base import ItemKind, ModelFormat, RenderedMessage, Tokens, ToolNamespace
-from responses_app.protocol.calls import needs_its_call, unknown_call
+from responses_app.protocol.calls import answered_calls, needs_its_call, unknown_call
 from responses_app.protocol.chain import ChainLink, drop_oldest
 from responses_app.protocol.compaction import UNREADABLE, digest, summary_message
 from responses_app.protocol.errors import JsonObject, context_length_exceeded
@@ -53,6 +53,19 @@ class Items:
 
     parsed: Sequence[InputItem] = ()
     raw: Sequence[JsonObject] = ()
+
+
+def with_results(items: Items, awaited: Collection[str]) -> Items:
+    """Return a request's items so that calls which come back `completed` say themselves that nothing came of them.
+
+    That is for the calls that are `awaited`, unless items say what came of them.
+    """
+    waiting = {*awaited} - answered_calls(items.raw)
+    parsed, raw = list(items.parsed), list(items.raw)
+    for place, item in enumerate(items.parsed):
+        if isinstance(item, FunctionCall) and item.status == "completed" and item.call_id in waiting:
+            parsed[place], raw[place] = item.model_copy(update={"output": ""}), {**raw[place], "output": ""}
+    return Items(parsed, raw) if parsed != items.parsed else items
 
 
 def render_items(
@@ -135,15 +148,11 @@ class _ItemRenderer:
         return [known.message] if known is not None and known.is_replayed_by(raw) else None
 
     def _call(self, item: FunctionCall, replayed: list[RenderedMessage] | None) -> list[RenderedMessage]:
-        """Render a call that the chain does not hold yet, and the output that some clients put into the call itself.
-
-        A call of the chain that comes back completed, and without any output, gave back nothing.
-        """
+        """Render a call that the chain does not hold yet, and the output that some clients put into the call itself."""
         made = self._parent is not None and self._parent.call_name(item.call_id) == item.called
         called = [self._format.call(item.called, item.arguments)] if replayed is None else replayed
         messages = [] if made else called
-        has_output = item.output is not None or (made and item.status == "completed")
-        if has_output and item.call_id not in self._answered:
+        if item.output is not None and item.call_id not in self._answered:
             messages = [*messages, self._format.output(item.called, text_and_omissions(item.output)[0])]
         return messages
 

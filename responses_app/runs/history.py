@@ -9,6 +9,7 @@ from responses_app.protocol.api_keys import READS_CONVERSATIONS, missing_scope
 from responses_app.protocol.calls import answered_calls
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.client_kinds import CLIENT_KINDS
+from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
@@ -26,7 +27,7 @@ from responses_app.protocol.items import (
     SampledItem,
     parse_input,
 )
-from responses_app.protocol.prompt import Items, is_of_user, places_replaced, text_of
+from responses_app.protocol.prompt import Items, is_of_user, places_replaced, text_of, with_results
 from responses_app.protocol.public_ids import PublicId, TurnLeg, leg_to_continue
 from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.resources import RUNNING, Status
@@ -81,10 +82,12 @@ class History:
         self._sealer = sealer
         self._files = FileReading(stores.files, read_document)
 
-    async def context(self, origin: Origin, request: CreateRequest, recall: Recall) -> Context:
+    async def context(
+        self, origin: Origin, request: CreateRequest, recall: Recall, *, dialect: Dialect = OPENAI
+    ) -> Context:
         """Return what a request continues. Raises `ApiError` for what cannot be found."""
         try:
-            return await self._context(origin, request, recall)
+            return await self._context(origin, request, recall, dialect)
         except StoreError as error:
             raise store_away(error) from error
 
@@ -110,13 +113,15 @@ class History:
     def _parsed(self, project: str, kept: Sequence[JsonObject]) -> Items:
         return Unsealing(self._sealer, project).opened(Items(*parse_input(list(kept))), named=False)
 
-    async def _context(self, origin: Origin, request: CreateRequest, recall: Recall) -> Context:
+    async def _context(self, origin: Origin, request: CreateRequest, recall: Recall, dialect: Dialect) -> Context:
         project, own = origin.project, await self._resolved(origin, request)
         context = Context(parent=None, before=_NOTHING, own=own, sampled={})
         if request.previous_response_id is not None:
-            answered = answered_calls(own.raw)
-            found = await self._continued(project, request.previous_response_id, recall, answered)
-            context.parent, context.next_leg = found
+            completed = dialect.completed_calls_are_answered
+            answered = answered_calls(own.raw, completed=completed)
+            parent, next_leg = await self._continued(project, request.previous_response_id, recall, answered)
+            context.parent, context.next_leg = parent, next_leg
+            own = with_results(own, parent.awaited) if completed else own
         elif request.conversation_id is not None:
             context = await self._in_conversation(project, request.conversation_id, context)
         context.before, context.own = await self._opened(project, request, context.before, own)

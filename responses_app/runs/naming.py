@@ -1,16 +1,17 @@
 """What clients are to call a response: by its own id, by one that they choose, or by that of its whole turn."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from responses_app.protocol import ids
 from responses_app.protocol.calls import is_output
 from responses_app.protocol.dialects import Dialect
 from responses_app.protocol.errors import ApiError, conflict
-from responses_app.protocol.items import FunctionCall, ParsedItem
+from responses_app.protocol.items import FunctionCall, InputItem
 from responses_app.protocol.prompt import is_of_user
 from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.requests import CreateRequest
+from responses_app.runs.history import Context
 from responses_app.runs.plan import RunPlan
 from responses_app.runs.registry import RunRegistry
 from responses_app.stores.base import BaseResponseStore
@@ -27,11 +28,9 @@ class Naming:
         self._new_id = new_id
 
     async def public_id(
-        self, project: str, request: CreateRequest, next_leg: PublicId | None, dialect: Dialect
+        self, project: str, request: CreateRequest, context: Context, dialect: Dialect
     ) -> PublicId | None:
-        """Return what clients are to call the response of a request, None for its own id.
-
-        `next_leg` is that where it goes on with a turn of one id.
+        """Return what clients are to call the response of a request in its context, None for its own id.
         Raises `ApiError` (409) where another response is called so, and `StoreError`.
         """
         if request.request_id is not None:
@@ -41,7 +40,8 @@ class Naming:
             return chosen
         if not dialect.one_id_a_turn:
             return None
-        if next_leg is None or not goes_on(request):
+        next_leg = context.next_leg
+        if next_leg is None or not goes_on(context.own.parsed):
             return PublicId(self._new_id(ids.RESPONSE))
         if self._runs(project, next_leg):
             raise turn_in_progress(next_leg)
@@ -59,16 +59,14 @@ class Naming:
         return await self._store.knows(project, public.name)
 
 
-def goes_on(request: CreateRequest) -> bool:
-    """Whether a request goes on with a turn: it gives back what came of calls, and the user says nothing new."""
-    return any(map(_answers, request.input)) and not any(map(is_of_user, request.input))
+def goes_on(items: Sequence[InputItem]) -> bool:
+    """Whether a request's items go on with a turn: they give back what came of calls, and the user says nothing new."""
+    return any(map(_answers, items)) and not any(map(is_of_user, items))
 
 
-def _answers(item: ParsedItem) -> bool:
-    """Whether an item says what came of a call: older clients do so in the call itself, which is `completed` then."""
-    if isinstance(item, FunctionCall):
-        return item.output is not None or item.status == "completed"
-    return is_output(item.type)
+def _answers(item: InputItem) -> bool:
+    """Whether an item says what came of a call: older clients do so in the call itself."""
+    return item.output is not None if isinstance(item, FunctionCall) else is_output(item.type)
 
 
 def as_conflict(error: ApiError) -> ApiError:

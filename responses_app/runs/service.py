@@ -167,13 +167,13 @@ class ResponseService:
         await self.admission.admit(run)
         return self.registry.attach(run), identified(said, self.new_id)
 
-    async def count_input_tokens(self, request: CreateRequest, origin: Origin) -> int:
+    async def count_input_tokens(self, request: CreateRequest, origin: Origin, *, dialect: Dialect = OPENAI) -> int:
         """Return how many tokens the prompt of a request would have, even if they are too many for the model.
 
         Raises `ApiError` for everything else that `create` refuses. It counts as a request, and its tokens do not.
         """
         await self.rates.admit(origin.limited, Amount(requests=1), None)  # takes nothing that is to be settled
-        _, draft, info = await self._draft(request, origin, lambda _: None, runs=False)
+        _, draft, info = await self._draft(request, origin, lambda _: None, dialect=dialect, runs=False)
         with engine_errors(origin.request_id):
             return await asyncio.to_thread(count_prompt, draft, info) if draft.is_long else count_prompt(draft, info)
 
@@ -225,7 +225,7 @@ class ResponseService:
         accepted: AcceptedResponse | None = None,
     ) -> tuple[ServedModel, RunPlan]:
         try:
-            model, draft, info = await self._draft(request, origin, recall, accepted=accepted)
+            model, draft, info = await self._draft(request, origin, recall, dialect=dialect, accepted=accepted)
         except ApiError as error:
             raise as_conflict(error) if dialect.one_id_a_turn else error from None
         except StoreError as error:  # a tool looks there for what the request names
@@ -246,7 +246,7 @@ class ResponseService:
             known = accepted.response.get("public_id")
             return PublicId(*known) if known else None
         try:
-            return await self.naming.public_id(draft.origin.project, draft.request, draft.context.next_leg, dialect)
+            return await self.naming.public_id(draft.origin.project, draft.request, draft.context, dialect)
         except StoreError as error:
             raise store_away(error) from error
 
@@ -256,6 +256,7 @@ class ResponseService:
         origin: Origin,
         recall: Recall,
         *,
+        dialect: Dialect = OPENAI,
         accepted: AcceptedResponse | None = None,
         runs: bool = True,
     ) -> tuple[ServedModel, Draft, EngineInfo]:
@@ -266,7 +267,7 @@ class ResponseService:
         self._check(request, model.engine)
         self.registry.check_capacity()
         info = await self._ready(model, origin)
-        context = await self.history.context(origin, request, recall)
+        context = await self.history.context(origin, request, recall, dialect=dialect)
         response_id = accepted.response["id"] if accepted else self.new_id(ids.RESPONSE)
         draft = Draft(
             response_id=response_id,

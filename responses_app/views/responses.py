@@ -105,8 +105,9 @@ async def input_tokens(request: HttpRequest) -> HttpResponse:
     """Count the tokens of the prompt that a request would have."""
     _only(request, "POST")
     site = get_site()
+    dialect = _dialect(site, request)
     wanted = await read_json(request, site.parse_create, site.reader)
-    count = await site.service.count_input_tokens(wanted, _origin(request, wanted))
+    count = await site.service.count_input_tokens(wanted, _origin(request, wanted), dialect=dialect)
     counted: JsonObject = {"object": "response.input_tokens", "input_tokens": count}
     return json_response(counted)
 

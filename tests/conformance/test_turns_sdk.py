@@ -125,6 +125,18 @@ def test_a_request_that_comes_again_is_read_once(workers: Workers, client: OpenA
     assert new.previous_response_id == turn.id
 
 
+def test_a_call_that_comes_back_completed_is_its_result_in_this_dialect_alone(client: OpenAI) -> None:
+    plain = client.with_options(default_headers={"Respsite-Dialect": "openai"})
+    turn = begun(plain)
+    echo: Any = {"model": "m", "previous_response_id": turn.id, "input": [turn.output[-1].to_dict()]}
+    assert echo["input"][0]["status"] == "completed"
+    with pytest.raises(openai.BadRequestError, match="No tool output found for function call"):
+        plain.responses.create(**echo)
+    turn = begun(client)
+    echo |= {"previous_response_id": turn.id, "input": [turn.output[-1].to_dict()]}
+    gone_on(turn, client.responses.create(**echo))
+
+
 def test_a_turn_that_is_deleted_is_gone_everywhere(workers: Workers, client: OpenAI) -> None:
     turn = begun(client)
     gone_on(turn, client.responses.create(**answering(turn, "18")))

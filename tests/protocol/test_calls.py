@@ -83,7 +83,14 @@ def test_an_asynchronous_call_needs_none_and_takes_any_number() -> None:
 
 def test_an_output_inside_the_call_is_one() -> None:
     assert problem(call(output="42")) is None
-    assert problem(call(status="completed"), known={"c1": "function_call"}) is None, "it gave nothing back"
+    assert problem(call(output="42"), known={"c1": "function_call"}) is None
+
+
+@pytest.mark.parametrize("kind", ["function_call", "custom_tool_call", "shell_call"])
+def test_an_echo_of_a_call_is_none(kind: str) -> None:
+    """This server's own items are `completed`, and say nothing of an output."""
+    said = f"No tool output found for {kind.replace('_', ' ')} c1."
+    assert str(problem(call(kind, status="completed"), known={"c1": kind})) == said
 
 
 @pytest.mark.parametrize(
@@ -136,7 +143,7 @@ def test_a_call_that_the_chain_has_already_is_not_asked_for_again() -> None:
     answered = {"made": lambda call_id: call_id == "c1"}
     assert open_calls([call()], **answered) == {}, "answered before"
     assert open_calls([call()], known={"c1": "function_call"}, **answered) == {"c1": "function_call"}
-    assert open_calls([call(status="completed")], known={"c1": "function_call"}, **answered) == {}, "it gave nothing"
+    assert open_calls([call(output="")], known={"c1": "function_call"}, **answered) == {}
     assert open_calls([call(call_id="c2")], **answered) == {"c2": "function_call"}
 
 

@@ -12,8 +12,8 @@ from engine.formats.harmony.format import HarmonyFormat
 from responses_app.protocol.calls import needs_its_call
 from responses_app.protocol.chain import new_link
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.items import PASSED_THROUGH
-from responses_app.protocol.prompt import count_omitted, render_items
+from responses_app.protocol.items import PASSED_THROUGH, parse_input
+from responses_app.protocol.prompt import Items, count_omitted, render_items, with_results
 from responses_app.protocol.requests import parse_create
 
 IMAGE = "[image omitted: this model cannot see images]"
@@ -204,11 +204,24 @@ class TestOutputInTheCall:
         assert read(WITH_OUTPUT, calls=(FUNCTION_CALL,)) == [output("functions.f", "42")]
         assert read(FUNCTION_CALL, OUTPUT, calls=(FUNCTION_CALL,)) == [output("functions.f", "43")]
 
-    def test_completed_without_an_output_gave_nothing_back(self) -> None:
+    def test_completed_without_an_output_is_an_echo(self) -> None:
         completed = {**FUNCTION_CALL, "status": "completed"}
-        assert read(completed, calls=(FUNCTION_CALL,)) == [output("functions.f", "")]
-        assert read(completed) == [call("functions.f", "{}")], "a replayed call, whose output is yet to come"
+        assert read(completed, calls=(FUNCTION_CALL,)) == []
+        assert read(completed) == [call("functions.f", "{}")]
         assert read(completed, OUTPUT, calls=(FUNCTION_CALL,)) == [output("functions.f", "43")]
+
+    def test_in_the_dialect_that_says_so_it_gave_nothing_back(self) -> None:
+        completed = {**FUNCTION_CALL, "status": "completed"}
+        other: JsonObject = {**FUNCTION_CALL, "call_id": "d", "status": "completed"}
+        sent = [completed, WITH_OUTPUT, FUNCTION_CALL, other]
+        items = Items(*parse_input(sent))
+        assert with_results(items, ["x"]) is items
+        assert with_results(items, ["c"]) is items, "one of them has its output"
+        filled = with_results(items, ["c", "d"])
+        assert filled.raw == [*sent[:3], {**other, "output": ""}]
+        assert [item.output for item in filled.parsed] == [None, "42", None, ""]  # type: ignore[union-attr]
+        assert with_results(Items(*parse_input([completed])), ["c"]).raw == [{**completed, "output": ""}]
+        assert with_results(Items(*parse_input([completed, OUTPUT])), ["c"]).raw == [completed, OUTPUT]
 
     def test_an_item_with_the_output_counts_more(self) -> None:
         assert read(WITH_OUTPUT, OUTPUT) == [call("functions.f", "{}"), output("functions.f", "43")]

@@ -41,6 +41,11 @@ def output_of(response: ResponseObject, output: str = "18") -> list[JsonObject]:
     return [{"type": "function_call_output", "call_id": response["output"][-1]["call_id"], "output": output}]
 
 
+def call_id_of(response: ResponseObject) -> str:
+    """Return the id of a response's last call."""
+    return str(response["output"][-1]["call_id"])
+
+
 def calling(*rest: list[object]) -> FakeEngine:
     """Return an engine that calls a function first, and then says the rest."""
     return FakeEngine([[CALL], *rest])
@@ -168,6 +173,33 @@ class TestTurns:
         prompt = decode_tokens(site.engine.requests[-1].prompt_token_ids)
         returned = f"functions.f to=assistant<|channel|>commentary<|message|>{output or ''}<|end|>"
         assert prompt.count("to=functions.f") == prompt.count(returned) == 1
+
+    @pytest.mark.parametrize("dialect", ["openai", "turn-id"])
+    async def test_in_other_dialects_it_is_an_echo_of_the_call(self, dialect: str) -> None:
+        site = Site(calling([ANSWER]))
+        first = await ask(site, parse_dialect(dialect))
+        echo = {"previous_response_id": first["id"], "input": first["output"]}
+        assert first["output"][-1]["status"] == "completed"
+        error = await goes_wrong(begin(site, parse_dialect(dialect), **echo))
+        assert (error.status, str(error)) == (
+            400,
+            f"No tool output found for function call {call_id_of(first)}. Send it as an item of 'input'.",
+        )
+        outputs = output_of(first)
+        answered = await ask(site, parse_dialect(dialect), **{**echo, "input": [*first["output"], *outputs]})
+        assert answered["status"] == "completed"
+        prompt = decode_tokens(site.engine.requests[-1].prompt_token_ids)
+        assert prompt.count("to=functions.f") == prompt.count("functions.f to=assistant") == 1
+
+    async def test_a_call_that_was_answered_before_is_not_answered_again_by_its_echo(self) -> None:
+        site = Site(calling([CALL], [ANSWER]))
+        first = await ask(site)
+        second = await ask(site, previous_response_id=first["id"], input=output_of(first))
+        again = [*first["output"], *second["output"], *output_of(second, "19")]
+        third = await ask(site, previous_response_id=first["id"], input=again)
+        assert third["status"] == "completed"
+        prompt = decode_tokens(site.engine.requests[-1].prompt_token_ids)
+        assert prompt.count("functions.f to=assistant") == 2
 
     async def test_while_a_leg_runs_another_is_a_conflict(self) -> None:
         gate = asyncio.Event()
@@ -354,7 +386,7 @@ USER = {"role": "user", "content": "x"}
         ([OUTPUT, OUTPUT], True),
         ([{"role": "developer", "content": "x"}, OUTPUT], True),
         ([{"type": "custom_tool_call_output", "call_id": "c", "output": "x"}], True),
-        ([{"type": "function_call", "call_id": "c", "name": "f", "arguments": "", "status": "completed"}], True),
+        ([{"type": "function_call", "call_id": "c", "name": "f", "arguments": "", "status": "completed"}], False),
         ([{"type": "function_call", "call_id": "c", "name": "f", "arguments": "", "output": "x"}], True),
         ([{"type": "function_call", "call_id": "c", "name": "f", "arguments": ""}], False),
         ([OUTPUT, USER], False),
@@ -363,7 +395,7 @@ USER = {"role": "user", "content": "x"}
     ],
 )
 def test_what_goes_on_with_a_turn(items: list[JsonObject], expected: bool) -> None:
-    assert goes_on(parse_create({"input": items})) is expected
+    assert goes_on(parse_create({"input": items}).input) is expected
 
 
 class TestChosenIds:
