@@ -178,6 +178,11 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
         "for how many milliseconds text is gathered into one event, but for the first of an item; 0 = events as "
         "the text comes",
     )  # fmt: skip
+    stream_first_word_ms: int = setting(
+        50, whole(0, 60_000),
+        "for how many milliseconds the stream of a response over HTTP waits for the engine's first word before it "
+        "begins: what the engine refuses in that time is an error with a status; 0 = it begins at once",
+    )  # fmt: skip
     max_body_bytes: int = setting(
         32 * MIB, whole(KIB), "largest body of an HTTP request, but for uploads of files (FILE_MAX_BYTES)"
     )

@@ -45,7 +45,7 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     wanted = await read_json(request, site.parse_create, site.reader)
     reader = await site.service.create(wanted, _origin(request, wanted, waits=waits), dialect=dialect)
     if wanted.stream:
-        return await _stream(site, request, reader, dialect)
+        return await _stream(site, request, reader, dialect, site.settings.stream_first_word_ms / 1000)
     if wanted.background:
         reader.leave()
         return _answer(dialect, reader.response())
@@ -139,10 +139,16 @@ def _origin(request: HttpRequest, wanted: CreateRequest, *, waits: bool = False)
     )
 
 
-async def _stream(site: Site, request: HttpRequest, reader: ResponseReader, dialect: Dialect) -> HttpResponseBase:
-    ping_seconds = site.settings.responses_ping_interval_seconds
-    cut = request.scope.get(CUT) if isinstance(request, ASGIRequest) else None
-    return await event_stream(reader, ping_seconds=ping_seconds, dialect=dialect, cut=cut)
+async def _stream(
+    site: Site, request: HttpRequest, reader: ResponseReader, dialect: Dialect, first_word_seconds: float = 0.0
+) -> HttpResponseBase:
+    return await event_stream(
+        reader,
+        ping_seconds=site.settings.responses_ping_interval_seconds,
+        first_word_seconds=first_word_seconds,
+        dialect=dialect,
+        cut=request.scope.get(CUT) if isinstance(request, ASGIRequest) else None,
+    )
 
 
 def _only(request: HttpRequest, method: str) -> None:

@@ -38,6 +38,7 @@ class Workers:
     def __init__(self, folder: Path, kind: str) -> None:
         options = json.dumps({"journal": str(folder / "journal.jsonl"), "max_model_len": 4000})
         settings: dict[str, Any] = {"script": SCRIPT, "engine_options": options, "worker_lease_seconds": 1}
+        settings["stream_first_word_ms"] = 20_000  # it is busy where tests run
         self.one, self.other = (Server(folder, kind=kind, model_name="m", **settings) for _ in range(2))
         self.other.log = folder / "other.log"
 
@@ -80,6 +81,9 @@ def gone_on(turn: Response, response: Response) -> None:
 def test_the_sdk_s_own_retry_goes_on_behind_a_leg_that_the_engine_refused(client: OpenAI, fault: str) -> None:
     turn = begun(client)
     gone_on(turn, client.responses.create(**answering(turn, f"[{fault} json]")))
+    *_, last = client.responses.create(**answering(turn, f"[{fault} stream]"), stream=True)
+    assert last.type == "response.completed"
+    gone_on(turn, last.response)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

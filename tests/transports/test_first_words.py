@@ -1,0 +1,114 @@
+"""A stream over HTTP begins with the engine's first word: what the engine refuses by then has a status of its own."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from tests.clients import http_client, read_error_answer, server_sent
+from tests.server import KINDS, Server
+from tests.transports.scripts import BEGIN, gate, main_script, release
+from tests.transports.stored import stored_statuses
+from tests.waiting import eventually
+
+REFUSALS = [
+    ("[away]", 503, "server_is_overloaded"),
+    ("[full]", 429, "rate_limit_exceeded"),
+    ("[no]", 500, "server_error"),
+]
+LONG_MS = 60_000  # longer than a test takes: what would wait for so long does not end in time
+SCRIPT: list[dict[str, Any]] = [
+    {"when": "[full once]", "fault": "overloaded", "times": 1},
+    {"when": "[full once]", "say": f"{BEGIN}So.<|return|>"},
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that waits for the first word as long as a busy machine needs, and generates one at a time."""
+    folder = tmp_path_factory.mktemp(request.param)
+    script = [*SCRIPT, *main_script(folder)]
+    options = {"stream_first_word_ms": LONG_MS, "engine_max_running": 1}
+    with Server(folder, kind=request.param, script=script, model_name="m", **options) as server:
+        yield server
+
+
+@pytest.fixture
+async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
+    async with http_client(server) as client:
+        yield client
+
+
+def asked(text: str, **fields: object) -> dict[str, object]:
+    return {"input": text, "stream": True, **fields}
+
+
+@pytest.mark.parametrize(("word", "status", "code"), REFUSALS)
+@pytest.mark.parametrize("store", [True, False])
+async def test_what_the_engine_refuses_at_once_is_an_error(
+    server: Server, http: httpx.AsyncClient, word: str, status: int, code: str, store: bool
+) -> None:
+    before = set(stored_statuses(server))
+    answer = await http.post("/responses", json=asked(word, store=store))
+    read_error_answer(answer, status=status, code=code)
+    assert ("retry-after" in answer.headers) == (status != 500)
+    kept = {response: status for response, status in stored_statuses(server).items() if response not in before}
+    assert list(kept.values()) == (["failed"] if store else [])
+
+
+async def test_the_sdk_tries_it_again_by_itself(server: Server) -> None:
+    async with AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=1) as client:
+        events = [event async for event in await client.responses.create(model="m", input="[full once]", stream=True)]
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
+        with pytest.raises(openai.RateLimitError) as refused:
+            await client.with_options(max_retries=0).responses.create(model="m", input="[full]", stream=True)
+        assert refused.value.response.headers["retry-after"] == "1"
+
+
+async def test_what_breaks_behind_the_first_word_fails_in_the_stream(http: httpx.AsyncClient) -> None:
+    async with http.stream("POST", "/responses", json=asked("[break]")) as answer:
+        assert answer.status_code == 200
+        names = [name async for name, _ in server_sent(answer)]
+    assert names[-2] == "response.failed"
+
+
+async def test_nothing_is_waited_for_while_others_have_the_engine(server: Server, http: httpx.AsyncClient) -> None:
+    async with http.stream("POST", "/responses", json=asked(gate("a0"))) as first:
+        assert first.status_code == 200
+        async with http.stream("POST", "/responses", json=asked("Hello")) as second:
+            events = server_sent(second)
+            assert [(await anext(events))[0] for _ in range(2)] == ["response.created", "response.queued"]
+            release(server, "a0")
+            assert [name async for name, _ in events][-2] == "response.completed"
+
+
+async def test_a_client_that_leaves_before_the_first_word_ends_its_response(
+    server: Server, http: httpx.AsyncClient
+) -> None:
+    before = set(stored_statuses(server))
+    with pytest.raises(httpx.ReadTimeout):
+        await http.post("/responses", json=asked("[silence]"), timeout=httpx.Timeout(10, read=0.5))
+    await eventually(
+        lambda: {status for each, status in stored_statuses(server).items() if each not in before} == {"cancelled"}
+    )
+
+
+async def test_a_stream_that_is_picked_up_waits_for_nothing(http: httpx.AsyncClient, server: Server) -> None:
+    before = set(stored_statuses(server))
+    await http.post("/responses", json=asked("[no]"))
+    (failed,) = set(stored_statuses(server)) - before
+    async with http.stream("GET", f"/responses/{failed}?stream=true") as answer:
+        assert answer.status_code == 200
+        assert [name async for name, _ in server_sent(answer)][-2] == "response.failed"
+
+
+async def test_it_may_be_left_out(folder: Path) -> None:
+    with Server(folder, script=main_script(folder), stream_first_word_ms=0) as server:
+        async with http_client(server) as http, http.stream("POST", "/responses", json=asked("[full]")) as answer:
+            assert answer.status_code == 200
+            assert [name async for name, _ in server_sent(answer)][-2] == "response.failed"
