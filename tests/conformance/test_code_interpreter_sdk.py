@@ -49,13 +49,18 @@ def test_a_chain_keeps_its_variables(client: OpenAI) -> None:
 
 def test_a_stream_has_the_events_of_openai(client: OpenAI) -> None:
     with client.responses.stream(input="python: 2**100", **ASKED) as stream:
-        kinds = [event.type for event in stream if "code_interpreter" in event.type]
+        events = [event for event in stream if "code_interpreter" in event.type]
         final = stream.get_final_response()
+    kinds = [event.type for event in events]
     prefix = "response.code_interpreter_call"
     deltas = [kind for kind in kinds if kind == f"{prefix}_code.delta"]
     rest = [f"{prefix}_code.done", f"{prefix}.interpreting", f"{prefix}.completed"]
     assert kinds == [f"{prefix}.in_progress", *deltas, *rest]
     assert (call_of(final).code, call_of(final).outputs[0].logs) == ("2**100", f"{2**100}\n")
+    assert events[-1].to_dict()["outputs"] == [{"type": "logs", "logs": f"{2**100}\n"}]
+    without = client.responses.create(**{**ASKED, "include": []}, input="python: 1", stream=True)
+    (completed,) = [event for event in without if event.type == f"{prefix}.completed"]
+    assert "outputs" not in completed.to_dict()
 
 
 def test_a_client_that_leaves_stops_its_code(server: Server, client: OpenAI) -> None:

@@ -130,12 +130,12 @@ def test_summaries_by_their_older_names() -> None:
 )
 def test_a_call_is_told_in_deltas_of_its_own(names: str, as_object: bool, type: str, item_id: str) -> None:
     fields = {"item_id": item_id, "output_index": 1, "delta": '{"city"'}
-    same, added = worded(names, f"response.{type}.delta", **fields)
+    added, same = worded(names, f"response.{type}.delta", **fields)
     assert same == {"type": f"response.{type}.delta", **fields, "sequence_number": 7}
     assert {key: added[key] for key in ("type", "response", "sequence_number")} == {
         "type": "response.tool_call.delta",
         "response": {"id": RESPONSE_ID},
-        "sequence_number": 7,
+        "sequence_number": 6,
     }
     [entry] = added["delta"]["content"]  # type: ignore[index]
     assert isinstance(entry, dict) == as_object
@@ -152,7 +152,7 @@ def test_a_call_is_told_in_deltas_of_its_own(names: str, as_object: bool, type: 
 def test_a_call_without_arguments_is_told_at_its_end_and_one_with_some_not_again() -> None:
     done = {"item_id": "fc_1", "output_index": 1, "name": "get_weather"}
     assert len(worded("tool-deltas", "response.function_call_arguments.done", arguments="{}", **done)) == 1
-    _, added = worded("tool-deltas", "response.function_call_arguments.done", arguments="", **done)
+    added, _ = worded("tool-deltas", "response.function_call_arguments.done", arguments="", **done)
     assert orjson.loads(added["delta"]["content"][0])["arguments"] == ""  # type: ignore[index]
 
 
@@ -189,10 +189,12 @@ def test_an_error_goes_before_the_failure(code: str, type: str) -> None:
         ({"id": "sh_1", "type": "shell_call", "action": {"commands": ["ls"]}}, None),
     ],
 )
-def test_what_an_item_carries_beside_its_text_is_told_behind_it(item: JsonObject, context: JsonObject | None) -> None:
-    same, *added = worded("context-events", "response.output_item.done", output_index=0, item=item)
+def test_what_an_item_carries_beside_its_text_is_told_before_its_end(
+    item: JsonObject, context: JsonObject | None
+) -> None:
+    *added, same = worded("context-events", "response.output_item.done", output_index=0, item=item)
     assert same["item"] == item
-    told = {"type": "response.additional_context", "item_id": item["id"], "context": context, "sequence_number": 7}
+    told = {"type": "response.additional_context", "item_id": item["id"], "context": context, "sequence_number": 6}
     assert added == ([] if context is None else [told])
 
 
@@ -202,6 +204,17 @@ def test_limits_are_told_behind_the_start_and_before_the_end(end: str) -> None:
     response = {"response": {"id": RESPONSE_ID, "error": None}}
     assert worded("rate-limit-events", "response.in_progress", 1, **response)[1:] == [{**told, "sequence_number": 1}]
     assert worded("rate-limit-events", f"response.{end}", 9, **response)[:-1] == [{**told, "sequence_number": 8}]
+
+
+def test_images_of_the_input_are_told_behind_the_start() -> None:
+    urls = ["https://a.b/c.png", "data:image/png;base64,AA=="]
+    scene = Scene(RESPONSE_ID, {}, lambda: LIMITS, urls)
+    event = Event(EventType.IN_PROGRESS, 1, {"response": {}})
+    reader = wording(parse_dialect("context-events"), scene)
+    assert reader is not None
+    _, (name, told) = reader.of(event.type, 1, event.as_json())
+    assert orjson.loads(told) == {"type": name, "context": {"image_urls": urls}, "sequence_number": 1}
+    assert len(worded("context-events", "response.in_progress", 1, response={})) == 1, "there are none"
 
 
 def test_without_limits_nothing_is_told_of_them() -> None:
@@ -224,6 +237,33 @@ def events_of(*, fails: bool) -> list[Event]:
     end = [Failed(BROKEN), Ended(AT)] if fails else [Sampled((), FinishReason.STOP), Ended(AT)]
     driver, _ = told(Started(), TurnBegan(9), *(turn[:-4] if fails else turn), *end)
     return driver.events
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("switches", [*PRESETS.values(), frozenset(Switch)])
+def test_cut_behind_any_event_nothing_is_lost(switches: frozenset[Switch], fails: bool) -> None:
+    """What comes twice has the type and the number that it had before, and is what it was."""
+    journal = EventJournal(max_lag_bytes=10**6, kept=True)
+    journal.extend(events_of(fails=fails))
+
+    def heard(starting_after: int) -> list[tuple[str, int, bytes]]:
+        scene = Scene(RESPONSE_ID, journal.calls, lambda: LIMITS, ["https://a.b/c.png"])
+        reader = journal.attach(
+            lambda: None, lambda: None, starting_after=starting_after, wording=wording(Dialect(switches), scene)
+        )
+        entries = reader.take(1000)
+        return [(each.type, orjson.loads(each.json)["sequence_number"], each.json) for each in entries]
+
+    whole = heard(-1)
+    assert len({entry[:2] for entry in whole}) == len(whole), "each is known by its type and number"
+    for cut in range(len(whole)):
+        had = whole[: cut + 1]
+        again = heard(had[-1][1])
+        assert [*had, *(entry for entry in again if entry not in had)] == whole
+        put = {rule.becomes for rule in RULES if rule.place is not Place.INSTEAD}
+        assert {entry[0] for entry in again if entry in had} <= put
+        calls = [entry for entry in again if entry in had and entry[0] == "response.tool_call.delta"]
+        assert calls in ([], had[-1:]), "twice comes only what was cut off from the event that it tells of"
 
 
 @settings(deadline=None)

@@ -32,12 +32,15 @@ from responses_app.tools.images.answers import (
     too_large,
 )
 from responses_app.tools.network import AllowedHosts, Network, NetworkError
+from responses_app.tools.places import Places
 
 if TYPE_CHECKING:
     import httpx2
 
 KIB = 1024
 MAX_AT_ONCE = 16  # requests of this process; further ones wait, within their time
+MAX_OF_PROJECT = 8  # of them
+MAX_LINES = 10_000  # of a stream: it has some for each image, and may have one a second that says that it works
 MAX_BESIDE = 64 * KIB  # bytes of an answer, or of an event, beside its image
 MAX_REFUSAL = 64 * KIB  # bytes of an answer that says why there is no image
 _STREAM = frozenset(("stream", "partial_images"))  # one is nothing without the other
@@ -68,19 +71,22 @@ class ImageService:
     seconds: float = 180.0
     max_bytes: int = 8 * KIB * KIB
     _unknown: set[str] = field(default_factory=set, init=False)
-    _at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE), init=False)
+    _places: Places = field(default_factory=lambda: Places(MAX_AT_ONCE, MAX_OF_PROJECT), init=False)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _client: "httpx2.AsyncClient | None" = field(default=None, init=False)
 
-    async def make(self, request: ImageRequest, partial: Partial) -> Image:
-        """Return the image; `partial` is told those that come before it is done. Raises `ImageFailed`."""
+    async def make(self, project: str, request: ImageRequest, partial: Partial) -> Image:
+        """Return the image, made for a project; `partial` is told those that come before it is done.
+
+        Raises `ImageFailed`.
+        """
+        has_place = False
         try:
-            async with asyncio.timeout(self.seconds), self._at_once:
+            async with asyncio.timeout(self.seconds), self._places.taken(project):
+                has_place = True
                 return await self._make(request, partial)
         except TimeoutError:
-            raise ImageFailed(
-                f"The image service did not answer within {self.seconds:g} s.", code="image_service_timeout"
-            ) from None
+            raise _timed_out(self.seconds, has_place=has_place) from None
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -186,10 +192,14 @@ class ImageService:
 
     async def _events(self, answer: "httpx2.Response", partial_images: int) -> AsyncIterator[JsonObject]:
         """Yield what the events of a stream hold. Raises `ImageFailed` for too large ones, and for what is no JSON."""
-        lines, most, read = _Lines(), base64_size(self.max_bytes) + MAX_BESIDE, 0
+        lines, most, read, count = _Lines(), base64_size(self.max_bytes) + MAX_BESIDE, 0, 0
         async for part in answer.aiter_raw():
             read += len(part)
-            for line in lines.feed(part):
+            whole = lines.feed(part)
+            count += len(whole)
+            if count > MAX_LINES:
+                raise invalid(f"its stream has more than {MAX_LINES} lines")
+            for line in whole:
                 data = line.removeprefix(b"data:").strip()
                 if line.startswith(b"data:") and data != b"[DONE]":
                     yield await asyncio.to_thread(_object, data)
@@ -250,6 +260,13 @@ def _file(name: str, image: Image) -> tuple[str, bytes, str]:
 
 def _form_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _timed_out(seconds: float, *, has_place: bool) -> ImageFailed:
+    if has_place:
+        return ImageFailed(f"The image service did not answer within {seconds:g} s.", code="image_service_timeout")
+    message = f"Too many images are being made now: none of them was done within {seconds:g} s. Try again later."
+    return ImageFailed(message, code="image_service_busy")
 
 
 def _unreachable() -> ImageFailed:

@@ -78,7 +78,8 @@ class ImageTool(BaseTool):
             prompt = _prompt(call.arguments)
             if len(made) >= MAX_IMAGES:
                 raise ImageFailed(f"A response has at most {MAX_IMAGES} images.", code="too_many_images")
-            image = await self._service.make(await self._request(call, prompt, made), _teller(call))
+            request = await self._request(call, prompt, made)
+            image = await self._service.make(call.use.project, request, _teller(call))
         except ImageFailed as failed:
             raise ToolFailed(str(failed), shown={"error": failed.error}) from None
         self._earlier.keep(call.use.project, call.item_id, image)
