@@ -1,7 +1,7 @@
 """What an engine is asked and what it answers: token ids in, token ids out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -21,7 +21,9 @@ class SamplingOptions:
     """How to sample; `None` leaves the choice to the model's own defaults.
 
     `top_logprobs` asks for every token's log probability and that many alternatives; 0 for the token's own alone.
-    `prompt_logprobs` asks for the same of the prompt's tokens; an engine that has none is never asked.
+    `prompt_logprobs` asks for the same of the prompt's tokens; an engine that has none is never asked. `logit_bias` is
+    added to the logits of tokens, by their ids. `ignore_eos`: the tokenizer's own end of a text ends nothing; those in
+    `stop_token_ids` do.
     """
 
     max_output_tokens: int | None = None
@@ -29,9 +31,29 @@ class SamplingOptions:
     top_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    logit_bias: Mapping[int, float] | None = None
+    ignore_eos: bool | None = None
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
     stop_token_ids: tuple[int, ...] = ()
+
+    def of_choice(self, place: int) -> "SamplingOptions":
+        """Return the options of one of several answers: each has a seed of its own, as vLLM gives them."""
+        return self if self.seed is None or not place else replace(self, seed=self.seed + place)
+
+    def named(self) -> dict[str, Any]:
+        """Return what vLLM has under the same names, and was asked for."""
+        return {name: value for name in _AS_VLLM if (value := getattr(self, name)) is not None}
+
+
+_AS_VLLM = (
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("seed", "logit_bias", "ignore_eos", "prompt_logprobs"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,6 +202,11 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
         "how events are worded: presets and switches, separated by commas (see Dialects)",
         default_text="openai",
     )  # fmt: skip
+    unknown_fields: str = setting(
+        "ignore", choice("ignore", "refuse"),
+        "what becomes of a field of a request that this server does not know: `ignore` serves the request and names "
+        "the field in the header `respsite-ignored` (see Fields), `refuse` answers 400, as OpenAI does",
+    )  # fmt: skip
     responses_compatibility_mode: bool = setting(
         True, flag,
         "refuse some request fields that only vLLM knows; `off` takes them (see Fields of the engine)",

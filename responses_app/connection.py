@@ -23,8 +23,9 @@ from responses_app.protocol.api_keys import key_revoked, session_over
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.connection_errors import message_too_large, not_json
 from responses_app.protocol.errors import ApiError, JsonObject, server_error
+from responses_app.protocol.fields import IgnoredFields, noting
 from responses_app.protocol.frames import ERROR_HEAD, error_frame, event_bytes, lane_suffix, ping, reply_frame
-from responses_app.protocol.requests import only_known
+from responses_app.protocol.requests import CreateRequest, only_known
 from responses_app.protocol.session import CancelRuns, Close, Command, Start, WebSocketSession
 from responses_app.protocol.steering import Create, Reply, Send, Stop
 from responses_app.runs.journal import ReaderTooSlow, gather
@@ -182,7 +183,7 @@ class Connection:
         origin = Origin.of(caller, "websocket", request_id=self.id, awaits_tools=waits, span=span)
         try:
             fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
-            request = await self._site.reader.run(create.size, partial(self._site.parse_create, fields))
+            request, ignored = await self._site.reader.run(create.size, partial(self._parsed, fields))
             reader = await self._site.service.create(
                 request, origin, recall=lambda id: self._recall(create, id), dialect=self._dialect
             )
@@ -195,7 +196,7 @@ class Connection:
             is_writer = self._writer is None
             if is_writer:  # its first events are there: it writes them before the next create has its turn
                 self._writer = asyncio.current_task()
-            self._attach(create, reader)
+            self._attach(create, reader, str(ignored))
             if is_writer:
                 await self._write()
 
@@ -204,7 +205,14 @@ class Connection:
             return create.parent
         return self._session.recall(response_id)
 
-    def _attach(self, create: Create, reader: ResponseReader) -> None:
+    def _parsed(self, fields: JsonObject) -> tuple[CreateRequest, IgnoredFields]:
+        """Read a create, and what of it has no effect. Raises `ApiError`. Runs on a thread if it is long."""
+        with noting(refuse=self._site.reader.refuse_unknown) as ignored:
+            return self._site.parse_create(fields), ignored
+
+    def _attach(self, create: Create, reader: ResponseReader, ignored: str) -> None:
+        if ignored:
+            logger.info("connection %s: these fields have no effect: %s", self.id, ignored)
         name = create.lane
 
         def wake() -> None:
@@ -216,7 +224,7 @@ class Connection:
 
         reader.listen(wake)
         self._session.started(create, reader.known_as)
-        self._lanes.add(Lane(create, reader, lane_suffix(name), self._loop.time()))
+        self._lanes.add(Lane(create, reader, lane_suffix(name), self._loop.time(), ignored))
         wake()
         self._schedule()
         if self._cut:

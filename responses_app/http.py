@@ -11,6 +11,7 @@ from responses_app.observing.traces import NO_SPAN, SPAN, Span
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.body_errors import JSON_TYPE, unsupported_media_type
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
+from responses_app.protocol.fields import noting
 from responses_app.reading import JsonReader
 
 SERVED = (  # below /v1, as somebody is told who asks for something else
@@ -19,6 +20,7 @@ SERVED = (  # below /v1, as somebody is told who asks for something else
 )
 Parsed = TypeVar("Parsed")
 Handler = TypeVar("Handler")
+Fields = TypeVar("Fields")
 Cut = Callable[[], Awaitable[None]]  # ends an answer in its middle: clients take a clean end for its whole
 
 
@@ -49,9 +51,17 @@ async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed],
     length = "" if "Transfer-Encoding" in request.headers else request.META.get("CONTENT_LENGTH") or ""
 
     def read() -> Parsed:
-        return parse(_json_object(_content(request), reader))
+        return parse_noting(request, parse, _json_object(_content(request), reader), reader)
 
     return await reader.run(int(length) if length.isdecimal() else reader.max_body_bytes, read)
+
+
+def parse_noting(request: HttpRequest, parse: Callable[[Fields], Parsed], fields: Fields, reader: JsonReader) -> Parsed:
+    """Return what `parse` makes of a body's fields; the answer will name those that are ignored. Raises `ApiError`."""
+    with noting(refuse=reader.refuse_unknown) as ignored:
+        parsed = parse(fields)
+    request.ignored_fields = ignored  # type: ignore[attr-defined]
+    return parsed
 
 
 def _content(request: HttpRequest) -> bytes:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from responses_app.protocol.errors import server_error
-from responses_app.protocol.frames import event_bytes
+from responses_app.protocol.fields import IGNORED_HEADER
+from responses_app.protocol.frames import event_bytes, with_headers
 from responses_app.protocol.session import Command, WebSocketSession
 from responses_app.protocol.steering import Create
 from responses_app.runs.reader import ResponseReader
@@ -12,16 +13,23 @@ from responses_app.runs.reader import ResponseReader
 
 @dataclass(slots=True)
 class Lane:
-    """A response that is being written to a connection. `last_sent` is in seconds of the loop's clock."""
+    """A response that is being written to a connection. `last_sent` is in seconds of the loop's clock.
+
+    `ignored` names the fields of its create that have no effect, until its client has been told.
+    """
 
     create: Create
     reader: ResponseReader
     suffix: bytes | None
     last_sent: float
+    ignored: str = ""
 
     def take(self) -> list[bytes]:
-        """Return the frames of the events that are to be written next."""
-        return [event_bytes(entry.json, self.suffix) for entry in self.reader.take()]
+        """Return the frames of the events that are to be written next; the first names the ignored fields."""
+        frames = [event_bytes(entry.json, self.suffix) for entry in self.reader.take()]
+        if self.ignored and frames:
+            frames[0], self.ignored = with_headers(frames[0], {IGNORED_HEADER: self.ignored}), ""
+        return frames
 
     def end(self, session: WebSocketSession, connection_id: str) -> list[Command]:
         """Let go of a response that has ended; return what is to be done then. Of a stream that broke its client hears.

@@ -22,6 +22,7 @@ from responses_app.observing.context import bind
 from responses_app.origins import Source
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
 from responses_app.protocol.errors import ApiError, foreign_page, invalid_request, server_error
+from responses_app.protocol.fields import IGNORED_HEADER
 from responses_app.protocol.rate_limits import as_headers
 from responses_app.wiring import get_site
 
@@ -61,6 +62,9 @@ class ApiMiddleware:
         bind(request_id=request_id)
         request.caller = NOBODY_ASKED  # type: ignore[attr-defined]
         response = await self._answer(request, request_id)
+        if ignored := str(getattr(request, "ignored_fields", "")):
+            response[IGNORED_HEADER] = ignored
+            logger.info("request %s: these fields have no effect: %s", request_id, ignored)
         for name, value in (await answer_headers(given, request_id, request.caller, began=began)).items():  # type: ignore[attr-defined]
             response[name] = value
         get_site().watch.metrics.answers.count(str(response.status_code))

@@ -21,8 +21,10 @@ Result = TypeVar("Result")
 class JsonReader:
     """Parses JSON within the bounds of one process. Sizes are in bytes."""
 
-    def __init__(self, *, max_body_bytes: int, max_values: int, max_items: int) -> None:
+    def __init__(self, *, max_body_bytes: int, max_values: int, max_items: int, refuse_unknown: bool = False) -> None:
+        """Keep the bounds; `refuse_unknown`: a body with a field that this server does not know is refused."""
         self.max_body_bytes = max_body_bytes
+        self.refuse_unknown = refuse_unknown
         self._max_values = max_values
         self._max_items = max_items
         self._threads = ThreadPoolExecutor(LONG_READS, thread_name_prefix="reader")

@@ -14,6 +14,7 @@ from responses_app.observing.traces import Traces
 from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.dialects import Dialect, requested_dialect
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.fields import note_ignored
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.session import SessionLimits
 from responses_app.protocol.tool_outputs import WAIT, requested_tool_mode
@@ -106,8 +107,15 @@ class Site:
         return not self.settings.responses_compatibility_mode
 
     def parse_create(self, data: JsonObject) -> CreateRequest:
-        """Validate a request, with the fields that this server takes. Raises `ApiError`."""
-        return parse_create(data, engine_fields=self.takes_engine_fields)
+        """Validate a request, with the fields that this server takes. Raises `ApiError`.
+
+        A web search is noted as ignored where nothing searches: Codex declares one in every request.
+        """
+        request = parse_create(data, engine_fields=self.takes_engine_fields)
+        for index, tool in enumerate(request.tools_json):
+            if self.service.shelf.leaves_out(tool):
+                note_ignored(f"tools[{index}]")
+        return request
 
     async def start(self) -> None:
         """Start what must run before anything is served; the engine goes on loading beside."""

@@ -150,7 +150,12 @@ def build_site(settings: Settings) -> Site:
 
 
 def _reader(settings: Settings, *, max_items: int) -> JsonReader:
-    return JsonReader(max_body_bytes=settings.max_body_bytes, max_values=settings.max_json_values, max_items=max_items)
+    return JsonReader(
+        max_body_bytes=settings.max_body_bytes,
+        max_values=settings.max_json_values,
+        max_items=max_items,
+        refuse_unknown=settings.unknown_fields == "refuse",
+    )
 
 
 @lru_cache(maxsize=1)

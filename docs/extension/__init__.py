@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from docs.extension import commands, dialects, errors, events, metrics, modules, paths, policy, settings
+from docs.extension import commands, dialects, errors, events, fields, metrics, modules, paths, policy, settings
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "settings": settings.markdown,
@@ -26,6 +26,12 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "close-codes": errors.closes,
     "metrics": metrics.markdown,
     "modules": modules.markdown,
+    "fields": fields.bodies,
+    "tool-fields": fields.tools,
+    "item-fields": fields.items,
+    "message-fields": fields.messages,
+    "format-fields": fields.formats,
+    "includes": fields.includes,
     "paths": paths.markdown,
     "program": commands.program,
     "manage-commands": commands.manage,

@@ -30,12 +30,8 @@ def sampling_params(
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
     wanted: dict[str, object] = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
+        **sampling.named(),
         "logprobs": sampling.top_logprobs,
-        "prompt_logprobs": sampling.prompt_logprobs,
         "extra_args": None if transfer is None else {"kv_transfer_params": dict(transfer)},
     }
     if grammar is not None:

@@ -264,19 +264,14 @@ def unreached(error: BaseException | None) -> str:
 
 
 def _sampling(sampling: SamplingOptions, max_tokens: int) -> JsonObject:
-    wanted = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "logprobs": sampling.top_logprobs,
-        "prompt_logprobs": sampling.prompt_logprobs,
-    }
-    return {
-        "max_tokens": max_tokens,
-        "stop_token_ids": list(sampling.stop_token_ids),
-        **{name: value for name, value in wanted.items() if value is not None},
-    }
+    wanted = sampling.named()
+    if sampling.top_logprobs is not None:
+        wanted["logprobs"] = sampling.top_logprobs
+    if sampling.logit_bias is not None:
+        wanted["logit_bias"] = {  # whose names are texts in JSON
+            str(token): bias for token, bias in sampling.logit_bias.items()
+        }
+    return {"max_tokens": max_tokens, "stop_token_ids": list(sampling.stop_token_ids), **wanted}
 
 
 def refusal_in(message: JsonObject) -> Refusal:

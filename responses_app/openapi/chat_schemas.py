@@ -6,8 +6,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from responses_app.protocol.chat.stored import ChatCompletionChanges
+from responses_app.protocol.create_fields import ENGINE_FIELDS
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.requests import ENGINE_FIELDS
 
 FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 ServiceTierRun = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]

@@ -18,15 +18,15 @@ from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.compact_requests import FIELDS as COMPACT_FIELDS
 from responses_app.protocol.containers import CopiedFile, NewContainer
 from responses_app.protocol.conversations import MAX_ITEMS, ConversationFields
+from responses_app.protocol.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
 from responses_app.protocol.items import ParsedItem
-from responses_app.protocol.requests import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
 from responses_app.protocol.server_tools import ITEMS as RUN_BY_SERVER
 from responses_app.protocol.server_tools import McpServer
 from responses_app.protocol.text_format import TextFormat
 from responses_app.protocol.tool_outputs import ToolOutput
-from responses_app.protocol.tools import EXECUTED_BY_CLIENTS, Custom, Function, Namespace
+from responses_app.protocol.tools import CLIENT_TOOLS, Custom, Function, Namespace
 from responses_app.protocol.vector_stores import (
     NewVectorStore,
     NewVectorStoreBatch,
@@ -184,7 +184,8 @@ def _type_is(*kinds: str) -> JsonObject:
     return {"type": "object", "properties": {"type": kind}, "required": ["type"]}
 
 
-_BY_TYPE = [kind for kind in (*EXECUTED_BY_CLIENTS, *RUN_BY_SERVER) if kind not in ("custom", "namespace", "mcp")]
+_DESCRIBED = ("function", "custom", "namespace", "mcp")
+_BY_TYPE = [kind for kind in (*CLIENT_TOOLS, *RUN_BY_SERVER) if kind not in _DESCRIBED]
 _CREATE: dict[str, Any] = {
     "Input": {"anyOf": [{"type": "string"}, {"type": "array", "items": ref("InputItem")}]},
     "ToolChoice": {

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt,
 from pydantic_core import PydanticKnownError
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.items import ClientModel
+from responses_app.protocol.fields import ClientModel
 from responses_app.protocol.metadata import MAX_KEY, MAX_PAIRS, MAX_VALUE
 from responses_app.protocol.validation import json_name, validate
 

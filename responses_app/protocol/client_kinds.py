@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items import ClientModel
+from responses_app.protocol.fields import ClientModel
 
 
 class LocalShellAction(ClientModel):

@@ -37,8 +37,8 @@ class ClientTool:
 
     `schema` describes a call's arguments, as JSON text; "" where nothing is said of them. Without `strict` it is
     only shown; where that is not said, in a tool that came later, a schema that can be enforced is. `format` is
-    that of a custom tool's input. `deferred`: a search for tools is to find it before it is shown. `at` is where it
-    stands in the request.
+    that of a custom tool's input. `deferred`: a search for tools is to find it before it is shown; `found`: one of
+    this server's has, at once. `at` is where it stands in the request.
     """
 
     type: str
@@ -50,6 +50,7 @@ class ClientTool:
     format: JsonObject | None = None
     is_async: bool = False
     deferred: bool = False
+    found: bool = False
     at: str = ""
 
     @property
@@ -103,7 +104,8 @@ class ClientTool:
 
     def builder(self, new_id: Callable[[str], str]) -> CallBuilder:
         """Return what writes the item of a call."""
-        decorations: JsonObject = {"namespace": self.namespace} if self.namespace else {}
+        namespace = self.namespace or (self.name if self.found else None)  # as OpenAI marks what a search has found
+        decorations: JsonObject = {"namespace": namespace} if namespace else {}
         if self.is_async:
             decorations["async"] = True
         if self.is_custom:
@@ -175,7 +177,13 @@ def read_tools(tools: object, *, at: str = "tools") -> list[ClientTool]:
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         if isinstance(tool, dict):
             found += _read(tool, f"{at}[{index}]", None)
+    if any(map(_is_search_of_server, tools if isinstance(tools, list) else ())):
+        return [replace(tool, found=tool.deferred) for tool in found]
     return found
+
+
+def _is_search_of_server(tool: object) -> bool:
+    return isinstance(tool, dict) and tool.get("type") == "tool_search" and tool.get("execution") != "client"
 
 
 def late_tools(items: Iterable[JsonObject]) -> list[JsonObject]:
@@ -223,12 +231,26 @@ def _of_kind(tool: JsonObject, at: str) -> list[ClientTool]:
     kind = CLIENT_KINDS[str(tool["type"])]
     description, schema = kind.description, kind.shown
     if kind.type == "tool_search":
-        if tool.get("execution") != "client":  # a server would look for them, so all are shown at once
+        if _is_search_of_server(tool):  # a server would look for them, so all are shown at once
             return []
         description = _text(tool.get("description")) or description
         own = tool.get("parameters")
         schema = _json(own) if isinstance(own, dict) else schema
+    if kind.type == "shell":
+        description = "\n".join([description, *_skills(tool.get("environment"))])
     return [ClientTool(type=kind.type, name=kind.type, description=description, schema=schema, at=at)]
+
+
+def _skills(environment: object) -> list[str]:
+    """Return what the model is told of the skills that the client's shell has."""
+    skills = environment.get("skills") if isinstance(environment, dict) else None
+    told = [
+        f"- {each.get('name')} ({each.get('path')}): {each.get('description')}"
+        for each in (skills if isinstance(skills, list) else ())
+        if isinstance(each, dict)
+    ]
+    head = "It has skills; the file SKILL.md in the folder of one says how to do what it is for:"
+    return [head, *told] if told else []
 
 
 def schema_text(parameters: JsonObject | None) -> str:

@@ -1,8 +1,11 @@
 """`POST /v1/responses/compact`: a create that only compacts, and what its response becomes."""
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, rate_limited, unsupported_parameter
+from responses_app.protocol.create_fields import Fields
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, rate_limited
+from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, check_fields, known_names
 from responses_app.protocol.items import parse_input
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.requests import CreateRequest, parse_create
@@ -17,14 +20,34 @@ FIELDS = (  # of a create that this takes, too; everything else means nothing he
     "prompt_cache_key",
     "prompt_cache_retention",
 )
+
+
+class CompactFields(ClientModel):
+    """The names of the fields. Those that it shares with a create are read as those of one."""
+
+    beside: ClassVar = ("input", *FIELDS)
+    refused: ClassVar = {
+        "conversation": Refused(
+            "Name a response of the conversation with 'previous_response_id', or send its items as 'input'."
+        ),
+        "image": Fields.refused["image"],
+    }
+    idle: ClassVar = {
+        "prompt_cache_options": CACHES_ALL,
+        **dict.fromkeys(
+            sorted(known_names(Fields).difference(("input", "conversation", "image", "prompt_cache_options"), FIELDS)),
+            "A summary is made in one way: no other field of a create changes it.",
+        ),
+    }
+    own: ClassVar = ("conversation", *(name for name in idle if name != "prompt_cache_options"))
+
+
 _TRIGGER: JsonObject = {"type": "compaction_trigger"}
 
 
 def parse_compact(data: Mapping[str, object]) -> CreateRequest:
     """Validate a request. Raises `ApiError` that names the field and says what it takes."""
-    if data.get("conversation") is not None:
-        hint = "Name a response of the conversation with 'previous_response_id', or send its items as 'input'."
-        raise unsupported_parameter("conversation", hint)
+    check_fields(CompactFields, data)
     if "model" not in data:
         raise missing("model")
     json_size({"input": data.get("input")})

@@ -6,17 +6,18 @@ The fields are those of `openai.types.completion_create_params`; `stop_token_ids
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 from pydantic import Field
 
 from engine.formats.base import TextLogprob
 from engine.types import FinishReason
+from responses_app.protocol.create_fields import GUIDED, HIDES_NOTHING, NO_SUCH_SAMPLING, OF_ENGINES, LogitBias
 from responses_app.protocol.embeddings import read_inputs
 from responses_app.protocol.engine_details import check_transfer
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
-from responses_app.protocol.items import ClientModel
+from responses_app.protocol.fields import ClientModel, Refused
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.logprobs import LOWEST
 from responses_app.protocol.stop_strings import Stops
@@ -28,10 +29,14 @@ MAX_LOGPROBS = 20  # as vLLM gives; OpenAI stops at 5
 
 
 class CompletionStreamOptions(ClientModel):
-    """Options of a stream; obfuscation is accepted and left out."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
+
+    idle: ClassVar = HIDES_NOTHING
+    own: ClassVar = ("continuous_usage_stats",)
 
 
 class CompletionFields(ClientModel):
@@ -54,8 +59,33 @@ class CompletionFields(ClientModel):
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     return_token_ids: bool | None = None
     kv_transfer_params: dict[str, Any] | None = None
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    logit_bias: LogitBias | None = None
+    ignore_eos: bool | None = None
     user: str | None = Field(default=None, max_length=1024)
+
+    beside: ClassVar = ("prompt",)
+    refused: ClassVar = {
+        "suffix": Refused("No model here fills text in; put it into the prompt, or leave it out."),
+        "messages": Refused("A chat goes to /v1/chat/completions; here a raw text is the 'prompt'."),
+        "max_completion_tokens": Refused("Here it is 'max_tokens'."),
+        "max_output_tokens": Refused("Here it is 'max_tokens'."),
+        **dict.fromkeys(
+            ("response_format", "structured_outputs", "tools", "tool_choice"),
+            Refused("A raw prompt is held to nothing: send a chat to /v1/chat/completions."),
+        ),
+        **GUIDED,
+        **OF_ENGINES,
+        **dict.fromkeys(("min_tokens", "length_penalty", "truncate_prompt_tokens"), NO_SUCH_SAMPLING),
+    }
+    own: ClassVar = (
+        *(name for name in refused if name != "suffix"),
+        *("ignore_eos", "kv_transfer_params", "min_p", "prompt_logprobs", "repetition_penalty", "return_token_ids"),
+        *("stop_token_ids", "top_k"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +111,13 @@ class CompletionWanted:
         return MAX_TOKENS if self.fields.max_tokens is None else self.fields.max_tokens
 
     @property
+    def counts_each(self) -> bool:
+        """Whether each part of a stream says what its completion has used so far, as vLLM has it."""
+        return self.includes_usage and bool(
+            self.fields.stream_options and self.fields.stream_options.continuous_usage_stats
+        )
+
+    @property
     def includes_usage(self) -> bool:
         """Whether a stream ends with the usage."""
         return bool(self.fields.stream_options and self.fields.stream_options.include_usage)
@@ -89,9 +126,8 @@ class CompletionWanted:
 def parse_completion(data: JsonObject, *, engine_fields: bool = False) -> CompletionWanted:
     """Read a request; `engine_fields`: it may have those that are for the engine's operator. Raises `ApiError`."""
     check_transfer(data, engine_fields=engine_fields)
-    own = {name: value for name, value in data.items() if name != "prompt"}
     json_size({"kv_transfer_params": data.get("kv_transfer_params")})  # the engine is given it again
-    fields = validate(CompletionFields, own)
+    fields = validate(CompletionFields, data)
     prompts = read_inputs(data, "prompt", max_inputs=MAX_CHOICES)
     wanted = CompletionWanted(fields=fields, prompts=prompts)
     _check(wanted, data)
@@ -100,10 +136,6 @@ def parse_completion(data: JsonObject, *, engine_fields: bool = False) -> Comple
 
 def _check(wanted: CompletionWanted, data: JsonObject) -> None:
     fields = wanted.fields
-    if data.get("suffix"):
-        raise unsupported_parameter("suffix", "No model here fills text in; put it into the prompt, or leave it out.")
-    if data.get("logit_bias"):
-        raise unsupported_parameter("logit_bias", "The engine here takes none; leave it out.")
     if fields.best_of is not None and fields.best_of != wanted.n:
         raise unsupported_parameter("best_of", "All completions are given, and none is chosen: ask for them by 'n'.")
     if fields.stream_options is not None and not fields.stream:
@@ -142,7 +174,8 @@ class LegacyLogprobs:
         """Add a token."""
         self.tokens.append(token_text(entry.token))
         self.token_logprobs.append(max(entry.logprob, LOWEST))
-        self.top_logprobs.append({token_text(token): max(value, LOWEST) for token, value in entry.top})
+        chosen = {token_text(entry.token): max(entry.logprob, LOWEST)}  # which is always there, as at OpenAI and vLLM
+        self.top_logprobs.append(chosen | {token_text(token): max(value, LOWEST) for token, value in entry.top})
         self.text_offset.append(offset)
 
     def extend(self, other: "LegacyLogprobs") -> None:
@@ -175,6 +208,7 @@ class ChoiceDelta:
     """More of a choice. The last one of it, and only that, has a `finish_reason`.
 
     `token_ids`, `prompt_token_ids` and `prompt_logprobs` are there where they were asked for; the last two once.
+    `counted` is what the choice has used so far, where each part of a stream is to say it.
     """
 
     index: int
@@ -185,6 +219,7 @@ class ChoiceDelta:
     token_ids: list[int] | None = None
     prompt_token_ids: Sequence[int] | None = None
     prompt_logprobs: Sequence[orjson.Fragment] | None = None
+    counted: "CompletionUsage | None" = None
 
     def body(self) -> JsonObject:
         """Return it as a choice of an answer, or of a part of a stream."""

@@ -1,7 +1,7 @@
 """Containers of the code interpreter: as requests name them, and the Containers API's bodies and objects."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from responses_app.protocol.errors import (
     rate_limited,
     unsupported_parameter,
 )
-from responses_app.protocol.items import ClientModel
+from responses_app.protocol.fields import CallableTool, ClientModel, Refused, check_fields
 from responses_app.protocol.validation import missing, validate
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
@@ -26,6 +26,8 @@ class NetworkPolicy(ClientModel):
 
     type: Literal["disabled", "allowlist"]
 
+    beside: ClassVar = ("allowed_domains", "domain_secrets")  # of an allowlist, which is refused
+
 
 class _Auto(ClientModel):
     """A container that the server chooses: the one of the chain, or a new one."""
@@ -36,7 +38,7 @@ class _Auto(ClientModel):
     network_policy: NetworkPolicy | None = None
 
 
-class _CodeInterpreter(ClientModel):
+class CodeInterpreter(CallableTool):
     """The tool, as a request declares it. OpenAI requires `container`; here its absence means `auto`."""
 
     container: str | _Auto = _Auto(type="auto")
@@ -57,7 +59,8 @@ class NewContainer(ClientModel):
     file_ids: list[str] | None = Field(default=None, max_length=MAX_FILES)
     memory_limit: MemoryLimit | None = None
     network_policy: NetworkPolicy | None = None
-    skills: Annotated[list[object], Field(max_length=0)] | None = None
+
+    refused: ClassVar = {"skills": Refused("Containers of this server have none.")}
 
     @property
     def idle_seconds(self) -> float | None:
@@ -67,8 +70,6 @@ class NewContainer(ClientModel):
 
 def parse_container(data: Mapping[str, object]) -> NewContainer:
     """Read the body of a create. Raises `ApiError` that names the field and says what it takes."""
-    if data.get("skills"):
-        raise unsupported_parameter("skills", "Containers of this server have none.")
     container = validate(NewContainer, data)
     check_network(container.network_policy, "")
     return container
@@ -78,6 +79,13 @@ class CopiedFile(ClientModel):
     """The body that copies a file of the Files API into a container."""
 
     file_id: str = Field(min_length=1, max_length=256)
+
+    beside: ClassVar = ("file",)  # which a form has
+
+
+def check_form(fields: Mapping[str, str]) -> None:
+    """Look at the names of the fields beside the file of a form. Raises `ApiError`."""
+    check_fields(CopiedFile, fields)
 
 
 def parse_copied(data: Mapping[str, object]) -> CopiedFile:
@@ -132,7 +140,7 @@ def too_many_containers(message: str) -> ApiError:
 
 def echoed_interpreter(tool: JsonObject, at: str) -> JsonObject:
     """Validate the code interpreter as a tool of a request; return it as it is echoed. Raises `ApiError`."""
-    interpreter = validate(_CodeInterpreter, tool, at=at)
+    interpreter = validate(CodeInterpreter, tool, at=at)
     container = interpreter.container
     if isinstance(container, str):
         if not container.startswith("cntr_"):

@@ -5,14 +5,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
+from responses_app.protocol.fields import ClientModel, check_fields
 from responses_app.protocol.item_resources import item_resource
-from responses_app.protocol.items import ClientModel, parse_items
+from responses_app.protocol.items import parse_items
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.metadata import Metadata, check_metadata
 from responses_app.protocol.validation import missing, validate, wrong_type
@@ -39,6 +40,20 @@ class ConversationFields(ClientModel):
     title: Annotated[Text, Field(max_length=512)] | None = None
     status: Annotated[Text, Field(max_length=512)] | None = None
 
+    own: ClassVar = ("title", "status")
+
+
+class NewConversationFields(ConversationFields):
+    """The body of a create."""
+
+    beside: ClassVar = ("items",)
+
+
+class AddedItems(ClientModel):
+    """A body that adds items."""
+
+    beside: ClassVar = ("items",)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewConversation:
@@ -52,7 +67,7 @@ class NewConversation:
 
 def parse_conversation(data: Mapping[str, object]) -> NewConversation:
     """Read the body of a create. Raises `ApiError` that names the field and says what it takes."""
-    fields = _fields(data)
+    fields = _fields(NewConversationFields, data)
     items = _items(data["items"]) if data.get("items") is not None else []
     return NewConversation(
         metadata=fields.metadata or {}, title=fields.title or "", status=fields.status or "", items=items
@@ -61,7 +76,7 @@ def parse_conversation(data: Mapping[str, object]) -> NewConversation:
 
 def parse_changes(data: Mapping[str, object]) -> JsonObject:
     """Read the body of an update: the fields to set, of which there must be one."""
-    fields = _fields(data)
+    fields = _fields(ConversationFields, data)
     empty = {"metadata": {}, "title": "", "status": ""}
     changes: JsonObject = {name: getattr(fields, name) or empty[name] for name in empty if name in data}
     if not changes:
@@ -71,6 +86,7 @@ def parse_changes(data: Mapping[str, object]) -> JsonObject:
 
 def parse_added_items(data: Mapping[str, object]) -> Sequence[JsonObject]:
     """Read the items of a body that adds some."""
+    check_fields(AddedItems, data)
     if data.get("items") is None:
         raise missing("items")
     return _items(data["items"])
@@ -127,9 +143,9 @@ def too_many_conversations(maximum: int) -> ApiError:
     )
 
 
-def _fields(data: Mapping[str, object]) -> ConversationFields:
-    json_size({name: data[name] for name in ConversationFields.model_fields if name in data})
-    fields = validate(ConversationFields, data)
+def _fields(model: type[ConversationFields], data: Mapping[str, object]) -> ConversationFields:
+    json_size({name: data[name] for name in model.model_fields if name in data})
+    fields = validate(model, data)
     check_metadata(fields.metadata)
     return fields
 

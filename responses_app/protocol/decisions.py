@@ -9,13 +9,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 from pydantic import Field
 
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.items import ClientModel, ParsedItem, parse_input
+from responses_app.protocol.fields import CACHES_ALL, ClientModel
+from responses_app.protocol.items import ParsedItem, parse_input
 from responses_app.protocol.validation import missing, validate
 
 MAX_QUESTIONS = 400  # as OpenAI takes
@@ -102,6 +103,9 @@ class DecisionFields(ClientModel):
     prompt_cache_key: str | None = Field(default=None, min_length=1, max_length=1024)
     safety_identifier: str | None = Field(default=None, max_length=1024)
 
+    beside: ClassVar = ("input",)
+    idle: ClassVar = {"prompt_cache_options": CACHES_ALL}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionsWanted:
@@ -115,7 +119,7 @@ class DecisionsWanted:
 
 def parse_decisions(data: JsonObject) -> DecisionsWanted:
     """Read a request. Raises `ApiError`."""
-    fields = validate(DecisionFields, {name: value for name, value in data.items() if name != "input"})
+    fields = validate(DecisionFields, data)
     items, items_json = parse_input(_with_texts(data.get("input")))
     if not items:
         raise missing("input")

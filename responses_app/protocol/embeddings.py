@@ -9,13 +9,13 @@ from array import array
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import orjson
 from pydantic import Field
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.items import ClientModel
+from responses_app.protocol.fields import ClientModel, Refused
 from responses_app.protocol.validation import json_name, missing, validate, wrong_type
 
 MAX_INPUTS = 2048  # as OpenAI takes
@@ -35,6 +35,14 @@ class EmbeddingFields(ClientModel):
     dimensions: int | None = Field(default=None, ge=1, le=65_536)
     user: str | None = Field(default=None, max_length=1024)
 
+    beside: ClassVar = ("input",)
+    refused: ClassVar = {
+        "truncate_prompt_tokens": Refused("Shorten the input: what is too long is refused."),
+        **dict.fromkeys(("messages", "chat_template_kwargs"), Refused("Send the text as 'input'.")),
+        **dict.fromkeys(("normalize", "use_activation"), Refused("Vectors have the length 1 here.", takes=(True,))),
+    }
+    own: ClassVar = tuple(refused)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsWanted:
@@ -48,7 +56,7 @@ class EmbeddingsWanted:
 
 def parse_embeddings(data: JsonObject) -> EmbeddingsWanted:
     """Read a request. Raises `ApiError`."""
-    fields = validate(EmbeddingFields, {name: value for name, value in data.items() if name != "input"})
+    fields = validate(EmbeddingFields, data)
     inputs = read_inputs(data, "input", max_inputs=MAX_INPUTS)
     encoding = fields.encoding_format or "float"
     if encoding == "bytes" and len(inputs) > MAX_DESCRIBED:

@@ -7,14 +7,14 @@ citations hold along a chain: `{"first", "found": [[[file id, name], …], …]}
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import orjson
 from pydantic import Field
 
 from responses_app.protocol.attribute_filters import Filter
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items import ClientModel
+from responses_app.protocol.fields import ClientModel, ToolModel
 from responses_app.protocol.validation import validate
 from responses_app.protocol.vector_stores import DEFAULT_RESULTS, MAX_RESULTS
 
@@ -31,6 +31,9 @@ class _HybridSearch(ClientModel):
     embedding_weight: float
     text_weight: float
 
+    idle: ClassVar = dict.fromkeys(("embedding_weight", "text_weight"), "There are only words here.")
+    told: ClassVar = ("embedding_weight", "text_weight")
+
 
 class _Ranking(ClientModel):
     """How results are ranked. There is one ranker here, whatever is asked for."""
@@ -39,8 +42,10 @@ class _Ranking(ClientModel):
     score_threshold: float | None = Field(default=None, ge=0, le=1)
     hybrid_search: _HybridSearch | None = None
 
+    idle: ClassVar = {"ranker": "There is one ranker."}
 
-class _FileSearch(ClientModel):
+
+class FileSearch(ToolModel):
     """The tool."""
 
     vector_store_ids: list[str] = Field(min_length=1, max_length=MAX_STORES)
@@ -51,7 +56,7 @@ class _FileSearch(ClientModel):
 
 def echoed_file_search(tool: JsonObject, at: str) -> JsonObject:
     """Validate a file search as a tool of a request; return it as it is echoed. Raises `ApiError`."""
-    search = validate(_FileSearch, tool, at=at)
+    search = validate(FileSearch, tool, at=at)
     if search.filters is not None:
         Filter(search.filters, at=f"{at}.filters")
     ranking = search.ranking_options or _Ranking()

@@ -3,8 +3,10 @@
 import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
+from responses_app.protocol.fields import ClientModel, check_fields
 from responses_app.protocol.validation import missing, whole_number
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
@@ -17,6 +19,13 @@ _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _NOT_IN_NAMES = re.compile(r'[\\/:*?"<>|]')
 
 
+class UploadFields(ClientModel):
+    """The names of a form's fields beside the file; each value is a text."""
+
+    beside: ClassVar = ("file", "purpose", "expires_after", _ANCHOR, _SECONDS)
+    own: ClassVar = (_ANCHOR, _SECONDS)  # as a form writes them
+
+
 @dataclass(frozen=True, slots=True)
 class NewFile:
     """What is asked of an upload. `seconds` is how long the file stays; None for as long as nobody deletes it."""
@@ -27,6 +36,7 @@ class NewFile:
 
 def parse_upload(fields: Mapping[str, str]) -> NewFile:
     """Read the fields of a form beside the file. Raises `ApiError` that names the one that is wrong."""
+    check_fields(UploadFields, fields)
     purpose = fields.get("purpose")
     if purpose is None:
         raise missing("purpose")

@@ -3,7 +3,7 @@
 Every other frame is an event, byte for byte as on SSE, with its lane's `stream_id` added.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 
@@ -30,6 +30,11 @@ def error_frame(error: ApiError, stream_id: str | None = None) -> str:
 def event_bytes(json: bytes, suffix: bytes | None) -> bytes:
     """Return an event's frame; `suffix` is what `lane_suffix` made of its lane."""
     return json if suffix is None else json[:-1] + suffix
+
+
+def with_headers(frame: bytes, headers: Mapping[str, str]) -> bytes:
+    """Return an event's frame with what HTTP would say in the head of the answer, where errors have theirs, too."""
+    return b'%b,"headers":%b}' % (frame[:-1], orjson.dumps(headers))
 
 
 def lane_suffix(stream_id: str | None) -> bytes | None:

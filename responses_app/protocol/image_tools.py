@@ -2,18 +2,17 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints
 
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
-from responses_app.protocol.items import ClientModel
+from responses_app.protocol.fields import ClientModel, Refused, ToolModel
 from responses_app.protocol.validation import validate
 
 MAX_PARTIAL_IMAGES = 3
 _SIZE = r"^(auto|[1-9][0-9]{1,4}x[1-9][0-9]{1,4})$"
 _DATA_URL = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)
-_NOT_HERE = ("complexity", "frame_count", "frame_duration_ms", "svg")  # what only OpenAI's own models have
 _NO_URLS = "Give it as a data URL (data:image/png;base64,…) in 'image_url', or as a 'file_id'."
 
 
@@ -31,7 +30,7 @@ class _Mask(ClientModel):
     file_id: str | None = None
 
 
-class _ImageGeneration(ClientModel):
+class ImageGeneration(ToolModel):
     """The tool; fields that only other versions have are accepted and echoed."""
 
     action: Literal["generate", "edit", "auto"] | None = None
@@ -46,13 +45,15 @@ class _ImageGeneration(ClientModel):
     quality: Literal["low", "medium", "high", "xhigh", "max", "auto"] | None = None
     size: Annotated[str, StringConstraints(pattern=_SIZE)] | None = None
 
+    refused: ClassVar = dict.fromkeys(  # what only OpenAI's own models have
+        ("complexity", "frame_count", "frame_duration_ms", "svg"),
+        Refused("The image service of this server does not have it."),
+    )
+
 
 def echoed_image_tool(tool: JsonObject, at: str) -> JsonObject:
     """Validate image generation as a tool of a request; return it as it is echoed. Raises `ApiError`."""
-    declared = validate(_ImageGeneration, tool, at=at)
-    for name in _NOT_HERE:
-        if tool.get(name) is not None:
-            raise unsupported_parameter(f"{at}.{name}", "The image service of this server does not have it.")
+    declared = validate(ImageGeneration, tool, at=at)
     if declared.output_format in ("gif", "svg"):
         raise unsupported_parameter(f"{at}.output_format", "Images are 'png', 'jpeg' or 'webp' here.")
     if declared.input_image_mask is not None:

@@ -14,7 +14,7 @@ take over what this version runs while both serve.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -188,6 +188,17 @@ def _offered_tools(written: list[Any]) -> list[OfferedTool]:
     return [OfferedTool(**each) for each in written]
 
 
+def _write_asked(given: Asked) -> tuple[object, ...]:
+    stops = (list(given.stops), list(given.stop_tokens)) if given.stops or given.stop_tokens else ()
+    return (given.sealed, given.summaries.value if given.summaries else None, *stops)
+
+
+def _read_asked(
+    sealed: bool, summaries: str | None, stops: Sequence[str] = (), stop_tokens: Sequence[int] = ()
+) -> Asked:
+    return Asked(sealed, Summaries(summaries) if summaries else None, tuple(stops), tuple(stop_tokens))
+
+
 def _write_returned(given: ToolReturned) -> tuple[object, ...]:
     further = (given.shown, given.state) if given.shown or given.state is not None else ()
     return (given.text, given.failed, *further)
@@ -197,7 +208,7 @@ _Writer = tuple[str, Callable[[Any], tuple[object, ...]]]
 _WRITERS: Mapping[type[Any], _Writer] = {
     Enqueued: ("enqueued", lambda _: ()),
     Declared: ("declared", lambda given: (list(given.tools),)),
-    Asked: ("asked", lambda given: (given.sealed, given.summaries.value if given.summaries else None)),
+    Asked: ("asked", _write_asked),
     Started: ("started", lambda given: (given.mode.value, given.budget, *((True,) if given.waits else ()))),
     TurnBegan: ("turn", lambda given: (given.prompt_tokens,)),
     Sampled: ("sampled", _write_sampled),
@@ -217,7 +228,7 @@ _WRITERS: Mapping[type[Any], _Writer] = {
 _READERS: Mapping[str, Callable[..., Input]] = {
     "enqueued": Enqueued,
     "declared": Declared,
-    "asked": lambda sealed, summaries: Asked(sealed, Summaries(summaries) if summaries else None),
+    "asked": _read_asked,
     "started": lambda mode, budget, waits=False: Started(Mode(mode), budget, waits),
     "turn": TurnBegan,
     "sampled": _read_sampled,

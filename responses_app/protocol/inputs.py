@@ -48,13 +48,16 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What its request wants of reasoning items, where it wants anything; comes before it starts.
+    """What its request wants of reasoning items, and where an answer ends; comes before it starts, if it says anything.
 
-    `sealed`: they carry their tokens. `summaries`: who writes summaries of them; None: there are none.
+    `sealed`: they carry their tokens. `summaries`: who writes summaries of them; None: there are none. `stops` are the
+    strings, and `stop_tokens` the tokens, that end an answer and are no part of it.
     """
 
     sealed: bool = False
     summaries: Summaries | None = None
+    stops: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

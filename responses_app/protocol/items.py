@@ -6,16 +6,18 @@ Ids are kept, and need not be known here, since clients make their own.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from engine.formats.base import RenderedMessage
 from responses_app.protocol.compaction import Compacted
-from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.fields import BREAKPOINT, KEPT, ClientModel, is_of_client
 from responses_app.protocol.validation import missing, validate, wrong_type
 
 PASSED_THROUGH = frozenset(
@@ -25,21 +27,20 @@ PASSED_THROUGH = frozenset(
     "mcp_approval_response mcp_call mcp_list_tools program program_output shell_call shell_call_output "
     "tool_search_call tool_search_output web_search_call".split()
 )
-
+REFUSED_ITEMS = {  # as clients send them: what was kept of one is not read
+    "configuration_update": "Set 'reasoning' and 'text' in the request itself: they hold for its response.",
+}
 
 NAME = r"^[A-Za-z0-9_.\-]+$"  # of a function or a namespace
 MAX_NAME = 256  # characters of one
 
 
 def called_name(name: str, namespace: str | None) -> str:
-    """Return what the model calls: a tool in a namespace by both names."""
-    return f"{namespace}.{name}" if namespace else name
+    """Return what the model calls: a tool in a namespace by both names.
 
-
-class ClientModel(BaseModel):
-    """Base of everything that comes from a client: frozen, tolerant of fields it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+    A namespace of the tool's own name is none: so OpenAI marks a function that a search for tools has found.
+    """
+    return f"{namespace}.{name}" if namespace and namespace != name else name
 
 
 class TextPart(ClientModel):
@@ -47,6 +48,9 @@ class TextPart(ClientModel):
 
     type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
     text: str
+
+    idle: ClassVar = {**dict.fromkeys(("annotations", "logprobs", "parsed"), KEPT), **BREAKPOINT}
+    own: ClassVar = ("parsed",)  # which SDKs add
 
 
 class RefusalPart(ClientModel):
@@ -56,6 +60,18 @@ class RefusalPart(ClientModel):
     refusal: str
 
 
+_IMAGE = re.compile(r"data:image/[a-z0-9.+-]+;base64,[A-Za-z0-9+/\s]+={0,2}\s*", re.IGNORECASE)
+
+
+def _checked_url(url: object) -> None:
+    """Refuse an image in a data URL that is none; the URL itself is read where the item is kept."""
+    if isinstance(url, str) and url[:5].lower() == "data:" and is_of_client() and not _IMAGE.fullmatch(url):
+        raise PydanticCustomError(
+            "data_url",
+            "Input should be a base64-encoded data URL with an image MIME type, like 'data:image/png;base64,aW1hZ2U='",
+        )
+
+
 class MediaPart(ClientModel):
     """An image, file or sound: kept, but a text model cannot read it; `shown_files` has the files that it can."""
 
@@ -63,6 +79,11 @@ class MediaPart(ClientModel):
     filename: str | None = None
     file_id: str | None = None
     file_data: str | None = Field(default=None, repr=False)
+    image_url: Annotated[Any, AfterValidator(_checked_url)] = Field(default=None, repr=False)
+
+    beside: ClassVar = ("file_url", "input_audio")
+    own: ClassVar = ("input_audio",)
+    idle: ClassVar = {"detail": "No model here sees an image.", **BREAKPOINT}
 
 
 class OmittedFile(MediaPart):
@@ -117,6 +138,8 @@ class Message(SampledInput):
     content: Content
     phase: Literal["commentary", "final_answer"] | None = None
 
+    idle: ClassVar = {"status": KEPT}
+
 
 class Reasoning(SampledInput):
     """What the model thought in an earlier turn."""
@@ -126,6 +149,8 @@ class Reasoning(SampledInput):
     content: Parts | None = None
     summary: Parts = Field(default_factory=list)
     encrypted_content: str | None = None
+
+    idle: ClassVar = {"status": KEPT}
 
 
 class FunctionCall(SampledInput):
@@ -140,6 +165,9 @@ class FunctionCall(SampledInput):
     status: Any = None
     output: Any = None  # what the function gave back: some clients put it here
 
+    idle: ClassVar = dict.fromkeys(("async", "caller", "parsed_arguments"), KEPT)
+    own: ClassVar = ("output", "parsed_arguments")
+
     @property
     def called(self) -> str:
         """What the model called."""
@@ -153,6 +181,8 @@ class FunctionCallOutput(ClientModel):
     id: str | None = None
     call_id: str = Field(min_length=1, max_length=256)
     output: Content
+
+    idle: ClassVar = dict.fromkeys(("status", "caller", "name", "namespace"), KEPT)
 
 
 class ItemReference(ClientModel):
@@ -189,6 +219,8 @@ class CompactionTrigger(ClientModel):
 class PassedThrough(SampledInput):
     """An item of another tool than a function: its JSON is kept, and `tool_items` reads it."""
 
+    open: ClassVar = True
+
     type: Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(PASSED_THROUGH)})]
     id: str | None = None
 
@@ -197,7 +229,7 @@ _Read = Message | Reasoning | FunctionCall | FunctionCallOutput | ItemReference 
 ParsedItem = _Read | PassedThrough
 InputItem = ParsedItem | OpenedCompaction
 
-_MODELS: dict[str, type[_Read]] = {
+MODELS: dict[str, type[_Read]] = {
     "message": Message,
     "reasoning": Reasoning,
     "function_call": FunctionCall,
@@ -272,11 +304,13 @@ def _parse_item(value: object, at: str) -> ParsedItem:
         raise missing(f"{at}.type")
     if not isinstance(kind, str):
         raise wrong_type(f"{at}.type", "a string", kind)
-    if kind in _MODELS:
-        return validate(_MODELS[kind], {**value, "type": kind}, at=at)
+    if kind in MODELS:
+        return validate(MODELS[kind], {**value, "type": kind}, at=at)
+    if kind in REFUSED_ITEMS and is_of_client():
+        raise unsupported_parameter(at, REFUSED_ITEMS[kind])
     if kind in PASSED_THROUGH:
         return validate(PassedThrough, value, at=at)
-    known = ", ".join(sorted(PASSED_THROUGH.union(_MODELS)))
+    known = ", ".join(sorted(PASSED_THROUGH.union(MODELS)))
     raise invalid_request(
         f"Invalid value for '{at}.type': {kind[:80]!r}. Supported values are: {known}.",
         param=f"{at}.type",

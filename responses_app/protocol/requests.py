@@ -1,139 +1,35 @@
 """`CreateRequest`: the body of `POST /v1/responses` and of the WebSocket's `response.create`, validated.
 
-Unknown fields are ignored (Codex sends `client_metadata` in every request). A field whose feature is not built yet is
-refused when its value asks for the feature, with 400 `unsupported_parameter`.
+What becomes of fields that are none of a model's here is said in `fields`.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from itertools import islice
+from typing import ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation
+from pydantic import ConfigDict, Field, SkipValidation
 
 from engine.formats.base import FunctionTool
 from responses_app.protocol.client_tools import ClientTools, late_tools, read_tools
-from responses_app.protocol.compaction import MIN_THRESHOLD
+from responses_app.protocol.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, LOGPROBS, NOT_OPENAIS, Fields
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
-from responses_app.protocol.items import ClientModel, CompactionTrigger, ParsedItem, parse_input
+from responses_app.protocol.fields import MAX_NAMED, check_fields, known_names
+from responses_app.protocol.items import CompactionTrigger, ParsedItem, parse_input
 from responses_app.protocol.json_size import json_size
-from responses_app.protocol.metadata import Metadata, check_metadata
+from responses_app.protocol.metadata import check_metadata
 from responses_app.protocol.server_tools import ITEMS, private_fields
-from responses_app.protocol.text_format import TextFormat, parse_text_format
-from responses_app.protocol.tiers import ServiceTier
+from responses_app.protocol.structured_outputs import HeldText, held_text
+from responses_app.protocol.text_format import PlainText, TextFormat, parse_text_format
 from responses_app.protocol.tool_choice import ToolChoice, parse_tool_choice
 from responses_app.protocol.tools import callable_tools, parse_tools
 from responses_app.protocol.validation import validate
-
-KNOWN_INCLUDES = frozenset(
-    "code_interpreter_call.outputs computer_call_output.output.image_url file_search_call.results "
-    "message.input_image.image_url message.output_text.logprobs reasoning.encrypted_content "
-    "web_search_call.action.sources web_search_call.results".split()
-)
-ENGINE_FIELDS = (  # known to vLLM or some forks of it only, and taken where RESPONSES_COMPATIBILITY_MODE is off
-    "request_id",
-    "mm_processor_kwargs",
-    "priority",
-    "cache_salt",
-    "enable_response_messages",
-    "previous_input_messages",
-)
-LOGPROBS = "message.output_text.logprobs"
-ENCRYPTED_REASONING = "reasoning.encrypted_content"
-
-
-def _as_reference(value: object) -> object:
-    """Read a plain id as a reference."""
-    return {"id": value} if isinstance(value, str) else value
-
-
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-Verbosity = Literal["low", "medium", "high"]
-
-
-class ReasoningOptions(ClientModel):
-    """How much the model thinks. gpt-oss knows low, medium and high; the rest is mapped to the nearest."""
-
-    effort: Effort | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None
-
-
-class TextOptions(ClientModel):
-    """Options of the answer's text; `format` is what `parse_text_format` reads."""
-
-    format: SkipValidation[object] = None
-    verbosity: Verbosity | None = None
-
-
-class StreamOptions(ClientModel):
-    """Options of a stream; obfuscation is accepted and left out."""
-
-    include_obfuscation: bool | None = None
-
-
-class CacheOptions(ClientModel):
-    """Options of prompt caching; `prewarm` makes a request a warm-up."""
-
-    prewarm: bool | None = None
-
-
-class ConversationReference(ClientModel):
-    """The conversation a response reads and appends to."""
-
-    id: str = Field(min_length=1, max_length=256)
-
-
-_EITHER = BeforeValidator(_as_reference, json_schema_input_type=str | ConversationReference)
-
-
-class ContextManagement(ClientModel):
-    """When to compact: a prompt of more tokens than this begins with a summary of what came before."""
-
-    type: Literal["compaction"]
-    compact_threshold: int | None = Field(default=None, ge=MIN_THRESHOLD)
-
-
-class Fields(ClientModel):
-    """The fields of a request, each of the right type."""
-
-    model: str | None = Field(default=None, min_length=1, max_length=256)
-    instructions: str | None = None
-    previous_response_id: str | None = Field(default=None, min_length=1, max_length=256)
-    conversation: Annotated[ConversationReference, _EITHER] | None = None
-    store: bool | None = None
-    stream: bool | None = None
-    background: bool | None = None
-    generate: bool | None = None
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    max_output_tokens: int | None = Field(default=None, ge=1)
-    max_tool_calls: int | None = Field(default=None, ge=1)
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    truncation: Literal["auto", "disabled"] | None = None
-    parallel_tool_calls: bool | None = None
-    reasoning: ReasoningOptions | None = None
-    text: TextOptions | None = None
-    stream_options: StreamOptions | None = None
-    include: Annotated[list[str], Field(fail_fast=True)] | None = None
-    metadata: Metadata | None = None
-    service_tier: ServiceTier | None = None
-    user: str | None = Field(default=None, max_length=1024)
-    safety_identifier: str | None = Field(default=None, max_length=1024)
-    prompt_cache_key: str | None = Field(default=None, min_length=1, max_length=1024)
-    prompt_cache_retention: str | None = Field(default=None, max_length=64)
-    prompt_cache_options: CacheOptions | None = None
-    context_management: Annotated[list[ContextManagement], Field(fail_fast=True)] | None = None
-    request_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    priority: int | None = Field(default=None, ge=-(2**31), lt=2**31)
-    cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
-    enable_response_messages: bool | None = None
-    previous_input_messages: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
 
 
 class CreateRequest(Fields):
     """A whole request: its fields, its input and its tools. `input_json` and `tools_json` are kept and echoed."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
+    open: ClassVar = True  # the names of its fields were looked at as those of `Fields`
 
     input: SkipValidation[list[ParsedItem]]  # these are validated already, by `parse_input` and `parse_tools`
     input_json: SkipValidation[list[JsonObject]]
@@ -142,7 +38,13 @@ class CreateRequest(Fields):
     tool_choice: SkipValidation[ToolChoice]
     private: SkipValidation[Mapping[str, JsonObject]] = Field(default_factory=dict, repr=False)  # see `server_tools`
     text_format: SkipValidation[TextFormat]
+    held: SkipValidation[HeldText | None] = None  # the answer to something that no `text.format` says
     size: SkipValidation[int]  # of what is read of the request, as JSON, in bytes
+
+    @property
+    def answer(self) -> TextFormat | HeldText:
+        """What the answer is to be."""
+        return self.held or self.text_format
 
     @property
     def served(self) -> list[JsonObject]:
@@ -188,6 +90,12 @@ class CreateRequest(Fields):
         return (self.top_logprobs or 0) if asked else None
 
     @property
+    def affinity(self) -> str | None:
+        """What requests have in common that go to the same engine; None where nothing says it."""
+        options = self.background_options
+        return self.prompt_cache_key or (options.continuation_id if options else None)
+
+    @property
     def effort(self) -> Literal["none", "low", "medium", "high"]:
         """The reasoning effort as models know it, and none; medium by default."""
         asked = self.reasoning.effort if self.reasoning else None
@@ -202,10 +110,15 @@ class CreateRequest(Fields):
 
 
 def only_known(frame: object) -> object:
-    """Return a WebSocket's frame without the fields of a create that nobody reads; it is kept while its run lasts."""
+    """Return a WebSocket's frame without what nobody reads of a create: it is kept while its run lasts.
+
+    Of unknown fields some names stay, without a value: enough of them for the client to be told.
+    """
     if not isinstance(frame, dict) or frame.get("type") != "response.create":
         return frame
-    return {name: value for name, value in frame.items() if name in _KNOWN}
+    unknown = islice((name for name in frame if name not in _KNOWN), MAX_NAMED + 1)
+    read = {name: value for name, value in frame.items() if name in _KNOWN}
+    return read | {name[:_LONGEST_NAME]: None for name in unknown}
 
 
 def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> CreateRequest:
@@ -213,7 +126,9 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
 
     Raises `ApiError` that names the field and says what it takes.
     """
-    _refuse_unbuilt(data, engine_fields=engine_fields)
+    if not engine_fields:
+        _refuse_engine_fields(data)
+    check_fields(Fields, data)
     size = _written_size(data)
     items, input_json = parse_input(data.get("input"))
     tools_json = parse_tools(data.get("tools"))
@@ -229,8 +144,11 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
         "text_format": parse_text_format(text.get("format") if isinstance(text, dict) else None),
         "size": size,
     }
-    request = validate(CreateRequest, {**data, **parsed})
+    read = {name: data[name] for name in Fields.model_fields if name in data}
+    request = validate(CreateRequest, {**read, **parsed})
     _check_together(request)
+    if request.structured_outputs is not None:
+        request = request.model_copy(update={"held": _held(request)})
     check_include(request.include)
     check_metadata(request.metadata)
     return request
@@ -256,6 +174,17 @@ def with_choice(request: CreateRequest, tools: ClientTools) -> CreateRequest:
     return request.model_copy(update={"tool_choice": choice})
 
 
+def _held(request: CreateRequest) -> HeldText | None:
+    assert request.structured_outputs is not None
+    if not isinstance(request.text_format, PlainText):
+        raise invalid_request(
+            "Mutually exclusive parameters: 'structured_outputs' and 'text.format'. Send one of them.",
+            param="structured_outputs",
+            code="mutually_exclusive_parameters",
+        )
+    return held_text(request.structured_outputs)
+
+
 def _check_together(request: CreateRequest) -> None:
     for index, item in enumerate(request.input[:-1]):
         if isinstance(item, CompactionTrigger):
@@ -268,6 +197,14 @@ def _check_together(request: CreateRequest) -> None:
         raise invalid_request(
             "A background response must be stored: leave 'store' out, or set 'background' to false.",
             param="background",
+            code="invalid_value",
+        )
+    options = request.background_options
+    if options is not None and options.in_hours and not request.background:
+        raise invalid_request(
+            "Invalid value for 'background_options.completion_window': only a background response may take hours. Set "
+            "'background' to true, or leave it out.",
+            param="background_options.completion_window",
             code="invalid_value",
         )
     if request.conversation and request.previous_response_id:
@@ -292,29 +229,15 @@ def _check_together(request: CreateRequest) -> None:
         )
 
 
-_NOT_OPENAIS = "It is not part of the OpenAI API. Leave it out, or set RESPONSES_COMPATIBILITY_MODE=false."
-
-
-def _refuse_unbuilt(data: Mapping[str, object], *, engine_fields: bool) -> None:
+def _refuse_engine_fields(data: Mapping[str, object]) -> None:
     for name in ENGINE_FIELDS:
-        if data.get(name) is not None and not engine_fields:
-            raise unsupported_parameter(name, _UNBUILT.get(name, _NOT_OPENAIS))
-    for name, hint in _UNBUILT.items():
-        if data.get(name):
-            raise unsupported_parameter(name, hint)
+        if data.get(name) is not None:
+            raise unsupported_parameter(name, NOT_OPENAIS)
 
 
-_UNBUILT = {
-    "prompt": "This server has no prompt templates; send 'instructions' and 'input'.",
-    "moderation": "This server does not moderate; leave it out.",
-    "image": "Images are made by the tool 'image_generation' here; leave it out.",
-    "access_programs": "This server has no access programs; leave it out.",
-    "mm_processor_kwargs": "The model here reads text only; leave it out.",
-}
+_LONGEST_NAME = 256  # characters of an unknown field that are kept
 _RESERVED_IDS = ("compact", "input_tokens")
-_KNOWN = frozenset(
-    ("type", "stream_id", "input", "tools", "tool_choice", *Fields.model_fields, *ENGINE_FIELDS, *_UNBUILT)
-)
+_KNOWN = known_names(Fields)
 
 
 def _written_size(data: Mapping[str, object]) -> int:

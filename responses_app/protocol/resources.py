@@ -135,7 +135,7 @@ def new_response(
         "prompt_cache_retention": request.prompt_cache_retention,
         "reasoning": {
             "effort": request.reasoning.effort if request.reasoning else None,
-            "summary": request.reasoning.summary if request.reasoning else None,
+            "summary": request.reasoning.wanted_summary if request.reasoning else None,
         },
         "safety_identifier": request.safety_identifier,
         "service_tier": service_tier,

@@ -30,6 +30,7 @@ from dataclasses import replace
 
 from engine.formats.base import ModelFormat
 from engine.types import FinishReason
+from responses_app.protocol.answer_stops import AnswerStops
 from responses_app.protocol.client_calls import ClientCalls
 from responses_app.protocol.commands import Await, CallTool, Command, Finish, Generate, ListTools, Prefill, Seal, Step
 from responses_app.protocol.compacting import Compacting
@@ -199,6 +200,7 @@ class ResponseMachine:
                 return Step(self._stream.enqueue())
             case Asked():
                 self.asked = given
+                self._reader.stops = AnswerStops(given.stops, given.stop_tokens)
                 self._asides.by_model = given.summaries is Summaries.MODEL
                 self._stream.wants(sealed=given.sealed, summarised=given.summaries is not None)
                 return Step([])

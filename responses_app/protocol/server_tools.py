@@ -6,15 +6,15 @@ of an MCP server the query and the user are credentials, too.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from responses_app.protocol.containers import echoed_interpreter
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.fields import CallableTool, ClientModel, Refused
 from responses_app.protocol.file_searches import echoed_file_search
 from responses_app.protocol.image_tools import echoed_image_tool
-from responses_app.protocol.items import ClientModel
 from responses_app.protocol.validation import validate
 from responses_app.protocol.web_searches import echoed_search
 
@@ -62,19 +62,22 @@ class _Approval(ClientModel):
     never: _Filter | None = None
 
 
-class McpServer(ClientModel):
+class McpServer(CallableTool):
     """A server of MCP tools: at a URL, or one that the operator has configured by its label."""
 
     server_label: str = Field(pattern=LABEL)
     server_url: str | None = Field(default=None, min_length=1, max_length=MAX_URL)
     server_description: str | None = Field(default=None, max_length=4096)
-    connector_id: str | None = None
-    tunnel_id: str | None = None
     headers: dict[str, str] | None = Field(default=None, max_length=MAX_HEADERS)
     authorization: str | None = Field(default=None, max_length=16_384)
     allowed_tools: list[str] | _Filter | None = None
     require_approval: Annotated[Literal["always", "never"] | _Approval | None, Field(union_mode="left_to_right")] = None
     defer_loading: bool | None = None
+
+    refused: ClassVar = {
+        **CallableTool.refused,
+        **dict.fromkeys(("connector_id", "tunnel_id"), Refused("Name the server by its 'server_url'.")),
+    }
 
 
 def server_tool_missing(kind: str) -> str | None:
@@ -116,9 +119,6 @@ def refuse_double_labels(tools: Iterable[JsonObject]) -> None:
 
 def _echoed_server(tool: JsonObject, at: str) -> JsonObject:
     server = validate(McpServer, tool, at=at)
-    for name in ("connector_id", "tunnel_id"):
-        if getattr(server, name) is not None:
-            raise unsupported_parameter(f"{at}.{name}", "Name the server by its 'server_url'.")
     if server.server_label in RESERVED_LABELS:
         raise _wrong(f"{at}.server_label", f"'{server.server_label}' is what the model calls something else.")
     if server.server_url is not None:

@@ -1,20 +1,27 @@
 """`text.format`: the shape of the answer."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import orjson
 from pydantic import Field
 
 from engine.grammar import AnyObject, AnyText, Content, JsonSchema
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.items import ClientModel
+from responses_app.protocol.fields import ClientModel
 from responses_app.protocol.validation import missing, validate, wrong_type
 
 AT = "text.format"
 
 
-class PlainText(ClientModel):
+class _Format(ClientModel):
+    """What all formats have in common: where the request says it."""
+
+    at: ClassVar = AT
+    schema_at: ClassVar = f"{AT}.schema"
+
+
+class PlainText(_Format):
     """Any text."""
 
     type: Literal["text"] = "text"
@@ -29,7 +36,7 @@ class PlainText(ClientModel):
         return {"type": self.type}
 
 
-class AnyJson(ClientModel):
+class AnyJson(_Format):
     """Some JSON object."""
 
     type: Literal["json_object"]
@@ -44,7 +51,7 @@ class AnyJson(ClientModel):
         return {"type": self.type}
 
 
-class FittingJson(ClientModel):
+class FittingJson(_Format):
     """JSON that fits a schema: always, whether it is asked for strictly or not."""
 
     type: Literal["json_schema"]
@@ -70,7 +77,7 @@ class FittingJson(ClientModel):
 
 
 TextFormat = PlainText | AnyJson | FittingJson
-_FORMATS: Mapping[str, type[TextFormat]] = {"text": PlainText, "json_object": AnyJson, "json_schema": FittingJson}
+FORMATS: Mapping[str, type[TextFormat]] = {"text": PlainText, "json_object": AnyJson, "json_schema": FittingJson}
 
 
 def parse_text_format(value: object) -> TextFormat:
@@ -84,11 +91,11 @@ def parse_text_format(value: object) -> TextFormat:
         raise missing(f"{AT}.type")
     if not isinstance(kind, str):
         raise wrong_type(f"{AT}.type", "a string", kind)
-    if kind not in _FORMATS:
+    if kind not in FORMATS:
         raise invalid_request(
             f"Invalid value for '{AT}.type': {kind[:80]!r}. "
-            f"Supported values are: {', '.join(repr(each) for each in _FORMATS)}.",
+            f"Supported values are: {', '.join(repr(each) for each in FORMATS)}.",
             param=f"{AT}.type",
             code="invalid_value",
         )
-    return validate(_FORMATS[kind], value, at=AT)
+    return validate(FORMATS[kind], value, at=AT)

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
+from responses_app.protocol.fields import ClientModel
 from responses_app.protocol.inputs import OutputGiven
 from responses_app.protocol.item_resources import part_resource
-from responses_app.protocol.items import ClientModel, Content, MediaPart
+from responses_app.protocol.items import Content, MediaPart
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.prompt import text_of
 from responses_app.protocol.validation import validate

@@ -5,8 +5,8 @@ Those that a server runs are `server_tools`'s to read; whether they can be had h
 `client_tools`'s to say.
 """
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,15 +20,14 @@ from responses_app.protocol.client_tools import (
     read_tools,
     schema_text,
 )
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.items import MAX_NAME, NAME, ClientModel
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.fields import CallableTool, ClientModel, ToolModel, note_ignored
+from responses_app.protocol.items import MAX_NAME, NAME
 from responses_app.protocol.server_tools import ITEMS, parse_server_tool, refuse_double_labels
 from responses_app.protocol.validation import missing, validate, wrong_type
 
-EXECUTED_BY_CLIENTS = "custom namespace local_shell shell apply_patch tool_search computer computer_use_preview".split()
 
-
-class _Callable(ClientModel):
+class _Callable(CallableTool):
     """What functions and custom tools have in common."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
@@ -53,6 +52,8 @@ class Function(_Callable):
     parameters: dict[str, object] | None = None
     strict: bool | None = None
     output_schema: dict[str, object] | None = None
+
+    idle: ClassVar = {"output_schema": "It is for programs that call tools: the model reads an output as it comes."}
 
     def echoed(self) -> JsonObject:
         """Return it as OpenAI does."""
@@ -89,12 +90,70 @@ class Custom(_Callable):
         return {"type": "custom", "name": self.name, **described, "format": shown, **self.further()}
 
 
-class Namespace(ClientModel):
+class Namespace(ToolModel):
     """Functions and custom tools under one name."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
     description: str | None = None
     tools: list[object]
+
+
+class _LocalSkill(ClientModel):
+    """What the model may read about in the client's files."""
+
+    name: str
+    description: str
+    path: str
+
+
+class _LocalEnvironment(ClientModel):
+    """The client runs the commands."""
+
+    type: Literal["local"] = "local"
+    skills: list[_LocalSkill] | None = None
+
+
+class Shell(CallableTool):
+    """A shell that the client runs."""
+
+    environment: _LocalEnvironment | None = None
+
+
+class ApplyPatch(CallableTool):
+    """Patches that the client applies."""
+
+
+class Screen(ToolModel):
+    """A computer that nobody here can look at: it is accepted, and left out."""
+
+    idle: ClassVar = dict.fromkeys(
+        ("display_height", "display_width", "environment"), "No model here sees a screen: the tool is left out."
+    )
+
+
+class LocalShell(ToolModel):
+    """The older shell, which the client runs."""
+
+
+class ToolSearch(ToolModel):
+    """The search for tools: what the client does, or no search, as all tools are shown at once."""
+
+    execution: Literal["server", "client"] | None = None
+    description: str | None = None
+    parameters: dict[str, object] | None = None
+
+
+CLIENT_TOOLS: Mapping[str, type[ToolModel]] = {
+    "function": Function,
+    "custom": Custom,
+    "namespace": Namespace,
+    "local_shell": LocalShell,
+    "shell": Shell,
+    "apply_patch": ApplyPatch,
+    "tool_search": ToolSearch,
+    "computer": Screen,
+    "computer_use_preview": Screen,
+}
 
 
 def parse_tools(value: object, *, at: str = "tools") -> list[JsonObject]:
@@ -126,11 +185,25 @@ def _tool(tool: object, at: str) -> JsonObject:
         return _namespace(tool, at)
     if kind in ("function", "custom"):
         return _callable(tool, at, namespace=None)
-    if kind not in EXECUTED_BY_CLIENTS and kind not in ITEMS:
-        raise _unknown_kind(kind, ("function", *EXECUTED_BY_CLIENTS, *ITEMS), at)
+    if kind not in CLIENT_TOOLS and kind not in ITEMS:
+        raise _unknown_kind(kind, (*CLIENT_TOOLS, *ITEMS), at)
     if tool.get("async") is not None:
         raise _unknown_parameter(f"{at}.async")
-    return parse_server_tool(tool, at) if kind in ITEMS else tool
+    if kind in ITEMS:
+        return parse_server_tool(tool, at)
+    return _run_by_client(tool, at)
+
+
+def _run_by_client(tool: JsonObject, at: str) -> JsonObject:
+    environment = tool.get("environment")
+    where = environment.get("type") if isinstance(environment, dict) else None
+    if tool["type"] == "shell" and where not in (None, "local"):
+        hint = "Commands run in the client: use 'local', or the tool 'code_interpreter' for a container."
+        raise unsupported_parameter(f"{at}.environment.type", hint)
+    validate(CLIENT_TOOLS[str(tool["type"])], tool, at=at)
+    if tool["type"] in ("computer", "computer_use_preview"):
+        note_ignored(at)
+    return tool
 
 
 def _callable(tool: JsonObject, at: str, *, namespace: str | None) -> JsonObject:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from engine.formats.base import ItemEnded, ModelFormat, TurnEvent
 from engine.types import FinishReason
+from responses_app.protocol.answer_stops import AnswerStops
 from responses_app.protocol.commands import Generate
 from responses_app.protocol.compacting import Compacting
 from responses_app.protocol.cuts import Cuts
@@ -35,6 +36,7 @@ class TurnReader:
     functions: Collection[str] | None
     turns: list[TurnUsage]
     turn: Turn | None = field(default=None, init=False)
+    stops: AnswerStops = field(default_factory=AnswerStops, init=False)
     repairs: int = field(default=0, init=False)
 
     def begin(self, given: TurnBegan, wanted: Generate) -> None:
@@ -53,11 +55,16 @@ class TurnReader:
         if chunk.cached_tokens is not None and not turn.usage.cached_tokens:  # not of a turn that goes on elsewhere
             turn.usage.cached_tokens = min(chunk.cached_tokens, turn.usage.input_tokens)
         ends = self.cuts.reader_of(turn, summing_up=self.compacting.running)
-        said = turn.read(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self.format.spelled)
+        stops = self.stops if self.stops and not (self.compacting.running or self.asides.running) else AnswerStops()
+        chunk, stopped = stops.without_stop_token(chunk)
+        said = stops.read(turn, turn.read(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self.format.spelled))
+        if stopped and not turn.is_over:
+            turn.usage.output_tokens += 1
+            said += stops.end(turn)
         finish = FinishReason.STOP if turn.is_over else chunk.finish
         if finish is not None:
             if not turn.is_over:  # else what the parser still holds is what follows its end
-                said += turn.close(ends=ends)
+                said += stops.read(turn, turn.close(ends=ends))
             self.repairs += turn.parser.repairs
         return self._tell(turn, said), finish
 

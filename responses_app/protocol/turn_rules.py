@@ -35,7 +35,7 @@ def rules_of_turns(
     """
     choice = request.tool_choice
     served = [rule for tool, rule in hosted if choice.allows(tool)]
-    answer = request.text_format.content
+    answer = request.answer.content
     if not (len(tools) or served) and isinstance(answer, AnyText):
         return None
     if choice.forbids:
@@ -55,8 +55,8 @@ def enforced_field(request: CreateRequest, tools: ClientTools) -> str | None:
     """
     if request.tool_choice.demands or request.tool_choice.allowed is not None:  # the model is shown all of its tools
         return "tool_choice"
-    if not isinstance(request.text_format.content, AnyText):
-        return "text.format"
+    if not isinstance(request.answer.content, AnyText):
+        return request.answer.at
     if request.tool_choice.forbids:
         return None
     return next((tool.field for tool in tools if tool.definition), None)

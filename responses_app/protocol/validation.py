@@ -4,12 +4,13 @@ import reprlib
 from collections.abc import Mapping
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from responses_app.protocol.errors import ApiError, invalid_request
+from responses_app.protocol.fields import ClientModel, check_fields
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound=ClientModel)
 
 _MAX_DIGITS = 18  # of a number in a query or a form
 MAX_NESTING = 240  # levels of objects and arrays in a request: what is read, rendered and written again, all of it
@@ -67,7 +68,11 @@ def whole_number(text: str, minimum: int, maximum: int) -> int | None:
 
 
 def validate(model: type[Model], data: Mapping[str, object], *, at: str = "") -> Model:
-    """Validate `data`, which stands at the path `at` of the request; raise `ApiError` for the first finding."""
+    """Validate `data`, which stands at the path `at` of the request; raise `ApiError` for the first finding.
+
+    The names of its fields come first, for what a client has sent and this server does not know.
+    """
+    check_fields(model, data, at=at)
     try:
         return model.model_validate(data)
     except ValidationError as error:

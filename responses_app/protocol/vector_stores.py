@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,7 +10,7 @@ from responses_app.protocol.attribute_filters import Attributes, Filter, Value
 from responses_app.protocol.chunking import Chunking
 from responses_app.protocol.conversations import Text
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
-from responses_app.protocol.items import ClientModel
+from responses_app.protocol.fields import ClientModel
 from responses_app.protocol.metadata import Metadata, check_metadata
 from responses_app.protocol.search_words import MAX_QUERY
 from responses_app.protocol.validation import missing, validate
@@ -97,12 +97,16 @@ class VectorStoreFileChanges(ClientModel):
 
     attributes: Attributes | None
 
+    beside: ClassVar = ("vector_store_id",)  # stands in the path
+
 
 class RankingOptions(ClientModel):
     """How results are ranked. There is one ranker here, whatever is asked for."""
 
     ranker: Literal["none", "auto", "default-2024-11-15"] | None = None
     score_threshold: float | None = Field(default=None, ge=0, le=1)
+
+    idle: ClassVar = {"ranker": "There is one ranker."}
 
 
 class VectorStoreSearch(ClientModel):
@@ -116,6 +120,9 @@ class VectorStoreSearch(ClientModel):
     max_num_results: int = Field(default=DEFAULT_RESULTS, ge=1, le=MAX_RESULTS)
     ranking_options: RankingOptions | None = None
     rewrite_query: bool | None = None
+
+    idle: ClassVar = {"rewrite_query": "The query is searched as it is."}
+    told: ClassVar = ("rewrite_query",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """`web_search` as requests declare it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.items import ClientModel
+from responses_app.protocol.fields import ClientModel, ToolModel
 from responses_app.protocol.validation import validate
 
 MAX_DOMAINS = 100
@@ -30,7 +30,7 @@ class _UserLocation(ClientModel):
     timezone: _Place | None = None
 
 
-class _WebSearch(ClientModel):
+class WebSearch(ToolModel):
     """The tool; fields that only other versions have are accepted and echoed."""
 
     filters: _Filters | None = None
@@ -38,10 +38,15 @@ class _WebSearch(ClientModel):
     user_location: _UserLocation | None = None
     external_web_access: bool | None = None
 
+    idle: ClassVar = {
+        "search_content_types": "A search gives text.",
+    }
+    told: ClassVar = ("search_content_types",)
+
 
 def echoed_search(tool: JsonObject, at: str) -> JsonObject:
     """Validate a web search as a tool of a request; return it as it is echoed. Raises `ApiError`."""
-    search = validate(_WebSearch, tool, at=at)
+    search = validate(WebSearch, tool, at=at)
     domains = (search.filters.allowed_domains if search.filters else None) or ()
     for index, domain in enumerate(domains):
         if not domain or any(each in domain for each in "/: @\n"):

@@ -43,6 +43,8 @@ class Choice:
     text: CompletionText
     left: int  # tokens that may still be sampled
     gives_tokens: bool = False
+    counts: bool = False  # each part of its text says what it has used so far
+    sampled: int = 0  # tokens
 
 
 class Completing:
@@ -199,6 +201,7 @@ class Completing:
         if count and self._first_token is None:
             self._first_token = time.monotonic() - self._began
         choice.left -= count
+        choice.sampled += count
         self.usage.completion_tokens += count
         if chunk.finish_reason is not None:
             self.usage.cached_tokens += chunk.cached_tokens or 0
@@ -206,6 +209,10 @@ class Completing:
             self.kv_transfer_params = chunk.kv_transfer_params
         delta = await self._with_details(choice, chunk, choice.text.feed(chunk))
         if delta is not None:
+            if choice.counts:
+                delta.counted = CompletionUsage(
+                    prompt_tokens=len(choice.request.prompt_token_ids), completion_tokens=choice.sampled
+                )
             try:
                 self._deltas.put(delta, count)
             except ReaderTooSlow:

@@ -7,6 +7,7 @@ from engine.errors import NotRendered
 from engine.formats.base import as_tokens
 from responses_app.protocol.completions import CompletionWanted
 from responses_app.protocol.errors import context_length_exceeded, invalid_request
+from responses_app.runs.sampling import check_tokens
 from responses_app.runs.served import ServedModel
 
 logger = logging.getLogger("respsite.runs")
@@ -28,7 +29,7 @@ def read_prompts(wanted: CompletionWanted, model: ServedModel, max_model_len: in
 
 def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
     if not isinstance(prompt, str):
-        check_tokens(prompt, model, "prompt")
+        check_tokens(prompt, model.format, "prompt")
         return as_tokens(prompt)
     try:
         read = model.format.raw_prompt(prompt)
@@ -42,15 +43,6 @@ def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
             code="invalid_value",
         )
     return read
-
-
-def check_tokens(tokens: Sequence[int], model: ServedModel, param: str) -> None:
-    """Refuse tokens that the model does not have."""
-    strange = next((token for token in tokens if not model.format.is_token(token)), None)
-    if strange is not None:
-        raise invalid_request(
-            f"Invalid value for '{param}': the model has no token {strange}.", param=param, code="invalid_value"
-        )
 
 
 def _echo(prompt: str | Sequence[int], tokens: Sequence[int], model: ServedModel) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from engine.errors import EngineError
-from engine.types import GenerationRequest, SamplingOptions
+from engine.types import GenerationRequest
 from responses_app.protocol import ids
 from responses_app.protocol.completion_text import CompletionText
 from responses_app.protocol.completions import CompletionHead, CompletionWanted
@@ -19,11 +19,12 @@ from responses_app.protocol.errors import unsupported_parameter
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.completing import Choice, Completing
-from responses_app.runs.completion_prompts import check_tokens, read_prompts
+from responses_app.runs.completion_prompts import read_prompts
 from responses_app.runs.deltas import Deltas
 from responses_app.runs.failures import refusal
 from responses_app.runs.plan import Origin
 from responses_app.runs.planning import project_salt
+from responses_app.runs.sampling import sampling_of
 from responses_app.runs.served import ServedModel
 from responses_app.runs.service import ResponseService
 
@@ -110,16 +111,7 @@ async def _choices(
         raise refusal(error, origin.request_id) from error
     fields, choices = wanted.fields, list[Choice]()
     stop_tokens = tuple(fields.stop_token_ids or ())
-    check_tokens(stop_tokens, model, "stop_token_ids")
-    sampling = SamplingOptions(
-        temperature=fields.temperature,
-        top_p=fields.top_p,
-        presence_penalty=fields.presence_penalty,
-        frequency_penalty=fields.frequency_penalty,
-        top_logprobs=fields.logprobs,
-        prompt_logprobs=fields.prompt_logprobs,
-        stop_token_ids=tuple(dict.fromkeys((*model.format.stop_tokens, *stop_tokens))),
-    )
+    sampling = sampling_of(fields, model.format, top_logprobs=fields.logprobs, prompt_logprobs=fields.prompt_logprobs)
     read = partial(read_prompts, wanted, model, info.max_model_len)
     slow = model.format.renders_elsewhere or sum(map(len, wanted.prompts)) > LONG_PROMPTS
     try:
@@ -127,11 +119,11 @@ async def _choices(
     except EngineError as error:
         raise refusal(error, origin.request_id) from error
     for tokens, begin in prompts:
-        for _ in range(wanted.n):
+        for place in range(wanted.n):
             request = GenerationRequest(
                 request_id=f"{response_id}-{len(choices)}",
                 prompt_token_ids=tokens,
-                sampling=sampling,
+                sampling=sampling.of_choice(place),
                 priority=priority if model.engine.supports_priority else 0,
                 cache_salt=project_salt(origin) if model.engine.supports_cache_salt else None,
                 affinity=response_id,
@@ -146,5 +138,7 @@ async def _choices(
                 begin=begin,
             )
             left = min(info.max_model_len - len(tokens), wanted.max_tokens)
-            choices.append(Choice(request, text, left, gives_tokens=bool(fields.return_token_ids)))
+            choices.append(
+                Choice(request, text, left, gives_tokens=bool(fields.return_token_ids), counts=wanted.counts_each)
+            )
     return choices

@@ -110,8 +110,8 @@ async def check_grammar(plan: RunPlan, engine: BaseEngine) -> None:
 
 def _parts(request: CreateRequest, tools: ClientTools) -> Iterator[tuple[str, TurnRules]]:
     """Yield each field that says what the model may write, with the rules that it alone makes."""
-    if not isinstance(request.text_format.content, AnyText):
-        yield "text.format.schema", TurnRules(answer=request.text_format.content)
+    if not isinstance(request.answer.content, AnyText):
+        yield request.answer.schema_at, TurnRules(answer=request.answer.content)
     for tool in tools:
         if not isinstance(tool.content, AnyText):
             yield tool.field, TurnRules(calls=(CallRule(tool.called, tool.content),), must_call=True)

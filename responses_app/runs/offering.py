@@ -62,16 +62,24 @@ class Shelf:
 
     def _available(self, declared: JsonObject, index: int, request: CreateRequest) -> BaseTool | None:
         kind = str(declared["type"])
-        missing = server_tool_missing(kind)
-        if missing is None:
-            return None
-        tool = self.tool_of(kind)
-        problem = missing if tool is None else tool.problem() or tool.refusal(declared)
+        problem = self._problem(declared)
         if problem is None:
-            return tool
+            return self.tool_of(kind) if kind in ITEMS else None
         if kind in WEB_SEARCH and not _demands_search(request):
             return None
         raise unsupported_parameter("tool_choice" if kind in WEB_SEARCH else f"tools[{index}].type", problem)
+
+    def leaves_out(self, declared: JsonObject) -> bool:
+        """Whether a declared tool is a web search, which cannot be had here now."""
+        return declared["type"] in WEB_SEARCH and self._problem(declared) is not None
+
+    def _problem(self, declared: JsonObject) -> str | None:
+        """Return why a declared tool of a server cannot be had; None for one that can, and for those of clients."""
+        missing = server_tool_missing(str(declared["type"]))
+        if missing is None:
+            return None
+        tool = self.tool_of(str(declared["type"]))
+        return missing if tool is None else tool.problem() or tool.refusal(declared)
 
 
 def _is_there(tool: BaseTool, declared: JsonObject, entries: Sequence[Entry]) -> bool:

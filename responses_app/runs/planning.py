@@ -10,7 +10,7 @@ import orjson
 from engine.backends.base import BaseEngine
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, UnreadableMessage
 from engine.grammar import AnyText
-from engine.types import EngineInfo, GenerationRequest, SamplingOptions
+from engine.types import EngineInfo, GenerationRequest
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.protocol.approvals import taken_as_refused, unanswered
 from responses_app.protocol.calls import check_outputs, no_call
@@ -30,6 +30,7 @@ from responses_app.runs.compaction import bounded, plan_compaction, summary_samp
 from responses_app.runs.grammars import plan_rules
 from responses_app.runs.history import LONG_INPUT, Context
 from responses_app.runs.plan import Origin, RunPlan
+from responses_app.runs.sampling import sampling_of
 from responses_app.runs.served import Tell
 from responses_app.runs.toolbox import Toolbox
 from responses_app.runs.translating import in_format, is_foreign
@@ -76,7 +77,7 @@ class Draft:
         held = (
             len(request.tools) > 0
             or bool(self.tools.entries)
-            or not isinstance(request.text_format.content, AnyText)
+            or not isinstance(request.answer.content, AnyText)
             or bool(self.late_tools)
         )
         named = any(isinstance(item, ItemReference) for item in request.input)
@@ -98,7 +99,12 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     priority = _priority(draft)
     if not (request.warm_up or request.only_compacts):
         _check_outputs(context, tools)
-    sampling = _sampling(draft, engine)
+    sampling = sampling_of(
+        request,
+        draft.format,
+        top_logprobs=request.logprobs if engine.supports_logprobs else None,
+        max_output_tokens=request.max_output_tokens,
+    )
     writer = PromptWriter(draft.format, info.max_model_len, draft.tools.namespaces)
     compaction = plan_compaction(request, link, messages, writer=writer, sampling=sampling, seal=draft.seal)
     if compaction is None:
@@ -125,7 +131,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
             sampling=sampling,
             priority=priority if engine.supports_priority else 0,
             cache_salt=_cache_salt(request, draft.origin) if engine.supports_cache_salt else None,
-            affinity=request.prompt_cache_key or link.root_id,
+            affinity=request.affinity or link.root_id,
         ),
         draft=prompt.draft,
         stored=draft.stored,
@@ -258,8 +264,11 @@ def _previous_messages(draft: Draft) -> list[RenderedMessage]:
 
 def _priority(draft: Draft) -> int:
     """Return how soon the engine is to begin: what the request says itself, else what its tier says; less is sooner."""
-    asked = draft.request.priority
-    return PRIORITIES[draft.tier] if asked is None else asked
+    asked, tier = draft.request.priority, PRIORITIES[draft.tier]
+    options = draft.request.background_options
+    if asked is None and options is not None and options.in_hours:
+        return max(tier, PRIORITIES["flex"])
+    return tier if asked is None else asked
 
 
 def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
@@ -282,16 +291,3 @@ def project_salt(origin: Origin) -> str | None:
     if origin.project == DEFAULT_PROJECT:
         return None
     return hashlib.sha256(orjson.dumps([origin.project])).hexdigest()
-
-
-def _sampling(draft: Draft, engine: BaseEngine) -> SamplingOptions:
-    request = draft.request
-    return SamplingOptions(
-        max_output_tokens=request.max_output_tokens,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
-        top_logprobs=request.logprobs if engine.supports_logprobs else None,
-        stop_token_ids=draft.format.stop_tokens,
-    )

@@ -16,6 +16,7 @@ from responses_app.observing.traces import Traces
 from responses_app.protocol import compaction, ids
 from responses_app.protocol.api_keys import BY_SESSION
 from responses_app.protocol.chat.stored import StoredChoice
+from responses_app.protocol.create_fields import ENCRYPTED_REASONING
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import (
@@ -29,7 +30,7 @@ from responses_app.protocol.inputs import Asked
 from responses_app.protocol.named import named_by
 from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.rate_limits import Amount, Limited
-from responses_app.protocol.requests import ENCRYPTED_REASONING, CreateRequest, parse_create
+from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import ResponseObject, new_response
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.summaries import Summaries
@@ -320,9 +321,12 @@ class ResponseService:
         )
 
     def _asked(self, request: CreateRequest) -> Asked:
-        wanted = request.reasoning is not None and request.reasoning.summary is not None
+        wanted = request.reasoning is not None and request.reasoning.wanted_summary is not None
         return Asked(
-            sealed=ENCRYPTED_REASONING in (request.include or ()), summaries=self.limits.summaries if wanted else None
+            sealed=ENCRYPTED_REASONING in (request.include or ()),
+            summaries=self.limits.summaries if wanted else None,
+            stops=tuple(request.stop or ()),
+            stop_tokens=tuple(request.stop_token_ids or ()),
         )
 
     def _new_response(self, plan: RunPlan, model: ServedModel) -> ResponseObject:

@@ -64,7 +64,7 @@ async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatRea
     async def create(index: int) -> ResponseReader:
         nonlocal first
         choice = kept.beside(first, index) if kept is not None and index else kept
-        reader = await site.service.create(chat.create, origin, chat=choice, details=details[index])
+        reader = await site.service.create(chat.choice(index), origin, chat=choice, details=details[index])
         first = first or reader.response_id
         return reader
 

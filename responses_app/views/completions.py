@@ -62,10 +62,10 @@ async def _events(
     head, tells = completing.head, wanted.includes_usage
     try:
         yield b""
-        yield b"".join(head.event([delta], tells=tells) for delta in deltas) or PING
+        yield b"".join(head.event([delta], delta.counted, tells=tells) for delta in deltas) or PING
         while not completing.is_over:
             deltas = await completing.take(ping_seconds or None)
-            yield b"".join(head.event([delta], tells=tells) for delta in deltas) or PING
+            yield b"".join(head.event([delta], delta.counted, tells=tells) for delta in deltas) or PING
         yield (head.event([], completing.usage, tells=tells) if tells else b"") + DONE
     except ApiError as problem:
         yield error_event(problem) + DONE

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from django.http import HttpRequest, HttpResponse
 
 from responses_app.auth.scopes import check_named
-from responses_app.http import caller_of, handler_of, json_response, project_of, read_json
+from responses_app.http import caller_of, handler_of, json_response, parse_noting, project_of, read_json
 from responses_app.protocol.containers import (
+    check_form,
     container_file_not_found,
     container_file_object,
     container_object,
@@ -135,6 +136,7 @@ async def _upload(request: HttpRequest, containers: "SharedContainers", containe
         return await _copy(request, container_id)
     upload = await read_upload(request)
     try:
+        parse_noting(request, check_form, upload.fields, get_site().reader)
         content = await asyncio.to_thread(upload.file.read)
     finally:
         upload.close()

@@ -8,12 +8,13 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
-from responses_app.http import Cut, json_response, project_of
+from responses_app.http import Cut, json_response, parse_noting, project_of
 from responses_app.protocol import ids
 from responses_app.protocol.body_errors import FORM_TYPE, unsupported_media_type
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files import (
     MAX_LISTED,
+    NewFile,
     check_purpose,
     deleted_file,
     file_not_found,
@@ -58,14 +59,14 @@ async def _create(request: HttpRequest) -> HttpResponse:
         raise unsupported_media_type(request.content_type, FORM_TYPE)
     upload = await read_upload(request)
     try:
-        return json_response(_object(await _kept(project_of(request), upload)))
+        wanted = parse_noting(request, parse_upload, upload.fields, get_site().reader)
+        return json_response(_object(await _kept(project_of(request), upload, wanted)))
     finally:
         await asyncio.to_thread(upload.close)
 
 
-async def _kept(project: str, upload: Upload) -> FileRecord:
+async def _kept(project: str, upload: Upload, wanted: NewFile) -> FileRecord:
     site = get_site()
-    wanted = parse_upload(upload.fields)
     if upload.size > site.settings.file_max_bytes:
         raise file_too_large(site.settings.file_max_bytes)
     now = int(site.service.now())

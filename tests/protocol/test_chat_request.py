@@ -155,7 +155,7 @@ def test_nothing_is_said_twice_that_is_there_as_null() -> None:
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
         ({"functions": [7]}, "functions[0]"),
-        ({"logit_bias": {"50256": -100}}, "logit_bias"),
+        ({"logit_bias": {"50256": -101}}, "logit_bias.50256"),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
         ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
         ({"prompt_logprobs": 21}, "prompt_logprobs"),

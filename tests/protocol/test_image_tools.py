@@ -23,7 +23,7 @@ DRAW: JsonObject = {"type": "image_generation"}
         ("output_compression", 101),
         ("action", "draw"),
         ("frame_count", 3),
-        ("svg", {}),
+        ("svg", {"model": "m"}),
         ("complexity", "low"),
         ("input_image_mask", {"file_id": 1}),
         ("input_image_mask", {}),

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from responses_app.protocol.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.items import PASSED_THROUGH
-from responses_app.protocol.requests import ENGINE_FIELDS, KNOWN_INCLUDES, CreateRequest, parse_create
+from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import new_response
 
 CODEX_INPUT = [

@@ -7,7 +7,7 @@ import pytest
 from responses_app.protocol.client_tools import read_tools
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests import parse_create
-from responses_app.protocol.tools import EXECUTED_BY_CLIENTS, parse_tools
+from responses_app.protocol.tools import CLIENT_TOOLS, parse_tools
 
 
 def refusal(**fields: object) -> ApiError:
@@ -16,7 +16,7 @@ def refusal(**fields: object) -> ApiError:
     return refused.value
 
 
-@pytest.mark.parametrize("kind", EXECUTED_BY_CLIENTS)
+@pytest.mark.parametrize("kind", CLIENT_TOOLS.keys() - {"function"})
 def test_tools_that_clients_execute_are_taken(kind: str) -> None:
     further: JsonObject = {"tools": []} if kind == "namespace" else {}
     tools: list[JsonObject] = [{"type": kind, "name": "n", "own": {"a": 1}, **further}]

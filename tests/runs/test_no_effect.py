@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from responses_app.protocol.create_fields import ENCRYPTED_REASONING, KNOWN_INCLUDES, LOGPROBS
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.requests import ENCRYPTED_REASONING, KNOWN_INCLUDES, LOGPROBS
 from tests.runs.fakes import TOOL_F, Site
 from tests.server import ROOT
 

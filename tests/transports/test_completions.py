@@ -134,7 +134,7 @@ def test_log_probabilities_of_the_prompt(server: Server) -> None:
         ({"prompt": [1, 200_019]}, 400, "prompt"),
         ({"prompt": "a", "stop_token_ids": [-1]}, 400, "stop_token_ids"),
         ({"prompt": "a", "best_of": 2}, 400, "best_of"),
-        ({"prompt": "a", "logit_bias": {"1": 1}}, 400, "logit_bias"),
+        ({"prompt": "a", "logit_bias": {"999999999": 1}}, 400, "logit_bias"),
         ({"prompt": "a", "prompt_logprobs": 1}, 400, "prompt_logprobs"),
         ({"prompt": "a", "prompt_logprobs": 1, "stream": True}, 400, "prompt_logprobs"),
         ({"prompt": "a", "kv_transfer_params": {"do_remote_decode": True}}, 400, "kv_transfer_params"),

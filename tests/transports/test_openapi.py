@@ -15,8 +15,8 @@ from referencing.jsonschema import DRAFT202012
 
 from responses_app.openapi.document import ALL_OPERATIONS as OPERATIONS
 from responses_app.openapi.document import document, path_of
+from responses_app.protocol.create_fields import ENGINE_FIELDS
 from responses_app.protocol.rate_limits import Line, as_headers
-from responses_app.protocol.requests import ENGINE_FIELDS
 from responses_app.protocol.server_tools import WEB_SEARCH, server_tool_missing
 from responses_app.urls import urlpatterns
 from tests.fuzz.samples import CHAT_FIELDS, CHAT_MESSAGES, FIELDS, ITEMS, TOOL_OUTPUTS, TOOLS

@@ -55,6 +55,7 @@ class ChunkEncoder:
         self._begin = _opened(head) + b'"choices":[{"index":%d,"delta":{' % index
         self._rest = b',"usage":null}\n\n' if chat.include_usage else b"}\n\n"
         self._end = b"}" + _NO_LOGPROBS + self._rest
+        self._counted = details if chat.counts_each else None
         self._stops = StopStrings(chat.stops) if chat.stops else None
         self._looks = self._stops is not None or chat.create.logprobs is not None  # at each text
         self._shows_reasoning, self._old_calls = chat.shows_reasoning, chat.old_calls
@@ -88,7 +89,18 @@ class ChunkEncoder:
     def encode(self, type: str, json: bytes) -> bytes:
         """Return an event as server-sent chunks: nearly always one, or none."""
         of = self._of.get(type)
-        return b"" if of is None else of(json)
+        if of is None:
+            return b""
+        if self._counted is not None:
+            self._count(self._counted)
+        return of(json)
+
+    def _count(self, details: EngineDetails) -> None:
+        """Have the chunks that follow say what the choice has used so far."""
+        prompt, sampled = len(details.prompt_token_ids), len(details.token_ids)
+        used = {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+        self._rest = b',"usage":%b}\n\n' % orjson.dumps(used)
+        self._end = b"}" + _NO_LOGPROBS + self._rest
 
     def tokens(self) -> bytes:
         """Return what was sampled since, as a chunk without a text, where tokens are wanted."""
@@ -153,7 +165,7 @@ class ChunkEncoder:
         if not self._call:
             return b""
         start = json.find(_DELTA) + len(_DELTA)
-        return b"%b%b%b" % (self._call, json[start : json.rfind(_BEHIND)], self._call_end)
+        return b"%b%b%b%b" % (self._call, json[start : json.rfind(_BEHIND)], self._call_end, self._end)
 
     def _added(self, json: bytes) -> bytes:
         """Begin an item: a call says its name now, a message or a thought only that it is another one."""
@@ -186,11 +198,11 @@ class ChunkEncoder:
         called = {"name": item["name"], field: ""}
         if self._old_calls:
             self._call = b'%b"function_call":{"arguments":' % self._begin if place == 0 else b""
-            self._call_end = b"}" + self._end
+            self._call_end = b"}"
             begun: JsonObject = {"function_call": {"name": item["name"], "arguments": ""}}
             return self._chunk(begun) if place == 0 else b""
         self._call = b'%b"tool_calls":[{"index":%d,"%b":{"%b":' % (self._begin, place, kind.encode(), field.encode())
-        self._call_end = b"}}]" + self._end
+        self._call_end = b"}}]"
         return self._chunk({"tool_calls": [{"index": place, "id": item["call_id"], "type": kind, kind: called}]})
 
     def _chunk(self, delta: JsonObject) -> bytes:

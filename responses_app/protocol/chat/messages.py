@@ -8,12 +8,13 @@ tool, function         what came of a call
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.items import MAX_NAME, NAME, ClientModel
+from responses_app.protocol.fields import BREAKPOINT, ClientModel
+from responses_app.protocol.items import MAX_NAME, NAME
 from responses_app.protocol.validation import missing, validate, wrong_type
 
 AT = "messages"
@@ -25,6 +26,8 @@ class ChatText(ClientModel):
 
     type: Literal["text"]
     text: str
+
+    idle: ClassVar = BREAKPOINT
 
 
 class ChatRefusal(ClientModel):
@@ -47,6 +50,8 @@ class ChatImage(ClientModel):
     type: Literal["image_url"]
     image_url: ImageUrl
 
+    idle: ClassVar = BREAKPOINT
+
 
 class ChatFileContent(ClientModel):
     """A file that was uploaded, or the file itself."""
@@ -62,12 +67,16 @@ class ChatFile(ClientModel):
     type: Literal["file"]
     file: ChatFileContent
 
+    idle: ClassVar = BREAKPOINT
+
 
 class ChatAudio(ClientModel):
     """A sound; no model here hears it, so a note stands for it."""
 
     type: Literal["input_audio"]
     input_audio: dict[str, Any]
+
+    idle: ClassVar = BREAKPOINT
 
 
 def _as_parts(value: object) -> object:
@@ -104,11 +113,17 @@ class ToolCall(ClientModel):
     custom: CalledCustom | None = None
 
 
+_NAMED = {"name": "What the model reads has no place for who speaks: say it in the text."}
+
+
 class SystemMessage(ClientModel):
     """What the developer says."""
 
     role: Literal["system", "developer"]
     content: Texts
+
+    idle: ClassVar = _NAMED
+    told: ClassVar = ("name",)
 
 
 class UserMessage(ClientModel):
@@ -116,6 +131,9 @@ class UserMessage(ClientModel):
 
     role: Literal["user"]
     content: Content
+
+    idle: ClassVar = _NAMED
+    told: ClassVar = ("name",)
 
 
 class AssistantMessage(ClientModel):
@@ -129,6 +147,14 @@ class AssistantMessage(ClientModel):
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     function_call: CalledFunction | None = None
 
+    idle: ClassVar = {
+        **_NAMED,
+        "audio": "The text of what was said is in 'content'.",
+        **dict.fromkeys(("annotations", "parsed"), "SDKs give it back as they got it; the model does not read it."),
+    }
+    told: ClassVar = ("name",)
+    own: ClassVar = ("reasoning", "reasoning_content", "annotations", "parsed")
+
 
 class ToolMessage(ClientModel):
     """What came of a call."""
@@ -136,6 +162,9 @@ class ToolMessage(ClientModel):
     role: Literal["tool"]
     tool_call_id: str = Field(min_length=1, max_length=256)
     content: Content
+
+    idle: ClassVar = {"name": "The call says it, which this answers."}
+    own: ClassVar = ("name",)
 
 
 class FunctionMessage(ClientModel):

@@ -2,26 +2,36 @@
 
 There is one way to generate here: a chat is a `CreateRequest` like any other, `n` of them for `n` choices. What only
 the wire of Chat Completions knows (stop strings, choices, what the last chunk has) stays in `ChatRequest`.
-Unknown fields are ignored, as everywhere; those of OpenAI and vLLM that would change the answer, and are not there, are
-refused.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from responses_app.protocol.chat.messages import AssistantTurn, ReadMessages, read_messages
 from responses_app.protocol.chat.names import in_chat_names
 from responses_app.protocol.chat.stored import ChatForm, StoredChat, StoredChoice
+from responses_app.protocol.create_fields import (
+    GUIDED,
+    HIDES_NOTHING,
+    LOGPROBS,
+    MAX_STOP_TOKENS,
+    NO_SUCH_SAMPLING,
+    OF_ENGINES,
+    Effort,
+    LogitBias,
+    Verbosity,
+)
 from responses_app.protocol.engine_details import EngineDetails, check_transfer
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
-from responses_app.protocol.items import ClientModel
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.metadata import Metadata
-from responses_app.protocol.requests import LOGPROBS, CreateRequest, Effort, Verbosity
+from responses_app.protocol.requests import CreateRequest
 from responses_app.protocol.stop_strings import Stops
+from responses_app.protocol.structured_outputs import StructuredOutputs
 from responses_app.protocol.tiers import ServiceTier
 from responses_app.protocol.validation import missing, validate, wrong_type
 
@@ -31,10 +41,14 @@ _KINDS = ("function", "custom")
 
 
 class ChatStreamOptions(ClientModel):
-    """Options of a stream; obfuscation is accepted and left out."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
+
+    idle: ClassVar = HIDES_NOTHING
+    own: ClassVar = ("continuous_usage_stats",)
 
 
 class ChatFields(ClientModel):
@@ -52,7 +66,14 @@ class ChatFields(ClientModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOP_TOKENS)
+    logit_bias: LogitBias | None = None
+    ignore_eos: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     parallel_tool_calls: bool | None = None
@@ -72,28 +93,46 @@ class ChatFields(ClientModel):
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     kv_transfer_params: dict[str, Any] | None = None
 
+    beside: ClassVar = ("messages", "tools", "tool_choice", "functions", "function_call", "response_format")
+    refused: ClassVar = {
+        "audio": Refused("This server makes no sound; leave it out."),
+        "web_search_options": Refused(
+            "Searching is a tool of the Responses API here: send the request to /v1/responses."
+        ),
+        "moderation": Refused("This server does not moderate; leave it out."),
+        "continue_final_message": Refused("The model begins a message of its own here; leave it out."),
+        "add_generation_prompt": Refused("The model begins a message of its own here; leave it out.", takes=(True,)),
+        **dict.fromkeys(
+            ("previous_response_id", "conversation", "input", "instructions"),
+            Refused("It is the Responses API's: send 'messages', or the request to /v1/responses."),
+        ),
+        "max_output_tokens": Refused("Here it is 'max_completion_tokens'."),
+        "text": Refused("Here it is 'response_format', and 'verbosity'."),
+        "reasoning": Refused("Here it is 'reasoning_effort'."),
+        **dict.fromkeys(("min_tokens", "length_penalty"), NO_SUCH_SAMPLING),
+        **GUIDED,
+        **OF_ENGINES,
+    }
+    idle: ClassVar = {
+        "verbosity": "The models here know no such wish: say it in a message.",
+        "prediction": "The engine guesses what comes next by itself; the answer is the same.",
+        "prompt_cache_options": CACHES_ALL,
+        "prompt_cache_retention": CACHES_ALL,
+    }
+    told: ClassVar = ("verbosity",)
+    own: ClassVar = (
+        *(name for name in refused if name not in ("audio", "web_search_options", "moderation")),
+        *("cache_salt", "ignore_eos", "include_reasoning", "kv_transfer_params", "min_p", "priority", "top_k"),
+        *("prompt_logprobs", "repetition_penalty", "return_token_ids", "stop_token_ids", "structured_outputs"),
+    )
+
 
 SAME = (  # fields that a request of the Responses API has under the same name
     *("model", "temperature", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs", "parallel_tool_calls"),
     *("metadata", "service_tier", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
-    *("stream", "priority", "cache_salt"),
+    *("stream", "priority", "cache_salt", "seed", "repetition_penalty", "top_k", "min_p", "stop_token_ids"),
+    *("logit_bias", "ignore_eos", "structured_outputs"),
 )
-_UNSUPPORTED = {
-    "audio": "This server makes no sound; leave it out.",
-    "web_search_options": "Searching is a tool of the Responses API here: send the request to /v1/responses.",
-    "moderation": "This server does not moderate; leave it out.",
-    "logit_bias": "The engine here takes no biases of tokens; leave it out.",
-    "structured_outputs": "Send 'response_format' with a JSON schema.",
-    "guided_json": "Send 'response_format' with a JSON schema.",
-    "guided_regex": "Send a custom tool with a grammar, or 'response_format' with a JSON schema.",
-    "guided_choice": "Send 'response_format' with a JSON schema that has an 'enum'.",
-    "guided_grammar": "Send a custom tool with a grammar, or 'response_format' with a JSON schema.",
-    "continue_final_message": "The model begins a message of its own here; leave it out.",
-    "use_beam_search": "The engine here does not search beams; leave it out.",
-    "mm_processor_kwargs": "The model here reads text only; leave it out.",
-}
-
-
 _DEEP = ("messages", "tools", "functions", "response_format", "kv_transfer_params")
 
 
@@ -104,6 +143,7 @@ class ChatRequest:
     `messages` are its messages as they were sent. `places` has the number of the message of each item of `create`.
     `old_calls`: its functions were declared in the older form, so a call comes as `function_call`. `prompt_logprobs` is
     how many alternatives to each token of the prompt are named, None for none; `kv_transfer_params` are the engine's.
+    `counts_each`: each chunk says what its choice has used so far, as vLLM has it.
     """
 
     create: CreateRequest
@@ -113,6 +153,7 @@ class ChatRequest:
     n: int = 1
     stops: tuple[str, ...] = ()
     include_usage: bool = False
+    counts_each: bool = False
     shows_reasoning: bool = True
     old_calls: bool = False
     returns_tokens: bool = False
@@ -132,10 +173,15 @@ class ChatRequest:
         asked = StoredChat(messages=self.messages, metadata=self.create.metadata or {}, form=self.form(version))
         return StoredChoice(count=self.n, chat=asked)
 
+    def choice(self, place: int) -> CreateRequest:
+        """Return what one of its choices is generated for: each has a seed of its own, as vLLM gives them."""
+        seed = self.create.seed
+        return self.create if seed is None or not place else self.create.model_copy(update={"seed": seed + place})
+
     def details(self, place: int) -> EngineDetails | None:
         """Return what is wanted to be known of the engine's work for a choice; of the prompt only the first one's."""
         logprobs = self.prompt_logprobs if place == 0 else None
-        if not self.returns_tokens and logprobs is None and self.kv_transfer_params is None:
+        if not self.returns_tokens and not self.counts_each and logprobs is None and self.kv_transfer_params is None:
             return None
         return EngineDetails(wanted_logprobs=logprobs, given_transfer=self.kv_transfer_params)
 
@@ -152,17 +198,15 @@ def parse_chat(
     `engine_fields`: it may have those that are for the engine's operator.
     """
     check_transfer(data, engine_fields=engine_fields)
-    for name, hint in _UNSUPPORTED.items():
-        if data.get(name):
-            raise unsupported_parameter(name, hint)
     json_size({name: data[name] for name in _DEEP if name in data})
-    fields = validate(ChatFields, {name: data[name] for name in ChatFields.model_fields if name in data})
+    fields = validate(ChatFields, data)
     _check_together(fields)
     read = read_messages(data.get("messages"))
     try:
         create = parse(_as_response(data, fields, read))
     except ApiError as error:
         raise in_chat_names(error, read.places) from None
+    options = fields.stream_options
     return ChatRequest(
         create=create,
         messages=_list(data["messages"]),
@@ -170,7 +214,8 @@ def parse_chat(
         places=read.places,
         n=fields.n or 1,
         stops=tuple(fields.stop or ()),
-        include_usage=bool(fields.stream_options and fields.stream_options.include_usage),
+        include_usage=bool(options and options.include_usage),
+        counts_each=bool(options and options.include_usage and options.continuous_usage_stats),
         shows_reasoning=fields.include_reasoning is not False,
         returns_tokens=bool(fields.return_token_ids),
         prompt_logprobs=fields.prompt_logprobs,
@@ -218,8 +263,9 @@ def _as_response(data: Mapping[str, object], fields: ChatFields, read: ReadMessa
         asked["include"] = [LOGPROBS]
     if fields.reasoning_effort is not None:
         asked["reasoning"] = {"effort": fields.reasoning_effort}
-    text = {"format": _text_format(data.get("response_format")), "verbosity": fields.verbosity}
-    asked["text"] = {name: value for name, value in text.items() if value is not None}
+    form = _text_format(data.get("response_format"))
+    if form is not None:
+        asked["text"] = {"format": form}
     return asked | _tools(data)
 
 

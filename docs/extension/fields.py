@@ -1,0 +1,139 @@
+"""What becomes of each field of each body, as the models of the bodies say it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from docs.extension.tables import code, plain, table
+from responses_app.protocol.chat.messages import MESSAGES
+from responses_app.protocol.chat.request import ChatFields
+from responses_app.protocol.chat.stored import ChatCompletionChanges
+from responses_app.protocol.compact_requests import CompactFields
+from responses_app.protocol.completions import CompletionFields
+from responses_app.protocol.containers import CodeInterpreter, CopiedFile, NewContainer
+from responses_app.protocol.conversations import AddedItems, ConversationFields, NewConversationFields
+from responses_app.protocol.create_fields import KNOWN_INCLUDES, Fields
+from responses_app.protocol.decisions import DecisionFields
+from responses_app.protocol.embeddings import EmbeddingFields
+from responses_app.protocol.fields import ClientModel, carried_out, inner_models
+from responses_app.protocol.file_searches import FileSearch
+from responses_app.protocol.files import UploadFields
+from responses_app.protocol.image_tools import ImageGeneration
+from responses_app.protocol.items import MODELS, PASSED_THROUGH, REFUSED_ITEMS
+from responses_app.protocol.server_tools import WEB_SEARCH, McpServer
+from responses_app.protocol.text_format import FORMATS
+from responses_app.protocol.tool_outputs import ToolOutput
+from responses_app.protocol.tools import CLIENT_TOOLS
+from responses_app.protocol.vector_stores import (
+    NewVectorStore,
+    NewVectorStoreBatch,
+    NewVectorStoreFile,
+    VectorStoreChanges,
+    VectorStoreFileChanges,
+    VectorStoreSearch,
+)
+from responses_app.protocol.web_searches import WebSearch
+
+Models = Mapping[str, type[ClientModel]]
+
+BODIES: Models = {
+    "POST /v1/responses": Fields,
+    "POST /v1/responses/compact": CompactFields,
+    "POST /v1/responses/{response_id}/tool_outputs": ToolOutput,
+    "POST /v1/chat/completions": ChatFields,
+    "POST /v1/chat/completions/{completion_id}": ChatCompletionChanges,
+    "POST /v1/completions": CompletionFields,
+    "POST /v1/embeddings": EmbeddingFields,
+    "POST /v1/decisions": DecisionFields,
+    "POST /v1/conversations": NewConversationFields,
+    "POST /v1/conversations/{conversation_id}": ConversationFields,
+    "POST /v1/conversations/{conversation_id}/items": AddedItems,
+    "POST /v1/files": UploadFields,
+    "POST /v1/vector_stores": NewVectorStore,
+    "POST /v1/vector_stores/{vector_store_id}": VectorStoreChanges,
+    "POST /v1/vector_stores/{vector_store_id}/search": VectorStoreSearch,
+    "POST /v1/vector_stores/{vector_store_id}/files": NewVectorStoreFile,
+    "POST /v1/vector_stores/{vector_store_id}/files/{file_id}": VectorStoreFileChanges,
+    "POST /v1/vector_stores/{vector_store_id}/file_batches": NewVectorStoreBatch,
+    "POST /v1/containers": NewContainer,
+    "POST /v1/containers/{container_id}/files": CopiedFile,
+}
+TOOLS: Models = {
+    **CLIENT_TOOLS,
+    "mcp": McpServer,
+    "code_interpreter": CodeInterpreter,
+    "file_search": FileSearch,
+    "image_generation": ImageGeneration,
+    **dict.fromkeys(WEB_SEARCH, WebSearch),
+}
+REFUSED_TOOLS = {"programmatic_tool_calling": "No programs of the model's call tools here: it calls them itself."}
+_REFUSED_SHELLS = "Its commands run in the client: use `local`, or the tool `code_interpreter` for a container."
+
+
+def bodies() -> str:
+    """Return a table of the fields of each body."""
+    return "\n\n".join(f"## {code(title)}\n\n{_table(model)}" for title, model in BODIES.items())
+
+
+def tools() -> str:
+    """Return the tools that a request may declare."""
+    parts = [f"### {code(kind)}\n\n{_table(model)}" for kind, model in _once(TOOLS).items()]
+    refused = [(code(kind), "refused: `invalid_value`", plain(why)) for kind, why in REFUSED_TOOLS.items()]
+    shells = "a `shell` whose `environment` is a `container_auto` or `container_reference`"
+    refused.append((shells, "refused: `unsupported_parameter`", _REFUSED_SHELLS))
+    return "\n\n".join([*parts, table(("others", "what becomes of it", "what to do"), refused)])
+
+
+def items() -> str:
+    """Return the items that an input may have."""
+    parts = [f"### {code(kind)}\n\n{_table(model)}" for kind, model in MODELS.items()]
+    kept = [
+        (code(kind), "refused: `unsupported_parameter`", plain(REFUSED_ITEMS[kind]))
+        if kind in REFUSED_ITEMS
+        else (code(kind), "carried out", "kept whole, and given back; the model reads what it says")
+        for kind in sorted(PASSED_THROUGH)
+    ]
+    return "\n\n".join([*parts, table(("other items", "", ""), kept)])
+
+
+def messages() -> str:
+    """Return the messages that a chat may have."""
+    return "\n\n".join(f"### Role {code(role)}\n\n{_table(model)}" for role, model in _once(MESSAGES).items())
+
+
+def formats() -> str:
+    """Return the formats of an answer."""
+    return "\n\n".join(f"### {code(kind)}\n\n{_table(model)}" for kind, model in FORMATS.items())
+
+
+def includes() -> str:
+    """Return what `include` may name."""
+    return table(("include",), ([code(name)] for name in sorted(KNOWN_INCLUDES)))
+
+
+def rows(model: type[ClientModel], at: str = "", seen: Sequence[type] = ()) -> Iterator[tuple[str, str, str]]:
+    """Yield each field with what becomes of it, and why; those of the objects in it, too."""
+    inside = inner_models(model)
+    for name in sorted(carried_out(model)):
+        yield f"{at}{name}", "carried out", ""
+        for inner in dict.fromkeys(inside.get(name, {}).values()):
+            if inner not in seen:
+                yield from rows(inner, f"{at}{name}.", (*seen, model))
+    for name, refused in sorted(model.refused.items()):
+        fine = [each for each in refused.takes if each is not False]
+        but = f" But for {', '.join(code(repr(each)) for each in fine)}." if fine else ""
+        yield f"{at}{name}", "refused: `unsupported_parameter`", plain(refused.hint) + but
+    for name, why in sorted(model.idle.items()):
+        told = " The header names it." if name in model.told else ""
+        yield f"{at}{name}", "without effect", plain(why) + told
+
+
+def _table(model: type[ClientModel]) -> str:
+    told = dict.fromkeys(rows(model))  # kinds of one object share fields
+    return table(("field", "what becomes of it", "why, or what to do"), ([code(name), *rest] for name, *rest in told))
+
+
+def _once(models: Models) -> Models:
+    """Return models under the names of all that have the same one."""
+    names: dict[type[ClientModel], list[str]] = {}
+    for name, model in models.items():
+        names.setdefault(model, []).append(name)
+    return {"`, `".join(of): model for model, of in names.items()}

@@ -1,0 +1,241 @@
+"""What becomes of each field of a body: no field is dropped silently.
+
+Every object of a body has a model (`ClientModel`), and that is the only home of what is known of its fields:
+
+    carried out      the fields of the model, and those that are `beside` it
+    refused          400 `unsupported_parameter`, with what to do instead; not where its value asks for nothing
+    without effect   by design, for a reason that is told
+    unknown          400 `unknown_parameter` for a near miss of a known name ("Did you mean 'temperature'?"); any other
+                     one is accepted, and its client is told of it, unless the operator wants OpenAI's strictness
+
+The reference page of fields is made of these models, and a test holds them against the types of OpenAI's SDK.
+`validate` looks at all fields of an object before it reads it. Near misses and unknown fields count in what a client
+has just sent (inside `noting`): what this server has kept of an earlier version is read as it is.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict
+
+from responses_app.protocol.errors import invalid_request, unsupported_parameter
+
+IGNORED_HEADER = "respsite-ignored"
+MAX_NAMED = 20  # ignored fields that one answer names; more are counted
+MAX_NAME = 64  # characters of one, as it is written in the header
+_MAX_LOOKED_UP = 20  # unknown names of one body that are compared with the known ones
+_LIKENESS = 0.85  # of two names, from which on one is taken for a slip of the other
+_SHORTEST = 4  # characters of a name that can be a slip
+_STRANGE = re.compile(r"[^A-Za-z0-9\[\]._-]")
+_NOTHING: tuple[object, ...] = (None, "", [], {})
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A field that this server does not carry out. `hint` says what to do instead; `takes` are values that are fine."""
+
+    hint: str
+    takes: tuple[object, ...] = (False,)
+
+    def asks(self, value: object) -> bool:
+        """Whether a value asks for something."""
+        return not any(value == each and type(value) is type(each) for each in (*_NOTHING, *self.takes))
+
+
+class ClientModel(BaseModel):
+    """Base of everything that comes from a client: frozen, and tolerant of fields it does not know.
+
+    `refused` and `idle` (those without effect, with the reason) are further names that it knows, or fields of its own
+    whose value only is checked; of the `told` ones among these a client hears. `beside` are read by others than the
+    model. `own` are the names that are not OpenAI's.
+    An `open` object may have any field: it is kept and given back whole.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    refused: ClassVar[Mapping[str, Refused]] = {}
+    idle: ClassVar[Mapping[str, str]] = {}
+    told: ClassVar[Collection[str]] = ()
+    beside: ClassVar[Collection[str]] = ()
+    own: ClassVar[Collection[str]] = ()
+    open: ClassVar[bool] = False
+
+
+class ToolModel(ClientModel):
+    """Base of the tools that a request declares, whose `type` was read before."""
+
+    beside: ClassVar[Collection[str]] = ("type",)
+
+
+class CallableTool(ToolModel):
+    """Base of those of which a request can say who may call them."""
+
+    refused: ClassVar[Mapping[str, Refused]] = {
+        "allowed_callers": Refused(
+            "Programs that call tools are not built: the model calls them itself. Leave it out, or name 'direct'.",
+            takes=(["direct"], ["direct", "programmatic"], ["programmatic", "direct"]),
+        )
+    }
+
+
+KEPT = "It is kept, and given back with the item; the model does not read it."
+CACHES_ALL = "The engine caches every prefix by itself, and forgets the one that was longest not used."
+BREAKPOINT = {"prompt_cache_breakpoint": CACHES_ALL}
+Models = Mapping[str, type[ClientModel]]  # of an object, by its `type`; by "" where there is one
+
+
+@dataclass(slots=True)
+class IgnoredFields:
+    """The fields of one body that nobody reads. `refuse`: such a body is refused."""
+
+    refuse: bool = False
+    names: list[str] = field(default_factory=list)
+    more: int = 0
+    looked_up: int = 0
+
+    def add(self, path: str) -> None:
+        """Note one."""
+        if len(self.names) < MAX_NAMED:
+            self.names.append(_quoted(path[: 4 * MAX_NAME])[:MAX_NAME])
+        else:
+            self.more += 1
+
+    def __str__(self) -> str:
+        """The names as a header has them: in ASCII, none with a comma or a space, and never more than 1.5 KB."""
+        return ", ".join([*self.names, *([f"+{self.more}"] if self.more else [])])
+
+
+_NOTED: ContextVar[IgnoredFields | None] = ContextVar("ignored_fields", default=None)
+
+
+@contextmanager
+def noting(*, refuse: bool = False) -> Iterator[IgnoredFields]:
+    """Read what a client has sent, and note what is ignored of it."""
+    noted = IgnoredFields(refuse)
+    token = _NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED.reset(token)
+
+
+def is_of_client() -> bool:
+    """Whether what is read now was just sent by a client; else this server has kept it."""
+    return _NOTED.get() is not None
+
+
+def note_ignored(path: str) -> None:
+    """Note that what stands at a path of the body has no effect here."""
+    noted = _NOTED.get()
+    if noted is not None:
+        noted.add(path)
+
+
+def check_fields(model: type[ClientModel], data: Mapping[str, object], *, at: str = "") -> None:
+    """Look at the names of an object's fields, and at those of the objects in it. Raises `ApiError`."""
+    if model.open:
+        return
+    carried = carried_out(model)
+    for name in data:
+        if name not in carried:
+            _look_at(model, name, data[name], at)
+    for name, models in inner_models(model).items():
+        value = data.get(name)
+        if isinstance(value, dict):
+            _check_inner(models, value, _joined(at, name))
+        elif isinstance(value, list):
+            for index, each in enumerate(value):
+                if isinstance(each, dict):
+                    _check_inner(models, each, f"{_joined(at, name)}[{index}]")
+
+
+@cache
+def carried_out(model: type[ClientModel]) -> frozenset[str]:
+    """Return the names of the fields that are carried out."""
+    names = {each.alias or name for name, each in model.model_fields.items()}
+    return frozenset(names.union(model.beside) - model.refused.keys() - model.idle.keys())
+
+
+@cache
+def known_names(model: type[ClientModel]) -> frozenset[str]:
+    """Return all names that a model knows, whatever becomes of them."""
+    return carried_out(model).union(model.refused, model.idle)
+
+
+@cache
+def inner_models(model: type[ClientModel]) -> Mapping[str, Models]:
+    """Return the models of the objects in an object, by the names of its fields."""
+    found: dict[str, Models] = {}
+    for name, each in model.model_fields.items():
+        models = list(dict.fromkeys(_models_in(each.annotation)))
+        if len(models) == 1:
+            found[each.alias or name] = {"": models[0]}
+        elif models:
+            found[each.alias or name] = {kind: model for model in models for kind in _kinds(model)}
+    return found
+
+
+def _models_in(annotation: Any) -> Iterator[type[ClientModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, ClientModel):
+        yield annotation
+        return
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        inside = inside[:1]
+    if origin is not dict:  # its names are the client's own
+        for each in inside:
+            yield from _models_in(each)
+
+
+def _kinds(model: type[ClientModel]) -> tuple[str, ...]:
+    told = model.model_fields["type"].annotation
+    return get_args(told) if get_origin(told) is Literal else ()
+
+
+def _check_inner(models: Models, value: Mapping[str, object], at: str) -> None:
+    model = models.get("") or models.get(str(value.get("type")))
+    if model is not None:
+        check_fields(model, value, at=at)
+
+
+def _look_at(model: type[ClientModel], name: str, value: object, at: str) -> None:
+    """Refuse a field that is not carried out, or note it."""
+    path = _joined(at, name[:80])
+    if name in model.refused:
+        if model.refused[name].asks(value):
+            raise unsupported_parameter(path, model.refused[name].hint)
+        return
+    noted = _NOTED.get()
+    if noted is None or (name in model.idle and (name not in model.told or value in (None, False))):
+        return
+    if name in model.idle:
+        noted.add(path)
+        return
+    meant = _meant(name, model, noted)
+    if meant or noted.refuse:
+        hint = f" Did you mean '{meant}'?" if meant else ""
+        raise invalid_request(f"Unknown parameter: '{path}'.{hint}", param=path, code="unknown_parameter")
+    noted.add(path)
+
+
+def _meant(name: str, model: type[ClientModel], noted: IgnoredFields) -> str:
+    """Return the name that another one is a slip of; "" for none."""
+    noted.looked_up += 1
+    if noted.looked_up > _MAX_LOOKED_UP or not _SHORTEST <= len(name) <= MAX_NAME:
+        return ""
+    return next(iter(get_close_matches(name, sorted(known_names(model)), n=1, cutoff=_LIKENESS)), "")
+
+
+def _quoted(text: str) -> str:
+    """Return a path as a header may have it: percent-encoded, but for what paths are made of."""
+    return _STRANGE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode(errors="replace")), text)
+
+
+def _joined(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name
