@@ -111,7 +111,7 @@ def test_a_query_of_too_many_parameters(http: httpx.Client, conversation: str) -
 
 
 @pytest.mark.parametrize("unknown", ["conv_0", "resp_0", "x" * 500, "%00", "%ff", "%ed%a0%80", "a%0Ab", "%F0%9F%99%82"])
-def test_an_unknown_conversation_is_a_404(http: httpx.Client, unknown: str) -> None:
+def test_an_unknown_conversation_is_a_404_and_what_is_no_id_a_400(http: httpx.Client, unknown: str) -> None:
     path = f"/conversations/{unknown}"
     answers = [
         http.get(path),
@@ -125,9 +125,13 @@ def test_an_unknown_conversation_is_a_404(http: httpx.Client, unknown: str) -> N
         http.delete(f"{path}/items/msg_0"),
     ]
     for answer in answers:
-        message = read_error_answer(answer, status=404, code=None, param="conversation_id")
-        assert message.startswith("Conversation with id '")
-        assert message.endswith("' not found.")
+        if unknown.startswith("conv"):
+            message = read_error_answer(answer, status=404, code=None, param="conversation_id")
+            assert message.startswith("Conversation with id '")
+            assert message.endswith("' not found.")
+        else:
+            message = read_error_answer(answer, status=400, code="invalid_value", param="conversation_id")
+            assert message.startswith("Invalid 'conversation_id': ")
 
 
 @pytest.mark.parametrize("unknown", ["msg_0", "x" * 500, "%00", "a/b", "%ff"])

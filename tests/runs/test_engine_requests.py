@@ -7,7 +7,8 @@ import pytest
 from engine.backends.scripted import with_logprobs
 from engine.errors import EngineUnavailable
 from engine.formats.harmony.encoding import encode_text
-from engine.types import GenerationRequest, TokenChunk
+from engine.types import GenerationRequest, SamplingOptions, TokenChunk
+from responses_app.protocol.chat.request import parse_chat
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests import parse_create
@@ -257,3 +258,49 @@ async def test_minus_infinity_is_a_number() -> None:
     response = await Site(Certain()).ask(input="hi", top_logprobs=1)
     part = response["output"][-1]["content"][0]  # type: ignore[index]
     assert part["logprobs"][0]["top_logprobs"][0]["logprob"] == -9999.0
+
+
+SAMPLED: dict[str, object] = {  # as the engine is told it, under the same name
+    "seed": 7,
+    "top_k": 5,
+    "min_p": 0.25,
+    "repetition_penalty": 1.5,
+    "presence_penalty": 0.5,
+    "frequency_penalty": -0.5,
+    "ignore_eos": True,
+}
+
+
+async def test_what_vllm_samples_by_reaches_the_engine() -> None:
+    site = Site()
+    await site.ask(input="hi", stop_token_ids=[264], logit_bias={"264": -100}, **SAMPLED)
+    sampling = site.engine.requests[-1].sampling
+    assert {name: getattr(sampling, name) for name in SAMPLED} == SAMPLED
+    assert sampling.logit_bias == {264: -100}
+    assert sampling.stop_token_ids[-1] == 264
+
+
+@pytest.mark.parametrize("fields", [{"stop_token_ids": [999_999_999]}, {"logit_bias": {"999999999": 1}}])
+async def test_a_token_that_the_model_has_not_is_refused(fields: JsonObject) -> None:
+    with pytest.raises(ApiError) as refused:
+        await Site().ask(input="hi", **fields)
+    assert refused.value.param == next(iter(fields))
+
+
+async def test_each_choice_of_a_chat_has_a_seed_of_its_own() -> None:
+    chat = parse_chat({"messages": [{"role": "user", "content": "hi"}], "seed": 5, "n": 3}, parse_create)
+    assert [chat.choice(place).seed for place in range(3)] == [5, 6, 7]
+    assert [SamplingOptions(seed=5).of_choice(place).seed for place in range(3)] == [5, 6, 7]
+
+
+async def test_what_may_take_hours_comes_behind_everything_else() -> None:
+    site = Site()
+    options = {"completion_window": "8h", "continuation_id": "c"}
+    await site.ask(input="hi", background=True, background_options=options)
+    await site.ask(input="hi", background=True, background_options={"completion_window": "soonest"})
+    late, soon = site.engine.requests
+    assert (late.priority, late.affinity) == (PRIORITIES["flex"], "c")
+    assert soon.priority < late.priority
+    with pytest.raises(ApiError) as refused:
+        await site.ask(input="hi", background_options=options)
+    assert refused.value.param == "background_options.completion_window"

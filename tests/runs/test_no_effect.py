@@ -1,18 +1,23 @@
-"""What the docs call accepted without effect changes nothing that the engine is asked, and they name it."""
+"""What the page of fields calls without effect changes nothing that the engine is asked."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from responses_app.protocol.create_fields import ENCRYPTED_REASONING, KNOWN_INCLUDES, LOGPROBS
+from docs.extension.fields import rows
+from responses_app.protocol.create_fields import ENCRYPTED_REASONING, KNOWN_INCLUDES, LOGPROBS, Fields
 from responses_app.protocol.errors import JsonObject
 from tests.runs.fakes import TOOL_F, Site
-from tests.server import ROOT
 
-WITHOUT_EFFECT: dict[str, JsonObject] = {
-    "text.verbosity": {"text": {"verbosity": "high"}},
-    "prompt_cache_retention": {"prompt_cache_retention": "24h"},
-    "stream_options.include_obfuscation": {"stream_options": {"include_obfuscation": True}},
+VALUES: dict[str, object] = {  # where a name is no value of it
+    "text.verbosity": "high",
+    "stream_options.include_obfuscation": True,
+    "prompt_cache_options.ttl": "12h",
+    "prompt_cache_options.mode": "explicit",
+    "client_metadata": {"a": "b"},
+}
+OTHERS: dict[str, JsonObject] = {
     "include": {"include": sorted(KNOWN_INCLUDES - {LOGPROBS, ENCRYPTED_REASONING})},
     "metadata": {"metadata": {"a": "b"}},
     "user": {"user": "somebody"},
@@ -20,19 +25,28 @@ WITHOUT_EFFECT: dict[str, JsonObject] = {
 }
 
 
-@pytest.mark.parametrize("name", WITHOUT_EFFECT)
-async def test_it_is_accepted_named_and_without_effect(name: str) -> None:
+def without_effect() -> Iterator[str]:
+    """Yield the fields of a request that have none."""
+    for name, becomes, _ in rows(Fields):
+        if becomes == "without effect":
+            yield name
+
+
+def body_of(path: str) -> JsonObject:
+    """Return a body with a field."""
+    body: object = VALUES.get(path, path)
+    for name in reversed(path.split(".")):
+        body = {name: body}
+    assert isinstance(body, dict)
+    return body
+
+
+@pytest.mark.parametrize("fields", [*map(body_of, without_effect()), *OTHERS.values()], ids=str)
+async def test_it_is_accepted_and_without_effect(fields: JsonObject) -> None:
     site = Site()
     site.service.new_id = lambda prefix: f"{prefix}_1"
     plain = await site.ask(input="hi", tools=[TOOL_F])
-    other = await site.ask(input="hi", **{"tools": [TOOL_F], **WITHOUT_EFFECT[name]})
+    other = await site.ask(input="hi", **{"tools": [TOOL_F], **fields})
     assert other["output"] == plain["output"]
     first, second = site.engine.requests
     assert replace(second, request_id=first.request_id) == first
-    section = (
-        (ROOT / "docs/reference/not-built.md")
-        .read_text()
-        .partition("**Accepted without effect**")[2]
-        .partition("\n\n")[0]
-    )
-    assert f"`{name}`" in section
