@@ -137,8 +137,10 @@ REQUESTS: Mapping[str, Told] = {
         "Send one of the types that the message names, like `response.create`.",
     ),
     "unknown_parameter": (
-        "A tool that cannot run in the background asks to do so.",
-        "Leave the field in `param` out. Functions and custom tools can run in the background.",
+        "A field looks like a slip of a known one; with `UNKNOWN_FIELDS=refuse` it is any that is not known. Or a tool "
+        "that cannot run in the background asks to do so.",
+        "Send the field under the name that the message says, or leave it out. [Fields](fields.md) has all. Functions "
+        "and custom tools can run in the background.",
     ),
     "unsupported_media_type": (
         "The body's `Content-Type` is not `application/json`, or for files not `multipart/form-data`.",
@@ -146,7 +148,7 @@ REQUESTS: Mapping[str, Told] = {
     ),
     "unsupported_parameter": (
         "The server has no such feature, or its operator has turned it off.",
-        "Leave the field in `param` out. See [what is not built](not-built.md).",
+        "Do what the message says instead, or leave the field in `param` out: see [Fields](fields.md).",
     ),
     "vector_store_expired": ("The vector store has expired.", "Make a new one, and add its files again."),
     "websocket_connection_limit_reached": (

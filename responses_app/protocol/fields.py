@@ -14,7 +14,7 @@ has just sent (inside `noting`): what this server has kept of an earlier version
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -139,20 +139,27 @@ def note_ignored(path: str) -> None:
 
 def check_fields(model: type[ClientModel], data: Mapping[str, object], *, at: str = "") -> None:
     """Look at the names of an object's fields, and at those of the objects in it. Raises `ApiError`."""
-    if model.open:
-        return
-    carried = carried_out(model)
-    for name in data:
-        if name not in carried:
-            _look_at(model, name, data[name], at)
-    for name, models in inner_models(model).items():
+    quiet, inner = _plan(model)
+    if not quiet.issuperset(data):
+        for name in data:
+            if name not in quiet and not model.open:
+                _look_at(model, name, data[name], at)
+    for name, models in inner:
         value = data.get(name)
         if isinstance(value, dict):
-            _check_inner(models, value, _joined(at, name))
+            _check_inner(models, value, at, name)
         elif isinstance(value, list):
             for index, each in enumerate(value):
                 if isinstance(each, dict):
-                    _check_inner(models, each, f"{_joined(at, name)}[{index}]")
+                    _check_inner(models, each, at, name, index)
+
+
+@cache
+def _plan(model: type[ClientModel]) -> tuple[frozenset[str], Sequence[tuple[str, Models]]]:
+    """Return the names of a model that there is nothing to say of, and the models of what is in an object."""
+    if model.open:
+        return frozenset(), ()
+    return carried_out(model).union(model.idle.keys() - set(model.told)), tuple(inner_models(model).items())
 
 
 @cache
@@ -198,10 +205,13 @@ def _kinds(model: type[ClientModel]) -> tuple[str, ...]:
     return get_args(told) if get_origin(told) is Literal else ()
 
 
-def _check_inner(models: Models, value: Mapping[str, object], at: str) -> None:
+def _check_inner(models: Models, value: Mapping[str, object], at: str, name: str, index: int | None = None) -> None:
     model = models.get("") or models.get(str(value.get("type")))
-    if model is not None:
-        check_fields(model, value, at=at)
+    if model is None:
+        return
+    quiet, inner = _plan(model)
+    if inner or not quiet.issuperset(value):  # else, nearly always, there is nothing to say
+        check_fields(model, value, at=_joined(at, name) + ("" if index is None else f"[{index}]"))
 
 
 def _look_at(model: type[ClientModel], name: str, value: object, at: str) -> None:
@@ -212,10 +222,11 @@ def _look_at(model: type[ClientModel], name: str, value: object, at: str) -> Non
             raise unsupported_parameter(path, model.refused[name].hint)
         return
     noted = _NOTED.get()
-    if noted is None or (name in model.idle and (name not in model.told or value in (None, False))):
+    if noted is None:
         return
     if name in model.idle:
-        noted.add(path)
+        if value not in (None, False):
+            noted.add(path)
         return
     meant = _meant(name, model, noted)
     if meant or noted.refuse:

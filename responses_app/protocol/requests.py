@@ -75,7 +75,7 @@ class CreateRequest(Fields):
 
     def as_json(self) -> JsonObject:
         """Return a request that `parse_create` reads as this one."""
-        fields = self.model_dump(mode="json", include=set(Fields.model_fields), exclude_none=True)
+        fields = self.model_dump(mode="json", include=set(Fields.model_fields), exclude_none=True, by_alias=True)
         return {**fields, "input": self.input_json, "tools": self.tools_json, "tool_choice": self.tool_choice.echo}
 
     @property

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses_app.protocol.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES
-from responses_app.protocol.errors import ApiError
-from responses_app.protocol.items import PASSED_THROUGH
+from responses_app.protocol.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.fields import noting
+from responses_app.protocol.items import PASSED_THROUGH, FunctionCall
 from responses_app.protocol.requests import CreateRequest, parse_create
 from responses_app.protocol.resources import new_response
 
@@ -380,3 +381,55 @@ def test_any_json_is_a_request_or_a_400(fields: dict[str, object], items: object
         assert (refused.status, refused.type) == (400, "invalid_request_error")
         assert refused.param
         assert refused.message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"structured_outputs": {"json": {"type": "object"}}},
+        {"structured_outputs": {"choice": ["a", "b"]}, "stop": "x", "stop_token_ids": [1], "logit_bias": {"5": 1.5}},
+        {"background": True, "background_options": {"completion_window": "2h", "continuation_id": "c"}},
+        {"reasoning": {"generate_summary": "concise"}, "seed": 3, "top_k": 2, "min_p": 0.5, "ignore_eos": True},
+    ],
+)
+def test_a_request_that_is_kept_is_read_as_the_same_one(fields: JsonObject) -> None:
+    request = parse_create({"input": "hi", **fields})
+    again = parse_create(request.as_json())
+    assert {name: getattr(again, name) for name in Fields.model_fields} == {
+        name: getattr(request, name) for name in Fields.model_fields
+    }
+    assert again.answer.content == request.answer.content
+    assert again.reasoning is None or again.reasoning.wanted_summary == "concise"
+
+
+def test_what_was_kept_is_read_as_it_is_and_only_a_clients_slips_are_told() -> None:
+    kept: JsonObject = {"input": [{"type": "configuration_update"}], "temprature": 1, "colour": 2}
+    parse_create(kept)
+    with noting() as ignored:
+        parse_create({"input": "hi", "colour": 2})
+        assert str(ignored) == "colour"
+        for wrong in (kept, {"input": kept["input"]}):
+            with pytest.raises(ApiError):
+                parse_create(wrong)
+
+
+def test_a_function_that_a_search_of_the_server_has_found_is_called_as_openai_marks_it() -> None:
+    """OpenAI's Agents SDK looks for a deferred function under its own name as a namespace."""
+    function = {"type": "function", "name": "f", "defer_loading": True}
+    tools = parse_create({"input": "hi", "tools": [function, {"type": "tool_search"}]}).tools
+    assert [tool.called for tool in tools.shown()] == ["f"]
+    item = tools.builder("f", lambda prefix: f"{prefix}1").item("completed")
+    assert (item["name"], item["namespace"]) == ("f", "f")
+    given = {"type": "function_call", "call_id": "c", "name": "f", "namespace": "f", "arguments": "{}"}
+    (call,) = parse_create({"input": [given]}).input
+    assert isinstance(call, FunctionCall)
+    assert call.called == "f"
+    plain = parse_create({"input": "hi", "tools": [function]}).tools
+    assert "namespace" not in plain.builder("f", lambda prefix: f"{prefix}1").item("completed")
+
+
+def test_the_skills_of_a_shell_are_told_to_the_model() -> None:
+    skill = {"name": "pdf", "description": "Reads PDFs.", "path": "/skills/pdf"}
+    tool = {"type": "shell", "environment": {"type": "local", "skills": [skill]}}
+    (shell,) = parse_create({"input": "hi", "tools": [tool]}).offered_functions
+    assert "- pdf (/skills/pdf): Reads PDFs." in shell.description
