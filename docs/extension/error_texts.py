@@ -255,6 +255,10 @@ IMAGES: Mapping[str, Told] = {
         "The image service refused this server.",
         "The operator should check `IMAGE_SERVICE_KEY`.",
     ),
+    "image_service_busy": (
+        "Too many images were being made: none of them was done in time.",
+        "Ask again later.",
+    ),
     "image_service_timeout": ("The image service did not answer in time.", "Ask again, or for a smaller image."),
     "image_service_unreachable": (
         "The image service cannot be reached.",

@@ -137,6 +137,16 @@ async def endless(request: web.Request) -> web.StreamResponse:
     return answer
 
 
+async def chatter(line: bytes, request: web.Request) -> web.StreamResponse:
+    """Small lines without an end: what reads them has work for as long as it listens."""
+    answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await answer.prepare(request)
+    with suppress(ConnectionError):  # it is left
+        while True:
+            await answer.write(line * 1000)
+    return answer
+
+
 async def cut(request: web.Request) -> web.StreamResponse:
     answer = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "1000"})
     await answer.prepare(request)
@@ -188,6 +198,8 @@ HOSTILE: dict[str, tuple[web.Response | Answer, str]] = {
     ),
     "detail": (plain(b'{"detail": [{"loc": ["body", "prompt"]}]}', 422), "image_request_refused"),
     "endless": (endless, "image_too_large"),
+    "endless small events": (partial(chatter, b"data: {}\n\n"), "image_service_invalid"),
+    "endless comments": (partial(chatter, b": working\n"), "image_service_invalid"),
     "closes in the middle": (cut, "image_service_broke"),
     "closes in the stream": (cut_stream, "image_service_broke"),
 }
@@ -219,6 +231,35 @@ async def test_one_that_is_slow_or_away(images: ImageServer, site_of: SiteOf) ->
     images.url = "http://127.0.0.1:9/v1"  # where nothing listens
     (item,) = drawn((await events_of(site_of(call())))[-1]["response"])  # type: ignore[arg-type]
     assert item["error"]["code"] == "image_service_unreachable"  # type: ignore[index]
+
+
+async def test_a_project_whose_images_hang_leaves_places_to_the_others(
+    images: ImageServer, site_of: SiteOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "MAX_AT_ONCE", 2)
+    monkeypatch.setattr(service_module, "MAX_OF_PROJECT", 1)
+    site = site_of(call(prompt="slow"), call(prompt="slow"))
+    hanging = [await site.begin(input="hi", tools=[DRAW], project="one") for _ in range(2)]
+    await eventually(lambda: len(images.asked) == 1 and len(site.engine.requests) == 2)
+    play(site, call())
+    other = await site.begin(input="hi", tools=[DRAW], project="other")
+    (item,) = drawn((await other.to_the_end())[-1]["response"])  # type: ignore[arg-type]
+    assert item["status"] == "completed"
+    assert [asked.parameters["prompt"] for asked in images.asked] == ["slow", "a cat"]
+    for each in hanging:
+        site.registry.cancel(each.run, reason="a test")
+        await each.to_the_end()
+
+
+async def test_one_that_never_had_a_place_says_so(
+    images: ImageServer, site_of: SiteOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "MAX_AT_ONCE", 1)
+    site = site_of(call(), seconds=0.1)
+    async with site.tools[0]._service._places.taken("other"):  # type: ignore[attr-defined]
+        (item,) = drawn((await events_of(site))[-1]["response"])  # type: ignore[arg-type]
+    assert item["error"]["code"] == "image_service_busy"  # type: ignore[index]
+    assert not images.asked
 
 
 async def test_a_cancelled_response_leaves_its_call(images: ImageServer, site_of: SiteOf) -> None:
