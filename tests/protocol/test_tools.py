@@ -16,7 +16,7 @@ def refusal(**fields: object) -> ApiError:
     return refused.value
 
 
-@pytest.mark.parametrize("kind", CLIENT_TOOLS.keys() - {"function"})
+@pytest.mark.parametrize("kind", sorted(CLIENT_TOOLS.keys() - {"function"}))
 def test_tools_that_clients_execute_are_taken(kind: str) -> None:
     further: JsonObject = {"tools": []} if kind == "namespace" else {}
     tools: list[JsonObject] = [{"type": kind, "name": "n", "own": {"a": 1}, **further}]

@@ -28,19 +28,15 @@ _STILL = "TtZXD"
 
 @dataclass(slots=True)
 class Rest:
-    """One rest of the container whose processes descend from `root`.
+    """One rest of a container, from the end of a call until the next one."""
 
-    It may have `memory` bytes. `attendants` are those that run no code of the container's: the warden, and what started it. `is_settled`: all of it
-    was seen to stand still. `looks` counts those at it.
-    """
-
-    root: int
-    memory: int
-    attendants: frozenset[int]
+    root: int  # all processes of the container descend from it
+    memory: int  # bytes that the container may have
+    attendants: frozenset[int]  # run no code of the container's: the warden, and what started it
     cgroup: Cgroup | None = None
-    is_settled: bool = False
+    is_settled: bool = False  # all of it was seen to stand still
     _began: float = field(default_factory=time.monotonic)
-    looks: int = 0
+    looks: int = 0  # how often it was looked at
     _seen: Mapping[int, int] = field(default_factory=dict)  # ticks, by process
     _ticks_at_first: int | None = None
 
