@@ -20,9 +20,12 @@ def ended_cleanly() -> Iterator[None]:
     came: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
-        if not came:
-            came.append(number)
-            signal.raise_signal(signal.SIGINT)  # asyncio has its own way with that
+        if came:
+            return
+        came.append(number)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for what a script has started with `&`
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)  # asyncio has its own way with that
 
     before = signal.signal(signal.SIGTERM, end)
     try:
