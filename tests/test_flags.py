@@ -7,7 +7,7 @@ import pytest
 from responses_app.command_line.parser import build_parser
 from responses_app.conf import table
 from responses_app.management.flags import FLAGS, REFUSED, given_settings
-from responses_app.protocol.dialects import OPENAI, Switch, parse_dialect
+from responses_app.protocol.dialects import OPENAI, PRESETS, Switch, parse_dialect
 
 
 def settings_of(*flags: str, **environ: str) -> dict[str, str]:
@@ -41,9 +41,9 @@ def test_legacy_reasoning_events_are_those_of_today_and_nothing_else() -> None:
     alone = settings_of("--legacy-reasoning-events", RESPONSES_DIALECT="legacy-events")["RESPONSES_DIALECT"]
     assert parse_dialect(alone) == OPENAI
     both = settings_of("--legacy-reasoning-events", "--compatibility-mode")["RESPONSES_DIALECT"]
-    assert parse_dialect(both).switches == {Switch.TURN_ID}
+    assert parse_dialect(both).switches == PRESETS["codex-turn"] - {Switch.REASONING_NAMES}
     turns = settings_of("--compatibility-mode")["RESPONSES_DIALECT"]
-    assert parse_dialect(turns).switches == {Switch.TURN_ID, Switch.REASONING_NAMES}
+    assert parse_dialect(turns).switches == PRESETS["codex-turn"]
 
 
 @pytest.mark.parametrize("flag", REFUSED)

@@ -148,7 +148,7 @@ def test_every_older_flag_is_its_setting(tmp_path: Path) -> None:
     }
     flags = [word for flag, (_, value) in given.items() for word in (flag, value)]
     flags += ["--legacy-reasoning-events", "--compatibility-mode"]
-    given["both"] = ("RESPONSES_DIALECT", "turn-id")
+    given["both"] = ("RESPONSES_DIALECT", "turn-id,completed-calls")
     with ServedSite(tmp_path, "--port", "PORT", *flags) as site:
         assert site.process is not None
         process = Path(f"/proc/{site.process.pid}")

@@ -61,9 +61,10 @@ REFUSED = {  # flags of vLLM's `serve` that this server cannot carry out, and wh
     "--ssl-certfile": "TLS is the work of a proxy in front; BEHIND_PROXY=tls says that there is one",
 }
 COMPATIBLE = "one response id for a whole turn: RESPONSES_DIALECT=codex-turn (see Dialects)"
+TURNS_AND_TODAY = "turn-id,completed-calls"  # `codex-turn` without its names of events
 LEGACY = (
     "the events `response.reasoning_text.*`, which are the default: RESPONSES_DIALECT=openai; with "
-    "--compatibility-mode: RESPONSES_DIALECT=turn-id (see Dialects)"
+    f"--compatibility-mode: RESPONSES_DIALECT={TURNS_AND_TODAY} (see Dialects)"
 )
 MODEL = "as --model: unless ENGINE, ENGINE_URL or MODELS is set, vLLM loads it here, in the format of its files"
 MORE = "Every setting is an environment variable, too; ENGINE_OPTIONS takes all other options of vLLM, as JSON."
@@ -137,7 +138,7 @@ def _option(flag: str) -> str:
 def _dialect(options: Mapping[str, Any]) -> str | None:
     has_turns, has_today = options.get("compatibility_mode"), options.get("legacy_reasoning_events")
     if has_turns:
-        return "turn-id" if has_today else "codex-turn"
+        return TURNS_AND_TODAY if has_today else "codex-turn"
     return "openai" if has_today else None
 
 
