@@ -57,7 +57,7 @@ EVENTS: Mapping[EventType, About] = {
     EventType.CODE_DELTA: ("More of its code.", f"{_OF_ITEM}, `delta`"),
     EventType.CODE_DONE: ("The code is whole.", f"{_OF_ITEM}, `code`"),
     EventType.CODE_INTERPRETING: ("The code runs.", _OF_ITEM),
-    EventType.CODE_COMPLETED: ("The code has ended.", _OF_ITEM),
+    EventType.CODE_COMPLETED: ("The code has ended.", f"{_OF_ITEM}, `outputs` where an `include` asks for them"),
     EventType.WEB_SEARCH_IN_PROGRESS: ("The model searches the web, or opens a page.", _OF_ITEM),
     EventType.WEB_SEARCH_SEARCHING: ("The search is under way.", _OF_ITEM),
     EventType.WEB_SEARCH_COMPLETED: ("It has ended.", _OF_ITEM),

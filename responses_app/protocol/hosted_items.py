@@ -83,7 +83,9 @@ class CodeInterpreterBuilder(HostedBuilder):
         return [(EventType.CODE_INTERPRETING, {})]
 
     def ended(self) -> PendingEvents:
-        return [(EventType.CODE_COMPLETED, {})]  # OpenAI has none for a failure: the item's status says it
+        outputs = self.shown.get("outputs")  # only where an `include` asks for them
+        shown = {} if outputs is None else {"outputs": outputs}
+        return [(EventType.CODE_COMPLETED, shown)]  # OpenAI has none for a failure: the item's status says it
 
     def item(self, status: ItemStatus) -> JsonObject:
         return {

@@ -1,10 +1,11 @@
 """Kept items → items as the API gives them back: with the fields that OpenAI's types require and clients leave out."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from responses_app.protocol.errors import JsonObject
 
 SCREENSHOTS = "computer_call_output.output.image_url"  # what `include` calls them
+INPUT_IMAGES = "message.input_image.image_url"
 _WITH_STATUS = (
     "message function_call function_call_output file_search_call web_search_call image_generation_call computer_call "
     "computer_call_output program_output code_interpreter_call local_shell_call shell_call shell_call_output "
@@ -40,6 +41,14 @@ def item_resource(item: JsonObject) -> JsonObject:
         if isinstance(parts, list):
             whole[name] = [_part(part) for part in parts]
     return whole
+
+
+def image_urls(items: Iterable[JsonObject]) -> list[str]:
+    """Return the URLs of the images in messages, in their order; one that is a file has none."""
+    contents = (item.get("content") for item in items if item.get("type", "message") == "message")
+    parts = (part for content in contents if isinstance(content, list) for part in content if isinstance(part, dict))
+    urls = (part.get("image_url") for part in parts if part.get("type") == "input_image")
+    return [url for url in urls if isinstance(url, str)]
 
 
 def with_included(item: JsonObject, include: Collection[str]) -> JsonObject:
@@ -97,7 +106,7 @@ _EXTRAS: Mapping[str, Callable[[JsonObject, Collection[str]], JsonObject]] = {
     "file_search_call": _trimmed_field("results"),
 }
 _EXTRAS_OF_PARTS: Mapping[str, tuple[str, Mapping[str, object]]] = {  # part → its `include`, and what stands without
-    "input_image": ("message.input_image.image_url", {"image_url": None}),
+    "input_image": (INPUT_IMAGES, {"image_url": None}),
     "output_text": ("message.output_text.logprobs", {"logprobs": []}),
 }
 

@@ -3,8 +3,13 @@
     an event of the journal ── Wording.of() ──> [what comes before,] the event by its name [, what comes behind]
 
 An event of a dialect's own has no number of its own, but that of the last event which its reader has had by then. So
-whoever picks a stream up behind any number gets every event of the journal behind it. Example: `response.error`
-before the `response.failed` number 7 has the number 6; a reader that has had no more goes on with 7.
+whoever picks a stream up behind any number gets every event of the journal behind it, and what is put beside those. Who
+had an event that was put, and no more, gets it again: with its type and its number, by which it is known. Example:
+`response.error` before the `response.failed` number 7 has the number 6, and is told to whoever goes on with 7.
+
+What is told again must not be lost, nor often come twice. So nearly all is put before the event that it tells of: twice
+comes only what was cut between the two. What is put behind is told again at every start behind that event; that is for
+what may be told any number of times.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,6 +31,7 @@ CALLS = (*CALL_DELTAS, *CALL_ENDS)
 REASONING = "reasoning_text"
 TOOL_DELTA = "response.tool_call.delta"
 RATE_LIMITS = "response.rate_limits.updated"
+CONTEXT = "response.additional_context"
 _ERROR_TYPES = {"rate_limit_exceeded": "rate_limit_error", "invalid_prompt": "invalid_request_error"}  # by codes
 
 Worded = tuple[str, bytes]  # an event's type and its JSON
@@ -39,11 +45,15 @@ class Call(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """What an event does not say itself: its response, the calls of it by their items' ids, and the limits now."""
+    """What an event does not say itself: its response, the calls of it by their items' ids, and the limits now.
+
+    `images` are the URLs of those of its input, where its reader asks for them.
+    """
 
     response_id: str
     calls: Mapping[str, Call]
     rate_limits: Callable[[], Sequence[JsonObject]]
+    images: Sequence[str] = ()
 
 
 class Place(Enum):
@@ -124,6 +134,10 @@ def _context(json: bytes, scene: Scene) -> JsonObject | None:
     return {"item_id": item["id"], "context": context} if context else None
 
 
+def _images(json: bytes, scene: Scene) -> JsonObject | None:
+    return {"context": {"image_urls": list(scene.images)}} if scene.images else None
+
+
 def _rate_limits(json: bytes, scene: Scene) -> JsonObject | None:
     limits = scene.rate_limits()
     return {"rate_limits": list(limits)} if limits else None
@@ -139,12 +153,13 @@ RULES = (
         for end in ("added", "done")
     ),
     *(
-        Rule(Switch.TOOL_DELTAS, event, TOOL_DELTA, Place.BEHIND, _tool_delta, unless=Switch.TOOL_DELTA_OBJECTS)
+        Rule(Switch.TOOL_DELTAS, event, TOOL_DELTA, Place.BEFORE, _tool_delta, unless=Switch.TOOL_DELTA_OBJECTS)
         for event in CALLS
     ),
-    *(Rule(Switch.TOOL_DELTA_OBJECTS, event, TOOL_DELTA, Place.BEHIND, _tool_delta_object) for event in CALLS),
+    *(Rule(Switch.TOOL_DELTA_OBJECTS, event, TOOL_DELTA, Place.BEFORE, _tool_delta_object) for event in CALLS),
     Rule(Switch.ERROR_EVENTS, FAILED, "response.error", Place.BEFORE, _error),
-    Rule(Switch.CONTEXT_EVENTS, "response.output_item.done", "response.additional_context", Place.BEHIND, _context),
+    Rule(Switch.CONTEXT_EVENTS, "response.output_item.done", CONTEXT, Place.BEFORE, _context),
+    Rule(Switch.CONTEXT_EVENTS, "response.in_progress", CONTEXT, Place.BEHIND, _images),
     Rule(Switch.RATE_LIMIT_EVENTS, "response.in_progress", RATE_LIMITS, Place.BEHIND, _rate_limits),
     *(Rule(Switch.RATE_LIMIT_EVENTS, end, RATE_LIMITS, Place.BEFORE, _rate_limits) for end in ENDS),
 )
@@ -164,17 +179,22 @@ class Wording:
         if rules is None:
             return ((type, json),)
         before: list[Worded] = []
-        behind: list[Worded] = []
         name = type
         for rule in rules:
             if rule.make is None:
                 name = rule.becomes if not rule.part or _part_of(json) == rule.part else name
-            elif (fields := rule.make(json, self._scene)) is not None:
-                if rule.place is Place.BEFORE:
-                    before.append(_put(rule.becomes, fields, number - 1))
-                else:
-                    behind.append(_put(rule.becomes, fields, number))
-        return (*before, (name, json if name is type else _renamed(json, type, name)), *behind)
+            elif rule.place is Place.BEFORE and (fields := rule.make(json, self._scene)) is not None:
+                before.append(_put(rule.becomes, fields, number - 1))
+        itself = (name, json if name is type else _renamed(json, type, name))
+        return (*before, itself, *self.behind(type, number, json))
+
+    def behind(self, type: str, number: int, json: bytes) -> Sequence[Worded]:
+        """Return what comes behind an event: also all that a reader hears of it which begins behind it."""
+        return [
+            _put(rule.becomes, fields, number)
+            for rule in self._rules.get(type, ())
+            if rule.place is Place.BEHIND and rule.make and (fields := rule.make(json, self._scene)) is not None
+        ]
 
 
 def wording(dialect: Dialect, scene: Scene) -> Wording | None:

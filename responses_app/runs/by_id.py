@@ -9,6 +9,7 @@ from typing import TypeVar
 from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
 from responses_app.protocol.input_codec import BrokenLog
+from responses_app.protocol.item_resources import INPUT_IMAGES, image_urls
 from responses_app.protocol.resources import RUNNING, ResponseObject, Status, as_known
 from responses_app.protocol.stream import LocalProtocolError
 from responses_app.runs.following import Followers
@@ -108,17 +109,28 @@ class ResponsesById:
         return items
 
     async def follow(
-        self, project: str, response_id: str, *, starting_after: int | None = None, dialect: Dialect = OPENAI
+        self,
+        project: str,
+        response_id: str,
+        *,
+        starting_after: int | None = None,
+        dialect: Dialect = OPENAI,
+        include: Collection[str] = (),
     ) -> ResponseReader:
-        """Return a reader of a response's stream, from its first event on or behind the event `starting_after`."""
+        """Return a reader of a response's stream, from its first event on or behind the event `starting_after`.
+
+        `include` may ask for the images of its input, which some dialects tell.
+        """
 
         async def follow(project: str, response_id: str) -> ResponseReader:
-            return await self._follow(project, response_id, starting_after, dialect)
+            wanted = INPUT_IMAGES in include
+            images = image_urls(await self._input_items(project, response_id)) if wanted else ()
+            return await self._follow(project, response_id, starting_after, dialect, images)
 
         return await self._known_as(project, response_id, follow)
 
     async def _follow(
-        self, project: str, response_id: str, starting_after: int | None, dialect: Dialect
+        self, project: str, response_id: str, starting_after: int | None, dialect: Dialect, images: Sequence[str]
     ) -> ResponseReader:
         run = self._run(project, response_id)
         if run is not None and run.journal.closed:
@@ -131,7 +143,7 @@ class ResponsesById:
             source = run
         _check_number(starting_after, source.journal.last_number)
         return self._registry.attach(
-            source, starting_after=-1 if starting_after is None else starting_after, dialect=dialect
+            source, starting_after=-1 if starting_after is None else starting_after, dialect=dialect, images=images
         )
 
     async def _logged(self, project: str, response_id: str, starting_after: int | None) -> EventSource:

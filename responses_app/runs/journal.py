@@ -148,6 +148,12 @@ class EventJournal:
         # One that picks a stream up may be megabytes behind; that it came late is not slowness. So its lag is counted
         # from here on: from all that was ever appended, not from what it has taken.
         reader = JournalReader(self, (wake, dropped), self._first + start, self.appended_bytes, wording)
+        if wording is not None and start > 0:
+            last = self._entries[start - 1]
+            reader.again = [
+                Entry(type, last.number, json, last.end)
+                for type, json in wording.behind(last.type, last.number, last.json)
+            ]
         self._readers.append(reader)
         return reader
 
@@ -239,6 +245,7 @@ class JournalReader:
         self.position = position
         self.taken_bytes = taken_bytes
         self.too_slow = False
+        self.again: list[Entry] = []  # what its dialect puts behind the event that it begins behind
 
     @property
     def ended(self) -> bool:
@@ -280,7 +287,8 @@ class JournalReader:
         taken = self._journal.take(self, limit)
         if self._wording is None:
             return taken
-        return [worded for entry in taken for worded in self._journal.worded(entry, self._wording)]
+        again, self.again = self.again, []
+        return [*again, *(worded for entry in taken for worded in self._journal.worded(entry, self._wording))]
 
 
 async def gather(has_little: Callable[[], bool]) -> None:

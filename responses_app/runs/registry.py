@@ -178,10 +178,16 @@ class RunRegistry:
             self.resumable.keep(run)
 
     def attach(
-        self, source: EventSource, *, starting_after: int | None = None, dialect: Dialect = OPENAI
+        self,
+        source: EventSource,
+        *,
+        starting_after: int | None = None,
+        dialect: Dialect = OPENAI,
+        images: Sequence[str] = (),
     ) -> ResponseReader:
         """Add a reader to a response, at the first event kept or behind the event `starting_after`.
 
+        `images` are the URLs of those of its input, where it asks for them.
         Raises `EventsForgotten` where the events behind `starting_after` are not kept.
         """
 
@@ -210,7 +216,7 @@ class RunRegistry:
 
         journal = source.journal
         limits = source.ticket.lines if isinstance(source, ResponseRun) else no_limits
-        words = wording(dialect, Scene(source.known_as, journal.calls, limits))
+        words = wording(dialect, Scene(source.known_as, journal.calls, limits, images))
         cursor = journal.attach(_unheard, dropped, starting_after=starting_after, wording=words)
         self._readers.add(cursor)
         self._end_grace(source)

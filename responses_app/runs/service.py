@@ -27,6 +27,7 @@ from responses_app.protocol.errors import (
 )
 from responses_app.protocol.identified import identified
 from responses_app.protocol.inputs import Asked
+from responses_app.protocol.item_resources import INPUT_IMAGES, image_urls
 from responses_app.protocol.named import named_by
 from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.rate_limits import Amount, Limited
@@ -154,7 +155,8 @@ class ResponseService:
         self._note(plan)
         async with self.approving.claimed(run):
             await self.admission.admit(run)
-        return self.registry.attach(run, dialect=dialect)
+        images = image_urls(plan.input_items) if INPUT_IMAGES in (request.include or ()) else ()
+        return self.registry.attach(run, dialect=dialect, images=images)
 
     async def compact(self, request: CreateRequest, origin: Origin) -> tuple[ResponseReader, list[JsonObject]]:
         """Start the run of a request that only compacts; return its reader, and the user's messages, which its client

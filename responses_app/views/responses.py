@@ -62,11 +62,13 @@ async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
         raise MethodNotAllowed(str(request.method), ["GET", "DELETE"])
     dialect = _dialect(site, request)
     query = query_of(request)
-    parse_include_query(query)  # a response's own output keeps what it was created with
+    include = parse_include_query(query)  # of its input: its own output keeps what it was created with
     starting_after = _starting_after(query)
     if _flag(query, "stream"):
         project = project_of(request)
-        reader = await site.responses.follow(project, response_id, starting_after=starting_after, dialect=dialect)
+        reader = await site.responses.follow(
+            project, response_id, starting_after=starting_after, dialect=dialect, include=include
+        )
         return await _stream(site, request, reader, dialect)
     return _answer(dialect, await site.responses.response(project_of(request), response_id))
 
