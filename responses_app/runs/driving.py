@@ -45,7 +45,7 @@ class CommandDriver:
         self.plan = plan
         self.interruption = Interruption()
         self.tools = ToolRunner(
-            permit=effects.permit,
+            effects=effects,
             tell=tell,
             use=self.use,
             said=lambda: sum(len(each.tokens) for each in machine.stream.messages),

@@ -9,7 +9,7 @@ and not what came of it: it may have been made, so B does not make it. Were the 
 would have the model sample it again, and make it twice.
 
 A worker that stands still behind the answer of the store (its machine was paused) may be taken for dead meanwhile. So
-it asks once more where much time has passed.
+it asks once more where much time has passed, and so do tools right before they send: `confirm()`.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,12 @@ from collections.abc import Callable
 from responses_app.runs.persistence import RunPersistence
 from responses_app.stores.base import ClaimLost
 from responses_app.stores.clock import own_clock
+from responses_app.tools.base import ToolFailed
 
 FRESH_SECONDS = 1.0  # for so long an answer of the store holds: no worker is taken for dead sooner
 
 
-class NotPermitted(Exception):
+class NotPermitted(ToolFailed):
     """Something is not done outside; the text says why, for the model."""
 
 
@@ -36,6 +37,7 @@ class Effects:
         self.persistence = persistence
         self._may_wait = may_wait
         self.check_approvals: Callable[[], None] = nothing_held  # raises `NotPermitted`
+        self._permitted_at = -FRESH_SECONDS  # by our own clock
 
     async def permit(self) -> None:
         """Return once what the response asks for may be done. Raises `NotPermitted`, and `ClaimLost`."""
@@ -46,5 +48,15 @@ class Effects:
                     raise ClaimLost(f"{self.persistence.response_id} is left to another worker")
                 raise NotPermitted("it must not run twice, and this server cannot write down now that it runs.")
             self.check_approvals()
-            if own_clock() - asked < FRESH_SECONDS:
+            self._permitted_at = asked
+            if self._is_fresh:
                 return
+
+    async def confirm(self) -> None:
+        """Return once what was permitted may be done: at once, unless time has passed since. Raises as `permit`."""
+        if not self._is_fresh:
+            await self.permit()
+
+    @property
+    def _is_fresh(self) -> bool:
+        return own_clock() - self._permitted_at < FRESH_SECONDS

@@ -1,7 +1,7 @@
 """`ToolRunner`: runs the tools of this server for one response, and plans anew where a server has listed its tools."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 
 from engine.contents.sharing import SharedBudgetSpent, shared_budget
@@ -14,28 +14,29 @@ from responses_app.protocol.inputs import Failed, Input, ToolReturned, ToolsList
 from responses_app.protocol.offers import Offer
 from responses_app.protocol.turn_rules import RulesOfTurns, rules_of_turns
 from responses_app.runs.compaction import bounded
-from responses_app.runs.effects import NotPermitted
+from responses_app.runs.effects import Effects, NotPermitted
 from responses_app.runs.fitting import fitted, room_behind, surely_fits
 from responses_app.runs.plan import RunPlan
 from responses_app.runs.tool_calls import call_tool, cut_call, list_tools, unmade_call
+from responses_app.tools.base import nothing_to_confirm
 
 
 class ToolRunner:
     """Of one run. `tell` gives its machine an input, `use` has it go on with another plan.
 
-    `permit` is awaited before a call goes out that must not be made twice; see `Effects.permit`.
+    `effects` lets calls go out that must not be made twice.
     `said` counts the tokens of what the model has said and read since its prompt.
     """
 
     def __init__(
         self,
         *,
-        permit: Callable[[], Awaitable[None]],
+        effects: Effects,
         tell: Callable[[Input], Command | None],
         use: Callable[[RunPlan], None],
         said: Callable[[], int],
     ) -> None:
-        self._permit = permit
+        self._effects = effects
         self._tell = tell
         self._use = use
         self._said = said
@@ -56,13 +57,14 @@ class ToolRunner:
 
     async def _called(self, plan: RunPlan, wanted: CallTool) -> ToolReturned:
         tools, entry = plan.tools, plan.tools.entry_of(wanted.name)
-        if entry is not None and not wanted.repeatable:
-            try:
-                await self._permit()
-            except NotPermitted as why:
-                return unmade_call(wanted, str(why))
-        span, most = plan.origin.span, tools.max_output_bytes
-        return await call_tool(entry, wanted, tell=self._tell, max_output_bytes=most, span=span)
+        span, most, confirm = plan.origin.span, tools.max_output_bytes, nothing_to_confirm
+        try:
+            if entry is not None and not wanted.repeatable:
+                await self._effects.permit()
+                confirm = self._effects.confirm
+            return await call_tool(entry, wanted, tell=self._tell, confirm=confirm, max_output_bytes=most, span=span)
+        except NotPermitted as why:
+            return unmade_call(wanted, str(why))
 
     def go_on(self, wanted: ListTools | CallTool) -> Command | None:
         """Return what is to be done of what another worker had under way: a call is not made twice unless it may be."""

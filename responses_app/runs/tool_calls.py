@@ -5,7 +5,7 @@ Whatever comes of a tool of this server is something for the model to read: noth
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import orjson
 
@@ -14,8 +14,17 @@ from responses_app.protocol.commands import Await, CallTool
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import Input, TimedOut, ToolProgressed, ToolReturned, ToolsListed, WaitBegan
 from responses_app.protocol.offers import Offer
+from responses_app.runs.effects import NotPermitted
 from responses_app.runs.toolbox import MAX_OUTPUT_BYTES, Entry
-from responses_app.tools.base import MAX_STATE_BYTES, BaseTool, ToolCall, ToolFailed, ToolResult
+from responses_app.stores.base import ClaimLost
+from responses_app.tools.base import (
+    MAX_STATE_BYTES,
+    BaseTool,
+    ToolCall,
+    ToolFailed,
+    ToolResult,
+    nothing_to_confirm,
+)
 
 logger = logging.getLogger("respsite.runs")
 
@@ -51,23 +60,29 @@ async def call_tool(
     wanted: CallTool,
     *,
     tell: Callable[[Input], object],
+    confirm: Callable[[], Awaitable[None]] = nothing_to_confirm,
     max_output_bytes: int = MAX_OUTPUT_BYTES,
     span: Span = NO_SPAN,
 ) -> ToolReturned:
-    """Call a tool for a response; a cancellation ends its work, and nothing else is raised.
+    """Call a tool for a response; a cancellation ends its work, and nothing else is raised but what `confirm` raises.
 
     `entry` is None for a tool that is not there. `tell` gives the machine what the tool reports before it returns. Of
     its text the model reads `max_output_bytes` of UTF-8.
     """
     with span.child("tool call", {"gen_ai.tool.name": wanted.name}) as own:
-        result = await _result(entry, wanted, tell)
+        result = await _result(entry, wanted, tell, confirm)
         if result.failed:
             own.fail("tool_failed")
         most_shown = entry.tool.max_shown_bytes if entry is not None else BaseTool.max_shown_bytes
         return _returned(result, wanted, max_output_bytes, most_shown)
 
 
-async def _result(entry: Entry | None, wanted: CallTool, tell: Callable[[Input], object]) -> ToolResult:
+async def _result(
+    entry: Entry | None,
+    wanted: CallTool,
+    tell: Callable[[Input], object],
+    confirm: Callable[[], Awaitable[None]],
+) -> ToolResult:
     if entry is None:
         return _failed(wanted, _GONE)
     tool, response_id = entry.tool, entry.use.response_id
@@ -88,6 +103,7 @@ async def _result(entry: Entry | None, wanted: CallTool, tell: Callable[[Input],
                 tool=wanted.tool,
                 state=wanted.state,
                 report=report,
+                confirm=confirm,
             )
             return await tool.call(call)
     except TimeoutError:
@@ -96,6 +112,8 @@ async def _result(entry: Entry | None, wanted: CallTool, tell: Callable[[Input],
             return _failed(wanted, _BROKE)
         seconds = tool.max_seconds if now() >= ends_at else tool.idle_seconds
         return _failed(wanted, f"Error: the tool did not answer within {seconds:g} s.")
+    except (NotPermitted, ClaimLost):
+        raise
     except ToolFailed as problem:
         text = f"Error: {problem}"
         return ToolResult(text, problem.shown or _error(wanted, text), failed=True)

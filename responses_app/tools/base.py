@@ -9,7 +9,7 @@ no item and no event: the machine does (`protocol.hosted_items`), so a stream ca
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -26,6 +26,10 @@ class ToolFailed(Exception):
     def __init__(self, message: str, *, shown: JsonObject | None = None) -> None:
         super().__init__(message)
         self.shown = shown or {}
+
+
+async def nothing_to_confirm() -> None:
+    """Confirm a call that may be made at any time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,8 @@ class ToolCall:
 
     `tool` is the name that an MCP server has for it.
     `state` is what an earlier call of the chain left by `ToolResult.state`. `report` says how far the work is: the call
-    has then `BaseTool.idle_seconds` again, and readers hear what the item's builder makes of the fields.
+    has then `BaseTool.idle_seconds` again, and readers hear what the item's builder makes of the fields. `confirm` is
+    to be awaited right before it goes out, where time may have passed: where it raises, the call is not made.
     """
 
     use: ToolUse
@@ -65,6 +70,7 @@ class ToolCall:
     tool: str = ""
     state: JsonObject | None = None
     report: Callable[[JsonObject], None] = field(default=lambda _: None, repr=False)
+    confirm: Callable[[], Awaitable[None]] = field(default=nothing_to_confirm, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,30 @@ async def test_a_worker_that_stood_still_behind_the_stores_answer_asks_again(mon
     assert not tool.calls
 
 
+async def test_a_tool_that_sends_late_confirms_first_and_sends_nothing_of_what_is_anothers_by_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, store, sent = [0.0], Store(), list[str]()
+    monkeypatch.setattr(effects, "own_clock", lambda: clock[0])
+
+    class Slow(Shell):
+        async def call(self, call: ToolCall) -> ToolResult:
+            self.calls.append(call)
+            for seconds in (0.5, 60.0):
+                clock[0] += seconds
+                if seconds == 60.0:
+                    await store.claimed_by_another()
+                await call.confirm()
+                sent.append(f"after {clock[0]:g} s")
+            return ToolResult("2")
+
+    tool = Slow()
+    store.go_on.set()
+    site, _ = await calling(tool, store, background=True)
+    await eventually(lambda: not site.registry.running)
+    assert (len(tool.calls), sent) == (1, ["after 0.5 s"])
+
+
 async def test_one_of_a_response_that_ends_meanwhile_never_goes_out() -> None:
     store, tool = Store(), Shell()
     site, reading = await calling(tool, store)

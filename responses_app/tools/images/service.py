@@ -11,7 +11,7 @@ process lives.
 import asyncio
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from responses_app.protocol.errors import JsonObject
+from responses_app.tools.base import nothing_to_confirm
 from responses_app.tools.images.answers import (
     Image,
     ImageFailed,
@@ -54,12 +55,16 @@ Partial = Callable[[int, Image], None]
 
 @dataclass(frozen=True, slots=True)
 class ImageRequest:
-    """An image that is wanted. `parameters` are the API's, without `None`; with `begin_with` those are edited."""
+    """An image that is wanted. `parameters` are the API's, without `None`; with `begin_with` those are edited.
+
+    `confirm` is awaited before it is asked for, for which it may have waited.
+    """
 
     parameters: Mapping[str, object]
     begin_with: Sequence[Image] = ()
     mask: Image | None = None
     partial_images: int = 0
+    confirm: Callable[[], Awaitable[None]] = field(default=nothing_to_confirm, repr=False)
 
 
 @dataclass(slots=True)
@@ -112,6 +117,7 @@ class ImageService:
         import httpx2
 
         client = await self._opened()
+        await request.confirm()
         try:
             async with self._sent(client, request, left_out) as answer:
                 if answer.status_code != 200:

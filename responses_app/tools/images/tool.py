@@ -104,6 +104,7 @@ class ImageTool(BaseTool):
             images,
             mask,
             _whole_number(declared.get("partial_images")),
+            call.confirm,
         )
 
     async def _mask(self, use: ToolUse) -> Image | None:

@@ -110,7 +110,14 @@ class McpTool(BaseTool):
         arguments = arguments_of(call.arguments)
 
         async def made(_: Connection, client: Any) -> ToolResult:
-            content, structured, failed = await self._module.call_tool(client, call.tool, arguments, report=call.report)
+            await call.confirm()
+            token = self._module.confirming.set([call.confirm])
+            try:
+                content, structured, failed = await self._module.call_tool(
+                    client, call.tool, arguments, report=call.report
+                )
+            finally:
+                self._module.confirming.reset(token)
             return result_of(content, structured, failed=failed)
 
         return await self._do(call.use, made)
