@@ -20,6 +20,7 @@ from responses_app.stores.memory import MemoryResponseStore
 from responses_app.stores.memory_chats import MemoryChatStore
 from responses_app.stores.shared_turns import BaseSharedTurns
 from responses_app.stores.stores import Stores
+from responses_app.stores.uploads import BaseUploads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Adapters:
     """Of one process. Limits are shared through the Redis that CHANNEL_LAYERS names, where there is one."""
 
     stores: Stores
+    uploads: BaseUploads
     door: Door
     connection_limit: BaseConnectionLimit
     rates: BaseRates
@@ -37,6 +39,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
     """Build them; nothing is started."""
     return Adapters(
         stores=_stores(settings, clock),
+        uploads=_uploads(settings, clock),
         door=_door(settings, clock),
         connection_limit=_connection_limit(settings.max_websocket_connections),
         rates=_rates(),
@@ -54,8 +57,7 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
 
     timeout = settings.database_timeout_seconds
     conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries, timeout=timeout)
-    file_limits = FileLimits(max_files=settings.files_max_entries, max_bytes=settings.files_max_bytes)
-    files = DatabaseFileStore(limits=file_limits, now=clock, timeout=timeout)
+    files = DatabaseFileStore(limits=_file_limits(settings), now=clock, timeout=timeout)
     approvals = DatabaseApprovalStore(timeout=timeout, now=clock)
     if not settings.responses_store:
         nothing = MemoryResponseStore(max_entries=0)
@@ -68,6 +70,20 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
     responses = DatabaseResponseStore(limits=limits, clock=clock, timeout=timeout)
     chats = DatabaseChatStore(ttl=limits.ttl, now=clock, timeout=timeout)
     return Stores(responses, chats, conversations, files, approvals)
+
+
+def _uploads(settings: Settings, clock: StoreClock) -> BaseUploads:
+    from responses_app.stores.database.uploads import DatabaseUploads
+
+    return DatabaseUploads(limits=_file_limits(settings), now=clock, timeout=settings.database_timeout_seconds)
+
+
+def _file_limits(settings: Settings) -> FileLimits:
+    return FileLimits(
+        max_files=settings.files_max_entries,
+        max_bytes=settings.files_max_bytes,
+        max_uploads=settings.uploads_max_open,
+    )
 
 
 def _door(settings: Settings, clock: StoreClock) -> Door:

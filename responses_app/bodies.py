@@ -28,6 +28,7 @@ from responses_app.protocol.body_errors import (
 )
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.files import file_too_large
+from responses_app.protocol.uploads import MAX_PART_BYTES, part_too_large
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -37,6 +38,7 @@ Application = Callable[[Message, Receive, SendMessage], Awaitable[None]]
 OTHER_BODY_BYTES = 256 * 1024  # all bodies but the API's JSON: the admin's forms, and what is refused in any case
 _TO_CONTAINERS = re.compile(r"/(?:v1/)?containers/[^/]+/files/?")
 _TO_FILES = re.compile(r"/(?:v1/)?files/?")
+_TO_PARTS = re.compile(r"/(?:v1/)?uploads/[^/]+/parts/?")
 FORM_BYTES = 64 * 1024  # of an upload beside its file
 MAX_DIGITS = 18  # of a declared length that are read; more are too many bytes in any case
 MIN_BYTES_PER_SECOND = 16 * 1024  # of a body that takes longer than REQUEST_ARRIVAL_SECONDS
@@ -76,7 +78,8 @@ async def _everybody(scope: Message, method: str, path: str) -> None:
 class BodyRules:
     """How much of a body is taken. `max_body_bytes` bounds the API's JSON, in bytes, `arrival_seconds` its coming.
 
-    `max_file_bytes` bounds a file that is kept; one that goes to a container is bounded as JSON is.
+    `max_file_bytes` bounds a file that is kept, in parts of up to `MAX_PART_BYTES` or as a whole; one that goes to a
+    container is bounded as JSON is.
     `refused` is told of whatever is answered with an error before the API sees it. `let_in(scope, method, path)` raises
     `ApiError` for who may not ask for this.
     """
@@ -110,17 +113,19 @@ class BodyRules:
             return self.max_body_bytes
         if head.content_type == FORM_TYPE and _is_post(head, _TO_FILES):
             return self.max_file_bytes + FORM_BYTES
+        if head.content_type == FORM_TYPE and _is_post(head, _TO_PARTS):
+            return min(self.max_file_bytes, MAX_PART_BYTES) + FORM_BYTES
         return min(OTHER_BODY_BYTES, self.max_body_bytes)
 
     def excess(self, head: Head) -> ApiError:
         """Return the error for more bytes than that."""
         if not _takes_bodies(head):
             return body_too_large_here(self.limit(head))
-        if _is_post(head, _TO_FILES):
-            is_form = head.content_type == FORM_TYPE
-            return (
-                file_too_large(self.max_file_bytes) if is_form else unsupported_media_type(head.content_type, FORM_TYPE)
-            )
+        if _is_post(head, _TO_FILES) or _is_post(head, _TO_PARTS):
+            if head.content_type != FORM_TYPE:
+                return unsupported_media_type(head.content_type, FORM_TYPE)
+            is_part = _is_post(head, _TO_PARTS) and self.max_file_bytes > MAX_PART_BYTES
+            return part_too_large() if is_part else file_too_large(self.max_file_bytes)
         if head.content_type != JSON_TYPE and not (head.content_type == FORM_TYPE and _is_post(head, _TO_CONTAINERS)):
             return unsupported_media_type(head.content_type)
         return body_too_large(self.max_body_bytes)

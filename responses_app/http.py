@@ -12,11 +12,12 @@ from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.body_errors import JSON_TYPE, unsupported_media_type
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
 from responses_app.protocol.fields import noting
+from responses_app.protocol.not_served import NOT_SERVED
 from responses_app.reading import JsonReader
 
 SERVED = (  # below /v1, as somebody is told who asks for something else
     *("responses", "chat/completions", "completions", "embeddings", "decisions", "models", "conversations"),
-    *("files", "vector_stores", "containers"),
+    *("files", "uploads", "vector_stores", "containers"),
 )
 Parsed = TypeVar("Parsed")
 Handler = TypeVar("Handler")
@@ -137,9 +138,11 @@ def only_reads(request: HttpRequest) -> None:
 
 
 def path_not_found(path: str) -> ApiError:
-    """Nothing is served at this path (404)."""
+    """Nothing is served at this path (404); of one that OpenAI has it says so."""
+    name = path.lstrip("/").removeprefix("v1/").partition("/")[0]
+    about = f" OpenAI's API has {NOT_SERVED[name]}." if name in NOT_SERVED else ""
     message = (
-        f"Nothing is served at '{path[:200]}'. The API begins at /v1 and has {', '.join(SERVED[:-1])} and "
+        f"Nothing is served at '{path[:200]}'.{about} The API begins at /v1 and has {', '.join(SERVED[:-1])} and "
         f"{SERVED[-1]}: try GET /v1/models. All paths are told at /openapi."
     )
     return not_found(message, code="not_found")

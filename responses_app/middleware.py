@@ -31,7 +31,7 @@ logger = logging.getLogger("respsite.transport")
 API_URLS = "responses_app.urls"
 _BEGINNINGS = (  # of paths that are answered here, with /v1 in front or not
     *("v1", "responses", "chat", "completions", "decisions", "embeddings", "models", "conversations", "containers"),
-    *("files", "vector_stores", "openapi", r"openapi\.json", "health", "ready", "metrics"),
+    *("files", "uploads", "vector_stores", "openapi", r"openapi\.json", "health", "ready", "metrics"),
 )
 _API_PATH = re.compile(rf"/(?:{'|'.join(_BEGINNINGS)})(?:/|$)")
 

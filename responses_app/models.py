@@ -267,8 +267,59 @@ class StoredFile(models.Model):
         return self.id
 
 
+class Upload(models.Model):
+    """A file that comes in parts, from its first part to the day after its time is over."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    status = models.CharField(max_length=16)  # a pending one whose time is over has expired
+    purpose = models.CharField(max_length=32)
+    filename = models.TextField()
+    bytes = models.PositiveBigIntegerField()
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    file_seconds = models.PositiveIntegerField(null=True)
+    file_id = models.CharField(max_length=ID_LENGTH, default="")
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["project"], name="upload_open", condition=models.Q(status="pending")),
+            models.Index(fields=["expires_at"], name="upload_expires"),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class UploadPart(models.Model):
+    """A part of an upload, and then of the file `file_id`, in the order of `place`."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    upload = models.ForeignKey(
+        Upload, on_delete=models.DO_NOTHING, related_name="parts", db_constraint=False, db_index=False
+    )
+    bytes = models.PositiveIntegerField()
+    created_at = models.DateTimeField()
+    is_whole = models.BooleanField(default=False)
+    file_id = models.CharField(max_length=ID_LENGTH, default="")
+    place = models.PositiveIntegerField(null=True)
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["upload"], name="uploadpart_upload"),
+            models.Index(fields=["upload"], name="uploadpart_left", condition=models.Q(place__isnull=True)),
+            models.Index(fields=["file_id", "place"], name="uploadpart_file", condition=models.Q(place__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
 class FilePart(models.Model):
-    """A piece of a file's content, in the order of `position`; see `stores.files.PIECE_BYTES`."""
+    """A piece of a file's content, in the order of `position`; see `stores.files.PIECE_BYTES`.
+
+    Of a file that came in parts, the parts (`UploadPart`) have the pieces: `file_id` is the part's id then.
+    """
 
     file = models.ForeignKey(
         StoredFile, on_delete=models.CASCADE, related_name="parts", db_constraint=False, db_index=False

@@ -35,6 +35,7 @@ from responses_app.stores.approvals import BaseApprovalStore
 from responses_app.stores.base import BaseResponseStore
 from responses_app.stores.conversations import BaseConversationStore
 from responses_app.stores.files import BaseFileStore
+from responses_app.stores.uploads import BaseUploads
 from responses_app.tools.base import BaseTool
 from responses_app.watching import Watch
 
@@ -54,6 +55,7 @@ class Site:
     chats: StoredChats
     conversations: BaseConversationStore
     files: BaseFileStore
+    uploads: BaseUploads
     approvals: BaseApprovalStore
     connection_limit: BaseConnectionLimit
     rates: BaseRates
@@ -162,6 +164,7 @@ class Site:
             self.chats.aclose(),
             self.conversations.aclose(),
             self.files.aclose(),
+            self.uploads.aclose(),
             self.approvals.aclose(),
             self.door.aclose(),
             self.engines.aclose(),

@@ -14,6 +14,7 @@ from responses_app.views import (
     metrics,
     models,
     openapi,
+    part_uploads,
     responses,
     stored_chats,
     vector_stores,
@@ -42,6 +43,10 @@ urlpatterns = [
     re_path(r"^(?:v1/)?files/?$", files.index),
     re_path(r"^(?:v1/)?files/(?P<file_id>[^/]+)/?$", files.detail),
     re_path(r"^(?:v1/)?files/(?P<file_id>[^/]+)/content/?$", files.content),
+    re_path(r"^(?:v1/)?uploads/?$", part_uploads.index),
+    re_path(r"^(?:v1/)?uploads/(?P<upload_id>[^/]+)/parts/?$", part_uploads.parts),
+    re_path(r"^(?:v1/)?uploads/(?P<upload_id>[^/]+)/complete/?$", part_uploads.complete),
+    re_path(r"^(?:v1/)?uploads/(?P<upload_id>[^/]+)/cancel/?$", part_uploads.cancel),
     re_path(r"^(?:v1/)?vector_stores/?$", vector_stores.index),
     *(
         re_path(rf"^(?:v1/)?vector_stores/(?P<vector_store_id>[^/]+){below}/?$", view)

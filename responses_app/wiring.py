@@ -121,6 +121,7 @@ def build_site(settings: Settings) -> Site:
         chats=StoredChats(base.adapters.stores.chats, runs.responses, stores=settings.responses_store),
         conversations=base.adapters.stores.conversations,
         files=base.adapters.stores.files,
+        uploads=base.adapters.uploads,
         approvals=base.adapters.stores.approvals,
         connection_limit=base.adapters.connection_limit,
         rates=base.adapters.rates,

@@ -33,6 +33,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "format-fields": fields.formats,
     "includes": fields.includes,
     "paths": paths.markdown,
+    "not-served": paths.not_served,
     "program": commands.program,
     "manage-commands": commands.manage,
     "make-targets": commands.targets,

@@ -142,6 +142,10 @@ REQUESTS: Mapping[str, Told] = {
         "Send the field under the name that the message says, or leave it out. [Fields](fields.md) has all. Functions "
         "and custom tools can run in the background.",
     ),
+    "upload_closed": (
+        "The upload was completed or cancelled, or its hour is over; a `complete` may be repeated with the same parts.",
+        "Create another upload, and send the parts again.",
+    ),
     "unsupported_media_type": (
         "The body's `Content-Type` is not `application/json`, or for files not `multipart/form-data`.",
         "Send the header that fits.",

@@ -22,6 +22,7 @@ from responses_app.protocol.server_tools import WEB_SEARCH, McpServer
 from responses_app.protocol.text_format import FORMATS
 from responses_app.protocol.tool_outputs import ToolOutput
 from responses_app.protocol.tools import CLIENT_TOOLS
+from responses_app.protocol.uploads import CompletedUpload, NewUpload
 from responses_app.protocol.vector_stores import (
     NewVectorStore,
     NewVectorStoreBatch,
@@ -47,6 +48,8 @@ BODIES: Models = {
     "POST /v1/conversations/{conversation_id}": ConversationFields,
     "POST /v1/conversations/{conversation_id}/items": AddedItems,
     "POST /v1/files": UploadFields,
+    "POST /v1/uploads": NewUpload,
+    "POST /v1/uploads/{upload_id}/complete": CompletedUpload,
     "POST /v1/vector_stores": NewVectorStore,
     "POST /v1/vector_stores/{vector_store_id}": VectorStoreChanges,
     "POST /v1/vector_stores/{vector_store_id}/search": VectorStoreSearch,

@@ -7,6 +7,7 @@ from django.urls import get_resolver
 
 from docs.extension.tables import code, table
 from responses_app.openapi.document import document
+from responses_app.protocol.not_served import METHODS_NOT_SERVED, NOT_SERVED
 from responses_app.views.openapi import URLS
 
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -27,3 +28,10 @@ def markdown() -> str:
         rows = ((method.upper(), code(path), of["summary"], code(of["operationId"])) for path, method, of in group)
         parts += [f"## {tag[0].upper()}{tag[1:]}", table(("method", "path", "what it does", "operation"), rows)]
     return "\n\n".join(parts)
+
+
+def not_served() -> str:
+    """Return what OpenAI's API has and this server does not."""
+    rows = [(code(f"/v1/{name}"), told) for name, told in NOT_SERVED.items()]
+    rows += [(code(name.replace(" /", " /v1/")), told) for name, told in METHODS_NOT_SERVED.items()]
+    return table(("path", "what it is for at OpenAI"), rows)

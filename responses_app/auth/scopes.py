@@ -12,6 +12,7 @@ _RESOURCES = {
     "conversations": "api.conversations",
     "containers": "api.containers",
     "files": "api.files",
+    "uploads": "api.files",  # what they become
     "vector_stores": "api.vector_stores",
     "models": "api.model",
     "completions": "api.responses",  # a model generates, as for a response

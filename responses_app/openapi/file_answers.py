@@ -40,7 +40,36 @@ class DeletedFile(BaseModel):
     deleted: Literal[True]
 
 
-FILES = (UploadedFile, UploadedFileList, DeletedFile)
+class PartUpload(BaseModel):
+    """A file that comes in parts. `file` is there once it is completed."""
+
+    id: str
+    object: Literal["upload"]
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: str
+    status: Literal["pending", "completed", "cancelled", "expired"]
+    file: UploadedFile | None
+
+
+class UploadPart(BaseModel):
+    """A part of such a file."""
+
+    id: str
+    object: Literal["upload.part"]
+    created_at: int
+    upload_id: str
+
+
+FILES = (UploadedFile, UploadedFileList, DeletedFile, PartUpload, UploadPart)
+NEW_PART: JsonObject = {
+    "type": "object",
+    "description": "A form with a part of a file.",
+    "properties": {"data": {"type": "string", "contentMediaType": "application/octet-stream"}},
+    "required": ["data"],
+}
 NEW_FILE: JsonObject = {
     "type": "object",
     "description": "A form with a file, and what it is for.",

@@ -70,6 +70,20 @@ FILE_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             id="downloadFile", summary="Return what is in a file", tag="Files", answers={BYTES: ""}, errors=IS_THERE
         ),
     },
+    "/v1/uploads": {
+        "POST": _of_files("createUpload", "Begin a file that comes in parts", "PartUpload", body="NewUpload"),
+    },
+    "/v1/uploads/{upload_id}/parts": {
+        "POST": _of_files("addUploadPart", "Add a part", "UploadPart", body="NewPart", body_type=FORM, errors=IS_THERE),
+    },
+    "/v1/uploads/{upload_id}/complete": {
+        "POST": _of_files(
+            "completeUpload", "Make a file of the parts", "PartUpload", body="CompletedUpload", errors=IS_THERE
+        ),
+    },
+    "/v1/uploads/{upload_id}/cancel": {
+        "POST": _of_files("cancelUpload", "Give an upload up", "PartUpload", errors=IS_THERE),
+    },
     "/v1/vector_stores": {
         "GET": _of_stores("listVectorStores", "List the vector stores", "VectorStoreList", takes=PAGED),
         "POST": _of_stores(

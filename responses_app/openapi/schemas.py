@@ -11,7 +11,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from responses_app.openapi.answers import DESCRIBED
 from responses_app.openapi.chat_schemas import CHAT_ANSWERS, CHAT_STREAM, chat_request
-from responses_app.openapi.file_answers import NEW_FILE
+from responses_app.openapi.file_answers import NEW_FILE, NEW_PART
 from responses_app.openapi.model_schemas import MODEL_ANSWERS, MODEL_REQUESTS, model_requests
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
@@ -27,6 +27,7 @@ from responses_app.protocol.server_tools import McpServer
 from responses_app.protocol.text_format import TextFormat
 from responses_app.protocol.tool_outputs import ToolOutput
 from responses_app.protocol.tools import CLIENT_TOOLS, Custom, Function, Namespace
+from responses_app.protocol.uploads import CompletedUpload, NewUpload
 from responses_app.protocol.vector_stores import (
     NewVectorStore,
     NewVectorStoreBatch,
@@ -64,6 +65,7 @@ def schemas(*, engine_fields: bool) -> JsonObject:
     """Return all schemas by their names; `engine_fields`: a create takes the fields that are the engine's."""
     types: tuple[type[BaseModel], ...] = (
         *(Fields, ConversationFields, NewContainer, CopiedFile, ToolOutput, Function, Custom, Namespace, McpServer),
+        *(NewUpload, CompletedUpload),
         *(NewVectorStore, VectorStoreChanges, VectorStoreSearch),
         *(NewVectorStoreFile, VectorStoreFileChanges, NewVectorStoreBatch),
         *MODEL_REQUESTS,
@@ -80,7 +82,7 @@ def schemas(*, engine_fields: bool) -> JsonObject:
     found |= chat_request(chat, MESSAGES.values(), engine_fields=engine_fields)
     del found["Namespace"], found["McpServer"]  # only tools are such
     found["Upload"] = _UPLOAD
-    found["NewFile"] = NEW_FILE
+    found["NewFile"], found["NewPart"] = NEW_FILE, NEW_PART
     found["Models"] = {"anyOf": [ref("ModelList"), ref("ModelCatalogue")]}
     fields = found.pop("Fields")
     if not engine_fields:

@@ -78,15 +78,15 @@ def file_not_found(file_id: str, *, param: str = "file_id") -> ApiError:
     return not_found(message, param=param)
 
 
-def file_too_large(limit: int) -> ApiError:
+def file_too_large(limit: int, *, param: str | None = None) -> ApiError:
     """More than FILE_MAX_BYTES (413)."""
-    message = f"The file is larger than {limit} bytes (FILE_MAX_BYTES). Send a smaller one, or parts of it."
-    return ApiError(message, status=413, code="request_too_large")
+    message = f"The file is larger than {limit} bytes (FILE_MAX_BYTES). Send a smaller one, or several."
+    return ApiError(message, status=413, code="request_too_large", param=param)
 
 
-def files_full(message: str) -> ApiError:
+def files_full(message: str, *, param: str = "file") -> ApiError:
     """The project keeps as much as it may (400)."""
-    return invalid_request(f"{message}. Delete files that are not needed any more.", param="file", code="files_full")
+    return invalid_request(f"{message}. Delete files that are not needed any more.", param=param, code="files_full")
 
 
 def name_in_container(filename: str, taken: Container[str]) -> str:

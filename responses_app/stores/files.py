@@ -21,10 +21,11 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class FileUsage:
-    """How much a project keeps: files, those that are being uploaded too, and their bytes."""
+    """How much a project keeps: files, those that are being uploaded too (`uploads` in parts), and their bytes."""
 
     files: int
     bytes: int
+    uploads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class FileLimits:
 
     max_files: int = 0
     max_bytes: int = 0
+    max_uploads: int = 0  # that are open at once
 
 
 class FilesFull(Exception):

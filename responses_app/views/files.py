@@ -60,7 +60,7 @@ async def _create(request: HttpRequest) -> HttpResponse:
     upload = await read_upload(request)
     try:
         wanted = parse_noting(request, parse_upload, upload.fields, get_site().reader)
-        return json_response(_object(await _kept(project_of(request), upload, wanted)))
+        return json_response(file_answer(await _kept(project_of(request), upload, wanted)))
     finally:
         await asyncio.to_thread(upload.close)
 
@@ -97,12 +97,12 @@ async def _list(request: HttpRequest) -> HttpResponse:
     )
     if found is None:
         raise unknown_cursor(str(wanted.after))
-    page = [_object(record) for record in found[: wanted.limit]]
+    page = [file_answer(record) for record in found[: wanted.limit]]
     return json_response(list_page(page, has_more=len(found) > wanted.limit))
 
 
 async def _get(request: HttpRequest, file_id: str) -> HttpResponse:
-    return json_response(_object(await _found(request, file_id)))
+    return json_response(file_answer(await _found(request, file_id)))
 
 
 async def _delete(request: HttpRequest, file_id: str) -> HttpResponse:
@@ -125,8 +125,8 @@ async def _content(request: HttpRequest, file_id: str) -> HttpResponseBase:
         return HttpResponse(b"", content_type=_BYTES, headers=headers)
     pieces = get_site().files.pieces(project_of(request), file_id)
     first = await anext(pieces, b"")  # what fails by then is answered as an error
-    if record.bytes <= PIECE_BYTES:
-        return HttpResponse(first, content_type=_BYTES, headers=headers)
+    if record.bytes <= PIECE_BYTES:  # of one that came in parts in several pieces still
+        return HttpResponse(b"".join([first, *[piece async for piece in pieces]]), content_type=_BYTES, headers=headers)
     cut = request.scope.get(CUT) if isinstance(request, ASGIRequest) else None
     body = _streamed(first, pieces, cut)
     return StreamingHttpResponse(body, content_type=_BYTES, headers=headers)
@@ -154,7 +154,8 @@ async def _found(request: HttpRequest, file_id: str) -> FileRecord:
     return record
 
 
-def _object(record: FileRecord) -> JsonObject:
+def file_answer(record: FileRecord) -> JsonObject:
+    """Return a file as clients read it."""
     return file_object(
         record.id,
         filename=record.filename,

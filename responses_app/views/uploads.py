@@ -47,27 +47,30 @@ def is_form(request: HttpRequest) -> bool:
     return request.content_type == FORM_TYPE
 
 
-async def read_upload(request: HttpRequest) -> Upload:
-    """Return the `file` of a form; to be closed. Raises `ApiError` for a form that cannot be read, or has none."""
-    return await asyncio.to_thread(_read, request)
+async def read_upload(request: HttpRequest, *, name: str = "file") -> Upload:
+    """Return the file of this name of a form; to be closed.
+
+    Raises `ApiError` for a form that cannot be read, or has none.
+    """
+    return await asyncio.to_thread(_read, request, name)
 
 
-def _read(request: HttpRequest) -> Upload:
+def _read(request: HttpRequest, name: str) -> Upload:
     meta = {**request.META, "CONTENT_LENGTH": request.META.get("CONTENT_LENGTH") or _UNKNOWN}
     body = _Body(request)
     try:
         fields, files = MultiPartParser(meta, body, request.upload_handlers, request.encoding).parse()  # type: ignore[arg-type]
     except (MultiPartParserError, RequestDataTooBig, SuspiciousOperation, UnreadablePostError, LookupError):
         raise invalid_request(
-            "The form could not be read. Send it as multipart/form-data, with a 'file' whose part has headers of at "
+            f"The form could not be read. Send it as multipart/form-data, with a '{name}' whose part has headers of at "
             "most 1024 bytes, its name among them."
         ) from None
-    file = files.get("file")
+    file = files.get(name)
     whole = body.ends_with(request.content_params.get("boundary", ""))
     if not whole or not isinstance(file, UploadedFile):
         for each in files.values():
             each.close()
-        raise missing("file") if whole else invalid_request("The form has no end: its last boundary is missing.")
+        raise missing(name) if whole else invalid_request("The form has no end: its last boundary is missing.")
     return Upload(file.name or "file", file.size or 0, {name: str(value) for name, value in fields.items()}, file)
 
 

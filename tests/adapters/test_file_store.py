@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from responses_app.models import FilePart, StoredFile
-from responses_app.stores.database.files import PARTS_AT_ONCE, DatabaseFileStore, remove_files
+from responses_app.stores.database.file_rows import remove_files
+from responses_app.stores.database.files import DatabaseFileStore
+from responses_app.stores.database.pieces import AT_ONCE
 from responses_app.stores.files import PIECE_BYTES, FileGone, FileUsage
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.stores import SQLITE_AND_POSTGRES, within
@@ -85,7 +87,7 @@ class TestInDatabases(FileStoreContract):
         assert (await files.usage(PROJECT)).files == LIMITS.max_files
 
     async def test_many_pieces_go_in_several_steps(self, files: DatabaseFileStore, alias: str) -> None:
-        content = bytes(2 * PARTS_AT_ONCE + 5)
+        content = bytes(2 * AT_ONCE + 5)
         record = await kept(files, content, pieces=[b"\0"] * len(content))
         assert await parts(alias) == len(content)
         await files.delete(PROJECT, record.id)

@@ -20,7 +20,7 @@ from responses_app.stores.files import (
 PROJECT = "default"
 NOW = 1_796_000_000
 _new_id = id_factory(time.time)
-LIMITS = FileLimits(max_files=6, max_bytes=3 * PIECE_BYTES)
+LIMITS = FileLimits(max_files=6, max_bytes=3 * PIECE_BYTES, max_uploads=4)
 
 
 class Hands:

@@ -29,6 +29,8 @@ SDK_BODIES = {
     "POST /v1/conversations": "conversations.conversation_create_params.ConversationCreateParams",
     "POST /v1/conversations/{conversation_id}": "conversations.conversation_update_params.ConversationUpdateParams",
     "POST /v1/files": "file_create_params.FileCreateParams",
+    "POST /v1/uploads": "upload_create_params.UploadCreateParams",
+    "POST /v1/uploads/{upload_id}/complete": "upload_complete_params.UploadCompleteParams",
     "POST /v1/vector_stores": "vector_store_create_params.VectorStoreCreateParams",
     "POST /v1/vector_stores/{vector_store_id}": "vector_store_update_params.VectorStoreUpdateParams",
     "POST /v1/vector_stores/{vector_store_id}/search": "vector_store_search_params.VectorStoreSearchParams",

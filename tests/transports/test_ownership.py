@@ -30,6 +30,7 @@ REFERENCES: dict[str, Any] = {
     "input": lambda theirs: {"input": [{"type": "item_reference", "id": theirs.item_id}, *HELLO]},
 }
 HELLO = [{"role": "user", "content": "Hello"}]
+UPLOAD = {"bytes": 1, "filename": "a.txt", "mime_type": "text/plain", "purpose": "user_data"}
 NAMES_NOTHING = set(
     "background cache_salt context_management enable_response_messages frequency_penalty generate include input_json "
     "instructions max_output_tokens max_tool_calls metadata model parallel_tool_calls presence_penalty "
@@ -49,6 +50,7 @@ class Theirs:
     conversation_item_id: str
     container_id: str
     uploaded_id: str
+    upload_id: str
     vector_store_id: str
     batch_id: str
     completion_id: str
@@ -63,6 +65,7 @@ class Theirs:
             "item_id": self.conversation_item_id,
             "container_id": self.container_id,
             "file_id": self.uploaded_id,  # or one of that container or store, which is not found before it
+            "upload_id": self.upload_id,
             "vector_store_id": self.vector_store_id,
             "batch_id": self.batch_id,
             "completion_id": self.completion_id,
@@ -112,6 +115,7 @@ def _made(client: httpx.Client) -> Theirs:
         conversation_item_id=listed["data"][0]["id"],
         container_id=_container(client),
         uploaded_id=uploaded_id,
+        upload_id=_post(client, "/v1/uploads", UPLOAD)["id"],
         vector_store_id=vector_store_id,
         batch_id=batch["id"],
         completion_id=_post(client, "/v1/chat/completions", {"messages": HELLO, "store": True})["id"],

@@ -16,7 +16,7 @@ from django.db import DatabaseError, connections
 from responses_app.management.failures import database_failed
 from responses_app.relay import Relay
 from responses_app.stores.base import Purged, StoreLimits
-from responses_app.stores.database.files import files_to_purge, remove_files
+from responses_app.stores.database.file_rows import files_to_purge, remove_files
 from responses_app.stores.database.purging import MAX_PLANNED
 from responses_app.stores.database.retention import MAX_RESPONSES, added, purge
 from responses_app.stores.database.rows import database_time

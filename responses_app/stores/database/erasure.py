@@ -23,17 +23,19 @@ from responses_app.models import (
     ChatChoice,
     Conversation,
     ConversationItem,
-    FilePart,
     LogPart,
     Project,
     PublicName,
     Response,
     SampledItem,
     StoredFile,
+    Upload,
     json_text,
 )
-from responses_app.stores.database.files import remove_files
+from responses_app.stores.database.file_rows import remove_files
+from responses_app.stores.database.pieces import all_pieces
 from responses_app.stores.database.removal import remove
+from responses_app.stores.database.uploads import erase_uploads
 from responses_app.stores.database.vector_store_sweep import erase_stores
 from responses_app.vector_store_models import VectorStore, VectorStoreFile
 
@@ -81,6 +83,7 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "log parts": logs.count(),
         "approval claims": ApprovalClaim.objects.using(using).filter(**of_project).count(),
         "files": subject.files(using).count(),
+        "uploads": Upload.objects.using(using).filter(**of_project).count(),
         "vector stores": VectorStore.objects.using(using).filter(**of_project).count(),
         "API keys": ApiKey.objects.using(using).filter(project_id=subject.project).count(),
         "projects": Project.objects.using(using).filter(name=subject.project).count(),
@@ -106,9 +109,8 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
     for file in subject.files(using).order_by("pk").iterator(chunk_size=AT_ONCE):
         about = {"id": file.pk, "filename": file.filename, "purpose": file.purpose, "bytes": file.bytes}
         yield json.dumps({"file": {**about, "created_at": file.created_at.isoformat()}})
-        parts = FilePart.objects.using(using).filter(file=file).order_by("position")
-        for part in parts.iterator(chunk_size=1):
-            yield json.dumps({"content_of": file.pk, "base64": b64encode(part.data).decode()})
+        for piece in all_pieces(connections[using], file.pk, file.bytes):
+            yield json.dumps({"content_of": file.pk, "base64": b64encode(piece).decode()})
     for key in ApiKey.objects.using(using).filter(project_id=subject.project).order_by("created_at"):
         told = {"id": key.pk, "name": key.name, "prefix": key.prefix, "created_at": key.created_at.isoformat()}
         yield json.dumps({"api_key": told})
@@ -131,6 +133,7 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
         remove_files(using, ids)
     if subject.key_id:
         return
+    erase_uploads(using, subject.project)
     erase_stores(using, subject.project)
     with transaction.atomic(using=using):
         # What an older version may have left behind.

@@ -8,25 +8,31 @@ opposite order. What a process leaves hidden, as it was ended in between, is rem
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models import QuerySet
 
-from responses_app.models import FilePart, StoredFile
+from responses_app.models import StoredFile
 from responses_app.stores.base import StoreError
 from responses_app.stores.database.conversation_rows import can_be_known
+from responses_app.stores.database.file_rows import (
+    check_limits,
+    files_to_purge,
+    locked_file,
+    record_of,
+    remove_some_of,
+    row_of,
+    unexpired_files,
+    usage_of,
+)
+from responses_app.stores.database.pieces import add_piece, owners_of, piece_of, write_pieces
 from responses_app.stores.database.response_sql import in_parts
 from responses_app.stores.database.threaded import ThreadedStore
-from responses_app.stores.files import BaseFileStore, FileGone, FileLimits, FileRecord, FilesFull, FileUsage
+from responses_app.stores.database.uploads import purge_uploads
+from responses_app.stores.files import BaseFileStore, FileGone, FileLimits, FileRecord, FileUsage
 
 logger = logging.getLogger("respsite.stores")
-
-CREATION_LOCK = 0x66696C65  # of PostgreSQL's advisory locks, the space in which each project has one
-UNFINISHED = timedelta(hours=1)  # after that, a hidden file is nobody's: an upload is written in seconds
-PARTS_AT_ONCE = 32  # that one transaction removes
-MAX_PURGED = 1000  # files that one purge removes
 
 
 class DatabaseFileStore(ThreadedStore[FileLimits], BaseFileStore):
@@ -37,7 +43,7 @@ class DatabaseFileStore(ThreadedStore[FileLimits], BaseFileStore):
     async def create(self, project: str, record: FileRecord, pieces: Iterable[bytes]) -> None:
         await self._threads.run(lambda db: self._reserve(db, project, record))
         try:
-            await self._write_pieces(record, pieces)
+            await write_pieces(self._threads, record.id, record.bytes, pieces, write=_write_piece)
             await self._threads.run(lambda db: _show(db, record.id))
         except BaseException:
             await asyncio.shield(self._give_up(record.id))
@@ -49,7 +55,7 @@ class DatabaseFileStore(ThreadedStore[FileLimits], BaseFileStore):
 
         def read(connection: BaseDatabaseWrapper) -> FileRecord | None:
             row = self._known(connection, project).filter(pk=file_id).first()
-            return None if row is None else _record(row)
+            return None if row is None else record_of(row)
 
         return await self._threads.run(read)
 
@@ -58,7 +64,7 @@ class DatabaseFileStore(ThreadedStore[FileLimits], BaseFileStore):
 
         def read(connection: BaseDatabaseWrapper) -> list[FileRecord]:
             known = self._known(connection, project)
-            return [_record(row) for some in in_parts(wanted) for row in known.filter(pk__in=some).order_by("pk")]
+            return [record_of(row) for some in in_parts(wanted) for row in known.filter(pk__in=some).order_by("pk")]
 
         return await self._threads.run(read) if wanted else []
 
@@ -75,7 +81,7 @@ class DatabaseFileStore(ThreadedStore[FileLimits], BaseFileStore):
                 if not known.filter(pk=after).exists():
                     return None
                 rows = rows.filter(pk__lt=after) if descending else rows.filter(pk__gt=after)
-            return [_record(row) for row in rows.order_by("-pk" if descending else "pk")[:limit]]
+            return [record_of(row) for row in rows.order_by("-pk" if descending else "pk")[:limit]]
 
         return await self._threads.run(read)
 
@@ -83,13 +89,14 @@ class DatabaseFileStore(ThreadedStore[FileLimits], BaseFileStore):
         record = await self.get(project, file_id)
         if record is None:
             raise FileGone(file_id)
-        position = size = 0
-        while size < record.bytes:
-            piece = await self._threads.run(lambda db, at=position: _piece(db, file_id, at))
-            if piece is None:
-                raise FileGone(file_id)
-            yield piece
-            position, size = position + 1, size + len(piece)
+        for owner, owned in await self._threads.run(lambda db: owners_of(db, file_id, record.bytes)):
+            position = size = 0
+            while size < owned:
+                piece = await self._threads.run(lambda db, owner=owner, at=position: piece_of(db, owner, at))
+                if piece is None:
+                    raise FileGone(file_id)
+                yield piece
+                position, size = position + 1, size + len(piece)
 
     async def delete(self, project: str, file_id: str) -> bool:
         if not can_be_known(file_id):
@@ -104,21 +111,13 @@ class DatabaseFileStore(ThreadedStore[FileLimits], BaseFileStore):
         return True
 
     async def usage(self, project: str) -> FileUsage:
-        return await self._threads.run(lambda db: self._usage(db, project))
+        return await self._threads.run(lambda db: usage_of(db, project, self._now()))
 
     async def purge(self) -> int:
         gone = await self._threads.run(lambda db: files_to_purge(db, self._now()))
         for file_id in gone:
             await self._remove(file_id)
-        return len(gone)
-
-    async def _write_pieces(self, record: FileRecord, pieces: Iterable[bytes]) -> None:
-        source, position, size = iter(pieces), 0, 0
-        while piece := await asyncio.to_thread(next, source, b""):
-            await self._threads.run(lambda db, at=position, piece=piece: _write_piece(db, record.id, at, piece))
-            position, size = position + 1, size + len(piece)
-        if size != record.bytes:
-            raise ValueError(f"{record.id} has {size} bytes, not {record.bytes}")
+        return len(gone) + await purge_uploads(self._threads, self._now())
 
     async def _give_up(self, file_id: str) -> None:
         """Remove a hidden file; later, where the database is away."""
@@ -128,120 +127,30 @@ class DatabaseFileStore(ThreadedStore[FileLimits], BaseFileStore):
             logger.warning("%s is removed later: %s", file_id, problem)
 
     async def _remove(self, file_id: str) -> None:
-        while not await self._threads.run(lambda db: _remove_some(db, file_id)):
+        while not await self._threads.run(lambda db: remove_some_of(db, file_id)):
             pass
 
     # What follows runs on a thread.
 
     def _known(self, connection: BaseDatabaseWrapper, project: str) -> "QuerySet[StoredFile]":
-        return self._unexpired(connection, project).filter(is_whole=True)
-
-    def _unexpired(self, connection: BaseDatabaseWrapper, project: str) -> "QuerySet[StoredFile]":
-        rows = StoredFile.objects.using(connection.alias).filter(project=project)
-        return rows.filter(Q(expires_at=None) | Q(expires_at__gt=_time(self._now())))
-
-    def _usage(self, connection: BaseDatabaseWrapper, project: str) -> FileUsage:
-        found = self._unexpired(connection, project).aggregate(files=Count("pk"), bytes=Sum("bytes"))
-        return FileUsage(found["files"], found["bytes"] or 0)
+        return unexpired_files(connection, project, self._now()).filter(is_whole=True)
 
     def _reserve(self, connection: BaseDatabaseWrapper, project: str, record: FileRecord) -> None:
         with transaction.atomic(using=connection.alias):
             if StoredFile.objects.using(connection.alias).filter(pk=record.id).exists():
                 return  # an earlier attempt was committed after all
-            self._check_limits(connection, project, record)
-            StoredFile.objects.using(connection.alias).create(
-                id=record.id,
-                project=project,
-                purpose=record.purpose,
-                filename=record.filename,
-                bytes=record.bytes,
-                created_at=_time(record.created_at),
-                expires_at=None if record.expires_at is None else _time(record.expires_at),
-            )
-
-    def _check_limits(self, connection: BaseDatabaseWrapper, project: str, record: FileRecord) -> None:
-        limits = self._limits
-        if limits == FileLimits():
-            return
-        if connection.vendor == "postgresql":  # elsewhere there is one writer at a time anyway
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [CREATION_LOCK, project])
-        used = self._usage(connection, project)
-        if 0 < limits.max_files <= used.files:
-            raise FilesFull(f"This project has {used.files} files, and may have no more (FILES_MAX_ENTRIES)")
-        if 0 < limits.max_bytes < used.bytes + record.bytes:
-            raise FilesFull(
-                f"The files of this project have {used.bytes} bytes, and with this one they would have more than "
-                f"{limits.max_bytes} (FILES_MAX_BYTES)"
-            )
-
-
-def files_to_purge(connection: BaseDatabaseWrapper, now: float) -> Sequence[str]:
-    """Return files that have expired, and what uploads that were broken off have left; not on an event loop."""
-    at, rows = _time(now), StoredFile.objects.using(connection.alias)
-    expired = rows.filter(expires_at__isnull=False, expires_at__lte=at)
-    left = rows.filter(is_whole=False, created_at__lte=at - UNFINISHED)
-    return [file_id for some in (expired, left) for file_id in some.values_list("pk", flat=True)[:MAX_PURGED]]
-
-
-def remove_files(using: str, file_ids: Iterable[str]) -> None:
-    """Remove files at once, in small transactions; not on an event loop."""
-    for file_id in file_ids:
-        StoredFile.objects.using(using).filter(pk=file_id).update(is_whole=False)
-        while not _remove_some(connections[using], file_id):
-            pass
-
-
-def _time(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def _record(row: StoredFile) -> FileRecord:
-    return FileRecord(
-        id=row.pk,
-        filename=row.filename,
-        purpose=row.purpose,
-        bytes=row.bytes,
-        created_at=int(row.created_at.timestamp()),
-        expires_at=None if row.expires_at is None else int(row.expires_at.timestamp()),
-    )
-
-
-def _piece(connection: BaseDatabaseWrapper, file_id: str, position: int) -> bytes | None:
-    parts = FilePart.objects.using(connection.alias).filter(file_id=file_id, position=position)
-    data = parts.values_list("data", flat=True).first()
-    return None if data is None else bytes(data)
+            check_limits(connection, self._limits, project, record.bytes, self._now())
+            row_of(project, record).save(using=connection.alias, force_insert=True)
 
 
 def _write_piece(connection: BaseDatabaseWrapper, file_id: str, position: int, piece: bytes) -> None:
     """Write a piece of a file that is hidden still, once, however often this is called. Raises `FileGone`."""
     with transaction.atomic(using=connection.alias):
-        if _locked(connection, file_id) is None:
+        if locked_file(connection, file_id) is None:
             raise FileGone(file_id)
-        parts = FilePart.objects.using(connection.alias)
-        parts.bulk_create([FilePart(file_id=file_id, position=position, data=piece)], ignore_conflicts=True)
+        add_piece(connection, file_id, position, piece)
 
 
 def _show(connection: BaseDatabaseWrapper, file_id: str) -> None:
     if not StoredFile.objects.using(connection.alias).filter(pk=file_id).update(is_whole=True):
         raise FileGone(file_id)
-
-
-def _remove_some(connection: BaseDatabaseWrapper, file_id: str) -> bool:
-    """Remove a few pieces of a file, or, with the last, the file; return whether nothing is left of it."""
-    with transaction.atomic(using=connection.alias):
-        row = _locked(connection, file_id)
-        parts = FilePart.objects.using(connection.alias).filter(file_id=file_id)
-        some = list(parts.order_by("position").values_list("pk", flat=True)[: PARTS_AT_ONCE + 1])
-        FilePart.objects.using(connection.alias).filter(pk__in=some[:PARTS_AT_ONCE]).delete()
-        if len(some) > PARTS_AT_ONCE:
-            return False
-        if row is not None:
-            row.delete(using=connection.alias)
-        return True
-
-
-def _locked(connection: BaseDatabaseWrapper, file_id: str) -> StoredFile | None:
-    """Return a file that nobody else changes until this transaction ends."""
-    rows = StoredFile.objects.using(connection.alias).select_for_update().filter(pk=file_id)
-    return next(iter(rows), None)

@@ -1,0 +1,79 @@
+"""Every path that OpenAI's SDK can ask for is served, or named as one that is not."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from docs.extension import paths
+from responses_app.http import SERVED
+from responses_app.protocol.not_served import METHODS_NOT_SERVED, NOT_SERVED
+from tests.server import Server
+
+pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+
+VERBS = {"_get": "GET", "_get_api_list": "GET", "_post": "POST", "_delete": "DELETE", "_put": "PUT", "_patch": "PATCH"}
+
+
+def asked_for() -> Iterator[tuple[str, str]]:
+    """Yield method and path of every request that the SDK's resources make, as they are written in its source."""
+    for file in (Path(openai.__file__).parent / "resources").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VERBS:
+                given = {keyword.arg: keyword.value for keyword in node.keywords}
+                path = node.args[0] if node.args else given["path"]
+                path = path.args[0] if isinstance(path, ast.Call) else path  # `path_template("/files/{file_id}", …)`
+                method = given.get("method")
+                assert isinstance(path, ast.Constant), f"{file}:{node.lineno}"
+                told = method.value if isinstance(method, ast.Constant) else VERBS[node.func.attr]
+                yield str(told).upper(), str(path.value).partition("?")[0]
+
+
+ASKED_FOR = sorted(set(asked_for()))
+
+
+def resource(path: str) -> str:
+    """Return the first part of a path."""
+    return path.split("/")[1]
+
+
+def is_named(method: str, path: str) -> bool:
+    """Whether a path is named as one that is not served."""
+    return resource(path) in NOT_SERVED or f"{method} {path}" in METHODS_NOT_SERVED
+
+
+def test_the_sdk_asks_for_what_it_is_known_to() -> None:
+    assert {("POST", "/responses"), ("POST", "/uploads/{upload_id}/parts"), ("GET", "/files")} < set(ASKED_FOR)
+    assert len(ASKED_FOR) > 200
+
+
+def test_what_is_named_is_there_and_not_served() -> None:
+    assert set(NOT_SERVED) <= {resource(path) for _, path in ASKED_FOR}
+    assert set(METHODS_NOT_SERVED) <= {f"{method} {path}" for method, path in ASKED_FOR}
+    assert not set(NOT_SERVED) & {name.partition("/")[0] for name in SERVED}
+    page = paths.not_served()
+    assert all(f"`/v1/{name}`" in page for name in NOT_SERVED)
+    assert all(f"`{name.replace(' /', ' /v1/')}`" in page for name in METHODS_NOT_SERVED)
+
+
+def test_every_path_is_served_or_named(daphne_server: Server) -> None:
+    with httpx.Client(base_url=daphne_server.base_url, verify=False, timeout=30) as client:
+        for method, path in ASKED_FOR:
+            if is_named(method, path):
+                continue
+            answer = client.request(method, re.sub(r"\{\w+\}", "x", path), json={} if method == "POST" else None)
+            assert answer.status_code != 405, (method, path)
+            assert "Nothing is served" not in answer.text, (method, path)
+
+
+@pytest.mark.parametrize("below", ["", "/x/y"])
+def test_a_path_that_only_openai_has_says_so(daphne_server: Server, below: str) -> None:
+    for name, told in NOT_SERVED.items():
+        for begins in ("/v1", ""):
+            answer = httpx.post(f"{daphne_server.url}{begins}/{name}{below}", json={}, verify=False)
+            assert (answer.status_code, answer.headers["content-type"]) == (404, "application/json"), name
+            assert f"OpenAI's API has {told}." in answer.json()["error"]["message"]
