@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import orjson
+
 from docs.extension.tables import code, plain, table
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
@@ -10,7 +12,7 @@ from responses_app.protocol.compact_requests import CompactFields
 from responses_app.protocol.completions import CompletionFields
 from responses_app.protocol.containers import CodeInterpreter, CopiedFile, NewContainer
 from responses_app.protocol.conversations import AddedItems, ConversationFields, NewConversationFields
-from responses_app.protocol.create_fields import KNOWN_INCLUDES, Fields
+from responses_app.protocol.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
 from responses_app.protocol.decisions import DecisionFields
 from responses_app.protocol.embeddings import EmbeddingFields
 from responses_app.protocol.fields import ClientModel, carried_out, inner_models
@@ -116,13 +118,14 @@ def rows(model: type[ClientModel], at: str = "", seen: Sequence[type] = ()) -> I
     """Yield each field with what becomes of it, and why; those of the objects in it, too."""
     inside = inner_models(model)
     for name in sorted(carried_out(model)):
-        yield f"{at}{name}", "carried out", ""
+        operators = "with `RESPONSES_COMPATIBILITY_MODE=false`" if model is Fields and name in ENGINE_FIELDS else ""
+        yield f"{at}{name}", "carried out", operators or ("not OpenAI's" if name in model.own else "")
         for inner in dict.fromkeys(inside.get(name, {}).values()):
             if inner not in seen:
                 yield from rows(inner, f"{at}{name}.", (*seen, model))
     for name, refused in sorted(model.refused.items()):
-        fine = [each for each in refused.takes if each is not False]
-        but = f" But for {', '.join(code(repr(each)) for each in fine)}." if fine else ""
+        fine = ", ".join(code(orjson.dumps(each).decode()) for each in refused.takes if each is not False)
+        but = f" These are taken: {fine}." if fine else ""
         yield f"{at}{name}", "refused: `unsupported_parameter`", plain(refused.hint) + but
     for name, why in sorted(model.idle.items()):
         told = " The header names it." if name in model.told else ""

@@ -100,9 +100,12 @@ class IgnoredFields:
     looked_up: int = 0
 
     def add(self, path: str) -> None:
-        """Note one."""
+        """Note one; a part of a body that is read twice is told once."""
+        name = _quoted(path[: 4 * MAX_NAME])[:MAX_NAME]
+        if name in self.names:
+            return
         if len(self.names) < MAX_NAMED:
-            self.names.append(_quoted(path[: 4 * MAX_NAME])[:MAX_NAME])
+            self.names.append(name)
         else:
             self.more += 1
 

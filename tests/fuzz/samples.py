@@ -201,6 +201,16 @@ FIELDS: dict[str, list[Json]] = {
     "previous_input_messages": [[], MESSAGES],
     "enable_response_messages": [True],
     "mm_processor_kwargs": [{}],
+    "stop": ["END", ["a", "b"]],
+    "seed": [7],
+    "top_k": [5],
+    "min_p": [0.5],
+    "ignore_eos": [False],
+    "repetition_penalty": [1.5],
+    "stop_token_ids": [[264]],
+    "logit_bias": [{"264": -100}],
+    "structured_outputs": [{"choice": ["red", "green"]}, {"json": {"type": "object"}}],
+    "background_options": [{"completion_window": "soonest"}],
     "unheard_of": [{"a": [1, 2, {"b": None}]}],
 }
 

@@ -285,3 +285,9 @@ async def test_each_part_says_what_was_used_so_far(http: httpx.AsyncClient, path
     assert counts[0] < counts[-1]
     assert {each["prompt_tokens"] for each in used} == {used[-1]["prompt_tokens"]}
     assert all(each["total_tokens"] == each["prompt_tokens"] + each["completion_tokens"] for each in used)
+
+
+async def test_an_input_that_is_read_twice_has_its_fields_named_once(http: httpx.AsyncClient) -> None:
+    message = {"role": "user", "content": "Hello", "weather": "fine"}
+    answer = await http.post("/responses/compact", json={"model": "demo", "input": [message], "temperature": 1})
+    assert (answer.status_code, answer.headers[IGNORED]) == (200, "input[0].weather")
