@@ -92,7 +92,7 @@ async def test_so_it_is_without_namespaces(waker: Waker) -> None:
 async def ends_if_it_wakes(kind: Callable[[], BaseSandbox], waker: Waker) -> None:
     """Check that code which wakes has its container ended, and that any other has not."""
     async with started(kind) as session:
-        came = await came_of(session, code_of(waker), waker.then)
+        came = await came_of(session, code_of(waker), waker.then, ends=waker.wakes)
         said = await next_call(session)
     assert came.ticks < 5 * resting.SETTLE_TICKS
     assert (came.why, said) == ((RAN_ON, f"the container was ended: {RAN_ON}") if waker.wakes else ("", "2"))
@@ -126,7 +126,7 @@ async def test_it_does_not_grow(
 ) -> None:
     """Each of the four would take all that the container may have."""
     async with started(kind, request.getfixturevalue("cgroups") if in_cgroup else None) as session:
-        came = await came_of(session, code_that_grows())
+        came = await came_of(session, code_that_grows(), ends=not in_cgroup)
     if in_cgroup:
         assert came.why == ""
         assert came.memory < LIMITS.memory
