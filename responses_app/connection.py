@@ -95,7 +95,9 @@ class Connection:
             return
         limit = self._site.settings.websocket_max_message_bytes
         try:
-            frame, size = await self._site.reader.run(len(text), partial(self._decoded, text, limit))
+            frame, size = await self._site.reader.run(
+                self._terms.caller.project, len(text), partial(self._decoded, text, limit)
+            )
         except ApiError as error:
             self._refuse_frame(error)
             return
@@ -183,7 +185,7 @@ class Connection:
         origin = Origin.of(caller, "websocket", request_id=self.id, awaits_tools=waits, span=span)
         try:
             fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
-            request, ignored = await self._site.reader.run(create.size, partial(self._parsed, fields))
+            request, ignored = await self._site.reader.run(caller.project, create.size, partial(self._parsed, fields))
             reader = await self._site.service.create(
                 request, origin, recall=lambda id: self._recall(create, id), dialect=self._dialect
             )

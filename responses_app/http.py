@@ -54,7 +54,8 @@ async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed],
     def read() -> Parsed:
         return parse_noting(request, parse, _json_object(_content(request), reader), reader)
 
-    return await reader.run(int(length) if length.isdecimal() else reader.max_body_bytes, read)
+    size = int(length) if length.isdecimal() else reader.max_body_bytes
+    return await reader.run(project_of(request), size, read)
 
 
 def parse_noting(request: HttpRequest, parse: Callable[[Fields], Parsed], fields: Fields, reader: JsonReader) -> Parsed:

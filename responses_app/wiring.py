@@ -31,6 +31,7 @@ from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.completion_service import CompletionService
 from responses_app.runs.deciding import DecisionService
 from responses_app.runs.draining import Draining
+from responses_app.runs.fair_threads import FairThreads
 from responses_app.runs.fair_turns import FairTurns
 from responses_app.runs.following import Followers
 from responses_app.runs.forgetting import Forgetting
@@ -144,14 +145,15 @@ def build_site(settings: Settings) -> Site:
         draining=Draining(),
         traces=base.traces,
         tools=base.tools,
-        reader=_reader(settings, max_items=settings.max_input_items),
-        token_reader=_reader(settings, max_items=settings.max_json_values),
+        reader=_reader(settings, runs.service.threads, max_items=settings.max_input_items),
+        token_reader=_reader(settings, runs.service.threads, max_items=settings.max_json_values),
         new_id=new_id,
     )
 
 
-def _reader(settings: Settings, *, max_items: int) -> JsonReader:
+def _reader(settings: Settings, threads: FairThreads, *, max_items: int) -> JsonReader:
     return JsonReader(
+        threads,
         max_body_bytes=settings.max_body_bytes,
         max_values=settings.max_json_values,
         max_items=max_items,

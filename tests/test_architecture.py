@@ -48,7 +48,7 @@ TOP_LEVEL = {
 }
 DOORS = set(  # what transports may know of `runs`
     "service served by_id reader journal plan history choices stored_chats embedding completing watching".split()
-)
+) | {"fair_threads"}
 READS_THE_ENVIRONMENT = (
     *("respsite/", "manage.py", "responses_app/management/", "responses_app/command_line/"),
     "responses_app/tools/sandbox/inside/",  # programs that run in a sandbox, and see nothing of ours

@@ -313,6 +313,14 @@ class ModelFormat(ABC):
         """Whether the model may say a short text as one token, with a space before it or without."""
         return False
 
+    @property
+    def longest_token(self) -> int | None:
+        """How many bytes no token has more than; None where nobody knows.
+
+        So a text has at least as many tokens as it has characters, divided by this.
+        """
+        return None
+
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes that a token stands for. Raises nothing, whatever the id."""

@@ -107,24 +107,29 @@ def previous_response_in_progress(response_id: str) -> ApiError:
     return ApiError(message, code="previous_response_in_progress", param="previous_response_id")
 
 
-def context_length_exceeded(prompt_tokens: int, max_model_len: int, *, truncated: bool = False) -> ApiError:
+def context_length_exceeded(
+    prompt_tokens: int, max_model_len: int, *, truncated: bool = False, at_least: bool = False
+) -> ApiError:
     """The prompt does not fit the model's context (400), or is `truncated` as far as can be and still does not.
+
+    `at_least`: nobody has counted its tokens, as there must be so many.
 
     SDKs raise the message alone, so clients know this error by OpenAI's words in it, of which there are two forms:
     LiteLLM and LangChain look for "Input tokens exceed the configured limit", others for "exceeds the context window".
     """
+    tokens = f"at least {prompt_tokens}" if at_least else f"{prompt_tokens}"
     found = (
         "Your input exceeds the context window of this model. Input tokens exceed the configured limit of "
         f"{max_model_len} tokens, which input and output share: "
     )
     if truncated:
         found += (
-            f"even without its older messages there are {prompt_tokens}. What cannot be left out is the last message, "
+            f"even without its older messages there are {tokens}. What cannot be left out is the last message, "
             "instructions and tools. Shorten the last message, or send it in several parts, each with a request of its "
             "own; or shorten the instructions and tools."
         )
     else:
-        found += f"there are {prompt_tokens}. Shorten the input, start a new chain, or set 'truncation' to 'auto'."
+        found += f"there are {tokens}. Shorten the input, start a new chain, or set 'truncation' to 'auto'."
     return ApiError(found, code="context_length_exceeded", param="input")
 
 

@@ -7,6 +7,7 @@ from engine.errors import NotRendered
 from engine.formats.base import as_tokens
 from responses_app.protocol.completions import CompletionWanted
 from responses_app.protocol.errors import context_length_exceeded, invalid_request
+from responses_app.protocol.long_texts import check_can_fit
 from responses_app.runs.sampling import check_tokens
 from responses_app.runs.served import ServedModel
 
@@ -20,6 +21,7 @@ def read_prompts(wanted: CompletionWanted, model: ServedModel, max_model_len: in
     """
     prompts = []
     for prompt in wanted.prompts:
+        check_can_fit(len(prompt) if isinstance(prompt, str) else 0, model.format, max_model_len)
         tokens = _tokens(prompt, model)
         if len(tokens) >= max_model_len:
             raise context_length_exceeded(len(tokens), max_model_len)

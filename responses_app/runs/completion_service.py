@@ -22,6 +22,7 @@ from responses_app.runs.completing import Choice, Completing
 from responses_app.runs.completion_prompts import read_prompts
 from responses_app.runs.deltas import Deltas
 from responses_app.runs.failures import refusal
+from responses_app.runs.fair_threads import FairThreads
 from responses_app.runs.plan import Origin
 from responses_app.runs.planning import project_salt
 from responses_app.runs.sampling import sampling_of
@@ -56,7 +57,7 @@ class CompletionService:
         details = _details(wanted, model)
         head = CompletionHead(id=self.service.new_id(ids.COMPLETION), created=int(self.service.now()), model=model.name)
         tier = self.service.limits.tiers.choose(None)
-        choices = await _choices(wanted, model, origin, head.id, PRIORITIES[tier])
+        choices = await _choices(wanted, model, origin, head.id, PRIORITIES[tier], self.service.threads)
         details.check_prompts(sum(len(each.request.prompt_token_ids) for each in choices))
         places = [model.turns.place(origin.project, tier, PRIORITIES[tier]) for _ in choices]
         try:
@@ -102,7 +103,12 @@ def _details(wanted: CompletionWanted, model: ServedModel) -> EngineDetails:
 
 
 async def _choices(
-    wanted: CompletionWanted, model: ServedModel, origin: Origin, response_id: str, priority: int
+    wanted: CompletionWanted,
+    model: ServedModel,
+    origin: Origin,
+    response_id: str,
+    priority: int,
+    threads: FairThreads,
 ) -> list[Choice]:
     """Return all choices, in their order. Raises `ApiError`."""
     try:
@@ -113,9 +119,12 @@ async def _choices(
     stop_tokens = tuple(fields.stop_token_ids or ())
     sampling = sampling_of(fields, model.format, top_logprobs=fields.logprobs, prompt_logprobs=fields.prompt_logprobs)
     read = partial(read_prompts, wanted, model, info.max_model_len)
-    slow = model.format.renders_elsewhere or sum(map(len, wanted.prompts)) > LONG_PROMPTS
+    size = sum(map(len, wanted.prompts))
     try:
-        prompts = await asyncio.to_thread(read) if slow else read()
+        if model.format.renders_elsewhere:
+            prompts = await threads.wait(origin.project, read)
+        else:
+            prompts = await threads.run(origin.project, size, read) if size > LONG_PROMPTS else read()
     except EngineError as error:
         raise refusal(error, origin.request_id) from error
     for tokens, begin in prompts:

@@ -31,7 +31,8 @@ from responses_app.protocol.decisions import (
     question_text,
 )
 from responses_app.protocol.errors import JsonObject, context_length_exceeded, invalid_request, unsupported_parameter
-from responses_app.protocol.prompt import render_items
+from responses_app.protocol.long_texts import characters_of, check_can_fit, text_size
+from responses_app.protocol.prompt import Items, render_items
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.failures import refusal
@@ -75,7 +76,8 @@ class DecisionService:
         try:
             info = await model.ready()
             now = datetime.fromtimestamp(self.service.now(), UTC)
-            prompts = await asyncio.to_thread(prompts_of, wanted, model.format, now, info.max_model_len)
+            size, threads = text_size(Items(wanted.items)), self.service.threads
+            prompts = await threads.run(origin.project, size, prompts_of, wanted, model.format, now, info.max_model_len)
         except EngineError as error:
             raise refusal(error, origin.request_id) from error
         tier, began, status = self.service.limits.tiers.choose(None), time.monotonic(), "failed"
@@ -116,7 +118,8 @@ class DecisionService:
         async def ask(number: int, question: Question) -> JsonObject:
             async with few:
                 waits = model.format.renders_elsewhere
-                prompt = await asyncio.to_thread(prompts.whole, number) if waits else prompts.whole(number)
+                threads = self.service.threads
+                prompt = await threads.wait(origin.project, prompts.whole, number) if waits else prompts.whole(number)
                 place = model.turns.place(origin.project, tier, priority)
                 said = await _first_token(model, asked(number, prompt), place, used)
             return answer(question, _read(prompts.labels[number], model.format, said))
@@ -172,6 +175,7 @@ def prompts_of(wanted: DecisionsWanted, written: ModelFormat, now: datetime, max
 
     How long prompts are that are rendered elsewhere is seen once they are.
     """
+    check_can_fit(characters_of(Items(wanted.items, wanted.items_json)), written, max_model_len)
     labelled = [_labels(question, number, written) for number, question in enumerate(wanted.questions)]
     if written.renders_elsewhere:
         max_model_len = sys.maxsize

@@ -21,6 +21,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.inputs import Asked
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.items import ItemReference, OpenedCompaction
+from responses_app.protocol.long_texts import check_request_can_fit, text_size
 from responses_app.protocol.offers import mcp_name
 from responses_app.protocol.prompt import PromptWriter, count_omitted, is_of_user, render_items, text_of
 from responses_app.protocol.public_ids import PublicId
@@ -67,6 +68,12 @@ class Draft:
     public: PublicId | None = None
 
     @property
+    def size(self) -> int:
+        """How much there is to render, in bytes, about: the request, its conversation's items and its files."""
+        context = self.context
+        return self.request.size + text_size(context.before) + (text_size(context.own) if context.shows_files else 0)
+
+    @property
     def is_long(self) -> bool:
         """Whether planning it may hold up the event loop.
 
@@ -95,7 +102,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     tools = draft.request.tools.joined(late) if late else draft.request.tools
     request = with_choice(draft.request, tools)
     rules, grammar = plan_rules(request, tools, hosted=draft.tools, model_format=draft.format, engine=engine)
-    link, messages = _rendered(draft)
+    link, messages = _rendered(draft, info)
     priority = _priority(draft)
     if not (request.warm_up or request.only_compacts):
         _check_outputs(context, tools)
@@ -217,9 +224,12 @@ def _user_item(text: str) -> JsonObject:
 
 
 def count_prompt(draft: Draft, info: EngineInfo) -> int:
-    """Return how many tokens the prompt has; also of one that is longer than the model takes."""
+    """Return how many tokens the prompt has; also of one that is longer than the model takes, but not of any length.
+
+    Raises `ApiError` as `make_plan` does where not even the longest tokens could make it fit.
+    """
     draft = _in_its_format(draft)
-    link, _ = _rendered(draft)
+    link, _ = _rendered(draft, info)
     writer = PromptWriter(draft.format, info.max_model_len, draft.tools.namespaces)
     try:
         return len(writer.prompt(draft.request, link).tokens)
@@ -227,9 +237,11 @@ def count_prompt(draft: Draft, info: EngineInfo) -> int:
         return writer.frame_tokens(draft.request, link.started_on) + len(link.prompt_tokens())
 
 
-def _rendered(draft: Draft) -> tuple[ChainLink, list[RenderedMessage]]:
-    """Return the chain with what is new at its end, and that alone."""
+def _rendered(draft: Draft, info: EngineInfo) -> tuple[ChainLink, list[RenderedMessage]]:
+    """Return the chain with what is new at its end, and that alone. Raises `ApiError`."""
     context = draft.context
+    if draft.size >= info.max_model_len:  # else it fits, whatever its tokens are
+        check_request_can_fit(draft.request, context.before, context.own, draft.format, info.max_model_len)
     messages = render_items(
         draft.format,
         context.own.parsed,

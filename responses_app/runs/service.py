@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import ParamSpec, TypeVar
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
@@ -41,6 +42,7 @@ from responses_app.protocol.validation import missing
 from responses_app.runs.admission import Admission
 from responses_app.runs.approving import Approving
 from responses_app.runs.failures import engine_errors, refusal
+from responses_app.runs.fair_threads import FairThreads
 from responses_app.runs.grammars import check_grammar
 from responses_app.runs.history import History, Recall, store_away
 from responses_app.runs.journal import EventJournal
@@ -64,6 +66,9 @@ from responses_app.stores.shared_turns import BaseSharedTurns
 from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +96,8 @@ class ResponseService:
     """Prepares and starts runs. `machines` makes their machines, `live` keeps the logs of those that run,
     `metrics` counts, and `traces` traces what no request asks for here.
 
-    `shelf` has this server's tools. `rates` are the limits of keys and projects, `keys` keeps whose they are: None
-    where there are none. `shared_turns` has what workers share of what was said in chats.
+    `shelf` has this server's tools, `threads` do what takes long. `rates` are the limits of keys and projects, `keys`
+    keeps whose they are: None where there are none. `shared_turns` has what workers share of what was said in chats.
 
     Its models are ordered; a request without `model` uses the first.
     """
@@ -112,6 +117,7 @@ class ResponseService:
     keys: BaseKeyStore | None = None
     shared_turns: BaseSharedTurns | None = None
     shelf: Shelf = field(default_factory=Shelf)
+    threads: FairThreads = field(default_factory=FairThreads)
     unsaved: UnsavedEnds = field(init=False)
     naming: Naming = field(init=False)
     admission: Admission = field(init=False)
@@ -165,7 +171,7 @@ class ResponseService:
         model, draft, info = await self._draft(request, origin, lambda _: None)
         before = await self.history.said_before(origin.project, draft.context.parent)
         with engine_errors(origin.request_id):
-            plan, said = await asyncio.to_thread(plan_to_compact, draft, model.engine, info, before=before)
+            plan, said = await self._in_thread(draft, plan_to_compact, draft, model.engine, info, before=before)
         run = self._run(plan, model)
         await self.admission.admit(run)
         return self.registry.attach(run), identified(said, self.new_id)
@@ -178,7 +184,9 @@ class ResponseService:
         await self.rates.admit(origin.limited, Amount(requests=1), None)  # takes nothing that is to be settled
         _, draft, info = await self._draft(request, origin, lambda _: None, dialect=dialect, runs=False)
         with engine_errors(origin.request_id):
-            return await asyncio.to_thread(count_prompt, draft, info) if draft.is_long else count_prompt(draft, info)
+            if not draft.is_long:
+                return count_prompt(draft, info)
+            return await self._in_thread(draft, count_prompt, draft, info)
 
     async def run_again(self, accepted: AcceptedResponse) -> None:
         """Run a background response that another worker has accepted, or go on behind what came to it there.
@@ -238,11 +246,20 @@ class ResponseService:
             draft = replace(draft, public=public)
         with engine_errors(origin.request_id):
             if draft.is_long:
-                plan = await asyncio.to_thread(make_plan, draft, model.engine, info)
+                plan = await self._in_thread(draft, make_plan, draft, model.engine, info)
             else:
                 plan = make_plan(draft, model.engine, info)
         await check_grammar(plan, model.engine)
         return model, plan
+
+    async def _in_thread(
+        self, draft: Draft, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """Return what `work` makes of a draft on a thread."""
+        project = draft.origin.project
+        if draft.format.renders_elsewhere:
+            return await self.threads.wait(project, work, *args, **kwargs)
+        return await self.threads.run(project, draft.size, work, *args, **kwargs)
 
     async def _public_id(self, draft: Draft, dialect: Dialect, accepted: AcceptedResponse | None) -> PublicId | None:
         if accepted is not None:

@@ -4,7 +4,7 @@ from functools import partial
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import MethodNotAllowed, caller_of, read_json, request_id_of, span_of
+from responses_app.http import MethodNotAllowed, caller_of, project_of, read_json, request_id_of, span_of
 from responses_app.protocol.embeddings import encode_answer, parse_embeddings
 from responses_app.runs.plan import Origin
 from responses_app.wiring import get_site
@@ -21,7 +21,7 @@ async def create(request: HttpRequest) -> HttpResponse:
     origin = Origin.of(caller_of(request), "json", request_id=request_id_of(request), span=span_of(request))
     model, embedded = await site.embeddings.service.embed(wanted, origin)
     write = partial(encode_answer, embedded.vectors, model=model, tokens=embedded.tokens, encoding=wanted.encoding)
-    written = await site.token_reader.run(BYTES_A_NUMBER * sum(map(len, embedded.vectors)), write)
+    written = await site.token_reader.run(project_of(request), BYTES_A_NUMBER * sum(map(len, embedded.vectors)), write)
     headers = {"content-length": str(len(written.content))}
     if written.metadata is not None:
         headers["metadata"] = written.metadata

@@ -1,18 +1,19 @@
 """The one door: requests become runs, and chains go on with exactly the tokens they were made of."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from engine.errors import EngineUnavailable
-from engine.formats.harmony.encoding import END, RETURN, decode_tokens, encode_harmony
+from engine.formats.harmony import prompt
+from engine.formats.harmony.encoding import END, RETURN, decode_tokens, encode_harmony, encode_slices, longest_token
 from engine.formats.harmony.prompt import generation_start, render_text, render_tool_output
 from engine.types import FinishReason
 from responses_app.protocol.chain import new_link
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests import parse_create
-from responses_app.runs import planning, service
+from responses_app.runs import planning
 from responses_app.runs.plan import Origin
 from responses_app.runs.registry import RunLimits
 from responses_app.stores.base import StoreError
@@ -37,6 +38,11 @@ async def refusal(site: Site, **fields: object) -> ApiError:
     with pytest.raises(ApiError) as refused:
         await site.begin(**fields)
     return refused.value
+
+
+def _never_encoded(text: str) -> Iterator[list[int]]:
+    assert len(text) < longest_token() * 100, "it was tokenised"
+    return encode_slices(text)
 
 
 class TestChains:
@@ -277,6 +283,33 @@ class TestTruncation:
         assert "truncation" not in error.message
         assert "shorten the last message" in error.message.lower()
 
+    async def test_what_cannot_fit_by_its_bytes_is_refused_before_it_is_tokenised(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(prompt, "encode_slices", _never_encoded)
+        site = Site(FakeEngine(max_model_len=200))
+        too_long = " " * (200 * longest_token())
+        halves = [{"role": "user", "content": too_long[: len(too_long) // 2]}] * 2
+        for fields in (
+            {"input": too_long},
+            {"input": halves},
+            {"input": "hi", "instructions": too_long},
+            {"input": "hi", "instructions": too_long, "truncation": "auto"},
+            {"input": too_long, "truncation": "auto"},
+        ):
+            error = await refusal(site, **fields)
+            assert (error.status, error.code) == (400, "context_length_exceeded")
+            assert "at least 200" in error.message
+            with pytest.raises(ApiError, match="at least 200"):
+                await site.service.count_input_tokens(parse_create(fields), Origin(transport="json", project="p"))
+
+    async def test_auto_drops_an_older_message_that_cannot_fit(self) -> None:
+        site = Site(FakeEngine(max_model_len=200))
+        history = [{"role": "user", "content": " " * (200 * longest_token())}, {"role": "user", "content": "new"}]
+        response = await site.ask(input=history, truncation="auto")
+        assert response["status"] == "completed"
+        assert decode_tokens(site.engine.prompts[0]).count("<|start|>user") == 1
+
     async def test_what_was_truncated_is_still_part_of_the_chain(self) -> None:
         """A later request with a larger reserve, or another model, may read it again."""
         site = Site(FakeEngine(max_model_len=200))
@@ -301,13 +334,13 @@ async def test_sampling_options_reach_the_engine() -> None:
 async def test_long_inputs_are_rendered_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(FakeEngine(max_model_len=100_000))
     threads = []
-    in_thread = asyncio.to_thread
+    in_thread = site.service.threads.run
 
-    async def counting(function: Callable[..., object], *arguments: object) -> object:
+    async def counting(project: str, size: int, function: Callable[..., object], *arguments: object) -> object:
         threads.append(function)
-        return await in_thread(function, *arguments)
+        return await in_thread(project, size, function, *arguments)
 
-    monkeypatch.setattr(service.asyncio, "to_thread", counting)
+    monkeypatch.setattr(site.service.threads, "run", counting)
     await site.ask(input="short")
     assert threads == []
     response = await site.ask(input="x" * (planning.LONG_INPUT + 1))

@@ -222,6 +222,10 @@ class ChatTemplateFormat(ModelFormat):
             self._short = frozenset(piece.strip() for piece in self.vocabulary.pieces if len(piece) <= LABEL)
         return text.encode() in self._short
 
+    @property
+    def longest_token(self) -> int:
+        return self.vocabulary.longest
+
     def token_bytes(self, token: int) -> bytes:
         return self.vocabulary.token_bytes(token)
 

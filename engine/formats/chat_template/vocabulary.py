@@ -36,6 +36,11 @@ class Vocabulary:
         return self.pieces[token] if 0 <= token < len(self.pieces) else UNKNOWN
 
     @cached_property
+    def longest(self) -> int:
+        """The bytes of the longest token."""
+        return max(map(len, self.pieces))
+
+    @cached_property
     def fingerprint(self) -> str:
         """What tells it from others: the same tokens stand for the same bytes."""
         digest = blake2b(digest_size=6)

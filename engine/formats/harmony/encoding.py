@@ -15,6 +15,8 @@ from itertools import chain
 from openai_harmony import HarmonyEncoding, HarmonyEncodingName, load_harmony_encoding
 from tiktoken import Encoding
 
+from engine import giving_up
+
 ENDOFTEXT = 199999  # <|endoftext|>: the end of a document, which models sample instead of an end token
 CONSTRAIN = 200003  # <|constrain|>
 RETURN = 200002  # <|return|>: the model has answered
@@ -80,10 +82,11 @@ def encode_slices(text: str) -> Iterator[list[int]]:
 
     The tokens are those of the whole text, but where a run of more than `MAX_SLICE` characters offers no place to
     divide it (one character repeated, letters without an end): there a token ends at the cut, which the whole text
-    would not have.
+    would not have. Between two parts it may be given up (`engine.giving_up`).
     """
     encode = _tokenizer().encode_ordinary
     for part in _slices(text):
+        giving_up.check()
         yield encode(part)
 
 
@@ -126,6 +129,12 @@ def _slices(text: str) -> Iterator[str]:
         yield text[begin:end]
         begin = end
     yield text[begin:] if begin else text
+
+
+@lru_cache(maxsize=1)
+def longest_token() -> int:
+    """Return the bytes of the longest token: 128, all of them spaces."""
+    return max(map(len, _vocabulary()))
 
 
 @lru_cache(maxsize=1)

@@ -26,6 +26,7 @@ from engine.formats.harmony.encoding import (
     STOP_TOKENS,
     encode_harmony_slices,
     encode_text,
+    longest_token,
     token_bytes,
 )
 from engine.formats.harmony.grammar import FUNCTIONS, problem_of_turn, turn_grammar
@@ -207,6 +208,10 @@ class HarmonyFormat(ModelFormat):
 
     def is_one_token(self, text: str) -> bool:
         return len(encode_text(text)) == 1
+
+    @property
+    def longest_token(self) -> int:
+        return longest_token()
 
     def token_bytes(self, token: int) -> bytes:
         return token_bytes(token)
