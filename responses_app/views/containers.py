@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.http import content_disposition_header
 
 from responses_app.auth.scopes import check_named
 from responses_app.http import caller_of, handler_of, json_response, parse_noting, project_of, read_json
@@ -26,6 +28,7 @@ from responses_app.protocol.pages import deleted_object, list_page, parse_list_q
 from responses_app.runs.history import store_away
 from responses_app.server_tools import interpreter_of
 from responses_app.stores.base import StoreError
+from responses_app.stores.files import PIECE_BYTES
 from responses_app.tools.sandbox.base import WORK_FOLDER, SandboxError
 from responses_app.tools.sandbox.records import (
     ContainerFile,
@@ -33,7 +36,9 @@ from responses_app.tools.sandbox.records import (
     ContainerRecord,
     FileUnknown,
     TooManyContainers,
+    TooManyTransfers,
 )
+from responses_app.views.downloads import cut_of, streamed
 from responses_app.views.queries import query_of
 from responses_app.views.uploads import is_form, read_upload
 from responses_app.wiring import get_site
@@ -42,35 +47,35 @@ if TYPE_CHECKING:
     from responses_app.tools.sandbox.given_files import GivenFiles
     from responses_app.tools.sandbox.sharing import SharedContainers
 
-Handler = Callable[..., Awaitable[HttpResponse]]
+Handler = Callable[..., Awaitable[HttpResponseBase]]
 
 
-async def index(request: HttpRequest) -> HttpResponse:
+async def index(request: HttpRequest) -> HttpResponseBase:
     """List (GET) or create (POST) containers."""
     return await _dispatched(request, {"GET": _list, "POST": _create})
 
 
-async def detail(request: HttpRequest, container_id: str) -> HttpResponse:
+async def detail(request: HttpRequest, container_id: str) -> HttpResponseBase:
     """Return (GET) or end (DELETE) a container."""
     return await _dispatched(request, {"GET": _get, "DELETE": _delete}, container_id)
 
 
-async def files(request: HttpRequest, container_id: str) -> HttpResponse:
+async def files(request: HttpRequest, container_id: str) -> HttpResponseBase:
     """List (GET) or upload (POST) files of a container."""
     return await _dispatched(request, {"GET": _list_files, "POST": _upload}, container_id)
 
 
-async def file(request: HttpRequest, container_id: str, file_id: str) -> HttpResponse:
+async def file(request: HttpRequest, container_id: str, file_id: str) -> HttpResponseBase:
     """Return (GET) what is known of a file, or remove it (DELETE)."""
     return await _dispatched(request, {"GET": _get_file, "DELETE": _remove_file}, container_id, file_id)
 
 
-async def content(request: HttpRequest, container_id: str, file_id: str) -> HttpResponse:
+async def content(request: HttpRequest, container_id: str, file_id: str) -> HttpResponseBase:
     """Return what is in a file (GET)."""
     return await _dispatched(request, {"GET": _content}, container_id, file_id)
 
 
-async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponse:
+async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponseBase:
     handler = handler_of(request, handlers)
     with _errors(*named):
         return await handler(request, await _containers(), *named)
@@ -91,7 +96,7 @@ def _errors(container_id: str = "", file_id: str = "") -> Iterator[None]:
         if str(unknown) == file_id:
             raise container_file_not_found(container_id, file_id) from None
         raise container_not_found(container_id) from None
-    except TooManyContainers as problem:
+    except (TooManyContainers, TooManyTransfers) as problem:
         raise too_many_containers(str(problem)) from None
     except SandboxError as problem:
         raise invalid_request(f"The container cannot do that: {problem}.") from None
@@ -137,10 +142,10 @@ async def _upload(request: HttpRequest, containers: "SharedContainers", containe
     upload = await read_upload(request)
     try:
         parse_noting(request, check_form, upload.fields, get_site().reader)
-        content = await asyncio.to_thread(upload.file.read)
+        pieces = upload.arriving(PIECE_BYTES)
+        put = await containers.put_file(project_of(request), container_id, upload.name, pieces)
     finally:
-        upload.close()
-    put = await containers.put_file(project_of(request), container_id, upload.name, content)
+        await asyncio.to_thread(upload.close)
     return json_response(_file(container_id, put))
 
 
@@ -185,15 +190,28 @@ async def _remove_file(
 
 async def _content(
     request: HttpRequest, containers: "SharedContainers", container_id: str, file_id: str
-) -> HttpResponse:
+) -> HttpResponseBase:
     about = await containers.file(project_of(request), container_id, file_id)
-    body = await containers.content(project_of(request), container_id, file_id)
     headers = {
-        "content-length": str(len(body)),
-        "content-disposition": "attachment",  # never shown by a browser: a model or a user wrote it
+        "content-length": str(about.size),
+        # Never shown by a browser: a model or a user wrote it.
+        "content-disposition": str(content_disposition_header(True, about.path.rpartition("/")[2])),
         "x-content-type-options": "nosniff",
     }
-    return HttpResponse(body, content_type=content_type_of(about.path), headers=headers)
+    kind = content_type_of(about.path)
+    if request.method == "HEAD":
+        return HttpResponse(b"", content_type=kind, headers=headers)
+    parts = containers.content(project_of(request), container_id, file_id)
+    first = await anext(parts)  # what fails by then is answered as an error
+    headers["content-length"] = str(first.size)
+    if len(first.content) == first.size:
+        await parts.aclose()
+        return HttpResponse(first.content, content_type=kind, headers=headers)
+    body = streamed(first.content, (part.content async for part in parts), cut_of(request), _BROKEN)
+    return StreamingHttpResponse(body, content_type=kind, headers=headers)
+
+
+_BROKEN = (ContainerNotFound, SandboxError)
 
 
 def content_type_of(path: str) -> str:

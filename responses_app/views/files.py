@@ -1,14 +1,12 @@
 """The Files API: `/v1/files`, and what is in them."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
-from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
-from responses_app.http import Cut, json_response, parse_noting, project_of
+from responses_app.http import json_response, parse_noting, project_of
 from responses_app.protocol import ids
 from responses_app.protocol.body_errors import FORM_TYPE, unsupported_media_type
 from responses_app.protocol.errors import JsonObject
@@ -25,10 +23,10 @@ from responses_app.protocol.files import (
 )
 from responses_app.protocol.pages import list_page, parse_list_query, unknown_cursor
 from responses_app.server_tools import file_search_of
-from responses_app.servers.backpressure import CUT
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import PIECE_BYTES, FileGone, FileRecord, FilesFull
 from responses_app.views.dispatching import Refusals, dispatched
+from responses_app.views.downloads import cut_of, streamed
 from responses_app.views.queries import query_of
 from responses_app.views.uploads import Upload, is_form, read_upload
 from responses_app.wiring import get_site
@@ -127,24 +125,12 @@ async def _content(request: HttpRequest, file_id: str) -> HttpResponseBase:
     first = await anext(pieces, b"")  # what fails by then is answered as an error
     if record.bytes <= PIECE_BYTES:  # of one that came in parts in several pieces still
         return HttpResponse(b"".join([first, *[piece async for piece in pieces]]), content_type=_BYTES, headers=headers)
-    cut = request.scope.get(CUT) if isinstance(request, ASGIRequest) else None
-    body = _streamed(first, pieces, cut)
+    body = streamed(first, pieces, cut_of(request), _BROKEN)
     return StreamingHttpResponse(body, content_type=_BYTES, headers=headers)
 
 
 _BYTES = "application/octet-stream"
-
-
-async def _streamed(first: bytes, pieces: AsyncIterator[bytes], cut: Cut | None) -> AsyncIterator[bytes]:
-    """Yield a file; where it is deleted meanwhile, or the store is away, the connection is cut, not ended."""
-    yield first
-    try:
-        async for piece in pieces:
-            yield piece
-    except (FileGone, StoreError):
-        if cut is None:
-            raise
-        await cut()
+_BROKEN = (FileGone, StoreError)  # it is deleted meanwhile, or the store is away
 
 
 async def _found(request: HttpRequest, file_id: str) -> FileRecord:

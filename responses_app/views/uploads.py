@@ -1,7 +1,7 @@
 """Files that clients upload, as forms of several parts (RFC 7578). Django reads them, and keeps long ones on disk."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,12 @@ class Upload:
         """Yield what is in it, `size` bytes at a time."""
         self.file.seek(0)
         while piece := self.file.read(size):
+            yield piece
+
+    async def arriving(self, size: int) -> AsyncIterator[bytes]:
+        """Yield the same, read on a thread."""
+        pieces = self.pieces(size)
+        while piece := await asyncio.to_thread(next, pieces, b""):
             yield piece
 
     def close(self) -> None:

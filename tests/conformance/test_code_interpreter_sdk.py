@@ -1,5 +1,6 @@
 """The code interpreter through the SDK, as an agent's client uses it: the demo engine runs what it is told to."""
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,3 +155,22 @@ def test_what_containers_do_not_take(server: Server, client: OpenAI) -> None:
     assert httpx.put(files).status_code == 405
     put = client.containers.files.create(made.id, file=("../../escape.txt", b"x"))
     assert put.path == "/mnt/data/escape.txt"
+
+
+def test_slow_readers_of_a_large_file_cost_a_part_of_it_each(server: Server, client: OpenAI) -> None:
+    size, readers = 100_000_000, 4
+    made = client.responses.create(input=f"python: open('big.bin', 'wb').truncate({size});", **ASKED)
+    container = call_of(made).container_id
+    (file,) = client.containers.files.list(container)
+    path = f"/containers/{container}/files/{file.id}/content"
+    server.forget_peak()
+    before = server.memory_bytes()
+    with httpx.Client(base_url=server.base_url, timeout=30, verify=False) as http, contextlib.ExitStack() as slow:
+        parts = [slow.enter_context(http.stream("GET", path)).iter_bytes() for _ in range(readers)]
+        assert all(set(next(part)) == {0} for part in parts)
+        assert server.peak_memory_bytes() - before < size / 2
+        head = http.head(path)
+        assert (head.headers["content-length"], head.headers["content-type"]) == (str(size), "application/octet-stream")
+        assert head.headers["content-disposition"] == 'attachment; filename="big.bin"'
+        assert sum(map(len, parts[0])) > size - 1_000_000  # one of them reads on to its end
+    assert server.peak_memory_bytes() - before < size / 2

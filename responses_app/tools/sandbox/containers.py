@@ -20,7 +20,7 @@ from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
 from responses_app.tools.sandbox.base import MIB, BaseSandbox, Limits, SandboxError
 from responses_app.tools.sandbox.cgroups import Cgroups
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.executions import Execution, StoredFile
+from responses_app.tools.sandbox.executions import Execution, FilePart, StoredFile
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, TooManyContainers
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
@@ -29,6 +29,7 @@ logger = logging.getLogger("respsite.sandbox")
 
 MAX_CHAIN = 1000  # responses that are remembered of one container
 MAX_NAME = 256
+PIECE_BYTES = 256 * 1024  # of a file that are in memory at once, for whoever reads or writes it
 MAX_KNOWN = 10_000  # containers, nearly all of which nothing was ever done in
 SWEEP_SECONDS = 15.0  # how long after its time a container may still hold its memory
 MEMORY = {"1g": 1024 * MIB, "4g": 4096 * MIB, "16g": 16384 * MIB, "64g": 65536 * MIB}  # as OpenAI's API has them
@@ -181,12 +182,23 @@ class Containers:
             files = [self._note_file(container, each, "assistant") for each in execution.files]
             return Run(execution, files, begun_anew)
 
-    async def put_file(self, project: str, id: str, path: str, content: bytes) -> ContainerFile:
-        """Write a file. Raises `ContainerNotFound`, `SandboxError`."""
+    async def put_part(self, project: str, id: str, part: str, begin: int, content: bytes) -> None:
+        """Write a part of a file that is not whole yet. Raises `ContainerNotFound`, `SandboxError`."""
+        async with self._at_work(await self.find(project, id)) as session:
+            await session.put_part(part, begin, content)
+
+    async def finish(self, project: str, id: str, part: str, path: str, size: int) -> ContainerFile:
+        """Have what was written by parts as a file. Raises `ContainerNotFound`, `SandboxError`."""
         container = await self.find(project, id)
         async with self._at_work(container) as session:
-            await session.put(path, content)
-            return self._note_file(container, StoredFile(path, len(content)), "user")
+            await session.rename(part, path)
+            return self._note_file(container, StoredFile(path, size), "user")
+
+    async def drop(self, project: str, id: str, part: str) -> None:
+        """Remove what was written of a file that will not be whole. Raises `ContainerNotFound`, `SandboxError`."""
+        session = (await self.find(project, id)).session
+        if session is not None and session.is_alive:
+            await session.remove(part)
 
     async def put_image(self, project: str, id: str, media_type: str, content: bytes) -> ContainerFile:
         """Keep an image that code has shown, as a file named after its id. Raises as `put_file` does."""
@@ -220,11 +232,14 @@ class Containers:
                 return each
         raise ContainerNotFound(file_id)
 
-    async def content(self, project: str, id: str, file_id: str) -> bytes:
-        """Return what is in a file. Raises `ContainerNotFound`, `SandboxError`."""
-        file = await self.file(project, id, file_id)
-        async with self._at_work(await self.find(project, id)) as session:
-            return await session.get(file.path)
+    async def part(self, project: str, id: str, file_id: str, begin: int) -> FilePart:
+        """Return at most `PIECE_BYTES` of a file from a place on. Raises `ContainerNotFound`, `SandboxError`."""
+        container = await self.find(project, id)
+        file = next((each for each in container.files.values() if each.id == file_id), None)
+        if file is None:
+            raise ContainerNotFound(file_id)
+        async with self._at_work(container) as session:
+            return await session.get_part(file.path, begin, PIECE_BYTES)
 
     async def remove_file(self, project: str, id: str, file_id: str) -> None:
         """Remove a file. Raises `ContainerNotFound`, `SandboxError`."""

@@ -50,6 +50,15 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
+class FilePart:
+    """A part of a file. `size` is that of the whole file in bytes; `written` tells one state of it from another."""
+
+    content: bytes
+    size: int
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
 class Execution:
     """What came of a cell. `output` is what it printed, with the traceback of `error` in it.
 
@@ -81,6 +90,22 @@ def checked_path(path: str) -> str:
     ):
         raise SandboxError("that is not the path of a file")
     return path
+
+
+def unfinished(path: str, name: str) -> str:
+    """Return the path of a file until all of it is written: beside it, hidden, and of this name alone."""
+    folder, slash, _ = path.rpartition("/")
+    return f"{folder}{slash}.{name}.part"
+
+
+def part_in(answer: frames.Frame, begin: int, most: int) -> FilePart:
+    """Return the part of a file that a warden gives. Raises `SandboxError` for a file of more than `most` bytes."""
+    match answer.header:
+        case {"size": int(size), "written": int(written)} if begin + len(answer.payload) <= size:
+            if size > most:
+                raise SandboxError("it is too large")
+            return FilePart(answer.payload, size, written)
+    raise SandboxError("it cannot be read")
 
 
 def files_in(header: Mapping[str, Any]) -> list[StoredFile]:

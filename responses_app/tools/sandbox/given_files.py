@@ -75,11 +75,10 @@ class GivenFiles:
 
     async def _copy(self, project: str, container_id: str, given: GivenFile) -> ContainerFile:
         try:
-            content = await self._files.content(project, given.id, max_bytes=self._max_bytes)
+            pieces = self._files.pieces(project, given.id)
+            return await self._containers.put_file(project, container_id, given.path, pieces)
         except FileGone:
             raise FileUnknown(given.id) from None
-        assert content is not None, "its size was looked at"
-        return await self._containers.put_file(project, container_id, given.path, content)
 
 
 def copied_in(state: JsonObject | None, container_id: str) -> dict[str, str]:

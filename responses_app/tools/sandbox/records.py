@@ -20,6 +20,13 @@ class TooManyContainers(SandboxError):
         super().__init__("all containers that this server may have are at work; try again later")
 
 
+class TooManyTransfers(SandboxError):
+    """As many files of the project are read and written as may be; asking again later helps."""
+
+    def __init__(self) -> None:
+        super().__init__("too many files of this project's containers are read or written now; try again later")
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerRecord:
     """A container as it stands now, whichever worker has it. Times are Unix seconds, `idle` is in seconds."""

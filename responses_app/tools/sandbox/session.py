@@ -28,11 +28,14 @@ from responses_app.tools.sandbox.executions import (
     MAX_IMAGE_BYTES,
     Ended,
     Execution,
+    FilePart,
     StoredFile,
     checked_path,
     clean,
     files_in,
     images_in,
+    part_in,
+    unfinished,
 )
 from responses_app.tools.sandbox.inside.respsite_kernel import frames
 from responses_app.tools.sandbox.interpreter import Interpreter
@@ -90,6 +93,7 @@ class SandboxSession:
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._asking: set[asyncio.Task[frames.Frame]] = set()  # each ends with its answer, or when this is closed
         self.is_alive = True
 
     @classmethod
@@ -213,14 +217,24 @@ class SandboxSession:
 
     async def put(self, path: str, content: bytes) -> None:
         """Write a file; `path` is under the work folder. Raises `SandboxError`, `SandboxGone`."""
-        if len(content) > self._limits.disk:
-            raise SandboxError(f"a file has at most {self._limits.disk} bytes")
-        await self._ask({"do": "put", "path": checked_path(path)}, content)
+        part = unfinished(checked_path(path), "whole")
+        await self.put_part(part, 0, content)
+        await self.rename(part, path)
 
-    async def get(self, path: str) -> bytes:
-        """Return what is in a file. Raises `SandboxError`, `SandboxGone`."""
-        most = self._limits.disk
-        return (await self._ask({"do": "get", "path": checked_path(path), "limit": most}, max_payload=most)).payload
+    async def put_part(self, path: str, begin: int, content: bytes) -> None:
+        """Write a part of a file behind its first `begin` bytes. Raises `SandboxError`, `SandboxGone`."""
+        if begin + len(content) > self._limits.disk:
+            raise SandboxError(f"a file has at most {self._limits.disk} bytes")
+        await self._ask({"do": "put", "path": checked_path(path), "begin": begin}, content)
+
+    async def rename(self, path: str, to: str) -> None:
+        """Give a file another path, in place of what is there. Raises `SandboxError`, `SandboxGone`."""
+        await self._ask({"do": "rename", "path": checked_path(path), "to": checked_path(to)})
+
+    async def get_part(self, path: str, begin: int, most: int) -> FilePart:
+        """Return at most so many bytes of a file from a place on. Raises `SandboxError`, `SandboxGone`."""
+        asked = {"do": "get", "path": checked_path(path), "begin": begin, "most": most}
+        return part_in(await self._ask(asked, max_payload=most), begin, self._limits.disk)
 
     async def remove(self, path: str) -> None:
         """Remove a file. Raises `SandboxError`, `SandboxGone`."""
@@ -404,6 +418,18 @@ class SandboxSession:
     # The warden.
 
     async def _ask(self, header: Mapping[str, Any], payload: bytes = b"", *, max_payload: int = 0) -> frames.Frame:
+        """Ask the warden. Whoever is cancelled does not wait for the answer, which is read all the same."""
+        asking = asyncio.create_task(self._answered(header, payload, max_payload))
+        self._asking.add(asking)
+        asking.add_done_callback(self._has_asked)
+        return await asyncio.shield(asking)
+
+    def _has_asked(self, asking: "asyncio.Task[frames.Frame]") -> None:
+        self._asking.discard(asking)
+        if not asking.cancelled():
+            asking.exception()  # where nobody waits any more, nobody is told
+
+    async def _answered(self, header: Mapping[str, Any], payload: bytes, max_payload: int) -> frames.Frame:
         async with self._awake(runs=header["do"] == "restart"):
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
@@ -412,9 +438,6 @@ class SandboxSession:
             except TimeoutError:
                 await self.close()
                 raise SandboxGone("the container did not answer any more, and was ended") from None
-            except asyncio.CancelledError:  # its answer would be taken for that of the next question
-                await self.close()
-                raise
         if "problem" in answer.header:
             raise SandboxError(clean(str(answer.header["problem"]))[:200])
         return answer

@@ -5,18 +5,44 @@ container, and the API finds it, whichever worker a request comes to. A containe
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import secrets
+from collections import Counter
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import Any, TypeVar
 
 from responses_app.tools.sandbox.base import BaseSandbox, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.containers import Container, Containers, Run
-from responses_app.tools.sandbox.executions import Ended, Execution, Image, StoredFile
+from responses_app.tools.sandbox.containers import PIECE_BYTES, Container, Containers, Run
+from responses_app.tools.sandbox.executions import (
+    Ended,
+    Execution,
+    FilePart,
+    Image,
+    StoredFile,
+    checked_path,
+    unfinished,
+)
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.neighbours import TAG_DIGITS, NeighbourGone, Neighbours
-from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, ContainerRecord, TooManyContainers
+from responses_app.tools.sandbox.records import (
+    ContainerFile,
+    ContainerNotFound,
+    ContainerRecord,
+    TooManyContainers,
+    TooManyTransfers,
+)
 from responses_app.tools.sandbox.session import SandboxGone
 
 logger = logging.getLogger("respsite.sandbox")
@@ -25,6 +51,7 @@ Result = TypeVar("Result")
 LOOK_SECONDS = 5.0  # a worker that does not say in this time what it has counts as gone
 FILE_SECONDS = 60.0  # to start a container, and to write or read a file of it
 ID_DIGITS = 32
+MAX_TRANSFERS = 32  # files of one project that one worker reads or writes at once, each by parts of `PIECE_BYTES`
 
 
 class SharedContainers:
@@ -38,13 +65,17 @@ class SharedContainers:
             "all_of": self._all_here,
             "delete": own.delete,
             "run": own.run,
-            "put_file": own.put_file,
+            "put_part": own.put_part,
+            "finish": own.finish,
+            "drop": own.drop,
             "put_image": own.put_image,
             "files_of": own.files_of,
             "file": own.file,
-            "content": own.content,
+            "part": own.part,
             "remove_file": own.remove_file,
         }
+        self._transfers: Counter[str] = Counter()  # of each project, files that are being read or written
+        self._dropping: set[asyncio.Task[None]] = set()
 
     @property
     def choice(self) -> Choice | None:
@@ -99,9 +130,28 @@ class SharedContainers:
         """Run a cell. A cancellation interrupts it. Raises `ContainerNotFound`, `SandboxError`."""
         return await self._where_it_is("run", _read_run, project, id, code, seconds)
 
-    async def put_file(self, project: str, id: str, path: str, content: bytes) -> ContainerFile:
-        """Write a file. Raises `ContainerNotFound`, `SandboxError`."""
-        return await self._where_it_is("put_file", _read_file, project, id, path, content, seconds=FILE_SECONDS)
+    async def put_file(self, project: str, id: str, path: str, pieces: AsyncIterable[bytes]) -> ContainerFile:
+        """Write a file, part by part. Raises `ContainerNotFound`, `SandboxError`, and `TooManyTransfers`."""
+        part, size = unfinished(checked_path(path), secrets.token_hex(8)), 0
+        with self._transfer(project):
+            try:
+                async for piece in parted(pieces, PIECE_BYTES):
+                    given = (project, id, part, size, piece)
+                    await self._where_it_is("put_part", _as_it_is, *given, seconds=FILE_SECONDS)
+                    size += len(piece)
+                whole = (project, id, part, path, size)
+                return await self._where_it_is("finish", _read_file, *whole, seconds=FILE_SECONDS)
+            except BaseException:
+                dropping = asyncio.create_task(self._drop(project, id, part))
+                self._dropping.add(dropping)
+                dropping.add_done_callback(self._dropping.discard)
+                raise
+
+    async def _drop(self, project: str, id: str, part: str) -> None:
+        try:
+            await self._where_it_is("drop", _as_it_is, project, id, part, seconds=FILE_SECONDS)
+        except (ContainerNotFound, SandboxError) as problem:  # it was not begun, or its container is gone
+            logger.info("container %s: nothing of an unfinished file was removed: %s", id, problem)
 
     async def put_image(self, project: str, id: str, media_type: str, content: bytes) -> ContainerFile:
         """Keep an image that code has shown, as a file named after its id. Raises as `put_file` does."""
@@ -115,9 +165,35 @@ class SharedContainers:
         """Return a file. Raises `ContainerNotFound`, `SandboxError`."""
         return await self._where_it_is("file", _read_file, project, id, file_id, seconds=FILE_SECONDS)
 
-    async def content(self, project: str, id: str, file_id: str) -> bytes:
-        """Return what is in a file. Raises `ContainerNotFound`, `SandboxError`."""
-        return await self._where_it_is("content", bytes, project, id, file_id, seconds=FILE_SECONDS)
+    async def content(self, project: str, id: str, file_id: str) -> AsyncIterator[FilePart]:
+        """Yield what is in a file, part by part, and the first part at once. Raises as `put_file` does.
+
+        A file that is written meanwhile has no end that belongs to its beginning: that is a `SandboxError`.
+        """
+        begin, written = 0, None
+        with self._transfer(project):
+            while True:
+                given = (project, id, file_id, begin)
+                part = await self._where_it_is("part", _read_part, *given, seconds=FILE_SECONDS)
+                begin += len(part.content)
+                if written not in (None, (part.size, part.written)) or (not part.content and begin < part.size):
+                    raise SandboxError("the file was changed while it was read")
+                written = (part.size, part.written)
+                yield part
+                if begin == part.size:
+                    return
+
+    @contextlib.contextmanager
+    def _transfer(self, project: str) -> Iterator[None]:
+        """Have a file on its way. Raises `TooManyTransfers`."""
+        if self._transfers[project] >= MAX_TRANSFERS:
+            raise TooManyTransfers
+        self._transfers[project] += 1
+        try:
+            yield
+        finally:
+            self._transfers[project] -= 1
+            self._transfers += Counter()  # nothing is kept of who has none
 
     async def remove_file(self, project: str, id: str, file_id: str) -> None:
         """Remove a file. Raises `ContainerNotFound`, `SandboxError`."""
@@ -129,6 +205,9 @@ class SharedContainers:
 
     async def aclose(self) -> None:
         """End all containers of this process."""
+        for task in self._dropping:
+            task.cancel()
+        await asyncio.gather(*self._dropping, return_exceptions=True)
         if self._others is not None:
             await self._others.aclose()
         await self._own.aclose()
@@ -194,6 +273,17 @@ class SharedContainers:
             return {"error": "SandboxError", "text": "the container cannot be used", "detail": ""}
 
 
+async def parted(pieces: AsyncIterable[bytes], size: int) -> AsyncIterator[bytes]:
+    """Yield what comes in parts of at most so many bytes; an empty one where nothing comes."""
+    is_empty = True
+    async for piece in pieces:
+        for begin in range(0, len(piece), size):
+            is_empty = False
+            yield piece[begin : begin + size]
+    if is_empty:
+        yield b""
+
+
 _HEX = set("0123456789abcdef")
 
 
@@ -233,6 +323,10 @@ def _read_record(said: dict[str, Any]) -> ContainerRecord:
 
 def _read_file(said: dict[str, Any]) -> ContainerFile:
     return ContainerFile(**said)
+
+
+def _read_part(said: dict[str, Any]) -> FilePart:
+    return FilePart(**said)
 
 
 def _read_files(said: list[dict[str, Any]]) -> list[ContainerFile]:

@@ -12,6 +12,7 @@ from responses_app.tools.sandbox.bubblewrap import Bubblewrap
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
 from responses_app.tools.sandbox.session import SandboxSession
+from responses_app.tools.sandbox.sharing import SharedContainers
 
 SMALL = Limits(memory=192 * MIB, disk=8 * MIB, processes=24, call_seconds=30.0, output=16 * KIB)
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
@@ -25,6 +26,17 @@ def plain_python() -> Interpreter:
 async def has_bubblewrap() -> Choice:
     """Say what the self-test would: it has tests of its own."""
     return Choice(Bubblewrap(), plain_python())
+
+
+async def pieces_of(*contents: bytes) -> AsyncIterator[bytes]:
+    """Yield what is to be written into a file."""
+    for content in contents:
+        yield content
+
+
+async def content_of(containers: SharedContainers, project: str, id: str, file_id: object) -> bytes:
+    """Return what is in a file of a container."""
+    return b"".join([part.content async for part in containers.content(project, id, str(file_id))])
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from tests.memory_files import MemoryFileStore
 from tests.protocol.laws import assert_laws, counting_ids
 from tests.runs.fakes import FakeEngine, Site
 from tests.runs.test_server_tools import prompt_of
-from tests.tools.sandbox.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
+from tests.tools.sandbox.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap
 from tests.tools.sandbox.wakers import WAKERS
 from tests.tools.sandbox.wakers import code_of as code_that_wakes
 from tests.waiting import eventually
@@ -247,9 +247,9 @@ async def test_what_code_writes_is_cited(tool: CodeInterpreter) -> None:
     text, image = added
     assert (text["filename"], text["container_id"]) == ("a.txt", calls_of(response)[0]["container_id"])  # type: ignore[index]
     assert message["text"][text["start_index"] : text["end_index"]] == "sandbox:/mnt/data/a.txt"  # type: ignore[index]
-    content = await tool.containers.content("default", str(text["container_id"]), str(text["file_id"]))  # type: ignore[index]
+    content = await content_of(tool.containers, "default", str(text["container_id"]), text["file_id"])  # type: ignore[index]
     assert content == b"hello"
-    shown = await tool.containers.content("default", str(image["container_id"]), str(image["file_id"]))  # type: ignore[index]
+    shown = await content_of(tool.containers, "default", str(image["container_id"]), image["file_id"])  # type: ignore[index]
     assert shown == b"png!"
     later = await site.ask(input="again", tools=AUTO, previous_response_id=response["id"])
     (again,) = later["output"][-1]["content"][0]["annotations"]  # type: ignore[index]

@@ -22,7 +22,7 @@ from responses_app.tools.sandbox.sharing import SharedContainers
 from tests.memory_files import MemoryFileStore
 from tests.runs.fakes import FakeEngine, Site
 from tests.runs.test_server_tools import prompt_of
-from tests.tools.sandbox.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
+from tests.tools.sandbox.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of
 from tests.tools.sandbox.test_code_interpreter import ANSWER, AUTO, NEW_ID, OUTPUTS, calling, calls_of
 from tests.waiting import eventually
 
@@ -93,23 +93,23 @@ async def test_all_that_a_container_can_do_it_does_for_other_workers(pair: Pair)
     assert [each.id for each in await theirs.all_of("p")] == [each.id for each in await ours.all_of("p")]
     assert {here.id, there.id} <= {each.id for each in await ours.all_of("p")}
     content = bytes(range(256)) * 4096
-    up = await theirs.put_file("p", here.id, "in.bin", content)
+    up = await theirs.put_file("p", here.id, "in.bin", pieces_of(content))
     code = "open('out.bin', 'wb').write(open('in.bin', 'rb').read()[::-1])\nprint('ü')\n1 / 0"
     run = await theirs.run("p", here.id, code)
     assert (run.execution.error, run.execution.output.splitlines()[0]) == ("ZeroDivisionError", "ü")
     (out,) = run.files
-    assert await theirs.content("p", here.id, out.id) == content[::-1]
+    assert await content_of(theirs, "p", here.id, out.id) == content[::-1]
     assert await theirs.files_of("p", here.id) == await ours.files_of("p", here.id) == [up, out]
     assert await theirs.file("p", here.id, out.id) == out
     shown = await theirs.run("p", here.id, "class Picture:\n    def _repr_png_(self): return b'png!'\nPicture()")
     assert [image.content for image in shown.execution.images] == [b"png!"]
     kept = await theirs.put_image("p", here.id, "image/png", b"png!")
-    assert await ours.content("p", here.id, kept.id) == b"png!"
+    assert await content_of(ours, "p", here.id, kept.id) == b"png!"
     await theirs.remove_file("p", here.id, up.id)
     with pytest.raises(ContainerNotFound, match=up.id):
-        await theirs.content("p", here.id, up.id)
+        await content_of(theirs, "p", here.id, up.id)
     with pytest.raises(SandboxError, match="not the path of a file"):
-        await theirs.put_file("p", here.id, "../x", b"")
+        await theirs.put_file("p", here.id, "../x", pieces_of())
     await theirs.delete("p", here.id)
     with pytest.raises(ContainerNotFound):
         await ours.find("p", here.id)
@@ -151,7 +151,7 @@ async def test_one_whose_worker_has_ended_is_gone_and_the_model_is_told(pair: Pa
     (call,) = calls_of(first)
     await gone.aclose()
     with pytest.raises(ContainerNotFound):
-        await pair.ours.content("default", str(call["container_id"]), "cfile_1")
+        await content_of(pair.ours, "default", str(call["container_id"]), "cfile_1")
     site = Site(FakeEngine([calling("x"), ANSWER]), tools=[pair.one], new_id=NEW_ID, store=site.store)
     await site.ask(input="on", tools=AUTO, previous_response_id=first["id"])
     assert "its variables and files are lost" in prompt_of(site, -1)

@@ -107,12 +107,14 @@ class Warden:
         path = self._inside(str(frame.header.get("path", "")))
         if asked == "put":
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "wb") as file:
-                file.write(frame.payload)
+            _add(path, int(frame.header["begin"]), frame.payload)
+            return {}, b""
+        if asked == "rename":
+            os.replace(path, self._inside(str(frame.header["to"])))
             self._changed()  # the next cell is not to be taken for its writer
-            return {"size": len(frame.payload)}, b""
+            return {}, b""
         if asked == "get":
-            return {}, _content(path, int(frame.header["limit"]))
+            return _part(path, int(frame.header["begin"]), int(frame.header["most"]))
         if asked == "remove":
             os.remove(path)
             return {}, b""
@@ -237,16 +239,26 @@ def _has_ended(pid: str) -> bool:
         return file.read().rpartition(")")[2].split()[0] == "Z"
 
 
-def _content(path: str, limit: int) -> bytes:
-    """Return what is in a file, and nothing of what only looks like one: a pipe would never end."""
+def _part(path: str, begin: int, most: int) -> tuple[dict[str, Any], bytes]:
+    """Return a part of a file, and nothing of what only looks like one: a pipe would never end.
+
+    `size` is that of the whole file, and `written` tells when it was written last.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             raise OSError(0, "it is not a file")
-        if about.st_size > limit:
-            raise OSError(0, "it is too large")
-        return file.read(limit)
+        file.seek(begin)
+        return {"size": about.st_size, "written": about.st_mtime_ns}, file.read(most)
+
+
+def _add(path: str, begin: int, content: bytes) -> None:
+    """Write a part of a file behind those that are there already."""
+    with open(path, "ab" if begin else "wb") as file:
+        if file.tell() != begin:
+            raise OSError(0, "it was changed meanwhile")
+        file.write(content)
 
 
 def _become_kernel(channel: socket.socket, settings: Settings) -> NoReturn:
