@@ -106,7 +106,12 @@ def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreter":
             processes=settings.sandbox_max_processes,
             call_seconds=settings.sandbox_call_seconds,
         ),
-        policy=Policy(most=settings.sandbox_max_containers, idle=settings.sandbox_idle_seconds),
+        policy=Policy(
+            most=settings.sandbox_max_containers,
+            share=settings.sandbox_project_containers,
+            wait=settings.sandbox_wait_seconds,
+            idle=settings.sandbox_idle_seconds,
+        ),
         new_id=id_factory(time.time),
         files=files,
         folder=Path(settings.data_dir) / "containers",

@@ -75,6 +75,14 @@ class ToolSettings:
         32, whole(1, 4096),
         "containers that one worker has at once; the one that is idle for longest makes room for a new one",
     )  # fmt: skip
+    sandbox_project_containers: int = setting(
+        0, whole(0, 4096),
+        "containers of one project that work at once in one worker; what more it wants waits "
+        "(0: three quarters of SANDBOX_MAX_CONTAINERS)",
+    )  # fmt: skip
+    sandbox_wait_seconds: float = setting(
+        30.0, seconds(0), "how long a call waits for a container where as many work as may; then it fails"
+    )
     sandbox_idle_seconds: float = setting(
         1200.0, seconds(1), "how long nothing may be done in a container; then it expires"
     )

@@ -35,6 +35,8 @@ RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "SANDBOX_MAX_PROCESSES": ("16", 16),
     "SANDBOX_CALL_SECONDS": ("5", 5.0),
     "SANDBOX_MAX_CONTAINERS": ("1", 1),
+    "SANDBOX_PROJECT_CONTAINERS": ("1", 1),
+    "SANDBOX_WAIT_SECONDS": ("60", 60.0),
     "SANDBOX_IDLE_SECONDS": ("60", 60.0),
     "MCP_SERVERS": (
         '{"wiki": "https://wiki.example/mcp", "files": "server-files --root \'/srv/my files\'"}',
@@ -74,6 +76,8 @@ WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
     "SANDBOX_MAX_PROCESSES": (["1", "5000"], "a whole number of at least 8"),
     "SANDBOX_CALL_SECONDS": (["0"], "a number of seconds of at least 0.1"),
     "SANDBOX_MAX_CONTAINERS": (["0"], "a whole number of at least 1"),
+    "SANDBOX_PROJECT_CONTAINERS": (["-1"], "a whole number of at least 0"),
+    "SANDBOX_WAIT_SECONDS": (["-1"], "a number of seconds of at least 0"),
     "SANDBOX_IDLE_SECONDS": (["0"], "a number of seconds of at least 1"),
     "SEARCH_URL": (["searxng:8080", "ftp://a", "http://", "ddgs+http://a b", "http://a:x"], "the URL of a SearXNG"),
     "SEARCH_MCP": (["a b", "a.", ".b", "a..b"], "the label of an MCP server"),

@@ -3,7 +3,7 @@
 A container is made at once and started when something is first done in it. It expires when nothing was done in it for
 its idle time, and at the end of its life whatever is done; then it is gone with its variables and files, as if it had
 never been. Where as many are started as there may be, the one that was idle for longest goes, of the project that has
-most of them; one that works never does.
+most of them; one that works never does. How many work at once, and of whom, `places` says.
 
 A chain of responses keeps its container: `of_chain` finds it by the response that is continued.
 """
@@ -22,6 +22,7 @@ from responses_app.tools.sandbox.cgroups import Cgroups
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.executions import Execution, FilePart, StoredFile
 from responses_app.tools.sandbox.interpreter import Interpreter
+from responses_app.tools.sandbox.places import Places
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, TooManyContainers
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 
@@ -39,10 +40,13 @@ MEMORY = {"1g": 1024 * MIB, "4g": 4096 * MIB, "16g": 16384 * MIB, "64g": 65536 *
 class Policy:
     """How many containers a machine may have, and for how long. Times in seconds.
 
-    `idle` is what a container has that asks for no other time, and the most that it can ask for.
+    `idle` is what a container has that asks for no other time, and the most that it can ask for. Of those that may work
+    at once a project may have `share`; 0: three quarters of `most`. More work waits, for `wait` at most.
     """
 
     most: int = 32
+    share: int = 0
+    wait: float = 30.0
     idle: float = 1200.0
     life: float = 86400.0
 
@@ -63,6 +67,7 @@ class Container:
     working: int = 0
     session: SandboxSession | None = None
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    has_place: bool = False  # among those that work at once
     lost: str | None = None  # it had a session, which ended by itself: why, or nothing where that is not known
 
 
@@ -104,6 +109,8 @@ class Containers:
         self._containers: dict[str, Container] = {}
         self._of_responses: dict[str, str] = {}
         self._started: set[str] = set()
+        share = policy.share or max(1, policy.most * 3 // 4)
+        self._places = Places(most=policy.most, share=share, seconds=policy.wait)
 
     async def sandbox(self) -> tuple[BaseSandbox, Interpreter]:
         """Return what containers are started with. Raises `SandboxError` where this machine has no sandbox."""
@@ -273,11 +280,17 @@ class Containers:
         container.working += 1
         try:
             async with container.starting:
+                if not container.has_place:
+                    await self._places.take(container.project)
+                    container.has_place = True
                 session = await self._session(container)
             yield session
         finally:
             container.working -= 1
             container.last_active = self._clock()
+            if container.has_place and not container.working:
+                container.has_place = False
+                self._places.give_back(container.project)
 
     async def _session(self, container: Container) -> SandboxSession:
         if container.session is not None and container.session.is_alive:
@@ -331,11 +344,12 @@ class Containers:
             await self.sweep()
 
     async def _make_room(self, wanted: Container) -> None:
-        """End the container that is missed least. Raises `TooManyContainers` where all of them work."""
+        """End the container that is missed least, of those that do not work. Raises `TooManyContainers`."""
         started = [each for each in self._containers.values() if each.session is not None and each is not wanted]
-        if all(each.working for each in started):
-            raise TooManyContainers
-        await self._end(self._least_missed(started))
+        idle = [each for each in started if not each.has_place]
+        if not idle:  # those that end now, or start
+            raise TooManyContainers("all containers that this server may have are busy now; try again later")
+        await self._end(self._least_missed(idle))
 
     def _least_missed(self, of: Sequence[Container]) -> Container:
         """Return the one that was idle for longest, of the project that has most; one that works is last."""

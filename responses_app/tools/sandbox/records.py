@@ -14,10 +14,7 @@ class FileUnknown(Exception):
 
 
 class TooManyContainers(SandboxError):
-    """As many containers work as there may be; asking again later helps."""
-
-    def __init__(self) -> None:
-        super().__init__("all containers that this server may have are at work; try again later")
+    """As many containers work as there may be, or as one project may have; asking again later helps."""
 
 
 class TooManyTransfers(SandboxError):

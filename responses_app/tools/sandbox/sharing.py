@@ -292,7 +292,7 @@ def _error(said: dict[str, Any]) -> Exception:
         case "ContainerNotFound":
             return ContainerNotFound(said["text"])
         case "TooManyContainers":
-            return TooManyContainers()
+            return TooManyContainers(said["text"])
         case "SandboxGone":
             return SandboxGone(said["text"], detail=said["detail"])
     return SandboxError(said["text"], detail=said["detail"])

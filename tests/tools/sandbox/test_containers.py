@@ -136,7 +136,7 @@ async def test_one_that_breaks_begins_anew_and_says_so(containers: Containers) -
 
 @needs_bubblewrap
 async def test_one_that_works_does_not_expire_and_is_not_in_the_way(clock: Clock) -> None:
-    containers = make(clock, most=1)
+    containers = make(clock, most=1, wait=0.01)
     one = await containers.create("p")
     work = asyncio.create_task(containers.run("p", one.id, "import time\ntime.sleep(60)"))
     await eventually(lambda: bool(containers.memory_of()))
