@@ -68,6 +68,18 @@ def test_code_runs_and_its_figure_is_shown(page: Playground) -> None:
     assert drawn.evaluate("async (image) => { await image.decode(); return image.naturalWidth; }") == 1
 
 
+@needs_bubblewrap
+def test_a_file_that_code_wrote_can_be_downloaded(page: Playground) -> None:
+    page.turn_on("Code interpreter")
+    page.write("python: open('sum.txt', 'w').write('42');")
+    source = page.ended(1).locator(".answer .sources button")
+    expect(source).to_have_text("sum.txt")
+    with page.page.expect_download() as download:
+        source.click()
+    assert download.value.suggested_filename == "sum.txt"
+    assert download.value.path().read_text() == "42"
+
+
 def test_a_citation_leads_to_its_source(server: Server, page: Playground) -> None:
     with OpenAI(base_url=server.base_url, api_key="none") as client:
         file = client.files.create(file=("harbour.txt", b"The lighthouse of Lisbon is white."), purpose="assistants")

@@ -45,16 +45,30 @@ export class Door {
 
   /** Ask a path of the API; return its JSON. Throws an `Error` that says what to do. */
   async ask(path) {
+    return (await this.answer(path)).json();
+  }
+
+  /** Ask a path of the API; return its answer. Throws as `ask` does. */
+  async answer(path) {
     let answer;
     try {
       answer = await fetch(path, { headers: this.headers(), credentials: "same-origin" });
     } catch {
       throw Object.assign(new Error("The server cannot be reached. Is it running?"), { status: 0 });
     }
+    if (answer.ok) return answer;
     const body = await answer.json().catch(() => ({}));
-    if (answer.ok) return body;
     const message = body.error?.message ?? `The server answered ${answer.status}.`;
     throw Object.assign(new Error(message), { status: answer.status });
+  }
+
+  /** Have the browser keep what a path of the API gives, as a file of this name. Throws as `ask` does. */
+  async download(path, name) {
+    const url = URL.createObjectURL(await (await this.answer(path)).blob());
+    const anchor = document.createElement("a");
+    Object.assign(anchor, { href: url, download: name });
+    anchor.click();
+    setTimeout(() => URL.revokeObjectURL(url), 60_000); // the browser has begun to read it by then
   }
 
   /** Find out why a WebSocket was refused, which browsers do not tell. */

@@ -42,10 +42,18 @@ function numbered(sources, cited) {
   const key = cited.url ?? cited.file_id ?? cited.filename ?? JSON.stringify(cited);
   if (!sources.has(key)) {
     const name = cited.title || cited.filename || key;
-    const shown = cited.url ? link(cited.url, name) : h("span", {}, name);
+    const shown = cited.url ? link(cited.url, name) : cited.container_id ? download(cited, name) : h("span", {}, name);
     sources.set(key, { number: sources.size + 1, shown });
   }
   return sources.get(key).number;
+}
+
+/** Return a button that gives a file that code has written; `main` hears of it, as it knows who asks. */
+function download({ container_id: container, file_id: file }, name) {
+  const path = `/v1/containers/${encodeURIComponent(container)}/files/${encodeURIComponent(file)}/content`;
+  const ask = ({ currentTarget }) =>
+    currentTarget.dispatchEvent(new CustomEvent("download", { bubbles: true, detail: { path, name } }));
+  return h("button", { type: "button", class: "link", title: `Download ${name}`, on: { click: ask } }, name);
 }
 
 class Reasoning extends View {

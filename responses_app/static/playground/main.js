@@ -126,6 +126,8 @@ connection.addEventListener("frame", ({ detail }) => {
   else if (frame.type === "connection_expiring") say("This connection ends in a few minutes; the page opens a new one then.");
 });
 
+document.addEventListener("download", ({ detail }) => door.download(detail.path, detail.name).catch(showProblem));
+
 function showProblem(error) {
   byId("banner").replaceChildren(h("span", {}, error.message));
   byId("banner").hidden = false;
