@@ -20,7 +20,13 @@ class JsonReader:
     """Parses JSON within the bounds of one process. Sizes are in bytes."""
 
     def __init__(
-        self, threads: FairThreads, *, max_body_bytes: int, max_values: int, max_items: int, refuse_unknown: bool = False
+        self,
+        threads: FairThreads,
+        *,
+        max_body_bytes: int,
+        max_values: int,
+        max_items: int,
+        refuse_unknown: bool = False,
     ) -> None:
         """Keep the bounds; `refuse_unknown`: a body with a field that this server does not know is refused."""
         self.max_body_bytes = max_body_bytes

@@ -17,7 +17,7 @@ OURS = {  # of make, of tests and of templates: no settings of the server
     *("NAME_FILE", "VECTOR_STORE_ID"),
 }
 WORDS = {"LICENSE", "EXPLAIN", "POST", "DELETE"}
-OF_OTHER_PROGRAMS = ("COPILOT_", "OTEL_", "VLLM_", "OPENAI_", "ANTHROPIC_", "LITELLM_", "NO_COLOR")
+OF_OTHER_PROGRAMS = ("COPILOT_", "OTEL_", "VLLM_", "OPENAI_", "ANTHROPIC_", "LITELLM_", "MALLOC_", "NO_COLOR")
 README = ROOT / "README.md"
 MAP = DOCS / "explanation" / "map.md"
 
