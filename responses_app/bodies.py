@@ -19,11 +19,13 @@ from responses_app.http import error_response
 from responses_app.middleware import API_URLS, is_api_path
 from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.body_errors import (
+    CHUNKED,
     FORM_TYPE,
     JSON_TYPE,
     body_too_large,
     body_too_large_here,
     request_too_slow,
+    unknown_coding,
     unsupported_media_type,
 )
 from responses_app.protocol.errors import ApiError
@@ -42,6 +44,7 @@ _TO_PARTS = re.compile(r"/(?:v1/)?uploads/[^/]+/parts/?")
 FORM_BYTES = 64 * 1024  # of an upload beside its file
 MAX_DIGITS = 18  # of a declared length that are read; more are too many bytes in any case
 MIN_BYTES_PER_SECOND = 16 * 1024  # of a body that takes longer than REQUEST_ARRIVAL_SECONDS
+LINGER_SECONDS = 10.0  # a refused client may go on sending this long; it reads its answer in this time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +55,12 @@ class Head:
     path: str  # below the root path
     content_type: str
     length: int | None
+    codings: tuple[str, ...] = ()  # how the body is wrapped for its way, in lower case
 
     @classmethod
     def of(cls, method: str, path: str, root_path: str, headers: Iterable[tuple[bytes, bytes]]) -> "Head":
         """Read a request's head; header names are in lower case. In chunks, no declared length means anything."""
+        headers = list(headers)
         given = {name: value.decode("latin1") for name, value in headers}
         length = "" if b"transfer-encoding" in given else given.get(b"content-length", "0")
         return cls(
@@ -63,7 +68,13 @@ class Head:
             path=path.removeprefix(root_path.rstrip("/")),
             content_type=given.get(b"content-type", "").partition(";")[0].strip().lower(),
             length=int("0" + length.lstrip("0")[:MAX_DIGITS]) if length.isdecimal() else None,
+            codings=tuple(v.decode("latin1").strip().lower() for n, v in headers if n == b"transfer-encoding"),
         )
+
+    @property
+    def end_is_unclear(self) -> bool:
+        """Whether two servers could disagree where the body ends."""
+        return self.codings not in ((), (CHUNKED,))
 
 
 def _not_counted(error: ApiError) -> None:
@@ -91,7 +102,11 @@ class BodyRules:
     max_file_bytes: int = 0
 
     def check(self, head: Head) -> None:
-        """Raise `ApiError` for a body that is declared larger than it may be."""
+        """Raise `ApiError` for a body that is declared larger than it may be, or of which two servers could disagree
+        where it ends: a proxy in front could take a part of it for the next request, of somebody else.
+        """
+        if head.end_is_unclear:
+            raise unknown_coding(", ".join(head.codings))
         if head.length is not None and head.length > self.limit(head):
             raise self.excess(head)
 
@@ -163,13 +178,15 @@ class Bodies:
                 await body.admit()
             await self._app(scope, body.receive, send)
         except _Refused as refused:
-            await self._refuse(refused.error, scope, send)
+            await self._refuse(refused.error, head, scope, send)
         except ApiError as error:
-            await self._refuse(error, scope, send)
+            await self._refuse(error, head, scope, send)
 
-    async def _refuse(self, error: ApiError, scope: Message, send: SendMessage) -> None:
+    async def _refuse(self, error: ApiError, head: Head, scope: Message, send: SendMessage) -> None:
         self._rules.refused(error)
         status, headers, body = answer(error, scope["headers"], self._headers)
+        if head.end_is_unclear:
+            headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 

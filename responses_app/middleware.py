@@ -142,9 +142,9 @@ def _check_host(request: HttpRequest) -> None:
 
 
 def _check_origin(request: HttpRequest) -> None:
-    """Refuse what a foreign web page has a browser send: some of it, like a POST without a body, comes unasked."""
-    if request.method in SAFE_METHODS:
-        return
+    """Refuse what a foreign web page has a browser send: a POST without a body and any GET come unasked."""
     source = Source.of_request(request)
+    if source.is_link and request.method in SAFE_METHODS:
+        return
     if not source.is_allowed(get_site().settings.trusted_pages):
         raise foreign_page(source.origin or "another site")

@@ -26,6 +26,7 @@ class Source:
     host: str | None
     origin: str | None
     fetch_site: str | None
+    fetch_mode: str | None = None
 
     @classmethod
     def of_request(cls, request: HttpRequest) -> "Source":
@@ -35,6 +36,7 @@ class Source:
             host=request.get_host(),
             origin=request.headers.get("origin"),
             fetch_site=request.headers.get("sec-fetch-site"),
+            fetch_mode=request.headers.get("sec-fetch-mode"),
         )
 
     @classmethod
@@ -47,6 +49,11 @@ class Source:
             origin=headers.get(b"origin"),
             fetch_site=headers.get(b"sec-fetch-site"),
         )
+
+    @property
+    def is_link(self) -> bool:
+        """Whether the user opens a page, from wherever a link led them here: no other page sees what is answered."""
+        return self.origin is None and self.fetch_mode == "navigate"
 
     def is_allowed(self, trusted: Collection[str]) -> bool:
         """Whether this is not a page's request, or that of the server's own pages, or of one that is `trusted`.

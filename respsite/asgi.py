@@ -47,7 +47,7 @@ exposure = Exposure(
             {
                 "http": traced(StaticFiles(Handler()), site.traces),
                 "websocket": URLRouter(websocket_urlpatterns),
-                "lifespan": UvicornHook(lifecycle, rules),
+                "lifespan": UvicornHook(lifecycle, rules, site.answer_headers),
             }
         ),
         rules,

@@ -17,6 +17,10 @@ REQUESTS: Mapping[str, Told] = {
         "embeddings and completions.",
         "Send fewer; continue a response with `previous_response_id` and only the new items.",
     ),
+    "chunks_too_small": (
+        "The body comes in chunks of less than 64 bytes on average, and there are hundreds of them.",
+        "Write larger pieces, or send the body whole, with `Content-Length`.",
+    ),
     "concurrent_request": (
         "A response of this connection still runs, and the server takes one at a time (`WEBSOCKET_BUSY=reject`).",
         "Wait for its last event, or open another connection.",
@@ -153,6 +157,11 @@ REQUESTS: Mapping[str, Told] = {
     "unsupported_parameter": (
         "The server has no such feature, or its operator has turned it off.",
         "Do what the message says instead, or leave the field in `param` out: see [Fields](fields.md).",
+    ),
+    "unsupported_transfer_encoding": (
+        "The body is wrapped in another way than `Transfer-Encoding: chunked`, or the header comes twice: a proxy "
+        "could see its end elsewhere.",
+        "Send it in chunks alone, or whole, with `Content-Length`.",
     ),
     "vector_store_expired": ("The vector store has expired.", "Make a new one, and add its files again."),
     "websocket_connection_limit_reached": (

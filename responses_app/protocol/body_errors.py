@@ -1,9 +1,10 @@
 """The errors of an HTTP request's body, before anything in it is looked at."""
 
-from responses_app.protocol.errors import ApiError
+from responses_app.protocol.errors import ApiError, invalid_request
 
 JSON_TYPE = "application/json"
 FORM_TYPE = "multipart/form-data"  # of files
+CHUNKED = "chunked"  # the transfer coding
 
 
 def body_too_large(limit: int) -> ApiError:
@@ -42,4 +43,22 @@ def request_too_slow(seconds: float) -> ApiError:
         "Send it again, faster.",
         status=408,
         code="request_timeout",
+    )
+
+
+def chunks_too_small(average: int) -> ApiError:
+    """A body in chunks of which most are tiny; `average` is in bytes."""
+    return invalid_request(
+        f"The body comes in chunks that are too small. Chunks must have at least {average} bytes on average: write "
+        "larger pieces, or send the body whole, with 'Content-Length'.",
+        code="chunks_too_small",
+    )
+
+
+def unknown_coding(codings: str) -> ApiError:
+    """A body that is wrapped in another way than in chunks alone."""
+    return invalid_request(
+        f"Unsupported 'Transfer-Encoding': '{codings[:80]}'. Send the body with 'Transfer-Encoding: chunked', or "
+        "whole, with 'Content-Length'.",
+        code="unsupported_transfer_encoding",
     )

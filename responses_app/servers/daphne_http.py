@@ -3,7 +3,8 @@
 daphne calls the application when it has the whole body, which Twisted has parsed by then if it is a form, and queues it
 in memory. So each connection gets a channel and requests of classes that extend Twisted's and daphne's own: a body is
 refused by its head or while it comes, a request that comes too slowly is given up, no form is parsed, and a long body
-stays in its file until the application asks for it. While a key is looked up nothing is read from its client.
+stays in its file until the application asks for it. While a key is looked up nothing is read from its client. What was
+refused is not parsed any more.
 """
 
 import asyncio
@@ -18,15 +19,16 @@ from daphne.http_protocol import HTTPFactory, WebRequest
 from twisted.internet import reactor
 from twisted.web import http
 
-from responses_app.bodies import OTHER_BODY_BYTES, BodyRules, Head, Message, answer
+from responses_app.bodies import LINGER_SECONDS, OTHER_BODY_BYTES, BodyRules, Head, Message, answer
 from responses_app.protocol.answer_headers import AnswerHeaders
+from responses_app.protocol.body_errors import chunks_too_small
 from responses_app.protocol.errors import ApiError, invalid_request, server_error
+from responses_app.servers.inflow import AVERAGE_BYTES, Framing, Inflow, lines_end
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 for _status in HTTPStatus:  # Twisted names neither 429 nor some others, and calls them "Unknown Status"
     http.RESPONSES.setdefault(_status.value, _status.phrase.encode())
 
-LINGER_SECONDS = 10.0  # a refused client may go on sending this long; it reads its answer in this time
 QUEUED_BYTES = 64 * 1024  # a body up to this goes through daphne's queue, a longer one stays in its file
 
 
@@ -64,6 +66,8 @@ class Channel(http.HTTPChannel):
         self._rules = rules
         self._deadline: Any = None  # a call of the reactor
         self._began = 0.0
+        self._inflow = Inflow(self._cut, self._parse, self._read_or_not, self._abort, self._parses_nothing)
+        self._is_asking = False
 
     @property
     def target(self) -> tuple[str, bytes]:
@@ -75,15 +79,35 @@ class Channel(http.HTTPChannel):
         expected = request.requestHeaders.getRawHeaders(b"Expect") or [b""]
         return bool(self._version == b"HTTP/1.1" and expected[0].lower() == b"100-continue")
 
-    def read(self, goes_on: bool) -> None:
-        """Read from the client, or let it wait."""
-        if goes_on:
-            self._networkProducer.resumeProducing()
-        else:
+    def ask(self, is_asking: bool) -> None:
+        """While it is asked who sends a body, read nothing of it."""
+        self._is_asking = is_asking
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        if self._is_asking or self._inflow.waits or self._waitingForTransport:
             self._networkProducer.pauseProducing()
+        else:
+            self._networkProducer.resumeProducing()
 
     def dataReceived(self, data: bytes) -> None:
-        """Take what the client sent."""
+        """Take what the client sent, or what was kept while it was served."""
+        self._inflow.take(data)
+
+    def _abort(self) -> None:
+        self.transport.abortConnection()
+
+    def _cut(self, data: bytes, lines: int) -> int:
+        """Return where so many lines end. What is left of the present chunk has none."""
+        chunk = self._transferDecoder
+        in_chunk = int(chunk.length) if getattr(chunk, "state", None) == "BODY" else 0
+        return lines_end(data, lines, in_chunk) if in_chunk < len(data) else len(data)
+
+    def _parses_nothing(self) -> bool:
+        """Whether what comes is kept for later, or is a body with a declared length."""
+        return self._handlingRequest or bool(self._transferDecoder is not None and self.length is not None)
+
+    def _parse(self, data: bytes) -> None:
         super().dataReceived(data)
         is_incomplete = not self._handlingRequest and bool(self.requests or self._buffer)
         if is_incomplete and self._deadline is None:
@@ -92,8 +116,20 @@ class Channel(http.HTTPChannel):
         elif not is_incomplete and not self._is_refused:
             self._cancel()
 
+    def rawDataReceived(self, data: bytes) -> None:
+        """Take a part of a body, with the heads of its chunks, or what comes while a request is served."""
+        if self._is_refused:
+            return
+        request, is_body = self.requests[-1], not self._handlingRequest
+        before = request.received
+        super().rawDataReceived(data)
+        if is_body and not self._handlingRequest and not self._is_refused:  # its end is not here yet
+            content = request.received - before
+            request.count_framing(len(data) - content, content)
+
     def refuse(self, content: bytes) -> None:
         """Answer at once and close; what still comes is thrown away, as a reset could cost the client its answer."""
+        self._inflow.end()
         self._cancel()
         self.setTimeout(None)
         self.transport.write(content)
@@ -101,9 +137,11 @@ class Channel(http.HTTPChannel):
             self.transport.loseWriteConnection()
         seconds = min(LINGER_SECONDS, self._rules.seconds(0))
         self._deadline = reactor.callLater(seconds, self.transport.abortConnection)
+        self.ask(False)  # and read on
 
     def connectionLost(self, reason: Any) -> None:
         """The connection is gone."""
+        self._inflow.end()
         self._cancel()
         super().connectionLost(reason)
 
@@ -139,6 +177,7 @@ class Request(WebRequest):
         self._asking: asyncio.Task[None] | None = None  # whether this client may send so much
         self._is_asked = False
         self._awaits_continue = False
+        self._framing = Framing()
         self.received = 0
         self.refused = False
         self.body: Any = None
@@ -183,10 +222,15 @@ class Request(WebRequest):
         if self._head is not None and self.received > OTHER_BODY_BYTES and not self._is_asked:
             self._ask(self._head)
 
+    def count_framing(self, framing: int, content: int) -> None:
+        """Count bytes of a body in chunks, of the chunks' heads and ends and of their content."""
+        if not self._framing.take(framing, content):
+            self.refuse(chunks_too_small(AVERAGE_BYTES))
+
     def _ask(self, head: Head) -> None:
         """Find out whether this client may send so much; until that is known, read nothing more of it."""
         self._is_asked = True
-        self.channel.read(False)
+        self.channel.ask(True)
         self._asking = asyncio.get_running_loop().create_task(self._admit(head), name="key of a body")
 
     async def _admit(self, head: Head) -> None:
@@ -195,10 +239,9 @@ class Request(WebRequest):
         except ApiError as error:
             self._asking = None
             self.refuse(error)
-            self.channel.read(True)  # and thrown away
             return
         self._asking = None
-        self.channel.read(True)
+        self.channel.ask(False)
         if self._awaits_continue:
             self.channel.write(CONTINUE)
 
@@ -208,7 +251,7 @@ class Request(WebRequest):
         if asking is not None:
             asking.cancel()
             if self.channel is not None:
-                self.channel.read(True)
+                self.channel.ask(False)
 
     def _scope(self) -> Message:
         """Return what an ASGI scope says of who asks."""

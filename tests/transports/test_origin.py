@@ -76,8 +76,32 @@ async def test_a_foreign_page_changes_nothing(http: httpx.AsyncClient, headers: 
     for method, where in (("POST", f"{path}/cancel"), ("DELETE", path), ("POST", "/conversations")):
         answer = await http.request(method, where, headers=headers)
         assert "ALLOWED_ORIGINS" in read_error_answer(answer, status=403, code="origin_not_allowed")
-    assert (await http.get(path, headers=headers)).json()["status"] in ("queued", "in_progress")
+    assert (await http.get(path)).json()["status"] in ("queued", "in_progress")
     assert (await http.post(f"{path}/cancel", headers={"sec-fetch-site": "none"})).json()["status"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        *({"origin": each} for each in FOREIGN),
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},  # a picture, or a script
+        {"sec-fetch-site": "same-site"},
+        {"origin": FOREIGN[0], "sec-fetch-mode": "navigate"},
+    ],
+)
+async def test_a_foreign_page_asks_for_nothing(http: httpx.AsyncClient, headers: dict[str, str]) -> None:
+    for method in ("GET", "HEAD", "OPTIONS"):
+        answer = await http.request(method, "/models", headers=headers)
+        assert answer.status_code == 403
+    assert "ALLOWED_ORIGINS" in read_error_answer(
+        await http.get("/models", headers=headers), status=403, code="origin_not_allowed"
+    )
+
+
+async def test_a_link_on_a_foreign_page_can_be_followed(http: httpx.AsyncClient) -> None:
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert (await http.get("/models", headers=headers)).status_code == 200
+    assert (await http.post("/conversations", headers=headers)).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["evil.example", "bad host", "<b>"])

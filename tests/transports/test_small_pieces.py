@@ -1,0 +1,151 @@
+"""Bodies in tiny chunks: refused soon, and nobody else waits meanwhile, under both servers."""
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+
+import httpx
+import pytest
+
+from responses_app.servers.inflow import AVERAGE_BYTES
+from tests.clients import raw_connection, read_error
+from tests.heartbeat import APPLICATION, longest_stop
+from tests.server import KINDS, Server
+
+pytestmark = pytest.mark.any_database
+
+HEAD = "POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+JSON_HEAD = f"{HEAD}Content-Type: application/json\r\n\r\n".encode()
+TINY = b"1\r\n \r\n" * 10_000
+ATTACKERS = 16
+NOTICEABLE = 0.02  # seconds; a quicker answer is not told from a quick one on a machine that is busy
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that measures itself."""
+    folder = tmp_path_factory.mktemp(str(request.param))
+    with Server(folder, kind=str(request.param), application=APPLICATION) as server:
+        httpx.post(f"{server.base_url}/responses", json={"input": "Hello"}, verify=False)
+        yield server
+        assert "Traceback" not in server.output
+        assert "Unhandled" not in server.output
+
+
+def in_chunks(body: bytes, size: int) -> bytes:
+    """Return a body in chunks of a size."""
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+def post(server: Server, head: bytes, body: bytes) -> tuple[int, bytes]:
+    """Send a request, as much of it as the server takes; return the status and body of the first answer."""
+    said = b""
+    with raw_connection(server.port, receive_buffer=65536) as raw:
+        raw.settimeout(20)
+        with suppress(ConnectionError):  # it is refused before its end
+            raw.sendall(head + body)
+        with suppress(ConnectionResetError):
+            while b"}" not in said[-2:] and (part := raw.recv(65536)):
+                said += part
+    top, _, content = said.partition(b"\r\n\r\n")
+    return int(top.split()[1]), content
+
+
+def test_a_body_in_tiny_chunks_is_refused_and_soon_not_parsed(server: Server) -> None:
+    """One of a million chunks took 8 s of a core, and stopped everybody for half a second at a time."""
+    longest_stop(server)
+    before = server.cpu_seconds()
+    status, body = post(server, JSON_HEAD, TINY * 20)
+    message = read_error(json.loads(body)["error"], status=status, code="chunks_too_small")
+    assert status == 400
+    assert str(AVERAGE_BYTES) in message
+    assert server.cpu_seconds() - before < 0.8
+    assert longest_stop(server) < 0.2
+
+
+def test_what_follows_a_refusal_is_not_parsed(server: Server) -> None:
+    before = server.cpu_seconds()
+    status, _ = post(
+        server, f"{HEAD}Content-Type: text/plain\r\n\r\n".encode(), b"50000\r\n%b\r\n" % bytes(0x50000) + TINY * 20
+    )
+    assert status == 415
+    assert server.cpu_seconds() - before < 0.8
+
+
+@pytest.mark.parametrize("size", [AVERAGE_BYTES, 1000, 100_000])
+def test_chunks_that_are_large_enough_on_average(server: Server, size: int) -> None:
+    text = "a line\r\n" * 20_000  # ends of lines are none of chunks
+    status, body = post(
+        server,
+        JSON_HEAD,
+        in_chunks(
+            json.dumps({"input": "Hello", "user": "x", "metadata": {"a": "b"}, "instructions": text}).encode(), size
+        ),
+    )
+    assert status == 200, body
+
+
+def test_a_short_body_may_come_in_chunks_of_one_byte(server: Server) -> None:
+    status, body = post(server, JSON_HEAD, in_chunks(b'{"input": "Hello", "store": false}' + b" " * 600, 1))
+    assert status == 200, body
+
+
+def test_requests_behind_one_another_come_through_in_order(server: Server) -> None:
+    """Parsed in turns, no byte of a body goes to another request."""
+    count = 12
+    with raw_connection(server.port, receive_buffer=65536) as raw:
+        raw.sendall(b"".join(JSON_HEAD + in_chunks(b'{"input": "%d"}' % n + b" " * 200, 1) for n in range(count)))
+        said = b""
+        while said.count(b"HTTP/1.1 200 ") < count:
+            part = raw.recv(65536)
+            assert part, said[-500:]
+            said += part
+
+
+async def flood(port: int) -> None:
+    """Send tiny chunks for ever, over one connection after the other, and read no answer."""
+    while True:
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(JSON_HEAD)
+                while True:
+                    writer.write(TINY)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+            finally:
+                writer.transport.abort()
+
+
+@asynccontextmanager
+async def flooded(server: Server) -> AsyncIterator[None]:
+    """Flood a server from many connections."""
+    floods = [asyncio.create_task(flood(server.port)) for _ in range(ATTACKERS)]
+    try:
+        yield
+    finally:
+        for each in floods:
+            each.cancel()
+        await asyncio.gather(*floods, return_exceptions=True)
+
+
+async def test_nobody_waits_for_those_who_send_tiny_chunks(server: Server) -> None:
+    async with httpx.AsyncClient(base_url=server.base_url, timeout=60, verify=False) as http:
+
+        async def median() -> float:
+            seconds = []
+            for _ in range(15):
+                began = time.perf_counter()
+                assert (await http.get("/models")).status_code == 200
+                seconds.append(time.perf_counter() - began)
+            return statistics.median(seconds)
+
+        own = await median()
+        async with flooded(server):
+            beside = await median()
+    print(f"{server.kind}: {1000 * own:.1f} ms, beside {ATTACKERS} floods {1000 * beside:.1f} ms")
+    assert beside < 3 * max(own, NOTICEABLE)
