@@ -33,14 +33,19 @@ PART_BYTES = 256 * 1024  # of a body, handed to the application at once
 
 
 def hook_daphne(rules: BodyRules, headers: AnswerHeaders) -> None:
-    """Bound the requests of this process's daphne, if it runs one: its listeners are there when its reactor runs."""
+    """Bound the requests of this process's daphne, if it runs one, and let many connections wait for it.
+
+    Its listeners are there when its reactor runs.
+    """
     if "daphne.server" not in sys.modules:
         return
     from twisted.internet import reactor
 
     from responses_app.servers.daphne_http import bound_requests
+    from responses_app.servers.listening import listen_widely
 
     def bound() -> None:
+        listen_widely()
         if not bound_requests(rules, headers):
             logger.warning("this server's bodies are bounded only when they are complete: put a proxy before it")
 

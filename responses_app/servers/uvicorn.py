@@ -16,6 +16,7 @@ from responses_app.bodies import LINGER_SECONDS, Application, BodyRules, Message
 from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.body_errors import chunks_too_small
 from responses_app.servers.inflow import AVERAGE_BYTES, Framing, Inflow, lines_end
+from responses_app.servers.listening import BACKLOG
 
 logger = logging.getLogger("respsite.transport")
 
@@ -41,6 +42,8 @@ class UvicornHook:
             config.http_protocol_class = type("BoundedHttp", (_BoundedHttp, http), own)
         if isinstance(websocket, type) and hasattr(websocket, "handle_ping"):
             config.ws_protocol_class = type("FairWebSocket", (_FairWebSocket, websocket), {})
+        if isinstance(getattr(config, "backlog", None), int):
+            config.backlog = BACKLOG  # uvicorn listens when this scope has started
         await self._app(scope, receive, send)
 
 

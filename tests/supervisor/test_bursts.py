@@ -1,0 +1,87 @@
+"""Connections that come at once wait in the kernel, as many as it allows, however the server was started."""
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.server import Server
+from tests.supervisor.served import Supervised
+
+ALLOWED = int(Path("/proc/sys/net/core/somaxconn").read_text())
+BURST = min(1100, ALLOWED - 100)  # more than a supervisor's socket took, and far more than daphne's
+REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+SECONDS = 60.0  # bound of every wait here
+
+pytestmark = pytest.mark.skipif(ALLOWED < 1000, reason="this system lets too few connections wait")
+
+
+class Alone(Supervised):
+    """`serve` without workers."""
+
+    def start(self, *, wait: bool = True) -> "Alone":
+        """Start, and wait until it is ready."""
+        Server.start(self, wait=wait)
+        return self
+
+
+def start(way: str, folder: Path) -> Server:
+    """Return a server that is to be started in one of the ways in which users start it."""
+    if way in ("daphne", "uvicorn"):
+        return Server(folder, kind=way)
+    return Alone(folder, workers=1) if way == "serve" else Supervised(folder, workers=2)
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """Let a server accept nothing meanwhile."""
+    assert server.process is not None
+    pids = (server.pids() if isinstance(server, Supervised) else []) or [server.process.pid]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def connect(port: int, opened: ExitStack) -> socket.socket:
+    """Begin to connect."""
+    one = opened.enter_context(socket.socket())
+    one.setblocking(False)
+    one.connect_ex(("127.0.0.1", port))
+    return one
+
+
+def ready(sockets: list[socket.socket], event: int, seconds: float) -> Iterator[socket.socket]:
+    """Yield each socket as soon as it can be read, or written."""
+    deadline = time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        for each in sockets:
+            selector.register(each, event)
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                selector.unregister(key.fileobj)
+                assert isinstance(key.fileobj, socket.socket)
+                yield key.fileobj
+
+
+@pytest.mark.parametrize("way", ["daphne", "uvicorn", "serve", "workers"])
+def test_a_burst_of_connections_is_answered_and_none_is_reset(way: str, tmp_path: Path) -> None:
+    with start(way, tmp_path) as server, ExitStack() as opened:
+        with stopped(server):
+            sockets = [connect(server.port, opened) for _ in range(BURST)]
+            connected = list(ready(sockets, selectors.EVENT_WRITE, 0.8))  # one that has no room is tried after 1 s
+            assert len(connected) == BURST, f"{len(connected)} of {BURST} have room"
+            for each in connected:
+                each.send(REQUEST)
+        answers = [each.recv(64) for each in ready(sockets, selectors.EVENT_READ, SECONDS)]
+        assert len(answers) == BURST
+        assert {answer[9:12] for answer in answers} == {b"200"}
