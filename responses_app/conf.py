@@ -371,6 +371,11 @@ def secret_files() -> list[str]:
     return [f"{known.name.upper()}_FILE" for known in _all() if known.metadata["secret"]]
 
 
+RETIRED = {  # settings that were, and what an operator is told who still has them
+    "MCP_SSE": "MCP_SSE means nothing any more: servers of MCP's older transport are found without it. Remove it.",
+}
+
+
 def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """Read the settings; return them and warnings for the operator. An empty variable counts as unset.
 
@@ -394,6 +399,7 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     if "host" in values and not resolves(values["host"]):
         warnings.append(f"HOST={values['host']!r} is not an address of this machine and is ignored; using 127.0.0.1.")
         del values["host"]
+    warnings += [told for name, told in RETIRED.items() if environ.get(name, "").strip()]
     settings = Settings(**values)
     _check_together(settings, values)
     return settings, warnings

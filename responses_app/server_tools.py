@@ -138,7 +138,6 @@ def _mcp(settings: Settings) -> BaseTool:
         Network("MCP_ALLOWED_HOSTS", settings.mcp_allowed_hosts),
         servers=settings.mcp_servers,
         by_url=settings.mcp_server_urls,
-        sse=settings.mcp_sse,
         call_seconds=settings.server_tool_seconds,
     )
 

@@ -44,7 +44,6 @@ class ToolSettings:
         "hosts in private networks that MCP URLs in requests may name: `mcp.internal,127.0.0.1:8900`",
         default_text="unset: none",
     )  # fmt: skip
-    mcp_sse: bool = setting(False, flag, "speak to MCP URLs that end in `/sse` as MCP was until 2025 (HTTP with SSE)")
     sandbox: str = setting(
         "auto", sandbox,
         "what keeps code that the model has written apart: the first that works here (`auto`), one of them, or "

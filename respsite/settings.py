@@ -195,6 +195,9 @@ LOGGING = {
         "respsite": {"level": RESPSITE.log_level.upper()},
         "django": {"handlers": [], "level": "WARNING", "propagate": True},
         "django.request": {"level": "ERROR"},  # a 404 of the API is the client's business
+        "mcp": {
+            "level": "CRITICAL"
+        },  # of what a server of MCP does wrong `respsite.tools` says a line, this a traceback
         "axes": {"level": "ERROR"},  # `responses_app.admin.login` says what is locked
     },
 }

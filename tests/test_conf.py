@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from responses_app.conf import ConfigurationError, Settings, from_environ, secret_files, table
+from responses_app.conf import RETIRED, ConfigurationError, Settings, from_environ, secret_files, table
 from responses_app.protocol.dialects import parse_dialect
 from responses_app.protocol.tiers import QueueBounds
 from tests.server import ROOT, clean_environ
@@ -396,3 +396,9 @@ def test_traces_need_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("responses_app.observing.traces.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"TRACES=on needs OpenTelemetry"):
         from_environ({"TRACES": "on"})
+
+
+def test_a_setting_that_means_nothing_any_more_is_told() -> None:
+    _, warnings = from_environ({"MCP_SSE": "on"})
+    assert warnings == [RETIRED["MCP_SSE"]]
+    assert not {name.lower() for name in RETIRED} & set(Settings.__dataclass_fields__)

@@ -47,7 +47,6 @@ RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     ),
     "MCP_ALLOWED_HOSTS": ("127.0.0.1:8900", AllowedHosts.parse("127.0.0.1:8900")),
     "MCP_SERVER_URLS": ("off", False),
-    "MCP_SSE": ("on", True),
     "SERVER_TOOL_SECONDS": ("5", 5.0),
     "SERVER_TOOL_MAX_OUTPUT_BYTES": ("1024", 1024),
 }
@@ -103,7 +102,6 @@ WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
     ),
     "MCP_ALLOWED_HOSTS": (["http://a", "10.0.0.1/8"], "host names, .endings of names, addresses"),
     "MCP_SERVER_URLS": (["public"], "on or off"),
-    "MCP_SSE": (["old"], "on or off"),
     "SERVER_TOOL_SECONDS": (["0"], "a number of seconds of at least 1"),
     "SERVER_TOOL_MAX_OUTPUT_BYTES": (["1"], "a whole number of at least 1024"),
 }

@@ -46,7 +46,6 @@ class Counterparts:
         }
         return {
             "mcp_allowed_hosts": "127.0.0.1",
-            "mcp_sse": "on",
             "mcp_servers": json.dumps(programs),
             "search_url": f"ddgs+{self.web.url()}" if ddgs else self.web.url(),
             "search_allowed_hosts": f"127.0.0.1:{self.web.port}",

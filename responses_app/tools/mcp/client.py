@@ -1,11 +1,14 @@
 """Clients of MCP servers, opened with the library `mcp`: importing it takes a second, so this is imported late.
 
 Both eras of the protocol are spoken: a server is asked what it knows (`server/discover`), and one that does not answer
-that is greeted in the old way. The network's rules hold for every connection.
+that is greeted in the old way. One that refuses POST there is tried as a server of the oldest transport (HTTP with SSE:
+what is sent goes to another path, which an event of a stream names). The network's rules hold for every connection.
 """
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,6 +22,7 @@ from mcp.shared.exceptions import MCPError
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.tools.httpx_network import CheckedTransport
+from responses_app.tools.mcp.connections import cause_of
 from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.network import Network
 
@@ -27,8 +31,12 @@ __all__ = ["MCPError", "Opener", "statuses"]
 MAX_BODY_BYTES = 8 * 1024 * 1024  # of one answer
 MAX_EVENT_BYTES = 8 * 1024 * 1024  # of one event of a stream
 NOT_ALLOWED = 405  # HTTP status
+OLD_STATUSES = (400, 404, NOT_ALLOWED)  # with which, by MCP's specification, a server of the oldest transport refuses
+OLD_SECONDS = 15.0  # for one to say where it is sent to, and to be greeted
 TIMEOUT = httpx2.Timeout(30.0, read=None)  # a call has its own time; this one is for connecting and sending
 INFO = types.Implementation(name="respsite", version="1")
+
+logger = logging.getLogger("respsite.tools")
 
 statuses: ContextVar[list[int] | None] = ContextVar("statuses", default=None)  # HTTP errors that answered a call
 # What is awaited before a call is sent over HTTP, which takes the library some milliseconds: taken out by its request.
@@ -74,20 +82,49 @@ class Opener:
             if isinstance(message, types.ToolListChangedNotification):
                 forget()
 
-        async with Client(
-            self._transport_of(access), client_info=INFO, cache=None, message_handler=heard, mode="auto"
-        ) as client:
+        async with AsyncExitStack() as stack:
+
+            async def entered(transport: Any) -> Client:
+                client = Client(transport, client_info=INFO, cache=None, message_handler=heard, mode="auto")
+                return await stack.enter_async_context(client)
+
+            client = await self._connected(access, entered)
             # What a tool gives is not checked against its own schema: that is the server's affair, and a hostile schema
             # would hold up the event loop.
             client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
             yield client
 
-    def _transport_of(self, access: ServerAccess) -> Any:
+    async def _connected(self, access: ServerAccess, entered: Callable[[Any], Awaitable[Client]]) -> Client:
+        """Return a client that is connected; what its server answers at first decides by which transport."""
         if access.transport == "stdio":
             command, *arguments = access.command
-            return stdio_client(StdioServerParameters(command=command, args=arguments, env=dict(access.env)))
+            return await entered(
+                stdio_client(StdioServerParameters(command=command, args=arguments, env=dict(access.env)))
+            )
         if access.transport == "sse":
-            return sse_client(access.url, headers=dict(access.headers), httpx_client_factory=self._client)
+            return await entered(self._oldest(access))
+        noted = statuses.get()
+        answered: list[int] = [] if noted is None else noted
+        try:
+            return await entered(self._streamable(access))
+        except Exception as refused:
+            known = len(answered)
+            if not known or answered[-1] not in OLD_STATUSES:
+                raise
+            try:
+                async with asyncio.timeout(OLD_SECONDS):
+                    client = await entered(self._oldest(access))
+            except Exception as problem:  # noqa: BLE001 - whatever it is, it is no such server
+                logger.debug("no MCP server of the oldest kind is at %s: %s", access.host, cause_of(problem))
+                del answered[known:]
+                raise refused from None
+            answered.clear()  # nothing has failed
+            return client
+
+    def _oldest(self, access: ServerAccess) -> Any:
+        return sse_client(access.url, headers=dict(access.headers), httpx_client_factory=self._client)
+
+    def _streamable(self, access: ServerAccess) -> Any:
         return streamable_http_client(
             access.url,
             http_client=self._client(dict(access.headers), listens=False),

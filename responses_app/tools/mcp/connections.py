@@ -94,7 +94,7 @@ class Connection:
             raise
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - whatever it is, callers are told
             self.problem = cause_of(error)
-            logger.info("an MCP connection ended: %s: %s", type(self.problem).__name__, self.problem)
+            logger.debug("an MCP connection ended: %s: %s", type(self.problem).__name__, self.problem)  # calls tell it
         finally:
             if not self._client.done():
                 self._client.set_exception(self._as_exception())

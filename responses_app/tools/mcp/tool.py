@@ -46,10 +46,7 @@ class _SessionLost(Exception):
 
 
 class McpTool(BaseTool):
-    """All MCP servers. `servers` are the operator's, by label; `by_url`: requests may name others by their URL.
-
-    `sse`: a URL that ends in `/sse` is spoken to in the old way.
-    """
+    """All MCP servers. `servers` are the operator's, by label; `by_url`: requests may name others by their URL."""
 
     kinds: ClassVar = ("mcp",)
 
@@ -59,14 +56,12 @@ class McpTool(BaseTool):
         *,
         servers: Mapping[str, ServerAccess],
         by_url: bool = True,
-        sse: bool = False,
         call_seconds: float = 120.0,
     ) -> None:
         self._network = network  # where requests may go, and where the operator's servers are
         self._own_network = Network(network.setting, allowed_with(servers, network.allowed), network.lookup)
         self._servers = servers
         self._by_url = by_url
-        self._sse = sse
         self.max_seconds = max(call_seconds, MAX_CALL_SECONDS)
         self.idle_seconds = call_seconds
         self._connections = Connections()
@@ -159,8 +154,7 @@ class McpTool(BaseTool):
         headers = dict(use.private.get("headers") or {})  # type: ignore[call-overload]
         if use.private.get("authorization"):
             headers["Authorization"] = f"Bearer {use.private['authorization']}"
-        old = self._sse and url.partition("?")[0].rstrip("/").endswith("/sse")
-        return ServerAccess(transport="sse" if old else "http", url=url, headers=headers)
+        return ServerAccess(transport="http", url=url, headers=headers)
 
     async def _do(self, use: ToolUse, work: Callable[[Connection, Any], Awaitable[T]]) -> T:
         """Do something with the kept client of a server. Raises `ToolFailed` for whatever goes wrong there."""

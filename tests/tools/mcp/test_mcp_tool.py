@@ -33,7 +33,7 @@ async def test_servers_of_every_kind_are_listed_and_called(kind: str) -> None:
         async with mcp_tool(servers={"tests": STDIO}) as tool:
             await listed_and_called(tool, None)
         return
-    async with mcp_server(kind) as server, mcp_tool(sse=True) as tool:  # type: ignore[arg-type]
+    async with mcp_server(kind) as server, mcp_tool() as tool:  # type: ignore[arg-type]
         await listed_and_called(tool, server.url)
         sessions = {headers.get("mcp-session-id") for _, headers in server.requests} - {None}
         assert len(sessions) == (1 if kind == "old http" else 0)
