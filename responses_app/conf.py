@@ -161,6 +161,10 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
     websocket_max_message_bytes: int = setting(
         32 * MIB, whole(KIB), "largest message that a client may send on a WebSocket"
     )
+    websocket_max_unfinished_bytes: int = setting(
+        128 * MIB, whole(KIB),
+        "memory of one worker for messages on WebSockets that have not arrived whole, of all connections together",
+    )  # fmt: skip
     websocket_max_queued: int = setting(64, whole(), "`response.create`s that may wait on one WebSocket")
     websocket_max_state_bytes: int = setting(
         64 * MIB, whole(KIB),

@@ -120,6 +120,15 @@ class Connection:
         """Refuse a binary frame."""
         self._post(error_frame(not_json("this is a binary frame")))
 
+    def refuse(self, error: ApiError) -> None:
+        """Say why nothing more is taken, and close."""
+        if self._closing is not None or self._ended:
+            return
+        logger.warning("connection %s ends: %s", self.id, error.message)
+        self._post(error_frame(error))
+        self._closing = Close(1000, str(error.code))
+        self._wake_writer()
+
     async def aclose(self, reason: str) -> None:
         """End: cancel what the connection owns, and detach from its runs, which cancels them."""
         if self._ended:

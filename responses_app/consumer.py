@@ -20,6 +20,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.frames import error_frame
 from responses_app.servers.backpressure import FRAMES
 from responses_app.servers.daphne import DENIAL
+from responses_app.servers.frames import REFUSED, frames_in
 from responses_app.servers.heartbeat import ping_in
 from responses_app.wiring import get_site
 
@@ -50,6 +51,8 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
         match message["type"]:
             case "websocket.receive":
                 await self.websocket_receive(message)
+            case kind if kind == REFUSED:
+                await self._refuse(message["error"])
             case "websocket.connect":
                 await self.websocket_connect(message)
             case "websocket.disconnect":
@@ -84,9 +87,16 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             await self._turn_away(error)
             return
         self.headers = await headers_of(self.scope, caller, began=began)
+        if (frames := frames_in(self.scope)) is not None:
+            frames.owner = caller.project
         await self._accept()
         extras = Extras(ping_in(self.scope), self.scope.get(FRAMES))
         self.connection = Connection(site, send=self.send_frame, close=self.close, extras=extras, terms=terms)
+
+    async def _refuse(self, error: ApiError) -> None:
+        """Say what the server does not take of what comes, and close."""
+        if self.connection is not None:
+            self.connection.refuse(error)
 
     async def _accept(self) -> None:
         await self.accept(accepted_subprotocol(self.scope.get("subprotocols", ())), headers=self.headers)

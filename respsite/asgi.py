@@ -18,6 +18,7 @@ from responses_app.middleware import let_in
 from responses_app.routing import websocket_urlpatterns
 from responses_app.servers.backpressure import Backpressure
 from responses_app.servers.daphne import hook_daphne
+from responses_app.servers.frames import FrameRules
 from responses_app.servers.lifecycle import Lifecycle
 from responses_app.servers.tracing import traced
 from responses_app.servers.uvicorn import UvicornHook
@@ -39,6 +40,12 @@ rules = BodyRules(
     let_in=let_in,
     max_file_bytes=site.settings.file_max_bytes,
 )
+frame_rules = FrameRules(
+    arrival_seconds=site.settings.request_arrival_seconds,
+    max_unfinished_bytes=max(
+        site.settings.websocket_max_unfinished_bytes, 2 * site.settings.websocket_max_message_bytes
+    ),
+)
 hook_daphne(rules, site.answer_headers)
 
 exposure = Exposure(
@@ -47,7 +54,7 @@ exposure = Exposure(
             {
                 "http": traced(StaticFiles(Handler()), site.traces),
                 "websocket": URLRouter(websocket_urlpatterns),
-                "lifespan": UvicornHook(lifecycle, rules, site.answer_headers),
+                "lifespan": UvicornHook(lifecycle, rules, frame_rules, site.answer_headers),
             }
         ),
         rules,
@@ -63,5 +70,6 @@ application = Backpressure(
     exposure,
     stall_seconds=site.settings.stream_stall_seconds,
     max_message_bytes=site.settings.websocket_max_message_bytes,
+    frame_rules=frame_rules,
     is_stopping=lambda: lifecycle.is_stopping,
 )

@@ -34,6 +34,10 @@ REQUESTS: Mapping[str, Told] = {
         "The project has as many files, or bytes, as it may.",
         "Delete files that are not needed.",
     ),
+    "frames_too_small": (
+        "The messages of a WebSocket come in frames of less than 64 bytes on average, and there are hundreds of them.",
+        "Send each message in one frame.",
+    ),
     "host_not_allowed": (
         "The request's `Host` is not a name that this server is known by.",
         "Use another name of the server; its operator can add one to `ALLOWED_HOSTS`.",
@@ -111,7 +115,7 @@ REQUESTS: Mapping[str, Told] = {
         "Choose another one, or leave it out.",
     ),
     "request_timeout": (
-        "The request did not arrive in time (`REQUEST_ARRIVAL_SECONDS`).",
+        "The request, or the message on a WebSocket, did not arrive in time (`REQUEST_ARRIVAL_SECONDS`).",
         "Send it again, over a faster connection or with less in it.",
     ),
     "request_too_complex": (
@@ -129,7 +133,8 @@ REQUESTS: Mapping[str, Told] = {
         _AGAIN,
     ),
     "server_is_overloaded": (
-        "The engine is loading, away or full; a store cannot be reached; or the server is full or stopping.",
+        "The engine is loading, away or full; a store cannot be reached; the server is full or stopping; or too many "
+        "large messages come at once (`WEBSOCKET_MAX_UNFINISHED_BYTES`).",
         _WAIT,
     ),
     "stream_not_kept": (

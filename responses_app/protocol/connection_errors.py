@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from responses_app.protocol.errors import ApiError, invalid_request, rate_limited
+from responses_app.protocol.errors import ApiError, invalid_request, overloaded, rate_limited
 
 
 def invalid_lane() -> ApiError:
@@ -100,3 +100,31 @@ def unknown_event_type(kind: object, supported: Iterable[str]) -> ApiError:
     else:
         message = f"Invalid type for 'type': expected a string. {known}"
     return invalid_request(message, param="type", code="unknown_event_type")
+
+
+def frames_too_small(average: int) -> ApiError:
+    """Most frames of a connection are tiny; it closes. `average` is in bytes."""
+    return invalid_request(
+        f"Messages come in frames that are too small. Frames must have at least {average} bytes on average: send each "
+        "message in one frame.",
+        code="frames_too_small",
+    )
+
+
+def message_too_slow(seconds: float) -> ApiError:
+    """A message that did not come to its end in time; the connection closes."""
+    return ApiError(
+        f"The message did not arrive within {seconds:g} seconds (REQUEST_ARRIVAL_SECONDS) and was given up. "
+        "Connect again, and send it faster.",
+        status=408,
+        code="request_timeout",
+    )
+
+
+def too_much_unfinished() -> ApiError:
+    """Too many large messages are on their way at once; the connection with one of them closes."""
+    return overloaded(
+        "Too many large messages are on their way to this server at once (WEBSOCKET_MAX_UNFINISHED_BYTES). Connect "
+        "again in a while, and send each message at once.",
+        retry_after=5,
+    )

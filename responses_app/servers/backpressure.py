@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from responses_app.servers.daphne import DENIAL, DaphneConnection
+from responses_app.servers.frames import FRAMES_IN, FrameRules
 from responses_app.servers.heartbeat import PING, ping_of
 
 logger = logging.getLogger("respsite.transport")
@@ -29,13 +30,14 @@ class Backpressure:
 
     def __init__(
         self, app: Callable[..., Awaitable[None]], *, stall_seconds: float, max_message_bytes: int,
-        is_stopping: Callable[[], bool] = lambda: False,
+        frame_rules: FrameRules, is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         """Take what is served. While `is_stopping()`, connections over HTTP end with their answer."""
         self._app = app
         self.is_stopping = is_stopping
         self._stall_seconds = stall_seconds
         self._max_message_bytes = max_message_bytes
+        self._frame_rules = frame_rules
         self._sending: dict[_Guard, None] = {}  # in order of their age
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -49,11 +51,13 @@ class Backpressure:
         guard = _Guard(self, send, daphne, is_websocket=is_websocket)
         if is_websocket:
             scope = {**scope, PING: ping_of(send, daphne), FRAMES: guard.write_frames}
+            scope[FRAMES_IN] = getattr(getattr(send, "__self__", None), "frames_in", None)  # under uvicorn
         else:
             scope = {**scope, CUT: guard.cut}
         if daphne is not None:
             receive = daphne.receive_from(receive)
             if is_websocket:
+                scope[FRAMES_IN] = daphne.count_frames(self._frame_rules)
                 scope["extensions"] = {**scope.get("extensions", {}), DENIAL: {}}
         try:
             await self._app(scope, receive, guard.send)
@@ -120,6 +124,7 @@ class _Guard:
             self._daphne.before(message)
             if not self._daphne.sends(message):
                 await self._send(message)
+            self._daphne.after(message)
             if self._daphne.paused:
                 await self._watched(self._daphne.drain())
         else:

@@ -9,16 +9,18 @@ anything else, nothing happens.
 """
 
 import asyncio
-import functools
 import logging
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import partial
 from http.client import responses as REASONS
 from typing import Any
 
 from responses_app.bodies import BodyRules
 from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.servers.daphne_direct import write_chunk, write_text_frames
+from responses_app.servers.frames import FrameRules, Frames
+from responses_app.servers.inflow import Inflow
 
 logger = logging.getLogger("respsite.transport")
 
@@ -62,6 +64,10 @@ class DaphneConnection:
         self._registered = False
         self._waiter: asyncio.Future[None] | None = None
         self._inbox: _Inbox | None = None
+        self._inflow: Inflow | None = None
+        self._frames: Frames | None = None
+        self._early = b""  # frames that came before the handshake was answered
+        self._is_open = not is_websocket
         self._is_reading = True
         self._denial: Message = {}  # the beginning of an answer to a handshake
         self.paused = False
@@ -69,7 +75,7 @@ class DaphneConnection:
     @classmethod
     def of(cls, send: Callable[..., Awaitable[None]], *, max_message_bytes: int) -> "DaphneConnection | None":
         """Return the connection behind daphne's `send`, None for any other server's."""
-        if not isinstance(send, functools.partial) or len(send.args) != 1:
+        if not isinstance(send, partial) or len(send.args) != 1:
             return None
         websocket, http = sys.modules.get("daphne.ws_protocol"), sys.modules.get("daphne.http_protocol")
         protocol = send.args[0]
@@ -92,6 +98,42 @@ class DaphneConnection:
         if getattr(self._protocol, "body", None) is not None:
             return _FiledBody(self._protocol, receive).receive
         return receive
+
+    def count_frames(self, rules: FrameRules) -> Frames:
+        """Bound the frames of a WebSocket. Nothing of it is read until it is accepted."""
+        protocol = self._protocol
+        frames = Frames(rules, self._put, self._end_inflow, self.abort)
+        parse = partial(type(protocol).dataReceived, protocol)
+        self._inflow = Inflow(frames.cut, parse, self._read_or_not, self.abort)
+        self._early, protocol.data = protocol.data, b""
+        protocol.dataReceived = self._take
+        self._frames = frames
+        self._read_or_not()
+        return frames
+
+    def _take(self, data: bytes) -> None:
+        if self._is_open and self._inflow is not None:
+            self._inflow.take(data)
+        else:
+            self._early += data
+
+    def _put(self, message: dict[str, Any]) -> None:
+        self._protocol.application_queue.put_nowait(message)
+
+    def _end_inflow(self) -> None:
+        if self._inflow is not None:
+            self._inflow.end()
+        self._read_or_not()
+
+    def after(self, message: MutableMapping[str, Any]) -> None:
+        """A message was sent: of a WebSocket that is accepted frames are read."""
+        if message["type"] != "websocket.accept":
+            return
+        self._is_open = True
+        early, self._early = self._early, b""
+        if early:
+            self._take(early)
+        self._read_or_not()
 
     def before(self, message: MutableMapping[str, Any]) -> None:
         """Prepare for a message: a streamed HTTP answer is controlled from its first part to its last.
@@ -194,6 +236,8 @@ class DaphneConnection:
 
     def release(self) -> None:
         """Let go of the transport."""
+        if self._frames is not None:
+            self._frames.close()
         if self._registered:
             self._registered = False
             owner = self._protocol.transport if self._is_websocket else self._protocol
@@ -216,7 +260,11 @@ class DaphneConnection:
         """Read from a WebSocket's peer only while it takes what it is sent, pongs too, and we take what it sends."""
         if not self._is_websocket:
             return
-        wanted = not self.paused and not (self._inbox is not None and self._inbox.is_full)
+        inflow = self._inflow
+        is_busy = self.paused or (self._inbox is not None and self._inbox.is_full)
+        if inflow is not None:
+            is_busy = not inflow.has_ended and (is_busy or inflow.waits or not self._is_open)
+        wanted = not is_busy
         transport = self._protocol.transport
         if wanted != self._is_reading and transport is not None:
             self._is_reading = wanted

@@ -70,6 +70,11 @@ class Inflow:
         """Whether data wait for their turn."""
         return bool(self._left)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether all that comes is thrown away."""
+        return self._has_ended
+
     def take(self, data: bytes) -> None:
         """Take what has been read: parse it, or let it wait for its turn. After `end` it is thrown away."""
         if self._has_ended:
@@ -110,6 +115,8 @@ class Inflow:
         self._left = b""
         while data and not self._has_ended:
             end = len(data) if self._is_cheap() else self._cut(data, pieces)
+            if self._has_ended:  # too many pieces
+                break
             self._is_parsing = True
             try:
                 self._parse(data[:end])

@@ -15,6 +15,7 @@ from typing import Any
 from responses_app.bodies import LINGER_SECONDS, Application, BodyRules, Message, Receive, SendMessage, answer
 from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.body_errors import chunks_too_small
+from responses_app.servers.frames import FrameRules, Frames
 from responses_app.servers.inflow import AVERAGE_BYTES, Framing, Inflow, lines_end
 from responses_app.servers.listening import BACKLOG
 
@@ -27,9 +28,10 @@ NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length
 class UvicornHook:
     """ASGI application of the lifespan scope: looks for uvicorn's configuration, then hands on."""
 
-    def __init__(self, app: Application, rules: BodyRules, headers: AnswerHeaders) -> None:
+    def __init__(self, app: Application, rules: BodyRules, frame_rules: FrameRules, headers: AnswerHeaders) -> None:
         self._app = app
         self._rules = rules
+        self._frame_rules = frame_rules
         self._headers = headers
 
     async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
@@ -41,7 +43,7 @@ class UvicornHook:
             own = {"rules": self._rules, "standing": self._headers}
             config.http_protocol_class = type("BoundedHttp", (_BoundedHttp, http), own)
         if isinstance(websocket, type) and hasattr(websocket, "handle_ping"):
-            config.ws_protocol_class = type("FairWebSocket", (_FairWebSocket, websocket), {})
+            config.ws_protocol_class = type("FairWebSocket", (_FairWebSocket, websocket), {"rules": self._frame_rules})
         if isinstance(getattr(config, "backlog", None), int):
             config.backlog = BACKLOG  # uvicorn listens when this scope has started
         await self._app(scope, receive, send)
@@ -171,15 +173,34 @@ class _FairWebSocket:
     breaks, and waits for it when it is to stop.
     """
 
+    rules: FrameRules
+    frames_in: Frames | None = None
     transport: asyncio.Transport
+    queue: "asyncio.Queue[Any]"
     handshake_initiated = handshake_complete = True  # where uvicorn's class does not say so
+    _has_begun = False  # the first data were here
     read_paused: bool
     writable: asyncio.Event
 
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)  # type: ignore[misc]
+        self.frames_in = Frames(self.rules, self._put_refusal, self._end_inflow, transport.abort)
+        self._inflow = Inflow(self.frames_in.cut, super().data_received, self._read_or_not, transport.abort)  # type: ignore[misc]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._inflow.end()
+        if self.frames_in is not None:
+            self.frames_in.close()
+        super().connection_lost(error)  # type: ignore[misc]
+
     def data_received(self, data: bytes) -> None:
-        if self.handshake_initiated and not self.handshake_complete:
+        if self._has_begun and not self.handshake_complete:
             self.transport.abort()  # it talks before it was let in: uvicorn drops a part, and breaks on the rest
             return
+        if self._has_begun:
+            self._inflow.take(data)
+            return
+        self._has_begun = True
         try:
             super().data_received(data)  # type: ignore[misc]
         except UnicodeError:  # a header that is not ASCII: websockets cannot write what is wrong with it
@@ -189,17 +210,30 @@ class _FairWebSocket:
             self.transport.write(NO_HANDSHAKE)
             self.transport.close()
 
+    def _put_refusal(self, message: dict[str, Any]) -> None:
+        self.queue.put_nowait(message)
+
+    def _end_inflow(self) -> None:
+        self._inflow.end()
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        if self._inflow.waits:
+            self.transport.pause_reading()
+        elif self._inflow.has_ended or (self.writable.is_set() and not self.read_paused):
+            self.transport.resume_reading()
+
     def pause_writing(self) -> None:
         super().pause_writing()  # type: ignore[misc]
         self.transport.pause_reading()
 
     def resume_writing(self) -> None:
         super().resume_writing()  # type: ignore[misc]
-        if not self.read_paused:
+        if not self.read_paused and not self._inflow.waits:
             self.transport.resume_reading()
 
     async def receive(self) -> Any:
         message = await super().receive()  # type: ignore[misc]
-        if not self.writable.is_set():
+        if not self.writable.is_set() or self._inflow.waits:
             self.transport.pause_reading()  # uvicorn has just resumed it
         return message

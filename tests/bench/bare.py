@@ -19,6 +19,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import path, re_path
 
 from responses_app.servers.backpressure import Backpressure
+from responses_app.servers.frames import FrameRules
 
 
 @cache
@@ -75,7 +76,10 @@ application = ProtocolTypeRouter(
     {
         "http": get_asgi_application(),
         "websocket": Backpressure(
-            URLRouter([re_path("", Prebuilt.as_asgi())]), stall_seconds=30.0, max_message_bytes=64 * 1024 * 1024
+            URLRouter([re_path("", Prebuilt.as_asgi())]),
+            stall_seconds=30.0,
+            max_message_bytes=64 * 1024 * 1024,
+            frame_rules=FrameRules(arrival_seconds=30.0, max_unfinished_bytes=128 * 1024 * 1024),
         ),
     }
 )
