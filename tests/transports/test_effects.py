@@ -220,6 +220,7 @@ async def stop_until_taken_over(sleeper: Server, heir: Server, ids: dict[int, st
                 return
             await asyncio.sleep(0.05)
         resume(sleeper)
+        await asyncio.sleep(AROUND)
     raise AssertionError("nobody took over")
 
 
