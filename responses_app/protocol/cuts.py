@@ -42,10 +42,11 @@ class Cuts:
         return None
 
     def _ends(self, turn: Turn, summing_up: bool, started: ItemStarted, ended: ItemEnded) -> bool:
+        hosted = started.kind is ItemKind.HOSTED_CALL and self._stream.called.is_hosted(started.name or "")
+        turn.holds = hosted and ended.called
         if ended.called:
             return False  # a turn that waits for a call ends by itself
         one_call = self._one_call and started.kind is ItemKind.CALL
-        hosted = started.kind is ItemKind.HOSTED_CALL and self._stream.called.is_hosted(started.name or "")
         # A turn with calls of the client's goes to its end: what continues the response needs their outputs.
         stopped = self.stop is not None and not turn.has_called
         if one_call or (hosted and not ended.truncated) or stopped:

@@ -32,6 +32,7 @@ class Turn:
     _unsaid: list[TextLogprob] = field(default_factory=list)  # of tokens whose text has not come yet
     called: bool = False  # its last item waits for what a call gives back
     has_called: bool = False  # a tool of the client's
+    holds: bool = False  # its last item is open until its tool has run: nothing can follow, even if the engine goes on
     is_over: bool = False
     sums_up: bool = False  # it ended with a thought that gets a summary now
     _started: ItemStarted = field(default_factory=lambda: ItemStarted(ItemKind.ANSWER))  # the last item
@@ -74,7 +75,12 @@ class Turn:
 
     def _end_in(self, said: list[TurnEvent], ends: Ends | None) -> int | None:
         """Return how much of this is said up to the end of the turn; None where it does not end here."""
-        return next((count for count, each in enumerate(said, 1) if self._is_end(each, ends)), None)
+        for count, each in enumerate(said):
+            if self.holds and isinstance(each, ItemStarted):
+                return count
+            if self._is_end(each, ends):
+                return count + 1
+        return None
 
     def _is_end(self, said: TurnEvent, ends: Ends | None) -> bool:
         if isinstance(said, ItemStarted):

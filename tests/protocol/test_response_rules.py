@@ -33,6 +33,7 @@ from tests.protocol.machines import (
     sampled,
     told,
     turn,
+    turn_of,
     types_of,
 )
 
@@ -168,6 +169,15 @@ class TestOneCall:
 
 
 class TestTools:
+    @pytest.mark.parametrize("size", [1, 1000])
+    def test_nothing_follows_a_call_that_waits_for_its_tool_where_the_engine_goes_on(self, size: int) -> None:
+        text = f"{PYTHON}<|end|><|start|>assistant{ANSWER}"
+        driver, _ = told(Started(), TurnBegan(9), hosted=True)
+        command = next(filter(None, map(driver.tell, turn_of(encode_harmony(text), [size]))))
+        assert is_call(command, "python", "1+1")
+        assert driver.items == [], "the call's item waits for its tool"
+
+
     def test_a_tool_of_this_server_ends_the_turn_however_its_call_is_ended(self) -> None:
         text = PYTHON.replace("<|call|>", f"<|end|><|start|>assistant{ANSWER}")
         driver, command = told(Started(), TurnBegan(9), sampled(text), hosted=True)
