@@ -1,40 +1,98 @@
-"""`Places`: how much a tool does at once, of which one project has a part: others find a place all the same.
+"""`Places`: how much a tool does at once; projects share it, so that none has all of it.
+
+One project may have `share` of the places. Where it has, or none is free, its work waits. A place that becomes free
+goes to the project that has fewest; of those that have as few, to the one that has waited for longest.
 
 Example with 16 places, 8 of a project: A calls for 100 images at a service that hangs. 8 of them are under way. B calls
 for one: it is under way at once.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 
-@dataclass(slots=True)
-class _Own:
-    """What one project has: its places, and how many have one or wait for it."""
+class NoPlace(Exception):
+    """There was no place in time, or too much waits for one already. `is_own`: the project itself has its share."""
 
-    places: asyncio.Semaphore
-    users: int = 0
+    def __init__(self, *, is_own: bool) -> None:
+        super().__init__(is_own)
+        self.is_own = is_own
 
 
 class Places:
-    """Of one process: `most` at once, and `of_project` of each project. Those that wait come in their order."""
+    """The places of one process: `most` in all, `share` of each project.
 
-    def __init__(self, most: int, of_project: int) -> None:
-        self._all = asyncio.Semaphore(most)
-        self._of_project = of_project
-        self._own: dict[str, _Own] = {}
+    Work of a project waits for `seconds` at most, and no more than `most_waiting` of it at once. None is for callers
+    that bound this themselves.
+    """
+
+    def __init__(self, *, most: int, share: int, seconds: float | None = None, most_waiting: int | None = None) -> None:
+        self._most = most
+        self._share = share
+        self._seconds = seconds
+        self._most_waiting = most_waiting
+        self._taken: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # of each project; who came first is first
 
     @asynccontextmanager
     async def taken(self, project: str) -> AsyncIterator[None]:
-        """Have a place, once there is one."""
-        own = self._own.setdefault(project, _Own(asyncio.Semaphore(self._of_project)))
-        own.users += 1
+        """Wait for a place, and have it until the block ends. Raises `NoPlace`."""
+        await self.take(project)
         try:
-            async with own.places, self._all:
-                yield
+            yield
         finally:
-            own.users -= 1
-            if not own.users:
-                del self._own[project]
+            self.give_back(project)
+
+    async def take(self, project: str) -> None:
+        """Wait for a place, and have it until `give_back`. Raises `NoPlace`."""
+        if self._is_free(project):
+            self._taken[project] += 1
+            return
+        waiting = self._waiting.setdefault(project, deque())
+        if self._most_waiting is not None and len(waiting) >= self._most_waiting:
+            raise self._full(project)
+        given = asyncio.get_running_loop().create_future()
+        waiting.append(given)
+        try:
+            async with asyncio.timeout(self._seconds):
+                await given
+        except BaseException as ended:
+            if given.done() and not given.cancelled():  # it was given in the very turn of the loop
+                self.give_back(project)
+            if isinstance(ended, TimeoutError):
+                raise self._full(project) from None
+            raise
+        finally:
+            self._forget(project, given)
+
+    def give_back(self, project: str) -> None:
+        """Give a place back, and to whoever is next."""
+        self._taken[project] -= 1
+        if not self._taken[project]:
+            del self._taken[project]
+        while (following := self._next()) is not None:
+            given = self._waiting[following].popleft()
+            if not given.done():
+                self._taken[following] += 1
+                given.set_result(None)
+
+    def _is_free(self, project: str) -> bool:
+        return self._taken.total() < self._most and self._taken[project] < self._share
+
+    def _next(self) -> str | None:
+        """Return the project that is served next; they stand in the order in which their first came."""
+        able = [project for project, waiting in self._waiting.items() if waiting and self._is_free(project)]
+        by_few: Callable[[str], int] = self._taken.__getitem__
+        return min(able, key=by_few, default=None)
+
+    def _forget(self, project: str, given: "asyncio.Future[None]") -> None:
+        waiting = self._waiting.get(project)
+        if waiting is not None and given in waiting:
+            waiting.remove(given)
+        if not waiting:
+            self._waiting.pop(project, None)
+
+    def _full(self, project: str) -> NoPlace:
+        return NoPlace(is_own=self._taken[project] >= self._share)

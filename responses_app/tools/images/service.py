@@ -76,7 +76,7 @@ class ImageService:
     seconds: float = 180.0
     max_bytes: int = 8 * KIB * KIB
     _unknown: set[str] = field(default_factory=set, init=False)
-    _places: Places = field(default_factory=lambda: Places(MAX_AT_ONCE, MAX_OF_PROJECT), init=False)
+    _places: Places = field(default_factory=lambda: Places(most=MAX_AT_ONCE, share=MAX_OF_PROJECT), init=False)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _client: "httpx2.AsyncClient | None" = field(default=None, init=False)
 

@@ -22,7 +22,7 @@ from responses_app.tools.sandbox.cgroups import Cgroups
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.executions import Execution, FilePart, StoredFile
 from responses_app.tools.sandbox.interpreter import Interpreter
-from responses_app.tools.sandbox.places import Places
+from responses_app.tools.sandbox.places import ContainerPlaces
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, TooManyContainers
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 
@@ -110,7 +110,7 @@ class Containers:
         self._of_responses: dict[str, str] = {}
         self._started: set[str] = set()
         share = policy.share or max(1, policy.most * 3 // 4)
-        self._places = Places(most=policy.most, share=share, seconds=policy.wait)
+        self._places = ContainerPlaces(most=policy.most, share=share, seconds=policy.wait)
 
     async def sandbox(self) -> tuple[BaseSandbox, Interpreter]:
         """Return what containers are started with. Raises `SandboxError` where this machine has no sandbox."""
