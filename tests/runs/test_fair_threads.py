@@ -1,7 +1,10 @@
 """Threads that projects share: short work never waits for long work, and whoever leaves frees a thread."""
 
 import asyncio
+import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -107,3 +110,23 @@ async def test_encoding_a_long_text_is_given_up_at_its_next_part() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not done
+
+
+async def test_what_was_refused_is_gone_without_the_garbage_collector() -> None:
+    fair, body = FairThreads(), Flood()
+    known = weakref.ref(body)
+
+    def refuse(body: Flood) -> None:
+        raise ValueError(body.order)
+
+    async def ask(body: Flood) -> None:
+        with contextlib.suppress(ValueError):
+            await fair.run("p", 1, refuse, body)
+
+    gc.disable()
+    try:
+        await ask(body)
+        del body
+        await eventually(lambda: known() is None)
+    finally:
+        gc.enable()
