@@ -15,16 +15,13 @@ from responses_app.protocol.turns import Turn
 
 
 class AnswerStops:
-    """Of one response, whose turns are read one after the other."""
+    """The stop strings and tokens of one response, whose turns are read one after the other; at least one of them."""
 
-    def __init__(self, stops: Sequence[str] = (), tokens: Collection[int] = ()) -> None:
+    def __init__(self, stops: Sequence[str], tokens: Collection[int]) -> None:
         self._tokens = frozenset(tokens)
         self._stops = tuple(stops)
         self._text: StopStrings | None = None  # of the answer that is being said
         self._held: tuple[TextLogprob, ...] = ()  # of its text that was not said yet
-
-    def __bool__(self) -> bool:
-        return bool(self._stops or self._tokens)
 
     def without_stop_token(self, chunk: Sampled) -> tuple[Sampled, bool]:
         """Return what is to be read of tokens, and whether one of the request's own has ended them."""

@@ -200,7 +200,8 @@ class ResponseMachine:
                 return Step(self._stream.enqueue())
             case Asked():
                 self.asked = given
-                self._reader.stops = AnswerStops(given.stops, given.stop_tokens)
+                if given.stops or given.stop_tokens:
+                    self._reader.stops = AnswerStops(given.stops, given.stop_tokens)
                 self._asides.by_model = given.summaries is Summaries.MODEL
                 self._stream.wants(sealed=given.sealed, summarised=given.summaries is not None)
                 return Step([])

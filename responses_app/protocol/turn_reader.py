@@ -36,7 +36,7 @@ class TurnReader:
     functions: Collection[str] | None
     turns: list[TurnUsage]
     turn: Turn | None = field(default=None, init=False)
-    stops: AnswerStops = field(default_factory=AnswerStops, init=False)
+    stops: AnswerStops | None = field(default=None, init=False)  # None: the request has none
     repairs: int = field(default=0, init=False)
 
     def begin(self, given: TurnBegan, wanted: Generate) -> None:
@@ -55,16 +55,21 @@ class TurnReader:
         if chunk.cached_tokens is not None and not turn.usage.cached_tokens:  # not of a turn that goes on elsewhere
             turn.usage.cached_tokens = min(chunk.cached_tokens, turn.usage.input_tokens)
         ends = self.cuts.reader_of(turn, summing_up=self.compacting.running)
-        stops = self.stops if self.stops and not (self.compacting.running or self.asides.running) else AnswerStops()
-        chunk, stopped = stops.without_stop_token(chunk)
-        said = stops.read(turn, turn.read(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self.format.spelled))
-        if stopped and not turn.is_over:
-            turn.usage.output_tokens += 1
-            said += stops.end(turn)
+        stops = None if self.stops is None or self.compacting.running or self.asides.running else self.stops
+        stopped = False
+        if stops is not None:
+            chunk, stopped = stops.without_stop_token(chunk)
+        said = turn.read(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self.format.spelled)
+        if stops is not None:
+            said = stops.read(turn, said)
+            if stopped and not turn.is_over:
+                turn.usage.output_tokens += 1
+                said += stops.end(turn)
         finish = FinishReason.STOP if turn.is_over else chunk.finish
         if finish is not None:
             if not turn.is_over:  # else what the parser still holds is what follows its end
-                said += stops.read(turn, turn.close(ends=ends))
+                rest = turn.close(ends=ends)
+                said += rest if stops is None else stops.read(turn, rest)
             self.repairs += turn.parser.repairs
         return self._tell(turn, said), finish
 
