@@ -31,7 +31,10 @@ def nothing_held() -> None:
 
 
 class Effects:
-    """Of one run, which `persistence` keeps. `may_wait`: this worker does not stop, nor has it lost the response."""
+    """The permits of one run, which `persistence` keeps.
+
+    `may_wait`: this worker does not stop, nor has it lost the response.
+    """
 
     def __init__(self, persistence: RunPersistence, *, may_wait: Callable[[], bool]) -> None:
         self.persistence = persistence

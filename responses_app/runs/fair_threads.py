@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class FairThreads:
-    """Those of one process. The threads are started when they are first needed."""
+    """The shared threads of one process. They are started when they are first needed."""
 
     def __init__(self) -> None:
         self._short = FairTurns(max_running=SHORT_THREADS)
