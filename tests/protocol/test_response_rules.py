@@ -177,7 +177,6 @@ class TestTools:
         assert is_call(command, "python", "1+1")
         assert driver.items == [], "the call's item waits for its tool"
 
-
     def test_a_tool_of_this_server_ends_the_turn_however_its_call_is_ended(self) -> None:
         text = PYTHON.replace("<|call|>", f"<|end|><|start|>assistant{ANSWER}")
         driver, command = told(Started(), TurnBegan(9), sampled(text), hosted=True)
