@@ -33,6 +33,7 @@ MAX_EVENT_BYTES = 8 * 1024 * 1024  # of one event of a stream
 NOT_ALLOWED = 405  # HTTP status
 OLD_STATUSES = (400, 404, NOT_ALLOWED)  # with which, by MCP's specification, a server of the oldest transport refuses
 OLD_SECONDS = 15.0  # for one to say where it is sent to, and to be greeted
+POST_SECONDS = 30.0  # for one to take what is sent to it; what it has to say to that comes in its stream
 TIMEOUT = httpx2.Timeout(30.0, read=None)  # a call has its own time; this one is for connecting and sending
 INFO = types.Implementation(name="respsite", version="1")
 
@@ -64,6 +65,74 @@ class _Shared(httpx2.AsyncBaseTransport):
         """Stay open: the transport is another's."""
 
 
+class _OldestClient(httpx2.AsyncClient):
+    """What an old-SSE server is reached with; `ended` is called when it does not take what is sent to it.
+
+    The library would send it nothing more after that, and have the call wait for an answer.
+    """
+
+    ended: Callable[[], None]
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request; one that is posted is answered whole, and in time."""
+        if request.method != "POST":
+            return await super().send(request, **options)
+        try:
+            async with asyncio.timeout(POST_SECONDS):
+                response = await super().send(request, **options)
+                await response.aread()
+        except Exception:
+            self.ended()
+            raise
+        if response.is_error:
+            self.ended()
+        return response
+
+
+class _Told:
+    """A transport's stream of messages; `ended` is called at its end, which else nobody hears of between calls."""
+
+    def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    @property
+    def last_context(self) -> object:
+        """The context in which the last message was sent."""
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> Any:
+        """Return the next message."""
+        return await self._stream.receive()
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._stream.aclose()
+
+    def __aiter__(self) -> "_Told":
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._stream.__anext__()
+        except StopAsyncIteration:
+            self._ended()
+            raise
+
+    async def __aenter__(self) -> "_Told":
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+
+@asynccontextmanager
+async def _telling(transport: Any, ended: Callable[[], None]) -> AsyncIterator[tuple[Any, Any]]:
+    """Enter a transport; `ended` is called when its server hangs up."""
+    async with transport as (reads, writes):
+        yield _Told(reads, ended), writes
+
+
 class Opener:
     """Opens clients; all that may go to the same hosts share the connections of one transport."""
 
@@ -75,8 +144,10 @@ class Opener:
         await self._transport.aclose()
 
     @asynccontextmanager
-    async def open(self, access: ServerAccess, *, forget: Callable[[], None]) -> AsyncIterator[Client]:
-        """Connect; `forget` is called when the server says that its tools have changed."""
+    async def open(
+        self, access: ServerAccess, *, forget: Callable[[], None], ended: Callable[[], None]
+    ) -> AsyncIterator[Client]:
+        """Connect. `forget` is called when the server says that its tools have changed, `ended` when it hangs up."""
 
         async def heard(message: Any) -> None:
             if isinstance(message, types.ToolListChangedNotification):
@@ -88,21 +159,23 @@ class Opener:
                 client = Client(transport, client_info=INFO, cache=None, message_handler=heard, mode="auto")
                 return await stack.enter_async_context(client)
 
-            client = await self._connected(access, entered)
+            client = await self._connected(access, entered, ended)
             # What a tool gives is not checked against its own schema: that is the server's affair, and a hostile schema
             # would hold up the event loop.
             client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
             yield client
 
-    async def _connected(self, access: ServerAccess, entered: Callable[[Any], Awaitable[Client]]) -> Client:
+    async def _connected(
+        self, access: ServerAccess, entered: Callable[[Any], Awaitable[Client]], ended: Callable[[], None]
+    ) -> Client:
         """Return a client that is connected; what its server answers at first decides by which transport."""
         if access.transport == "stdio":
             command, *arguments = access.command
-            return await entered(
-                stdio_client(StdioServerParameters(command=command, args=arguments, env=dict(access.env)))
-            )
+            program = StdioServerParameters(command=command, args=arguments, env=dict(access.env))
+            return await entered(_telling(stdio_client(program), ended))
         if access.transport == "sse":
-            return await entered(self._oldest(access))
+            async with asyncio.timeout(OLD_SECONDS):
+                return await entered(self._oldest(access, ended))
         noted = statuses.get()
         answered: list[int] = [] if noted is None else noted
         try:
@@ -113,7 +186,7 @@ class Opener:
                 raise
             try:
                 async with asyncio.timeout(OLD_SECONDS):
-                    client = await entered(self._oldest(access))
+                    client = await entered(self._oldest(access, ended))
             except Exception as problem:  # noqa: BLE001 - whatever it is, it is no such server
                 logger.debug("no MCP server of the oldest kind is at %s: %s", access.host, cause_of(problem))
                 del answered[known:]
@@ -121,32 +194,30 @@ class Opener:
             answered.clear()  # nothing has failed
             return client
 
-    def _oldest(self, access: ServerAccess) -> Any:
-        return sse_client(access.url, headers=dict(access.headers), httpx_client_factory=self._client)
+    def _oldest(self, access: ServerAccess, ended: Callable[[], None]) -> Any:
+        def client(**options: Any) -> httpx2.AsyncClient:
+            made = _OldestClient(**self._options(options["headers"], listens=True))
+            made.ended = ended
+            return made
+
+        return _telling(sse_client(access.url, headers=dict(access.headers), httpx_client_factory=client), ended)
 
     def _streamable(self, access: ServerAccess) -> Any:
         return streamable_http_client(
             access.url,
-            http_client=self._client(dict(access.headers), listens=False),
+            http_client=httpx2.AsyncClient(**self._options(dict(access.headers), listens=False)),
             max_sse_event_size=MAX_EVENT_BYTES,
         )
 
-    def _client(
-        self,
-        headers: dict[str, str] | None = None,
-        timeout: httpx2.Timeout | None = None,
-        auth: httpx2.Auth | None = None,
-        *,
-        listens: bool = True,
-    ) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(
-            transport=_Shared(self._transport, listens=listens),
-            headers=headers,
-            timeout=TIMEOUT,
-            auth=auth,
-            trust_env=False,
-            event_hooks={"request": [_confirm], "response": [_note_status]},
-        )
+    def _options(self, headers: dict[str, str] | None, *, listens: bool) -> dict[str, Any]:
+        """Return what every HTTP client is made of."""
+        return {
+            "transport": _Shared(self._transport, listens=listens),
+            "headers": headers,
+            "timeout": TIMEOUT,
+            "trust_env": False,
+            "event_hooks": {"request": [_confirm], "response": [_note_status]},
+        }
 
 
 async def _confirm(request: httpx2.Request) -> None:

@@ -73,12 +73,14 @@ class Connection:
         return self.problem
 
     def close(self) -> None:
-        """Let it end."""
+        """Let it end: it takes its leave, if its server has answered before."""
         self._leave.set()
+        if not self.is_connected:
+            self._task.cancel()
 
-    async def closed(self) -> None:
-        """Return when it has ended."""
-        await asyncio.wait([self._task])
+    async def closed(self, seconds: float | None = None) -> None:
+        """Return when it has ended, or after this time."""
+        await asyncio.wait([self._task], timeout=seconds)
 
     def cancel(self) -> None:
         """End it now."""
@@ -139,9 +141,12 @@ class Connections:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await asyncio.gather(*(connection.closed() for connection in every))
         except TimeoutError:
-            for connection in every:
+            late = [connection for connection in every if not connection.is_over]
+            for connection in late:
                 connection.cancel()
-            await asyncio.gather(*(connection.closed() for connection in every))
+            await asyncio.gather(*(connection.closed(CLOSE_SECONDS) for connection in late))
+            if stuck := sum(not connection.is_over for connection in late):
+                logger.warning("%d connections to MCP servers do not end, and are left as they are", stuck)
 
     def _open(self, key: Hashable, open_client: OpenClient) -> Connection:
         self._sweep(room_for=1)

@@ -222,7 +222,11 @@ class McpTool(BaseTool):
         def forget() -> None:
             kept.listing = None
 
-        opened: AbstractAsyncContextManager[Any] = self._openers[own].open(access, forget=forget)
+        def ended() -> None:
+            if kept.is_connected:  # else its opening fails, and says why
+                kept.close()
+
+        opened: AbstractAsyncContextManager[Any] = self._openers[own].open(access, forget=forget, ended=ended)
         return opened
 
     # The library.

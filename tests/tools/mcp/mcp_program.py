@@ -1,7 +1,12 @@
-"""An MCP server for tests, made with the library's own; run as a program it speaks over its stdin and stdout."""
+"""An MCP server for tests, made with the library's own.
+
+Run as a program it speaks over its stdin and stdout, or, given a port, over SSE.
+"""
 
 import asyncio
+import logging
 import os
+import sys
 
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -65,6 +70,7 @@ def _add_more(server: MCPServer) -> None:
     @server.tool()
     async def wait() -> str:
         """Waits."""
+        logging.getLogger("uvicorn.error").info("it waits")  # where it is a program of its own
         await asyncio.sleep(60)
         return "waited"
 
@@ -85,4 +91,9 @@ def _add_more(server: MCPServer) -> None:
 
 
 if __name__ == "__main__":
-    make_server().run("stdio")
+    if len(sys.argv) > 1:
+        import uvicorn
+
+        uvicorn.run(make_server().sse_app(), host="127.0.0.1", port=int(sys.argv[1]))
+    else:
+        make_server().run("stdio")

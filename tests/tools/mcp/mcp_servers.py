@@ -1,10 +1,14 @@
 """Real MCP servers on loopback, and an `McpTool` that may reach them."""
 
 import asyncio
+import os
+import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import uvicorn
@@ -15,6 +19,8 @@ from responses_app.tools.base import ToolCall, ToolUse
 from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.network import AllowedHosts, Network
+from tests.forking import ForkedProcess, fork
+from tests.server import ROOT, clean_environ, free_port
 from tests.waiting import eventually
 
 LOOPBACK = AllowedHosts.parse("127.0.0.1,localhost")
@@ -42,6 +48,65 @@ async def mcp_server(kind: Kind = "http", *, port: int = 0) -> AsyncIterator[Mcp
     async with serving(app, port=port, old=kind == "old http") as running:
         running.url += "/sse" if kind == "sse" else "/mcp"
         yield running
+
+
+class SseProgram:
+    """An MCP server over SSE as a process of its own, which can be killed and stopped.
+
+    The library's server leaves streams of its own unclosed where it is ended with a client: that is not to be found in
+    the process that tests us.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/sse"
+        self._log = folder / "sse.log"
+        self._process: ForkedProcess | None = None
+
+    def count(self, method: str) -> int:
+        """Return how many requests it has answered, or begun to."""
+        return self._log.read_text().count(f'"{method} /')
+
+    @property
+    def waiting(self) -> int:
+        """How often its tool `wait` has been called."""
+        return self._log.read_text().count("it waits")
+
+    async def start(self) -> None:
+        """Start, and wait until it listens."""
+        with self._log.open("ab") as log:
+            command = ["-m", PROGRAM, str(self.port)]
+            self._process = fork(command, cwd=ROOT, environ=clean_environ(), output=log, errors=log)
+        await eventually(self._listens, timeout=60)
+
+    def kill(self) -> None:
+        """Kill it (-9), if it runs."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self.signal(signal.SIGKILL)
+        self._process.wait()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        os.kill(self._process.pid, number)
+
+    def _listens(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self._log.read_text()
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+@asynccontextmanager
+async def sse_program(folder: Path) -> AsyncIterator[SseProgram]:
+    """Run an MCP server over SSE."""
+    program = SseProgram(folder)
+    await program.start()
+    try:
+        yield program
+    finally:
+        program.kill()
 
 
 @asynccontextmanager

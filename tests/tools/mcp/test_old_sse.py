@@ -1,21 +1,31 @@
 """Servers of MCP's oldest transport (HTTP with SSE): found without being told, by the network's rules, and in time."""
 
 import asyncio
+import json
 import logging
+import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from responses_app.tools.base import ToolFailed
-from responses_app.tools.mcp import client
+from responses_app.tools.base import ToolFailed, ToolUse
+from responses_app.tools.mcp import client, connections
 from responses_app.tools.mcp.tool import McpTool
-from tests.tools.mcp.mcp_program import make_server
-from tests.tools.mcp.mcp_servers import McpServer, call_of, mcp_server, mcp_tool, serving, use_of
+from tests.clients import http_client
+from tests.server import Server
+from tests.tools.mcp.mcp_servers import McpServer, SseProgram, call_of, mcp_tool, serving, sse_program, use_of
+from tests.transports.scripts import BEGIN
 from tests.waiting import eventually
 
 EVENTS = [(b"content-type", b"text/event-stream")]
+ENDPOINT = b"event: endpoint\ndata: /messages\n\n"
+ADD = ("add", '{"a": 2, "b": 3}')
+CALL = "<|channel|>commentary to=tests.%s code<|message|>%s<|call|>"
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -23,6 +33,12 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 async def tool() -> AsyncIterator[McpTool]:
     async with mcp_tool() as tool:
         yield tool
+
+
+@pytest.fixture
+async def program(tmp_path: Path) -> AsyncIterator[SseProgram]:
+    async with sse_program(tmp_path) as program:
+        yield program
 
 
 @asynccontextmanager
@@ -62,12 +78,12 @@ async def error_of(tool: McpTool, url: str) -> tuple[object, object]:
     return error["type"], error["code"]
 
 
-async def test_an_old_server_is_found_without_being_told() -> None:
-    async with mcp_server("sse") as server, mcp_tool() as tool:
-        use = use_of(server.url)
+async def test_an_old_server_is_found_without_being_told(program: SseProgram) -> None:
+    async with mcp_tool() as tool:
+        use = use_of(program.url)
         assert "add" in {each["name"] for each in await tool.list_tools(use)}
-        assert (await tool.call(call_of(use, "add", '{"a": 2, "b": 3}'))).text == "5"
-        assert methods(server).count("GET") == 1, "its connection is kept"
+        assert (await tool.call(call_of(use, *ADD))).text == "5"
+        assert program.count("GET") == 1, "its connection is kept"
         with pytest.raises(ToolFailed) as failed:  # what went wrong at the beginning is not told of what does later
             await tool.call(call_of(use, "refuse"))
         assert failed.value.shown["error"]["type"] == "mcp_protocol_error"  # type: ignore[index]
@@ -104,29 +120,144 @@ async def test_it_is_sent_nothing_elsewhere(tool: McpTool, monkeypatch: pytest.M
         assert (other.requests, real.requests) == ([], [])
 
 
-async def test_one_that_hangs_up_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    server, hung_up = make_server().sse_app(), asyncio.Event()
+@pytest.mark.parametrize("told", [True, False])
+async def test_one_that_does_not_take_a_call_is_not_waited_for(
+    program: SseProgram, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    """Its stream lives, and what is sent is refused, or not answered: a call would wait for nothing."""
+    monkeypatch.setattr(client, "POST_SECONDS", 0.5)
+    goes_on, refuses = asyncio.Event(), False
 
     async def app(scope: Any, receive: Any, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "GET":
-            served = asyncio.ensure_future(server(scope, receive, send))
-            await asyncio.wait([served, waiting], return_when=asyncio.FIRST_COMPLETED)
-            served.cancel()
-            return  # without an end of the body: the connection is cut
-        await server(scope, receive, send)
+        if scope["type"] == "lifespan":
+            return
+        if scope["method"] == "GET":
+            await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
+            await send({"type": "http.response.body", "body": ENDPOINT, "more_body": True})
+            while True:
+                body = await answers.get()
+                await send({"type": "http.response.body", "body": body, "more_body": body != b""})
+        if scope["path"] == "/sse":
+            status = 405
+        elif refuses:
+            if not told:
+                await goes_on.wait()
+            status = 500
+        else:
+            asked = json.loads((await receive())["body"])
+            status = 202
+            if "id" in asked:
+                answers.put_nowait(answer_to(asked))
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
 
-    waiting = asyncio.ensure_future(hung_up.wait())
+    answers: asyncio.Queue[bytes] = asyncio.Queue()
     async with serving(app) as running, mcp_tool() as tool:
         use = use_of(f"{running.url}/sse")
-        await tool.list_tools(use)
-        caplog.set_level(logging.DEBUG, logger="respsite.tools")
-        before = methods(running).count("POST")
-        calling = asyncio.ensure_future(tool.call(call_of(use, "wait")))
-        await eventually(lambda: methods(running).count("POST") > before)  # the call is on its way
-        hung_up.set()
-        with pytest.raises(ToolFailed):
-            await calling
-    told = [record for record in caplog.records if not record.name.startswith(("uvicorn", "sse_starlette"))]
+        assert await tool.list_tools(use) == []
+        refuses = True
+        with pytest.raises(ToolFailed) as failed:
+            async with asyncio.timeout(60):
+                await tool.call(call_of(use, *ADD))
+        assert failed.value.shown["error"]["code"] == (500 if told else -32000)  # type: ignore[index]
+        goes_on.set()
+        answers.put_nowait(b"")
+
+
+def answer_to(asked: dict[str, Any]) -> bytes:
+    """Return the event with which a server of the old time answers a request; it has no tools."""
+    answer: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"]}
+    if asked["method"] == "initialize":
+        info = {"name": "old", "version": "1"}
+        answer["result"] = {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}, "serverInfo": info}
+    elif asked["method"] == "tools/list":
+        answer["result"] = {"tools": []}
+    else:
+        answer["error"] = {"code": -32601, "message": "Method not found"}
+    return b"event: message\ndata: " + json.dumps(answer).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize("when", ["idle", "in a call", "in a list"])
+async def test_one_that_is_killed_is_one_line_in_the_log_and_the_next_call_finds_it_again(
+    program: SseProgram, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="respsite.tools")
+    async with mcp_tool() as tool:
+        use = use_of(program.url)
+        await tool.call(call_of(use, *ADD))
+        if when != "idle":
+            if when == "in a list":
+                program.signal(signal.SIGSTOP)
+            working = asyncio.ensure_future(_work(tool, use, when))
+            if when == "in a call":
+                await eventually(lambda: program.waiting == 1)
+            program.kill()
+            with pytest.raises(ToolFailed):
+                async with asyncio.timeout(60):
+                    await working
+        else:
+            program.kill()
+            (connection,) = tool._connections._kept.values()
+            await eventually(lambda: connection.has_ended)
+        await program.start()
+        assert (await tool.call(call_of(use, *ADD))).text == "5"
+    told = [record for record in caplog.records if record.name != "asyncio"]
     assert not [record for record in told if record.exc_info], [record.getMessage() for record in told]
-    (line,) = [record.getMessage() for record in told if record.levelno >= logging.INFO and "failed" in record.msg]
-    assert line.startswith("the MCP server at 127.0.0.1 failed: ")
+    lines = [record.getMessage() for record in told if record.levelno >= logging.INFO and "failed" in record.msg]
+    assert len(lines) == (when != "idle")
+    assert all(line.startswith("the MCP server at 127.0.0.1 failed: ") for line in lines)
+
+
+async def _work(tool: McpTool, use: ToolUse, when: str) -> None:
+    if when == "in a list":
+        await tool.list_tools(use)
+    else:
+        await tool.call(call_of(use, "wait"))
+
+
+async def test_closing_waits_for_no_server_that_has_not_answered_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CLOSE_SECONDS", 1e9)  # for one that must take its leave
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with mcp_tool() as tool:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}/sse"
+            listing = asyncio.ensure_future(tool.list_tools(use_of(url)))
+            await eventually(lambda: bool(tool._connections._kept))
+        with pytest.raises(ToolFailed):
+            async with asyncio.timeout(60):
+                await listing
+
+
+async def test_a_server_of_ours_outlives_one_and_stops_beside_one_that_hangs(tmp_path: Path) -> None:
+    calls = ("wait", "{}"), ADD
+    script = [{"when": f"[{name}]", "say": CALL % (name, arguments)} for name, arguments in calls]
+    script.append({"say": f"{BEGIN}Done.<|return|>"})
+    async with sse_program(tmp_path) as program:
+        server = Server(tmp_path, script=script, mcp_allowed_hosts="127.0.0.1", shutdown_grace_seconds=1)
+        with server:
+            async with http_client(server) as http:
+                calling = _calling(http, "wait", program)
+                await eventually(lambda: program.waiting == 1, timeout=60)
+                program.kill()
+                call = await calling
+                assert (call["status"], call["error"]["message"]) == ("failed", "Connection closed")
+                await program.start()
+                assert (await _calling(http, "add", program))["output"] == "5", "it has found it again"
+                calling = _calling(http, "wait", program)
+                await eventually(lambda: program.waiting == 2, timeout=60)
+                program.signal(signal.SIGSTOP)
+                await asyncio.to_thread(server.stop)  # it fails where that takes long
+                await asyncio.gather(calling, return_exceptions=True)
+        assert "Traceback" not in server.output
+        assert server.output.count("the MCP server at 127.0.0.1 failed") == 1, server.output
+
+
+def _calling(http: httpx.AsyncClient, name: str, program: SseProgram) -> asyncio.Task[dict[str, Any]]:
+    """Have the model call a tool; the task returns the call's item."""
+    tools = [{"type": "mcp", "server_label": "tests", "server_url": program.url, "require_approval": "never"}]
+
+    async def called() -> dict[str, Any]:
+        response = (await http.post("/responses", json={"input": f"[{name}]", "tools": tools})).json()
+        (call,) = [item for item in response["output"] if item["type"] == "mcp_call"]
+        return dict(call)
+
+    return asyncio.create_task(called())
