@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,6 +31,7 @@ Found = TypeVar("Found")
 CANCEL_SECONDS = 5.0  # how long what was cancelled may take to end, here or on another worker
 FIRST_LOOK_SECONDS = 0.005  # until the first look at whether it did on another worker; each next pause is twice as long
 MAX_LOOK_SECONDS = 0.1
+KNOWN_SECONDS = 1.0  # for the store to say whether what runs here has been deleted elsewhere
 LONG_LOG = 4_000  # bytes: some 1,000 tokens, 5 ms of the loop
 HUGE_LOG = 64_000  # some 16,000 tokens, 6 MiB of events: they are made as they are read, not all before
 
@@ -75,8 +77,8 @@ class ResponsesById:
         return await self._known_as(project, response_id, self._response)
 
     async def _response(self, project: str, response_id: str) -> ResponseObject:
-        run = self._run(project, response_id)
-        if run is not None and not run.journal.closed:
+        run = await self._running(project, response_id)
+        if run is not None:
             return run.response()
         stored = await self._stored(project, response_id)
         return await self._so_far(project, response_id) if stored["status"] in RUNNING else stored
@@ -97,8 +99,8 @@ class ResponsesById:
         return await self._known_as(project, response_id, self._input_items)
 
     async def _input_items(self, project: str, response_id: str) -> Sequence[JsonObject]:
-        run = self._run(project, response_id)
-        if run is not None and not run.journal.closed:
+        run = await self._running(project, response_id)
+        if run is not None:
             return run.plan.input_items
         try:
             items = await self._store.input_items(project, response_id)
@@ -132,6 +134,7 @@ class ResponsesById:
     async def _follow(
         self, project: str, response_id: str, starting_after: int | None, dialect: Dialect, images: Sequence[str]
     ) -> ResponseReader:
+        await self._running(project, response_id)  # else it is not known any more
         run = self._run(project, response_id)
         if run is not None and run.journal.closed:
             await self._stored(project, response_id)  # it may have been deleted elsewhere, or be past its time
@@ -173,8 +176,8 @@ class ResponsesById:
         return await self._known_as(project, response_id, self._cancel)
 
     async def _cancel(self, project: str, response_id: str) -> ResponseObject:
-        run = self._run(project, response_id)
-        if run is not None and run.plan.background and not run.journal.closed:
+        run = await self._running(project, response_id)
+        if run is not None and run.plan.background:
             self._registry.cancel(run, reason="its client cancelled it")
             await self._registry.wait_for_end(run)
             if run.status.value not in RUNNING:  # else it has gone to another worker
@@ -270,6 +273,20 @@ class ResponsesById:
         """Return the run of a response of this process; one that is not stored is not found by its id."""
         run = self._registry.find(project, response_id)
         return run if run is not None and run.plan.stored else None
+
+    async def _running(self, project: str, response_id: str) -> ResponseRun | None:
+        """Return the run of a response that has not ended here; one that was deleted elsewhere ends now.
+
+        Without Redis nobody tells of that. While the store does not answer, what runs here is known.
+        """
+        run = self._run(project, response_id)
+        if run is not None and run.claim is not None and not run.journal.closed:
+            with suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(KNOWN_SECONDS):
+                    if not await self._store.knows(project, response_id):
+                        self._forgetting.here([response_id])
+                        return None
+        return run if run is not None and not run.journal.closed else None
 
     async def _stored(self, project: str, response_id: str) -> ResponseObject:
         try:

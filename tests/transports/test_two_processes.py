@@ -178,6 +178,20 @@ async def test_what_is_deleted_at_the_other_stays_deleted_when_it_ends(
     assert not set(ids) & set(stored_statuses(pair[0]))
 
 
+async def test_what_is_deleted_at_the_other_cannot_be_read_any_more_where_it_runs(
+    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
+) -> None:
+    running = await begin(one, "[dumb f]")
+    await until(one, running["id"], "in_progress")
+    for path in ("", "/input_items"):
+        assert (await one.get(f"/responses/{running['id']}{path}")).status_code == 200
+    assert (await two.delete(f"/responses/{running['id']}")).json()["deleted"]
+    for path in ("/input_items", "", "?stream=true"):
+        assert (await one.get(f"/responses/{running['id']}{path}")).status_code == 404, path
+    assert (await one.post(f"/responses/{running['id']}/cancel")).status_code == 404
+    await eventually(lambda: is_idle(pair[0]))
+
+
 async def test_neither_takes_over_what_the_other_runs(
     pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
 ) -> None:
