@@ -33,6 +33,10 @@ _MAX_LOOKED_UP = 20  # unknown names of one body that are compared with the know
 _LIKENESS = 0.85  # of two names, from which on one is taken for a slip of the other
 _SHORTEST = 4  # characters of a name that can be a slip
 _STRANGE = re.compile(r"[^A-Za-z0-9\[\]._-]")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+NO_SLIPS = frozenset(  # names of other servers' APIs that look like ones known here, and mean something else
+    "images models parse_tool_calls reasoning_format speed".split()
+)
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
@@ -234,15 +238,18 @@ def _look_at(model: type[ClientModel], name: str, value: object, at: str) -> Non
     meant = _meant(name, model, noted)
     if meant or noted.refuse:
         hint = f" Did you mean '{meant}'?" if meant else ""
+        if meant in model.refused:  # what is to be said of it, too: else the second try fails as well
+            hint = f"{hint} {model.refused[meant].hint}"
         raise invalid_request(f"Unknown parameter: '{path}'.{hint}", param=path, code="unknown_parameter")
     noted.add(path)
 
 
 def _meant(name: str, model: type[ClientModel], noted: IgnoredFields) -> str:
-    """Return the name that another one is a slip of; "" for none."""
+    """Return the name that another one is a slip of, which may be written as in JavaScript; "" for none."""
     noted.looked_up += 1
-    if noted.looked_up > _MAX_LOOKED_UP or not _SHORTEST <= len(name) <= MAX_NAME:
+    if noted.looked_up > _MAX_LOOKED_UP or not _SHORTEST <= len(name) <= MAX_NAME or name in NO_SLIPS:
         return ""
+    name = _HUMP.sub("_", name).lower()
     return next(iter(get_close_matches(name, sorted(known_names(model)), n=1, cutoff=_LIKENESS)), "")
 
 

@@ -88,6 +88,8 @@ SLIPS: dict[str, tuple[str, Frame, str, str]] = {
     "conversation": ("/conversations", {"metdata": {}}, "metdata", "metadata"),
     "vector store": ("/vector_stores", {"names": "n"}, "names", "name"),
     "container": ("/containers", {"name": "n", "memory_limits": "1g"}, "memory_limits", "memory_limit"),
+    "JavaScript": ("/responses", {"input": "Hi", "maxOutputTokens": 5}, "maxOutputTokens", "max_output_tokens"),
+    "a short one": ("/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "topP": 1}, "topP", "top_p"),
 }
 
 
@@ -96,6 +98,31 @@ async def test_a_slip_is_told_the_right_name(http: httpx.AsyncClient, case: str)
     path, body, param, meant = SLIPS[case]
     message = read_error_answer(await http.post(path, json=body), status=400, code="unknown_parameter", param=param)
     assert message == f"Unknown parameter: '{param}'. Did you mean '{meant}'?"
+
+
+async def test_a_slip_of_a_name_that_is_refused_is_told_what_to_do(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/responses", json={"input": "Hi", "max_token": 5})
+    message = read_error_answer(answer, status=400, code="unknown_parameter", param="max_token")
+    told = "Did you mean 'max_tokens'? In the Responses API it is 'max_output_tokens'."
+    assert message == f"Unknown parameter: 'max_token'. {told}"
+
+
+OF_OTHERS = {  # what clients send to other servers, with values that those take
+    "OpenRouter": {"models": ["a", "b"], "provider": {"order": ["c"]}, "route": "fallback", "top_a": 0.1},
+    "Ollama": {"num_ctx": 8192, "images": ["aW1hZ2U="], "keep_alive": "5m"},
+    "llama.cpp": {"parse_tool_calls": True, "reasoning_format": "auto", "cache_prompt": True},
+    "others": {"speed": "fast", "enable_thinking": False, "thinking": {"type": "disabled"}, "random_seed": 1},
+}
+
+
+@pytest.mark.parametrize("server", OF_OTHERS)
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+async def test_fields_of_other_servers_are_named_and_taken_for_no_slips(
+    http: httpx.AsyncClient, path: str, server: str
+) -> None:
+    asked: Frame = {"input": "Hi"} if path == "/responses" else {"messages": [{"role": "user", "content": "Hi"}]}
+    answer = await http.post(path, json={**asked, **OF_OTHERS[server]})
+    assert (answer.status_code, answer.headers.get(IGNORED)) == (200, ", ".join(OF_OTHERS[server])), answer.text
 
 
 async def test_a_search_with_another_name_for_its_filters_is_refused(http: httpx.AsyncClient) -> None:
