@@ -177,11 +177,16 @@ OF_ENGINES = {  # what vLLM's own path takes, and this server does not carry out
     "media_io_kwargs": Refused(_NO_TEXT),
     "include_stop_str_in_output": Refused("A stop string is never part of the answer."),
     "skip_special_tokens": Refused("Special tokens are never part of the answer.", takes=(True,)),
-    "chat_template_kwargs": Refused("The conversation is written as the model's format wants it; leave it out."),
+    **dict.fromkeys(
+        ("chat_template", "chat_template_kwargs"),
+        Refused("The conversation is written as the model's format wants it; leave it out."),
+    ),
+    "documents": Refused("Put the texts into a message; leave it out."),
     "ec_transfer_params": Refused(_NO_TEXT),
     "vllm_xargs": Refused("No extension of the engine is known here; leave it out."),
     "watermarking": Refused("The engine here marks no text; leave it out."),
     "use_beam_search": Refused("The engine here does not search beams; leave it out."),
+    **dict.fromkeys(("allowed_token_ids", "bad_words", "thinking_token_budget"), NO_SUCH_SAMPLING),
 }
 _IDLE = {
     "personality": "Its names are those of OpenAI's models; say in the instructions how to answer.",

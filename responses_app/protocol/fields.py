@@ -235,6 +235,8 @@ def _look_at(model: type[ClientModel], name: str, value: object, at: str) -> Non
         if value not in (None, False):
             noted.add(path)
         return
+    if value is None and not noted.refuse:  # asks for nothing; what `model_dump` of an SDK makes is full of them
+        return
     meant = _meant(name, model, noted)
     if meant or noted.refuse:
         hint = f" Did you mean '{meant}'?" if meant else ""

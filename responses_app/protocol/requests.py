@@ -112,13 +112,13 @@ class CreateRequest(Fields):
 def only_known(frame: object) -> object:
     """Return a WebSocket's frame without what nobody reads of a create: it is kept while its run lasts.
 
-    Of unknown fields some names stay, without a value: enough of them for the client to be told.
+    Of unknown fields some names stay: enough of them for the client to be told. Of a value only whether it is null.
     """
     if not isinstance(frame, dict) or frame.get("type") != "response.create":
         return frame
     unknown = islice((name for name in frame if name not in _KNOWN), MAX_NAMED + 1)
     read = {name: value for name, value in frame.items() if name in _KNOWN}
-    return read | {name[:_LONGEST_NAME]: None for name in unknown}
+    return read | {name[:_LONGEST_NAME]: None if frame[name] is None else True for name in unknown}
 
 
 def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> CreateRequest:

@@ -6,6 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
+from openai.types.chat import ParsedChatCompletionMessage, ParsedFunction, ParsedFunctionToolCall
+from openai.types.responses import FunctionTool, ResponseFunctionToolCall
 
 from tests.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, server_sent, text_of
 from tests.protocol.laws import assert_laws
@@ -125,6 +127,23 @@ async def test_fields_of_other_servers_are_named_and_taken_for_no_slips(
     assert (answer.status_code, answer.headers.get(IGNORED)) == (200, ", ".join(OF_OTHERS[server])), answer.text
 
 
+async def test_what_an_sdk_dumps_of_a_response_comes_back_as_it_is(http: httpx.AsyncClient) -> None:
+    """`model_dump` writes each field that has no value as null, under the SDK's own name: `async_`."""
+    tool = FunctionTool(type="function", name="f", parameters={"type": "object", "properties": {}})
+    call = ResponseFunctionToolCall(type="function_call", call_id="call_1", name="f", arguments="{}")
+    done = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
+    items = [{"role": "user", "content": "Hi"}, call.model_dump(), done]
+    assert "async_" in items[1]
+    answer = await created(http, input=items, tools=[tool.model_dump()])
+    assert IGNORED not in answer.headers
+    function = ParsedFunction(name="f", arguments="{}", parsed_arguments={"city": "Paris"})
+    calls = ParsedFunctionToolCall(id="call_1", type="function", function=function)
+    said = ParsedChatCompletionMessage[object](role="assistant", tool_calls=[calls])
+    chat = [items[0], said.model_dump(), {"role": "tool", "tool_call_id": "call_1", "content": "x"}]
+    answer = await http.post("/chat/completions", json={"messages": chat})
+    assert (answer.status_code, answer.headers.get(IGNORED)) == (200, None), answer.text
+
+
 async def test_a_search_with_another_name_for_its_filters_is_refused(http: httpx.AsyncClient) -> None:
     store = (await http.post("/vector_stores", json={"name": "n"})).json()["id"]
     wanted = {"query": "q", "filter": {"type": "eq", "key": "a", "value": "b"}}
@@ -164,6 +183,9 @@ ELSEWHERE = {  # fields of other APIs, and what the answer says to use
     "guided_json": ({"type": "object"}, "'structured_outputs'"),
     "n": (2, "/v1/chat/completions"),
     "multi_agent": ({"enabled": True}, "leave it out"),
+    "bad_words": (["no"], "leave it out"),
+    "allowed_token_ids": ([1], "leave it out"),
+    "documents": ([{"text": "a"}], "a message"),
 }
 
 
@@ -220,7 +242,7 @@ async def test_a_stream_names_them_in_its_head(http: httpx.AsyncClient) -> None:
 
 async def test_a_websocket_names_them_beside_the_created_response(daphne_server: Server) -> None:
     async with await Socket.open(daphne_server.ws_url) as socket:
-        await socket.send({"type": "response.create", "input": "Hello", "colour": 1, "stream_id": "a"})
+        await socket.send({"type": "response.create", "input": "Hello", "colour": 1, "shade": None, "stream_id": "a"})
         events = await socket.answer("a")
         assert [event.get("headers") for event in events] == [{IGNORED: "colour"}] + [None] * (len(events) - 1)
         assert {event["stream_id"] for event in events} == {"a"}

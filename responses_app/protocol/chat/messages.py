@@ -90,11 +90,17 @@ _Texts = Annotated[list[ChatText], Field(fail_fast=True)]
 Texts = Annotated[_Texts, BeforeValidator(_as_parts, json_schema_input_type=str | _Texts)]
 
 
+_GIVEN_BACK = "SDKs give it back as they got it; the model does not read it."
+
+
 class CalledFunction(ClientModel):
     """A function with its arguments, which are JSON as text."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
     arguments: str = ""
+
+    idle: ClassVar = {"parsed_arguments": _GIVEN_BACK}
+    own: ClassVar = ("parsed_arguments",)
 
 
 class CalledCustom(ClientModel):
@@ -150,7 +156,7 @@ class AssistantMessage(ClientModel):
     idle: ClassVar = {
         **_NAMED,
         "audio": "The text of what was said is in 'content'.",
-        **dict.fromkeys(("annotations", "parsed"), "SDKs give it back as they got it; the model does not read it."),
+        **dict.fromkeys(("annotations", "parsed"), _GIVEN_BACK),
     }
     told: ClassVar = ("name",)
     own: ClassVar = ("reasoning", "reasoning_content", "annotations", "parsed")
