@@ -28,9 +28,13 @@ CALL_HEADER = "<|channel|>commentary to=functions.exec_command <|constrain|>json
 CALL = f"<|channel|>analysis<|message|>A shell can do that.<|end|><|start|>assistant{CALL_HEADER}"
 # No encoder makes these tokens of the arguments: only who keeps what was sampled can give them back.
 SPELLED_OUT = [token for letter in ARGUMENTS for token in encode_harmony(letter)]
+CALL_OF_LATE = f'{CALL}{{"cmd": "echo late in the turn | tee late.txt"}}<|call|>'
 SCRIPT: list[Entry] = [
     {"when": "[write websocket]", "tokens": [*encode_harmony(CALL), *SPELLED_OUT, *encode_harmony("<|call|>")]},
     {"when": "[write sse]", "say": f"{CALL}{ARGUMENTS}<|call|>"},
+    {"when": "[write late]", "say": CALL_OF_LATE},
+    {"when": "late in the turn", "fault": "overloaded", "times": 1},
+    {"when": "late in the turn", "say": f"{BEGIN}The late note is written.<|return|>"},
     {"when": "written by the shell", "say": f"{BEGIN}The note is written.<|return|>"},
     {"when": "[recall]", "say": f"{BEGIN}You asked for a note.<|return|>"},
     {"when": "[full websocket]", "fault": "overloaded", "times": 1},
@@ -191,6 +195,21 @@ async def test_a_conversation_is_resumed(session: Session) -> None:
     told = [CALL_HEADER, ARGUMENTS, "\nwritten by the shell\n", "The note is written.", "What did I ask for?"]
     assert [rest.count(each) for each in told] == [1] * len(told)
     assert sorted(told, key=rest.index) == told
+
+
+@pytest.mark.parametrize("websockets", [False, True], ids=["sse", "websocket"])
+async def test_a_leg_that_was_refused_goes_on_in_the_dialect_of_one_id_a_turn(
+    codex_program: Path, tmp_path: Path, *, websockets: bool
+) -> None:
+    """The engine has no room when the tool's output comes: Codex sends it once more, under the turn's id."""
+    with Server(tmp_path / "server", script=SCRIPT, model_name=MODEL, responses_dialect="codex-turn") as server:
+        provider = config(base_url=server.base_url, model=MODEL, websockets=websockets)
+        codex = Codex(codex_program, tmp_path, config=provider)
+        turn = await codex.ask("Write a note. [write late]")
+        assert (turn.exit_code, turn.last_message) == (0, "The late note is written."), turn
+        assert len(turn.items("command_execution")) == 1
+        again = await codex.resume(turn.thread_id, "Once more. [recall]")
+        assert again.last_message == "You asked for a note.", again
 
 
 @pytest.mark.parametrize(("trouble", "answer"), [("full", "There is room again."), ("broken", "It is whole again.")])
