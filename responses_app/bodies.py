@@ -24,6 +24,7 @@ from responses_app.protocol.body_errors import (
     JSON_TYPE,
     body_too_large,
     body_too_large_here,
+    coding_beside_length,
     request_too_slow,
     unknown_coding,
     unsupported_media_type,
@@ -56,25 +57,28 @@ class Head:
     content_type: str
     length: int | None
     codings: tuple[str, ...] = ()  # how the body is wrapped for its way, in lower case
+    has_both: bool = False  # a coding, and a length beside it
 
     @classmethod
     def of(cls, method: str, path: str, root_path: str, headers: Iterable[tuple[bytes, bytes]]) -> "Head":
         """Read a request's head; header names are in lower case. In chunks, no declared length means anything."""
         headers = list(headers)
         given = {name: value.decode("latin1") for name, value in headers}
-        length = "" if b"transfer-encoding" in given else given.get(b"content-length", "0")
+        is_coded = b"transfer-encoding" in given
+        length = "" if is_coded else given.get(b"content-length", "0")
         return cls(
             method=method,
             path=path.removeprefix(root_path.rstrip("/")),
             content_type=given.get(b"content-type", "").partition(";")[0].strip().lower(),
             length=int("0" + length.lstrip("0")[:MAX_DIGITS]) if length.isdecimal() else None,
             codings=tuple(v.decode("latin1").strip().lower() for n, v in headers if n == b"transfer-encoding"),
+            has_both=is_coded and b"content-length" in given,
         )
 
     @property
     def end_is_unclear(self) -> bool:
         """Whether two servers could disagree where the body ends."""
-        return self.codings not in ((), (CHUNKED,))
+        return self.has_both or self.codings not in ((), (CHUNKED,))
 
 
 def _not_counted(error: ApiError) -> None:
@@ -106,7 +110,7 @@ class BodyRules:
         where it ends: a proxy in front could take a part of it for the next request, of somebody else.
         """
         if head.end_is_unclear:
-            raise unknown_coding(", ".join(head.codings))
+            raise coding_beside_length() if head.has_both else unknown_coding(", ".join(head.codings))
         if head.length is not None and head.length > self.limit(head):
             raise self.excess(head)
 

@@ -164,7 +164,7 @@ class Server:
             ]
         return [
             *(sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--port", port, "--log-level", "warning"),
-            *("--ws", "websockets-sansio", "--ws-max-size", str(128 * 1024 * 1024)),
+            *("--http", "h11", "--ws", "websockets-sansio", "--ws-max-size", str(128 * 1024 * 1024)),
             *("--ws-per-message-deflate", "false", self.application),
         ]
 

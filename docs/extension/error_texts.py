@@ -164,8 +164,8 @@ REQUESTS: Mapping[str, Told] = {
         "Do what the message says instead, or leave the field in `param` out: see [Fields](fields.md).",
     ),
     "unsupported_transfer_encoding": (
-        "The body is wrapped in another way than `Transfer-Encoding: chunked`, or the header comes twice: a proxy "
-        "could see its end elsewhere.",
+        "The body is wrapped in another way than `Transfer-Encoding: chunked`, or the header comes twice, or beside "
+        "`Content-Length`: a proxy could see its end elsewhere.",
         "Send it in chunks alone, or whole, with `Content-Length`.",
     ),
     "vector_store_expired": ("The vector store has expired.", "Make a new one, and add its files again."),

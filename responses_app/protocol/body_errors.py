@@ -62,3 +62,11 @@ def unknown_coding(codings: str) -> ApiError:
         "whole, with 'Content-Length'.",
         code="unsupported_transfer_encoding",
     )
+
+
+def coding_beside_length() -> ApiError:
+    """A body that says in two ways where it ends."""
+    return invalid_request(
+        "Unsupported: 'Transfer-Encoding' and 'Content-Length' in one request. Send one of them.",
+        code="unsupported_transfer_encoding",
+    )
