@@ -53,7 +53,7 @@ def _no_constant(name: str) -> object:
 
 def _problem_of_match(pattern: str, text: str) -> str | None:
     try:
-        found = _compiled(pattern).fullmatch(text, timeout=MATCH_SECONDS)
+        found = _compiled(pattern).fullmatch(text, timeout=MATCH_SECONDS, concurrent=True)
     except regex.error as error:
         return f"the regular expression cannot be used: {error}"
     except TimeoutError:

@@ -4,12 +4,13 @@ import re
 
 import regex
 
-from engine.contents.regex_trees import Tree, parse, weight
+from engine.contents.regex_trees import Tree, parse, repetition, weight
 from engine.contents.sharing import CHARACTER, current_share
 from engine.errors import GrammarRefused
 
 MAX_CHARACTERS = 8192
 MAX_REPETITIONS = 10_000  # of one {n,m}
+MAX_REPETITION = 256  # characters that repeat those before: `regex` takes 15 ms for them, and 50 s for 4,000
 MAX_WEIGHT = 40_000  # of all, once they are written out: `regex` takes 300 bytes for each part, or more
 
 _UNKNOWN = (
@@ -49,7 +50,13 @@ def check_regex(pattern: str) -> None:
     if any(_is_too_many(bound) for found in _REPETITION.findall(inner) for bound in found if bound):
         raise GrammarRefused(f"The regular expression repeats something more than {MAX_REPETITIONS} times.")
     try:
-        check_weight(parse(pattern))
+        tree = parse(pattern)
+        check_weight(tree)
+        if repetition(tree) > MAX_REPETITION:
+            raise GrammarRefused(
+                f"The regular expression {pattern[:100]!r} says the same again and again in a long text; write that "
+                "with {n}."
+            )
         regex.compile(pattern)  # a{1000000} would take 2 s and 250 MB, and (a?b?c?){10000} as much
     except (regex.error, RecursionError, OverflowError) as error:
         raise GrammarRefused(f"The regular expression {pattern[:100]!r} cannot be read: {error}.") from error

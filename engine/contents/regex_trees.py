@@ -4,8 +4,9 @@ pattern ── parse() ──> OneCharacter | Sequence | Choice | Repeat
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import eq
 from re import _constants, _parser  # nothing else reads them as `re` does
 from typing import Any
 
@@ -25,6 +26,8 @@ _CATEGORIES: dict[Any, tuple[bool, Ranges]] = {  # as xgrammar reads them: of AS
 LAST = 0x10FFFF  # the largest code point
 _CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\Z)", re.DOTALL)
 _FUTURE = re.compile(r"\\.|[\[&~|]", re.DOTALL)
+MAX_PERIOD = 100  # characters that come again and again
+_CASES = 4  # of one character: k, K and the Kelvin sign are three
 _SURROGATES = (0xD800, 0xDFFF)  # no text has them
 
 
@@ -96,6 +99,47 @@ def weight(tree: Tree) -> int:
         case Repeat(part, least, most) if not isinstance(part, OneCharacter):
             return 1 + weight(part) * max(least, most or 1)
     return 1
+
+
+def repetition(tree: Tree) -> int:
+    """Return how long a stretch of a tree's literal texts is in which the same characters come again and again."""
+    longest, texts = 0, [list[int]()]
+    for character in _literals(tree):
+        if character is None:
+            texts.append([])
+        else:
+            texts[-1].append(character)
+    for text in texts:
+        for period in range(1, min(MAX_PERIOD, len(text) - longest)):
+            longest = max(longest, *map(len, bytes(map(eq, text, text[period:])).split(b"\0")))
+    return longest
+
+
+def _literals(tree: Tree) -> Iterator[int | None]:
+    """Yield the characters of a tree's literal texts, in order, and None where one ends.
+
+    What an option begins or ends with can belong to the text before or behind the choice, as all options may have it.
+    Of a character in any case the first one stands for both.
+    """
+    match tree:
+        case OneCharacter(ranges) if 0 < len(ranges) <= _CASES and all(first == last for first, last in ranges):
+            yield ranges[0][0]
+        case Sequence(parts):
+            for part in parts:
+                yield from _literals(part)
+        case Choice(options):
+            for index, option in enumerate(dict.fromkeys(options)):
+                if index:
+                    yield None
+                yield from _literals(option)
+        case Repeat(part, 1, 1):
+            yield from _literals(part)
+        case Repeat(part):
+            yield None
+            yield from _literals(part)
+            yield None
+        case _:
+            yield None
 
 
 def smallest_match(pattern: str) -> str:
