@@ -175,7 +175,7 @@ def test_a_login_works(served: Server) -> None:
 
 
 ITEM = {"role": "user", "content": "x"}
-PICTURE = b'{"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:%b"}]}]}'
+PICTURE = b'{"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:image/png;base64,%b"}]}]}'
 WITHIN = {  # what the limits let through
     "picture": lambda: PICTURE % (b"A" * (31 * MIB)),
     "ignored text": lambda: b'{"input":"Hello","x":"' + b"a,[" * (10 * MIB) + b'"}',
