@@ -195,8 +195,10 @@ class Opener:
             return client
 
     def _oldest(self, access: ServerAccess, ended: Callable[[], None]) -> Any:
-        def client(**options: Any) -> httpx2.AsyncClient:
-            made = _OldestClient(**self._options(options["headers"], listens=True))
+        def client(
+            headers: dict[str, str] | None = None, timeout: object = None, auth: object = None
+        ) -> httpx2.AsyncClient:
+            made = _OldestClient(**self._options(headers, listens=True))
             made.ended = ended
             return made
 
