@@ -2,7 +2,8 @@
 
 Whoever names a thing gets at what is in it, so a key needs the thing's own scope (`auth.scopes.check_named`). What
 continues a response, and an item of one, is of the resource that the request is for, and needs no other. Citations in
-a history name nothing: they tell where a text came from.
+a history name nothing: they tell where a text came from. A call of the code interpreter in it names its container: code
+may go on there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,10 @@ def named_by(request: CreateRequest, *, runs: bool) -> Iterator[Named]:
     if request.conversation is not None:
         yield from _used("conversations", "conversation", writes=runs)
     yield from named_in_items(request.input_json, at="input")
+    if any(tool["type"] == "code_interpreter" for tool in request.tools_json):
+        for index, item in enumerate(request.input_json):
+            if item.get("type") == "code_interpreter_call" and item.get("container_id"):
+                yield from _used("containers", f"input[{index}].container_id", writes=runs)
     for index, tool in enumerate(request.tools_json):
         yield from _named_by_tool(tool, f"tools[{index}]", runs=runs)
 

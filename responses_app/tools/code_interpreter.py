@@ -191,7 +191,8 @@ def _keys(use: ToolUse) -> Iterator[str]:
     if use.state is not None:
         yield str(use.state.get("container_id"))
     yield use.chain_id
-    named = (item["container_id"] for item in reversed(use.items) if isinstance(item.get("container_id"), str))
+    calls = (item for item in reversed(use.items) if item.get("type") == ITEM)
+    named = (item["container_id"] for item in calls if isinstance(item.get("container_id"), str))
     yield from islice(dict.fromkeys(map(str, named)), MAX_NAMED)
 
 

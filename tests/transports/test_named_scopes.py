@@ -63,6 +63,17 @@ NAMED: Mapping[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
         "tools[0].container",
         ("api.containers.read", "api.containers.write"),
     ),
+    "a container of a history": (
+        {
+            "input": [
+                {"type": "code_interpreter_call", "id": "ci_1", "code": "1", "container_id": f"cntr_{ABSENT}"},
+                said({"type": "input_text", "text": "?"}),
+            ],
+            "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}],
+        },
+        "input[0].container_id",
+        ("api.containers.read", "api.containers.write"),
+    ),
     "a vector store": (
         tool(type="file_search", vector_store_ids=[f"vs_{ABSENT}"]),
         "tools[0].vector_store_ids",

@@ -102,6 +102,15 @@ async def test_a_client_that_keeps_its_own_history_keeps_its_container(tool: Cod
     assert calls_of(second)[0]["outputs"] == [{"type": "logs", "logs": "1\n"}]
 
 
+async def test_only_calls_of_code_say_where_it_ran(tool: CodeInterpreter) -> None:
+    """A `container_id` of another item has no effect: its client is told so."""
+    mine = await tool.containers.create("default")
+    site = site_of(tool, calling("1"), ANSWER)
+    said = [{"role": "user", "content": "hi", "container_id": mine.id}]
+    (item,) = calls_of(await site.ask(input=said, tools=AUTO))
+    assert item["container_id"] != mine.id
+
+
 async def test_a_container_can_be_named_and_only_by_its_project(tool: CodeInterpreter) -> None:
     containers = tool.containers
     mine = await containers.create("default")
