@@ -83,6 +83,11 @@ def newest_images(items: Sequence[JsonObject]) -> Iterator[JsonObject]:
             yield item
 
 
+def is_image_by_id(item: JsonObject) -> bool:
+    """Whether an item is a call that stands for the image it made by its id alone."""
+    return item.get("type") == "image_generation_call" and bool(item.get("id")) and not item.get("result")
+
+
 def sent_images(message: JsonObject) -> list[SentImage]:
     """Return the images of a message, without those at a URL."""
     content = message.get("content")

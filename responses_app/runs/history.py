@@ -20,6 +20,7 @@ from responses_app.protocol.errors import (
     previous_response_not_found,
     response_not_found,
 )
+from responses_app.protocol.image_tools import is_image_by_id
 from responses_app.protocol.item_resources import input_item_resource
 from responses_app.protocol.items import (
     InputItem,
@@ -221,10 +222,12 @@ class History:
 
         Those of conversations are for keys that may read conversations.
         """
+        reads_all = not origin.scopes or READS_CONVERSATIONS in origin.scopes
+        if not reads_all:
+            await self._check_images(origin.project, request.input_json)
         named = {item.id for item in request.input if isinstance(item, ItemReference)}
         if not named:
             return Items(request.input, request.input_json)
-        reads_all = not origin.scopes or READS_CONVERSATIONS in origin.scopes
         known = await self._store.items(origin.project, named, conversations=reads_all)
         for index, item in enumerate(request.input):
             if isinstance(item, ItemReference) and item.id not in known:
@@ -236,6 +239,16 @@ class History:
             for item, raw in zip(request.input, request.input_json, strict=True)
         ]
         return Items(*parse_input(whole))
+
+    async def _check_images(self, project: str, items: Sequence[JsonObject]) -> None:
+        """Raise `ApiError` (403) where an image is named by its id alone, and only conversations have it."""
+        places = {str(item.get("id")): place for place, item in enumerate(items) if is_image_by_id(item)}
+        if not places:
+            return
+        of_responses = await self._store.items(project, places, conversations=False)
+        known = await self._store.items(project, places.keys() - of_responses.keys())
+        if known:
+            raise missing_scope(READS_CONVERSATIONS, param=f"input[{min(places[each] for each in known)}].id")
 
     async def _sampled(self, project: str, items: Sequence[InputItem]) -> Mapping[str, SampledItem]:
         replayed = {item.id for item in items if item.id and item.id.startswith(_OWN_PREFIXES)}

@@ -224,6 +224,21 @@ def test_items_of_conversations_are_for_those_who_may_read_these(closed: ClosedS
     assert sent(closed, may, "responses", body).status_code == 200
 
 
+def test_images_of_conversations_are_for_those_who_may_read_these(closed: ClosedServer, writer: str) -> None:
+    """A call that made an image stands for it by its id alone: an edit may begin with it."""
+    image = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "aGk="}
+    made = sent(closed, closed.key, "conversations", {"items": [image]}).json()
+    path = f"{closed.base_url}/conversations/{made['id']}/items"
+    (item,) = httpx.get(path, headers=bearer(closed.key), verify=False).json()["data"]
+    named = {"type": "image_generation_call", "id": item["id"], "status": "completed", "result": None}
+    body = {"input": [{"role": "user", "content": "Hello"}, named, {"role": "user", "content": "Brighter"}]}
+    assert_missing(sent(closed, writer, "responses", body), ("api.conversations.read",), "input[1].id")
+    may = key_with(closed, f"{EVERYTHING_ELSE},api.conversations.read")
+    assert sent(closed, may, "responses", body).status_code == 200
+    body["input"][1] = {**named, "result": "aGk="}  # the image itself
+    assert sent(closed, writer, "responses", body).status_code == 200
+
+
 def test_citations_in_a_replayed_history_name_nothing(closed: ClosedServer, writer: str) -> None:
     cited = {"type": "file_citation", "file_id": "file-1", "filename": "a.txt", "index": 0}
     answer = {"type": "output_text", "text": "It is blue.", "annotations": [cited]}
