@@ -13,6 +13,7 @@ from responses_app.protocol.fields import ClientModel, check_fields
 Model = TypeVar("Model", bound=ClientModel)
 
 _MAX_DIGITS = 18  # of a number in a query or a form
+_MAX_SHOWN_NAME = 80  # characters of a field's name in an error
 MAX_NESTING = 240  # levels of objects and arrays in a request: what is read, rendered and written again, all of it
 
 _EXPECTED = {
@@ -84,14 +85,15 @@ def dotted(location: tuple[int | str, ...], at: str = "") -> str:
     """Write a location as OpenAI does: `input[2].content[0].text`.
 
     pydantic puts a union's tag behind the index (`content.0.input_text.text`); it is not a part of the path. A tag is
-    never the last part.
+    never the last part. Of a name that a client has made up, no more than its beginning is written.
     """
     path = at
     for before, part, after in zip((None, *location), location, (*location[1:], None), strict=False):
         if isinstance(part, int):
             path += f"[{part}]"
         elif not isinstance(before, int) or after is None:
-            path += f".{part}" if path else part
+            name = part[:_MAX_SHOWN_NAME]
+            path += f".{name}" if path else name
     return path
 
 
