@@ -60,12 +60,27 @@ class RefusalPart(ClientModel):
     refusal: str
 
 
-_IMAGE = re.compile(r"data:image/[a-z0-9.+-]+;base64,[A-Za-z0-9+/\s]+={0,2}\s*", re.IGNORECASE)
+_IMAGE = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*")
+_BASE64_END = re.compile(r"[A-Za-z0-9+/\s]*[A-Za-z0-9+/]\s*={0,2}\s*")
+_SLICE = 256 * 1024  # characters that are looked at in one go: other threads run between two of them
+
+
+def _is_image(url: str) -> bool:
+    """Whether a data URL has an image's type and base64 from its beginning to its end."""
+    head = _IMAGE.match(url)
+    if head is None:
+        return False
+    last = max(head.end(), len(url) - _SLICE)
+    parts = range(head.end(), last, _SLICE)
+    return all(_BASE64.fullmatch(url, at, min(at + _SLICE, last)) for at in parts) and bool(
+        _BASE64_END.fullmatch(url, last)
+    )
 
 
 def _checked_url(url: object) -> None:
     """Refuse an image in a data URL that is none; the URL itself is read where the item is kept."""
-    if isinstance(url, str) and url[:5].lower() == "data:" and is_of_client() and not _IMAGE.fullmatch(url):
+    if isinstance(url, str) and url[:5].lower() == "data:" and is_of_client() and not _is_image(url):
         raise PydanticCustomError(
             "data_url",
             "Input should be a base64-encoded data URL with an image MIME type, like 'data:image/png;base64,aW1hZ2U='",

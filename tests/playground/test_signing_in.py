@@ -117,7 +117,7 @@ def test_a_session_opens_what_a_page_needs(closed: Server, root: httpx.Client) -
 def test_a_cookie_alone_opens_nothing(closed: Server, root: httpx.Client) -> None:
     assert root.get("/v1/models").status_code == 401
     foreign = {**PASS, "Origin": "http://127.0.0.1:1"}
-    assert root.get("/v1/models", headers=foreign).status_code == 401
+    assert root.get("/v1/models", headers=foreign).status_code == 403
     assert root.post("/v1/responses", json={"input": "Hi"}, headers=foreign).status_code == 403
     assert httpx.get(f"{closed.base_url}/models", headers=PASS).status_code == 401
     assert httpx.get(f"{closed.base_url}/models", headers={**PASS, "Cookie": "sessionid=made-up"}).status_code == 401

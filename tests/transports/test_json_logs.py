@@ -42,7 +42,7 @@ async def test_lines_have_ids_and_no_content(tmp_path: Path, kind: str) -> None:
             response = await socket.ask(SECRET)
             await socket.send({"type": SECRET})
             await socket.error()
-        for body in ({"input": SECRET, "model": SECRET}, {"input": {SECRET: 1}}, {SECRET: SECRET}):
+        for body in ({"input": SECRET, "model": SECRET}, {"input": {SECRET: 1}}, {"input": "x", "temperature": SECRET}):
             await client.post("/responses", json=body)
         await client.post("/responses", content=f"{{{SECRET}")
         await eventually(lambda: sum(DONE in line["message"] for line in lines(server)) == 2)
