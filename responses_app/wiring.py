@@ -105,6 +105,8 @@ def build_site(settings: Settings) -> Site:
     )
     runs = _runs(base)
     upkeep = _upkeep(base, runs)
+    # Bodies have threads of their own: what has been read is counted and let go of before much more is read.
+    reading = FairThreads()
     return Site(
         settings=settings,
         engines=base.engines,
@@ -145,8 +147,8 @@ def build_site(settings: Settings) -> Site:
         draining=Draining(),
         traces=base.traces,
         tools=base.tools,
-        reader=_reader(settings, runs.service.threads, max_items=settings.max_input_items),
-        token_reader=_reader(settings, runs.service.threads, max_items=settings.max_json_values),
+        reader=_reader(settings, reading, max_items=settings.max_input_items),
+        token_reader=_reader(settings, reading, max_items=settings.max_json_values),
         new_id=new_id,
     )
 
