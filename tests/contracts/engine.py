@@ -32,9 +32,9 @@ def ask(prompt: list[int], *, max_output_tokens: int | None = None) -> Generatio
     return GenerationRequest(request_id=f"contract-{next(_numbers)}", prompt_token_ids=prompt, sampling=sampling)
 
 
-async def collect(engine: BaseEngine, request: GenerationRequest) -> list[TokenChunk]:
+async def collect(engine: BaseEngine, request: GenerationRequest, *, seconds: float = PATIENCE) -> list[TokenChunk]:
     """Return all chunks of a generation."""
-    async with asyncio.timeout(PATIENCE), aclosing(engine.generate(request)) as chunks:
+    async with asyncio.timeout(seconds), aclosing(engine.generate(request)) as chunks:
         return [chunk async for chunk in chunks]
 
 

@@ -12,6 +12,9 @@ from tests.vllm.server import BLOCK_SIZE, VllmServer
 _numbers = count(1)
 
 
+LOADED_SECONDS = 300.0  # twenty prompts of 2,000 words take 40 s on two cores: one step reads one of them
+
+
 class EngineUnderTest(ABC):
     """A started engine."""
 
@@ -25,7 +28,7 @@ class EngineUnderTest(ABC):
 
     async def ask(self, prompt: list[int], **fields: object) -> list[TokenChunk]:
         """Return all chunks of a generation."""
-        return await collect(self.engine, request(prompt, **fields))
+        return await collect(self.engine, request(prompt, **fields), seconds=LOADED_SECONDS)
 
 
 class LocalEngine(EngineUnderTest):
