@@ -180,12 +180,17 @@ def _literal(token: Token) -> Tree:
 
 
 def _string(quoted: str) -> str:
-    found: str = literal_eval(quoted)
+    try:
+        found: str = literal_eval(quoted)
+    except (SyntaxError, ValueError):  # an escape that is none, a NUL, or a range's end that is any case
+        raise GrammarRefused(f"The grammar has a text that cannot be read: {quoted[:200]}") from None
     return found
 
 
 def _range(first: Token, last: Token) -> Tree:
-    begin, end = (ord(_string(str(each))) for each in (first, last))
+    begin, end = (_string(str(each)) for each in (first, last))
+    if len(begin) != 1 or len(end) != 1:
+        raise GrammarRefused(f"The grammar has a range {first}..{last}, whose ends are not one character each.")
     if begin > end:
         raise GrammarRefused(f"The grammar has a range {first}..{last} without a character.")
-    return OneCharacter(complement(complement(((begin, end),))))
+    return OneCharacter(complement(complement(((ord(begin), ord(end)),))))

@@ -43,6 +43,13 @@ REFUSED = [
     ("start: " + "A " * 25_000 + '\nA: "a"', "more than"),
     (f"start: {' '.join(f'r{i}' for i in range(1500, -1, -1))}\n{LONG_CHAIN}", "in too many ways"),
     ("%import common.ESCAPED_STRING\nstart: ESCAPED_STRING", "cannot be enforced"),
+    (r'start: "\x"', r'a text that cannot be read: "\x"'),
+    (r'start: "\N{no such}"i', "a text that cannot be read"),
+    ('start: "' + "\\" * 40_001 + '"', "a text that cannot be read"),
+    ('start: "a\0b"', "a text that cannot be read"),
+    ('%ignore "\\u12"\nstart: "a"', "a text that cannot be read"),
+    ('start: "ab".."c"', "not one character each"),
+    ('start: "a"i.."c"', "a text that cannot be read"),
 ]
 
 
