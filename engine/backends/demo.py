@@ -42,7 +42,9 @@ class DemoEngine(SimulatedEngine):
         limit = await self._admit(request)
         rules = request.grammar.rules if request.grammar else None
         answer = partial(_rest_of_reply, request.prompt_token_ids, rules)
-        reply = await asyncio.to_thread(answer) if len(request.prompt_token_ids) > LONG_PROMPT else answer()
+        # A pattern may take seconds to match.
+        is_long = rules is not None or len(request.prompt_token_ids) > LONG_PROMPT
+        reply = await asyncio.to_thread(answer) if is_long else answer()
         finish_reason = FinishReason.STOP if len(reply) <= limit else FinishReason.LENGTH
         if self._tokens_per_second is not None:
             async with aclosing(self._paced(reply[:limit], finish_reason, self._tokens_per_second)) as chunks:
