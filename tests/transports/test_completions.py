@@ -1,6 +1,7 @@
 """`/v1/completions` over HTTP: OpenAI's SDK, streams, several prompts, stop strings, and what is refused."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,8 +9,10 @@ import openai
 import pytest
 
 from engine.formats.harmony.encoding import RETURN, decode_tokens
+from tests.clients import http_client
 from tests.server import Server
 from tests.transports.closed import ClosedServer, bearer
+from tests.transports.scripts import aborted_prompts, main_script
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
@@ -176,6 +179,31 @@ async def test_whoever_leaves_a_stream_ends_its_generations(closed: ClosedServer
             return (await client.post("completions", json={"prompt": "Hi"})).status_code == 200
 
         await eventually(answered)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_whoever_leaves_before_the_first_word_frees_the_engine(server: Server, stream: bool) -> None:
+    marker = f"leaves early, {stream}"
+    asked = {"model": "test-model", "prompt": [harmony(f"[silence] {marker}")] * 2, "stream": stream}
+    async with http_client(server) as http:
+        with pytest.raises(httpx.ReadTimeout):
+            await http.post("/completions", json=asked, timeout=httpx.Timeout(10, read=0.5))
+    await eventually(lambda: [marker in prompt for prompt in aborted_prompts(server)].count(True) == 2)
+
+
+async def test_whoever_leaves_before_the_first_word_frees_the_place_of_its_key(tmp_path: Path) -> None:
+    with ClosedServer(tmp_path, script=main_script(tmp_path), model_name="m", auth="on") as server:
+        key = server.new_key("--concurrent-responses", "1")
+        async with httpx.AsyncClient(base_url=f"{server.base_url}/", headers=bearer(key), verify=False) as http:
+            for stream in (False, True):
+                asked = {"prompt": harmony("[silence]"), "stream": stream}
+                with pytest.raises(httpx.ReadTimeout):
+                    await http.post("completions", json=asked, timeout=httpx.Timeout(10, read=0.5))
+
+                async def answered() -> bool:
+                    return (await http.post("completions", json={"prompt": harmony("Hi")}, timeout=30)).is_success
+
+                await eventually(answered)
 
 
 def harmony(text: str, begin: str = "") -> str:
