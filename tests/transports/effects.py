@@ -12,6 +12,7 @@ from mcp.server.mcpserver import MCPServer
 from tests.tools.mcp.mcp_servers import serving
 from tests.transports.scripts import BEGIN
 
+CODE = "open('/mnt/data/ran', 'a').write('x');"
 GATED_AFTER = 5  # tokens of a call, behind which it waits for `Hearing.release`
 
 
@@ -32,7 +33,10 @@ class Hearing:
     on_call: Callable[[str], Awaitable[None]] = nothing
 
     def script(self, count: int) -> list[dict[str, Any]]:
-        """Return what the model says: the call of `[book N]` comes at once, that of `[wait N]` once it is released."""
+        """Return what the model says: the call of `[book N]` comes at once, that of `[wait N]` once it is released.
+
+        So is the code of `[run N]`.
+        """
         calls = [f'<|channel|>commentary to=tests.book code<|message|>{{"text":"{n}"}}<|call|>' for n in range(count)]
         at_once = [{"when": f"[book {number}]", "say": call} for number, call in enumerate(calls)]
         gated = [
@@ -44,7 +48,9 @@ class Hearing:
             }
             for number, call in enumerate(calls)
         ]
-        return [*at_once, *gated, {"say": f"{BEGIN}Done.<|return|>"}]
+        run = f"<|channel|>analysis to=python code<|message|>{CODE}<|call|>"
+        code = [{**each, "when": f"[run {number}]", "say": run} for number, each in enumerate(gated)]
+        return [*at_once, *gated, *code, {"say": f"{BEGIN}Done.<|return|>"}]
 
     def release(self, number: int) -> None:
         """Let the model say the call of `[wait number]`, within 20 ms."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from tests.clients import Frame, http_client
 from tests.databases import postgres_url
 from tests.server import Server, manage
+from tests.tools.sandbox.sandboxes import needs_bubblewrap
 from tests.tools.threads import in_a_thread
 from tests.transports.background import is_idle, until
 from tests.transports.effects import Hearing, call_of, hearing, nothing
@@ -64,6 +66,14 @@ class House:
         async with http_client(worker) as http:
             return await until(http, response_id, "completed", "failed", timeout=PATIENCE)
 
+    async def to_approve(self, worker: Server, number: int) -> dict[str, Any]:
+        """Return what approves of a call, and so has it made."""
+        asked = self.hears.tools(require_approval="always")
+        first = await self.end(worker, await self.begin(worker, f"[book {number}]", tools=asked))
+        request = first["output"][-1]
+        approval = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
+        return {"text": [approval], "previous_response_id": first["id"], "tools": asked}
+
     async def ready_to_call(self, worker: Server) -> dict[int, str]:
         """Begin responses whose calls are to be released; return their ids by the calls' numbers."""
         ids = {}
@@ -90,7 +100,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """Two workers that live; each test leaves them so."""
     folder = tmp_path_factory.mktemp("effects")
     with in_a_thread(hearing(folder)) as hears:
-        script = hears.script((KILLS + STOPS) * AT_ONCE + SPARE)
+        script = hears.script((3 * KILLS + STOPS) * AT_ONCE + SPARE)
         pair = Pair(folder, script=script, **SETTINGS)
         try:
             for worker in pair.workers:
@@ -113,17 +123,12 @@ async def test_a_worker_that_dies_as_its_call_is_heard_has_made_the_only_one(hou
         hears.on_call = nothing
         pair.kill(victim)
 
-    text: object = f"[book {number}]"
-    fields: dict[str, object] = {"tools": hears.tools()}
+    body: dict[str, Any] = {"text": f"[book {number}]", "tools": hears.tools()}
     if how == "approved":
-        fields["tools"] = hears.tools(require_approval="always")
-        first = await house.end(heir, await house.begin(heir, text, **fields))
-        request = first["output"][-1]
-        text = [{"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}]
-        fields["previous_response_id"] = first["id"]
+        body = await house.to_approve(heir, number)
     hears.on_call = kill
     try:
-        done = await house.end(heir, await house.begin(victim, text, **fields))
+        done = await house.end(heir, await house.begin(victim, **body))
     finally:
         await asyncio.to_thread(pair.start, victim)
     assert hears.heard[str(number)] == 1
@@ -181,6 +186,51 @@ async def test_killed_around_their_calls_workers_make_none_twice(house: House) -
         await asyncio.to_thread(house.pair.kill, victim)
         await asyncio.gather(asyncio.to_thread(house.pair.start, victim), house.made_once_at_most(heir, ids))
     print(f"{KILLS} kills: {_figures(house.hears.heard)}")
+
+
+async def test_killed_around_calls_that_were_approved_workers_make_none_twice(house: House) -> None:
+    chance = random.Random(f"approved {KILLS}")
+    for number in range(KILLS):
+        victim = house.pair.workers[number % 2]
+        heir = house.pair.other(victim)
+        asked = {next(house.numbers): "" for _ in range(AT_ONCE)}
+        bodies = [await house.to_approve(heir, each) for each in asked]
+        begun = [asyncio.create_task(house.begin(victim, **each)) for each in bodies]
+        await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(chance.uniform(0, AROUND))
+        await asyncio.to_thread(house.pair.kill, victim)
+        ids = dict(zip(asked, await asyncio.gather(*begun, return_exceptions=True), strict=True))
+        answered = {each: response_id for each, response_id in ids.items() if isinstance(response_id, str)}
+        assert answered, "one was begun"
+        await asyncio.gather(asyncio.to_thread(house.pair.start, victim), house.made_once_at_most(heir, answered))
+        assert max(house.hears.heard[str(each)] for each in asked) <= 1, "nor those that nobody has an answer of"
+    print(f"{KILLS} kills: {_figures(house.hears.heard)}")
+
+
+@needs_bubblewrap
+async def test_killed_around_code_workers_run_none_twice(house: House) -> None:
+    """It runs in a container of the worker that lives on, and writes a letter there each time."""
+    chance, written = random.Random(f"code {KILLS}"), Counter[str]()
+    for number in range(KILLS):
+        victim = house.pair.workers[number % 2]
+        heir = house.pair.other(victim)
+        async with http_client(heir) as http:
+            container = (await http.post("/containers", json={"name": "x"})).json()["id"]
+            tools = [{"type": "code_interpreter", "container": container}]
+            call = next(house.numbers)
+            response_id = await house.begin(victim, f"[run {call}]", tools=tools)
+            await until(http, response_id, "in_progress", timeout=PATIENCE)
+            house.hears.release(call)
+            await asyncio.sleep(chance.uniform(0, AROUND))
+            await asyncio.to_thread(house.pair.kill, victim)
+            done, _ = await asyncio.gather(house.end(heir, response_id), asyncio.to_thread(house.pair.start, victim))
+            assert done["status"] == "completed", "the model goes on"
+            files = (await http.get(f"/containers/{container}/files")).json()["data"]
+            texts = [(await http.get(f"/containers/{container}/files/{each['id']}/content")).text for each in files]
+            assert texts in ([], ["x"]), "it ran once at most"
+            written.update(texts)
+            await http.delete(f"/containers/{container}")
+    print(f"{KILLS} kills: {written['x']} pieces of code have run, each once")
 
 
 async def test_stopped_beyond_its_lease_around_its_calls_a_worker_makes_none_twice(house: House) -> None:
