@@ -40,6 +40,7 @@ from responses_app.tools.base import BaseTool
 from responses_app.watching import Watch
 
 LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
+LAST_ROWS_SECONDS = 5.0  # how long behind the grace a stop may ask the database: what is not kept, others take over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,7 @@ class Site:
     draining: Draining
     traces: Traces
     tools: Sequence[BaseTool]
+    end_database: Callable[[float], None]  # all that is still asked of it ends within so many seconds
     new_id: Callable[[str], str]
 
     @property
@@ -147,9 +149,9 @@ class Site:
         self.draining.begin()
         await self.followers.aclose()  # those who follow another worker's response may do so elsewhere
         grace = self.settings.shutdown_grace_seconds
-        await asyncio.gather(
-            self.registry.aclose(grace=grace, last_words=LAST_WORDS_SECONDS), self.completions.aclose(grace=grace)
-        )
+        await asyncio.gather(self.registry.drain(grace), self.completions.aclose(grace=grace))
+        self.end_database(LAST_ROWS_SECONDS)
+        await self.registry.aclose(last_words=LAST_WORDS_SECONDS)
         await self.draining.over(LAST_WORDS_SECONDS)
         await self.service.approving.aclose()
         await self.service.live.aclose()

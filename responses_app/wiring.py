@@ -49,6 +49,7 @@ from responses_app.server_tools import document_text, server_tools
 from responses_app.site import Site
 from responses_app.stores.base import WorkerState
 from responses_app.stores.clock import StoreClock
+from responses_app.stores.database.deadline import end_within
 from responses_app.tools.base import BaseTool
 from responses_app.watching import Gauges, Watch
 
@@ -147,6 +148,7 @@ def build_site(settings: Settings) -> Site:
         draining=Draining(),
         traces=base.traces,
         tools=base.tools,
+        end_database=end_within,
         reader=_reader(settings, reading, max_items=settings.max_input_items),
         token_reader=_reader(settings, reading, max_items=settings.max_json_values),
         new_id=new_id,

@@ -179,7 +179,13 @@ class ResponsesById:
         run = await self._running(project, response_id)
         if run is not None and run.plan.background:
             self._registry.cancel(run, reason="its client cancelled it")
-            await self._registry.wait_for_end(run)
+            await self._registry.wait_for_end(run, CANCEL_SECONDS)
+            if not run.journal.closed:
+                raise overloaded(
+                    "The response is cancelled, but its end cannot be stored yet: the database does not answer. "
+                    "Try again.",
+                    retry_after=5,
+                )
             if run.status.value not in RUNNING:  # else it has gone to another worker
                 return run.response()
         response = await self._response(project, response_id)

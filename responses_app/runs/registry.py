@@ -299,11 +299,11 @@ class RunRegistry:
             if run is not None:
                 run.follow()
 
-    async def wait_for_end(self, run: ResponseRun) -> None:
-        """Return when a run has ended."""
+    async def wait_for_end(self, run: ResponseRun, seconds: float | None = None) -> None:
+        """Return when a run has ended, or after so many seconds."""
         known = self._runs.get(run.response_id)
         if known:
-            await asyncio.wait([known[1]])
+            await asyncio.wait([known[1]], timeout=seconds)
 
     def hurry(self) -> None:
         """Give no grace, or no more of it."""
@@ -314,17 +314,7 @@ class RunRegistry:
 
         Their readers have `last_words` seconds to hear the end: the server is about to cut their connections.
         """
-        self.draining = True
-        for run, _ in self._runs.values():
-            if run.plan.background and run.waits:  # for its client, not for this server: it waits on another worker
-                run.stopping = True
-                self.cancel(run, reason="the server stopped")
-        if self._runs and grace > 0 and not self._hurry.is_set():
-            logger.info("%d responses are running; they have %g s to end", len(self._runs), grace)
-            waits = [asyncio.create_task(each) for each in (self._all_ended(), self.hurried())]
-            await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
+        await self.drain(grace)
         while self._runs or self._coming:
             if not self._runs:
                 await asyncio.sleep(POLL_SECONDS)
@@ -336,6 +326,20 @@ class RunRegistry:
         if self._readers:
             await self._hear(last_words)
         self.resumable.close()
+
+    async def drain(self, grace: float) -> None:
+        """Refuse new runs, and give the present ones `grace` seconds."""
+        self.draining = True
+        for run, _ in self._runs.values():
+            if run.plan.background and run.waits:  # for its client, not for this server: it waits on another worker
+                run.stopping = True
+                self.cancel(run, reason="the server stopped")
+        if self._runs and grace > 0 and not self._hurry.is_set():
+            logger.info("%d responses are running; they have %g s to end", len(self._runs), grace)
+            waits = [asyncio.create_task(each) for each in (self._all_ended(), self.hurried())]
+            await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
 
     async def _all_ended(self) -> None:
         while self._runs:

@@ -1,15 +1,29 @@
-"""How long a thread of a store may wait for the database."""
+"""How long a thread may wait for the database."""
 
 import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 _BOUND = """
 SELECT set_config('statement_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false)
 """
+
+_process_ends_at = math.inf  # of `time.monotonic()`
+
+
+def end_within(seconds: float) -> None:
+    """Bound all that this process still asks the database, together: it stops. There is no way back."""
+    global _process_ends_at
+    _process_ends_at = min(_process_ends_at, time.monotonic() + seconds)
+
+
+def process_ends_at() -> float:
+    """Return when, by `time.monotonic()`, nothing of this process waits for the database any more."""
+    return _process_ends_at
 
 
 @contextmanager
@@ -20,7 +34,10 @@ def within(connection: BaseDatabaseWrapper, seconds: float, *, ends_at: float | 
     then raises Django's `OperationalError`, and the connection is closed. PostgreSQL gives up by itself too, in a
     statement and between two of a transaction: a process that stops there, with rows locked, would keep everybody else
     from them. SQLite only ever waits for its file, and DATABASES says how long.
+    Once `end_within` has been called, its time ends all of this too, and nothing begins behind it.
     """
+    if time.monotonic() >= _process_ends_at:
+        raise OperationalError("this process stops, and its time is up")
     if connection.vendor != "postgresql" or math.isinf(seconds):
         yield
         return

@@ -40,7 +40,7 @@ from typing import Generic, TypeVar
 from django.db import connections, transaction
 
 from responses_app.stores.base import StoreError
-from responses_app.stores.database.deadline import within
+from responses_app.stores.database.deadline import process_ends_at, within
 from responses_app.stores.database.failures import PASSING, in_one_line, is_unmigrated, store_error, too_slow
 
 logger = logging.getLogger("respsite.stores")
@@ -218,7 +218,7 @@ class CoalescingWriter(Generic[Record]):
                 return
             except PASSING as error:
                 connections[self._using].close()
-                if is_unmigrated(error) or pause is None or time.monotonic() + pause >= ends_at:
+                if is_unmigrated(error) or pause is None or time.monotonic() + pause >= min(ends_at, process_ends_at()):
                     raise
                 logger.warning("the database failed, trying again in %.2f s: %s", pause, in_one_line(error))
                 time.sleep(pause)
