@@ -13,7 +13,8 @@ import orjson
 
 from responses_app.protocol import ids
 from responses_app.protocol.builders import ItemBuilder, ItemStatus, PendingEvents, SilentInput
-from responses_app.protocol.client_kinds import ClientKind
+from responses_app.protocol.client_kinds import CLIENT_KINDS, ClientKind
+from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
 
@@ -155,6 +156,22 @@ class _UnfitCallBuilder(FunctionCallBuilder):
 
     def rest(self) -> str:
         return self._said
+
+
+def call_builder(tools: ClientTools, called: str, new_id: Callable[[str], str]) -> CallBuilder:
+    """Return what writes the item of a call; what nobody declared is the client's function all the same."""
+    tool = tools.get(called)
+    if tool is None:
+        return FunctionCallBuilder(new_id, called)
+    namespace = tool.namespace or (tool.name if tool.found else None)  # as OpenAI marks what a search has found
+    decorations: JsonObject = {"namespace": namespace} if namespace else {}
+    if tool.is_async:
+        decorations["async"] = True
+    if tool.is_custom:
+        return CustomCallBuilder(new_id, tool.name, decorations, unwraps=not tool.definition)
+    if tool.type in CLIENT_KINDS:
+        return ActionCallBuilder(new_id, CLIENT_KINDS[tool.type])
+    return FunctionCallBuilder(new_id, tool.name, decorations)
 
 
 def _is_json(text: str) -> bool:

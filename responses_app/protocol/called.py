@@ -9,7 +9,7 @@ from functools import partial
 
 from engine.formats.base import ItemKind, ItemStarted
 from responses_app.protocol.builders import ItemBuilder, ItemStatus
-from responses_app.protocol.call_items import CallBuilder
+from responses_app.protocol.call_items import CallBuilder, call_builder
 from responses_app.protocol.client_tools import ClientTools, read_tools
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.hosted_items import builder_of
@@ -80,7 +80,7 @@ class Called:
         name = call.name or ""
         if call.kind is ItemKind.CALL:
             self.anything = True
-            return self._tools.builder(name, self._new_id)
+            return call_builder(self._tools, name, self._new_id)
         if self.is_hosted(name):
             self.anything = True
             offered = self.offered.get(name)

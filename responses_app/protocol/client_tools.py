@@ -1,12 +1,12 @@
-"""The tools that clients execute: how the model calls each, and what item a call of it becomes.
+"""The tools that clients execute, and how the model calls each; `call_items` makes the items of calls by them.
 
-Both are decided here, by the tools as they are echoed in the response object and nothing else: so whoever makes the
-machine of a response, on any worker and at any time, makes the same items. Tools that clients do not execute (a web
+They are made of the tools as they are echoed in the response object and of nothing else: so whoever makes the machine
+of a response, on any worker and at any time, makes the same items. Tools that clients do not execute (a web
 search) are left out, and so is what cannot be read: an older version may have kept it.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import orjson
@@ -16,7 +16,6 @@ from engine.contents.sharing import SharedBudgetSpent
 from engine.errors import GrammarRefused
 from engine.formats.base import FunctionTool
 from engine.grammar import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
-from responses_app.protocol.call_items import ActionCallBuilder, CallBuilder, CustomCallBuilder, FunctionCallBuilder
 from responses_app.protocol.client_kinds import CLIENT_KINDS
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items import NAME, called_name
@@ -102,18 +101,6 @@ class ClientTool:
             told.append(_IN_BACKGROUND)
         return FunctionTool(self.called, "\n".join(told), self.schema, freeform=self.is_custom)
 
-    def builder(self, new_id: Callable[[str], str]) -> CallBuilder:
-        """Return what writes the item of a call."""
-        namespace = self.namespace or (self.name if self.found else None)  # as OpenAI marks what a search has found
-        decorations: JsonObject = {"namespace": namespace} if namespace else {}
-        if self.is_async:
-            decorations["async"] = True
-        if self.is_custom:
-            return CustomCallBuilder(new_id, self.name, decorations, unwraps=not self.definition)
-        if self.type in CLIENT_KINDS:
-            return ActionCallBuilder(new_id, CLIENT_KINDS[self.type])
-        return FunctionCallBuilder(new_id, self.name, decorations)
-
 
 class ClientTools:
     """The tools of one request, by what the model calls; immutable."""
@@ -160,11 +147,6 @@ class ClientTools:
         """Return those that the model is told of: but for what it can look for, all."""
         searches = self.of_type("tool_search") is not None
         return [tool for tool in self if not (searches and tool.deferred)]
-
-    def builder(self, called: str, new_id: Callable[[str], str]) -> CallBuilder:
-        """Return what writes the item of a call; what nobody declared here is the client's function all the same."""
-        tool = self.get(called)
-        return tool.builder(new_id) if tool is not None else FunctionCallBuilder(new_id, called)
 
     def joined(self, more: Iterable[ClientTool]) -> "ClientTools":
         """Return these, and those that came later: they can be called now."""

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from responses_app.protocol.call_items import call_builder
 from responses_app.protocol.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.fields import noting
@@ -418,14 +419,14 @@ def test_a_function_that_a_search_of_the_server_has_found_is_called_as_openai_ma
     function = {"type": "function", "name": "f", "defer_loading": True}
     tools = parse_create({"input": "hi", "tools": [function, {"type": "tool_search"}]}).tools
     assert [tool.called for tool in tools.shown()] == ["f"]
-    item = tools.builder("f", lambda prefix: f"{prefix}1").item("completed")
+    item = call_builder(tools, "f", lambda prefix: f"{prefix}1").item("completed")
     assert (item["name"], item["namespace"]) == ("f", "f")
     given = {"type": "function_call", "call_id": "c", "name": "f", "namespace": "f", "arguments": "{}"}
     (call,) = parse_create({"input": [given]}).input
     assert isinstance(call, FunctionCall)
     assert call.called == "f"
     plain = parse_create({"input": "hi", "tools": [function]}).tools
-    assert "namespace" not in plain.builder("f", lambda prefix: f"{prefix}1").item("completed")
+    assert "namespace" not in call_builder(plain, "f", lambda prefix: f"{prefix}1").item("completed")
 
 
 def test_the_skills_of_a_shell_are_told_to_the_model() -> None:
