@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
 from responses_app.protocol.fields import ClientModel, check_fields
@@ -16,21 +15,11 @@ from responses_app.protocol.item_resources import item_resource
 from responses_app.protocol.items import parse_items
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.metadata import Metadata, check_metadata
-from responses_app.protocol.validation import missing, validate, wrong_type
+from responses_app.protocol.validation import Text, missing, validate, wrong_type
 
 MAX_ITEMS = 20  # that one request may add
 ITEM_STATUSES = ("in_progress", "completed", "incomplete")
 _CHECKED = ("message", "function_call", "function_call_output")  # of other items a status may be anything
-
-
-def _without_nul(value: str) -> str:
-    """PostgreSQL's text does not take it."""
-    if "\0" in value:
-        raise PydanticCustomError("nul", "It must not have NUL characters.")
-    return value
-
-
-Text = Annotated[str, AfterValidator(_without_nul)]
 
 
 class ConversationFields(ClientModel):

@@ -2,13 +2,23 @@
 
 import reprlib
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from responses_app.protocol.errors import ApiError, invalid_request
 from responses_app.protocol.fields import ClientModel, check_fields
+
+
+def _without_nul(value: str) -> str:
+    """PostgreSQL's text does not take it."""
+    if "\0" in value:
+        raise PydanticCustomError("nul", "It must not have NUL characters.")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_without_nul)]
 
 Model = TypeVar("Model", bound=ClientModel)
 

@@ -8,12 +8,11 @@ from pydantic import Field
 
 from responses_app.protocol.attribute_filters import Attributes, Filter, Value
 from responses_app.protocol.chunking import Chunking
-from responses_app.protocol.conversations import Text
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
 from responses_app.protocol.fields import ClientModel
 from responses_app.protocol.metadata import Metadata, check_metadata
 from responses_app.protocol.search_words import MAX_QUERY
-from responses_app.protocol.validation import missing, validate
+from responses_app.protocol.validation import Text, missing, validate
 
 STATUSES = ("in_progress", "completed", "failed", "cancelled")  # of files
 MIN_SIZE, MAX_SIZE = 100, 4096  # tokens of a chunk
