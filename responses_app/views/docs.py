@@ -16,7 +16,9 @@ from django.utils.cache import get_conditional_response
 from django.utils.http import quote_etag
 from django.views.decorators.http import require_safe
 
-SITE = Path(__file__).resolve().parent.parent / "docs_site"
+import responses_app
+
+SITE = Path(responses_app.__file__).resolve().parent / "docs_site"
 START = "index.html"
 ASKED = "no-cache"  # a 304 each time, so that pages and what they load are of one build
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}  # of any machine
