@@ -16,7 +16,7 @@ from typing import Any
 
 from responses_app.auth.addresses import LOOPBACK_NAMES, is_loopback
 from responses_app.auth.keyring import KeyRing, no_watch
-from responses_app.auth.sessions import CHECK_SECONDS, BaseStaff, SessionPass, pass_of
+from responses_app.auth.sessions import CHECK_SECONDS, pass_of
 from responses_app.protocol.api_keys import (
     NOBODY_ASKED,
     Caller,
@@ -27,6 +27,7 @@ from responses_app.protocol.api_keys import (
 )
 from responses_app.protocol.errors import ApiError, overloaded
 from responses_app.stores.base import NotMigrated, StoreError
+from responses_app.stores.staff import BaseStaff, SessionPass
 
 logger = logging.getLogger("respsite.auth")
 

@@ -6,14 +6,12 @@ origin can: by a header, which needs leave from elsewhere (CORS, and this server
 WebSocket whose `Origin` is the server's own.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import urlsplit
 
-from responses_app.protocol.api_keys import Caller
+from responses_app.stores.staff import SessionPass
 
 HEADER = b"respsite-session"  # its value is the project
 IN_SUBPROTOCOL = "respsite-session."  # and what stands before it where a WebSocket is opened
@@ -21,37 +19,6 @@ COOKIE = "sessionid"
 MAX_COOKIE = 128  # characters of a session's key that are looked at
 MAX_PROJECT = 64
 CHECK_SECONDS = 5.0  # between two looks at whether a session that has a WebSocket open still stands
-SCOPES = (  # what the pages need; keys and what they may do are made in the admin
-    "api.model.read",
-    "api.responses.read",
-    "api.responses.write",
-    "api.containers.read",
-    "api.files.read",
-    "api.vector_stores.read",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SessionPass:
-    """A session that a page of this server means to come in by, and the project it wants to be in."""
-
-    key: str = field(repr=False)
-    project: str
-
-
-class BaseStaff(ABC):
-    """Finds out who a session is. One object serves one worker process."""
-
-    @abstractmethod
-    async def caller(self, given: SessionPass) -> Caller | None:
-        """Return who comes in by a session, None where it opens nothing: it is over, or its user may not.
-
-        Raises `ApiError` (403) for a project that the user may not choose, and `StoreError`.
-        """
-
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Let go of everything. Safe to call twice."""
 
 
 def pass_of(scope: Any, headers: Mapping[bytes, bytes]) -> SessionPass | None:

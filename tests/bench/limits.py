@@ -9,11 +9,11 @@ from redis.asyncio import Redis
 
 from responses_app.auth.door import Door
 from responses_app.auth.keyring import KeyRing
-from responses_app.auth.sessions import BaseStaff, SessionPass
 from responses_app.limits.redis_rates import RedisRates
 from responses_app.protocol.api_keys import ApiKey, Caller, digest_of
 from responses_app.protocol.rate_limits import Amount, Limited, Limits, Slot, as_headers, limited_by
 from responses_app.stores.api_keys import BaseKeyStore
+from responses_app.stores.staff import BaseStaff, SessionPass
 from tests.bench.report import Result
 from tests.bench.servers import Bench
 from tests.redis_server import RedisServer

@@ -9,11 +9,11 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app import models
-from responses_app.auth.sessions import SCOPES, BaseStaff, SessionPass
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, Caller
 from responses_app.protocol.errors import ApiError
 from responses_app.stores.database.api_keys import limited_in
 from responses_app.stores.database.readers import DatabaseReaders
+from responses_app.stores.staff import SCOPES, BaseStaff, SessionPass
 
 PERMISSION = "responses_app.add_response"  # a superuser has it; others are given it in the admin
 MAX_CHOICE = 500  # projects that a page offers
