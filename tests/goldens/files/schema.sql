@@ -1,0 +1,259 @@
+CREATE INDEX "apikey_project_created" ON "responses_app_apikey" ("project_id",
+  "created_at");
+CREATE INDEX "approvalclaim_claimed" ON "responses_app_approvalclaim" ("claimed_at");
+CREATE INDEX "chainpart_parent" ON "responses_app_chainpart" ("parent_id");
+CREATE INDEX "chatchoice_first" ON "responses_app_chatchoice" ("first_id");
+CREATE INDEX "chatchoice_listed" ON "responses_app_chatchoice" ("project",
+  "created_at",
+  "first_id") WHERE "place" = 0;
+CREATE INDEX "conversation_project_created" ON "responses_app_conversation" ("project",
+  "created_at");
+CREATE INDEX "file_expires" ON "responses_app_storedfile" ("expires_at") WHERE "expires_at" IS NOT NULL;
+CREATE INDEX "file_project" ON "responses_app_storedfile" ("project",
+  "id");
+CREATE INDEX "file_unfinished" ON "responses_app_storedfile" ("created_at") WHERE NOT "is_whole";
+CREATE INDEX "response_key" ON "responses_app_response" ("key_id") WHERE NOT ("key_id" = '');
+CREATE INDEX "response_listed" ON "responses_app_response" ("created_at",
+  "status",
+  "project",
+  "model",
+  "background",
+  "transport",
+  "input_tokens",
+  "cached_tokens",
+  "output_tokens",
+  "first_token_ms",
+  "duration_ms");
+CREATE INDEX "response_project_created" ON "responses_app_response" ("project",
+  "created_at",
+  "size");
+CREATE INDEX "response_running" ON "responses_app_response" ("worker") WHERE "status" IN ('queued',
+  'in_progress');
+CREATE INDEX "sampleditem_response" ON "responses_app_sampleditem" ("response_id");
+CREATE INDEX "upload_expires" ON "responses_app_upload" ("expires_at");
+CREATE INDEX "upload_open" ON "responses_app_upload" ("project") WHERE "status" = 'pending';
+CREATE INDEX "uploadpart_file" ON "responses_app_uploadpart" ("file_id",
+  "place") WHERE "place" IS NOT NULL;
+CREATE INDEX "uploadpart_left" ON "responses_app_uploadpart" ("upload_id") WHERE "place" IS NULL;
+CREATE INDEX "uploadpart_upload" ON "responses_app_uploadpart" ("upload_id");
+CREATE INDEX "vectorstore_expires" ON "responses_app_vectorstore" ("last_active_at") WHERE "expires_days" IS NOT NULL;
+CREATE INDEX "vectorstore_project" ON "responses_app_vectorstore" ("project",
+  "id");
+CREATE INDEX "vectorstore_removed" ON "responses_app_vectorstore" ("id") WHERE "removed";
+CREATE INDEX "vectorstorebatch_store" ON "responses_app_vectorstorebatch" ("store_id");
+CREATE INDEX "vectorstorechunk_store" ON "responses_app_vectorstorechunk" ("store_id");
+CREATE INDEX "vectorstorefile_batch" ON "responses_app_vectorstorefile" ("batch_id") WHERE NOT ("batch_id" = '');
+CREATE INDEX "vectorstorefile_file" ON "responses_app_vectorstorefile" ("file_id");
+CREATE INDEX "vectorstorefile_in_work" ON "responses_app_vectorstorefile" ("status",
+  "id") WHERE "status" IN ('in_progress',
+  'removed');
+CREATE INDEX "vectorstorefile_status" ON "responses_app_vectorstorefile" ("store_id",
+  "status");
+CREATE TABLE "responses_app_apikey" ("requests_per_minute" bigint unsigned NULL CHECK ("requests_per_minute" >= 0),
+  "input_tokens_per_minute" bigint unsigned NULL CHECK ("input_tokens_per_minute" >= 0),
+  "output_tokens_per_minute" bigint unsigned NULL CHECK ("output_tokens_per_minute" >= 0),
+  "tokens_per_day" bigint unsigned NULL CHECK ("tokens_per_day" >= 0),
+  "concurrent_responses" integer unsigned NULL CHECK ("concurrent_responses" >= 0),
+  "websockets" integer unsigned NULL CHECK ("websockets" >= 0),
+  "id" varchar(64) NOT NULL PRIMARY KEY,
+  "name" varchar(100) NOT NULL,
+  "digest" varchar(64) NOT NULL,
+  "prefix" varchar(16) NOT NULL,
+  "scopes" text NOT NULL,
+  "created_at" datetime NOT NULL,
+  "expires_at" datetime NULL,
+  "revoked_at" datetime NULL,
+  "last_used_at" datetime NULL,
+  "allowed_models" text NOT NULL,
+  "project_id" varchar(64) NOT NULL REFERENCES "responses_app_project" ("name") DEFERRABLE INITIALLY DEFERRED,
+  CONSTRAINT "apikey_digest" UNIQUE ("digest"));
+CREATE TABLE "responses_app_approvalclaim" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "project" varchar(64) NOT NULL,
+  "request_id" varchar(64) NOT NULL,
+  "response_id" varchar(64) NOT NULL,
+  "claimed_at" datetime NOT NULL,
+  CONSTRAINT "approvalclaim_request" UNIQUE ("project",
+  "request_id"));
+CREATE TABLE "responses_app_chainpart" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "started_on" varchar(10) NOT NULL,
+  "calls" text NOT NULL,
+  "kinds" text NOT NULL,
+  "lengths" BLOB NOT NULL,
+  "tokens" BLOB NOT NULL,
+  "settles" bool NOT NULL,
+  "ends_final" bool NOT NULL,
+  "parent_id" varchar(64) NULL);
+CREATE TABLE "responses_app_chatchoice" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "first_id" varchar(64) NOT NULL,
+  "place" smallint unsigned NOT NULL CHECK ("place" >= 0),
+  "choices" smallint unsigned NOT NULL CHECK ("choices" >= 0),
+  "created_at" datetime NOT NULL,
+  "model" varchar(256) NOT NULL,
+  "metadata" text NOT NULL,
+  "form" text NOT NULL,
+  "messages" text NOT NULL);
+CREATE TABLE "responses_app_conversation" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "created_at" datetime NOT NULL,
+  "title" text NOT NULL,
+  "status" text NOT NULL,
+  "metadata" text NOT NULL,
+  "head" varchar(64) NOT NULL,
+  "head_position" bigint unsigned NOT NULL CHECK ("head_position" >= 0),
+  "next_position" bigint unsigned NOT NULL CHECK ("next_position" >= 0),
+  "version" bigint unsigned NOT NULL CHECK ("version" >= 0));
+CREATE TABLE "responses_app_conversationitem" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "item_id" varchar(64) NOT NULL,
+  "position" bigint unsigned NOT NULL CHECK ("position" >= 0),
+  "created_at" datetime NOT NULL,
+  "item" text NOT NULL,
+  "response_id" varchar(64) NOT NULL,
+  "conversation_id" varchar(64) NOT NULL,
+  CONSTRAINT "conversationitem_id" UNIQUE ("item_id",
+  "conversation_id"),
+  CONSTRAINT "conversationitem_position" UNIQUE ("conversation_id",
+  "position"));
+CREATE TABLE "responses_app_filepart" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "position" integer unsigned NOT NULL CHECK ("position" >= 0),
+  "data" BLOB NOT NULL,
+  "file_id" varchar(64) NOT NULL,
+  CONSTRAINT "filepart_position" UNIQUE ("file_id",
+  "position"));
+CREATE TABLE "responses_app_logpart" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "position" integer unsigned NOT NULL CHECK ("position" >= 0),
+  "data" BLOB NOT NULL,
+  "response_id" varchar(64) NOT NULL,
+  CONSTRAINT "logpart_position" UNIQUE ("response_id",
+  "position"));
+CREATE TABLE "responses_app_project" ("requests_per_minute" bigint unsigned NULL CHECK ("requests_per_minute" >= 0),
+  "input_tokens_per_minute" bigint unsigned NULL CHECK ("input_tokens_per_minute" >= 0),
+  "output_tokens_per_minute" bigint unsigned NULL CHECK ("output_tokens_per_minute" >= 0),
+  "tokens_per_day" bigint unsigned NULL CHECK ("tokens_per_day" >= 0),
+  "concurrent_responses" integer unsigned NULL CHECK ("concurrent_responses" >= 0),
+  "websockets" integer unsigned NULL CHECK ("websockets" >= 0),
+  "name" varchar(64) NOT NULL PRIMARY KEY,
+  "created_at" datetime NOT NULL);
+CREATE TABLE "responses_app_publicname" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "name" varchar(64) NOT NULL,
+  "leg" integer unsigned NOT NULL CHECK ("leg" >= 0),
+  CONSTRAINT "publicname_leg" UNIQUE ("name",
+  "project",
+  "leg"));
+CREATE TABLE "responses_app_response" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "status" varchar(16) NOT NULL,
+  "model" varchar(256) NOT NULL,
+  "created_at" datetime NOT NULL,
+  "body" text NOT NULL,
+  "input_items" text NOT NULL,
+  "background" bool NOT NULL,
+  "cached_tokens" integer unsigned NOT NULL CHECK ("cached_tokens" >= 0),
+  "conversation_id" varchar(64) NOT NULL,
+  "duration_ms" integer unsigned NULL CHECK ("duration_ms" >= 0),
+  "first_token_ms" integer unsigned NULL CHECK ("first_token_ms" >= 0),
+  "input_tokens" integer unsigned NOT NULL CHECK ("input_tokens" >= 0),
+  "output_tokens" integer unsigned NOT NULL CHECK ("output_tokens" >= 0),
+  "previous_response_id" varchar(64) NOT NULL,
+  "request" text NULL,
+  "size" bigint unsigned NOT NULL CHECK ("size" >= 0),
+  "transport" varchar(16) NOT NULL,
+  "worker" varchar(64) NOT NULL,
+  "epoch" integer DEFAULT 1 NOT NULL,
+  "key_id" varchar(64) DEFAULT '' NOT NULL);
+CREATE TABLE "responses_app_sampleditem" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "fingerprint" varchar(32) NOT NULL,
+  "kind" varchar(1) NOT NULL,
+  "tokens" BLOB NOT NULL,
+  "response_id" varchar(64) NOT NULL);
+CREATE TABLE "responses_app_storedfile" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "purpose" varchar(32) NOT NULL,
+  "filename" text NOT NULL,
+  "bytes" bigint unsigned NOT NULL CHECK ("bytes" >= 0),
+  "created_at" datetime NOT NULL,
+  "expires_at" datetime NULL,
+  "is_whole" bool NOT NULL);
+CREATE TABLE "responses_app_upload" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "status" varchar(16) NOT NULL,
+  "purpose" varchar(32) NOT NULL,
+  "filename" text NOT NULL,
+  "bytes" bigint unsigned NOT NULL CHECK ("bytes" >= 0),
+  "created_at" datetime NOT NULL,
+  "expires_at" datetime NOT NULL,
+  "file_seconds" integer unsigned NULL CHECK ("file_seconds" >= 0),
+  "file_id" varchar(64) NOT NULL);
+CREATE TABLE "responses_app_uploadpart" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "bytes" integer unsigned NOT NULL CHECK ("bytes" >= 0),
+  "created_at" datetime NOT NULL,
+  "is_whole" bool NOT NULL,
+  "file_id" varchar(64) NOT NULL,
+  "place" integer unsigned NULL CHECK ("place" >= 0),
+  "upload_id" varchar(64) NOT NULL);
+CREATE TABLE "responses_app_vectorstore" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "name" text NOT NULL,
+  "description" text NOT NULL,
+  "metadata" text NOT NULL,
+  "created_at" datetime NOT NULL,
+  "last_active_at" datetime NOT NULL,
+  "expires_days" integer unsigned NULL CHECK ("expires_days" >= 0),
+  "removed" bool NOT NULL);
+CREATE TABLE "responses_app_vectorstorebatch" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "created_at" datetime NOT NULL,
+  "cancelled" bool NOT NULL,
+  "store_id" varchar(64) NOT NULL);
+CREATE TABLE "responses_app_vectorstorechunk" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "position" integer unsigned NOT NULL CHECK ("position" >= 0),
+  "text" text NOT NULL,
+  "store_id" varchar(64) NOT NULL,
+  "file_id" bigint NOT NULL,
+  CONSTRAINT "vectorstorechunk_position" UNIQUE ("file_id",
+  "position"));
+CREATE TABLE "responses_app_vectorstorefile" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "file_id" varchar(64) NOT NULL,
+  "batch_id" varchar(64) NOT NULL,
+  "filename" text NOT NULL,
+  "created_at" datetime NOT NULL,
+  "status" varchar(16) NOT NULL,
+  "error_code" varchar(32) NOT NULL,
+  "error_message" text NOT NULL,
+  "attributes" text NOT NULL,
+  "chunk_size" integer unsigned NOT NULL CHECK ("chunk_size" >= 0),
+  "chunk_overlap" integer unsigned NOT NULL CHECK ("chunk_overlap" >= 0),
+  "usage_bytes" bigint unsigned NOT NULL CHECK ("usage_bytes" >= 0),
+  "worker" varchar(64) NOT NULL,
+  "leased_until" datetime NULL,
+  "attempts" integer unsigned NOT NULL CHECK ("attempts" >= 0),
+  "store_id" varchar(64) NOT NULL);
+CREATE TABLE "responses_app_worker" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "started_at" datetime NOT NULL,
+  "seen_at" datetime NOT NULL,
+  "connections" integer unsigned NOT NULL CHECK ("connections" >= 0),
+  "in_flight" integer unsigned NOT NULL CHECK ("in_flight" >= 0));
+CREATE TABLE 'responses_app_chunkwords_config'(k PRIMARY KEY,
+  v) WITHOUT ROWID;
+CREATE TABLE 'responses_app_chunkwords_content'(id INTEGER PRIMARY KEY,
+  c0,
+  c1);
+CREATE TABLE 'responses_app_chunkwords_data'(id INTEGER PRIMARY KEY,
+  block BLOB);
+CREATE TABLE 'responses_app_chunkwords_docsize'(id INTEGER PRIMARY KEY,
+  sz BLOB);
+CREATE TABLE 'responses_app_chunkwords_idx'(segid,
+  term,
+  pgno,
+  PRIMARY KEY(segid,
+  term)) WITHOUT ROWID;
+CREATE TRIGGER responses_app_chunkwords_delete AFTER DELETE ON responses_app_vectorstorechunk
+BEGIN DELETE FROM responses_app_chunkwords WHERE rowid = old.id; END;
+CREATE UNIQUE INDEX "vectorstorefile_once" ON "responses_app_vectorstorefile" ("store_id",
+  "file_id") WHERE NOT ("status" = 'removed');
+CREATE VIRTUAL TABLE responses_app_chunkwords
+USING fts5(store,
+  words,
+  tokenize = 'porter unicode61 remove_diacritics 2');
