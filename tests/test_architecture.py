@@ -44,7 +44,7 @@ KNOWS_DJANGO_ON_FLOOR_2 = tuple(
 HEAVY = {"torch", "vllm", "zmq"}
 TOP_LEVEL = {
     *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),
-    *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "deploy", "docs"),
+    *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "bench", "deploy", "docs"),
 }
 DOORS = set(  # what transports may know of `runs`
     "service served by_id reader journal plan history choices stored_chats embedding completing watching".split()

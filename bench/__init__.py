@@ -1,0 +1,1 @@
+"""Figures of the code itself: `house` counts what it is made of, `ways` what a request goes through."""
