@@ -11,7 +11,6 @@ from tests.server import KINDS, Server
 
 pytestmark = pytest.mark.any_database
 
-RULES = "".join(f'a{number}: "x" a{number + 1}?\n' for number in range(3000))
 STOP_SECONDS = 0.2
 TRIES = 3  # a busy machine may make a stop of a pause
 SLOW = "(a*)*" * 1600
