@@ -15,6 +15,11 @@ from tests.server import PYTHON_WARNINGS, ROOT, clean_environ
 FILES = Path(__file__).parent / "files"
 MAKE_SECONDS = 600  # bound of each part, on a busy machine too
 FIXED = {"SECRET_KEY": "the goldens' own", "TZ": "UTC", "LOG_LEVEL": "error"}
+PATIENT = {  # however busy the machine is
+    "STREAM_FIRST_WORD_MS": "60000",
+    "RESPONSES_PING_INTERVAL_SECONDS": "0",
+    "DATABASE_TIMEOUT_SECONDS": "60",
+}
 WITH_TOOLS = {
     "SEARCH_URL": "http://127.0.0.1:9",
     "IMAGE_SERVICE_URL": "http://127.0.0.1:9/v1",
@@ -111,7 +116,7 @@ def _migrate() -> None:
 
 
 PARTS: Mapping[str, tuple[Mapping[str, str], Callable[[], Texts]]] = {
-    "streams": ({}, streams),
+    "streams": (PATIENT, streams),
     "takeovers": ({}, takeovers),
     "plain": ({}, plain),
     "tools": (WITH_TOOLS, tools),
