@@ -7,11 +7,11 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from responses_app.admin.text import visible
-from responses_app.models import Conversation, Response
 from responses_app.protocol.resources import Status
 
 STATUSES = tuple(status.value for status in Status)
 NONE = "–"
+ADMIN_PAGE = "admin:responses_app_response_change"  # of a response
 
 
 def pill(status: str) -> SafeString:
@@ -70,17 +70,18 @@ def short_id(identifier: str) -> str:
     return identifier if len(identifier) <= 20 else f"{identifier.partition('_')[0]}_…{identifier[-8:]}"
 
 
-def response_link(response_id: str, text: str = "") -> SafeString:
-    """Return a link to a response."""
-    return _link("response", Response, response_id, text)
+def response_link(response_id: str, *, page: str = ADMIN_PAGE) -> SafeString:
+    """Return a link to a response; `page` names the page."""
+    return _link(page, response_id)
 
 
-def conversation_link(conversation_id: str, text: str = "") -> SafeString:
+def conversation_link(conversation_id: str) -> SafeString:
     """Return a link to a conversation."""
-    return _link("conversation", Conversation, conversation_id, text)
+    return _link("admin:responses_app_conversation_change", conversation_id)
 
 
-def _link(name: str, model: type[Response | Conversation], identifier: str, text: str) -> SafeString:
-    url = reverse(f"admin:{model._meta.app_label}_{name}_change", args=(identifier,))
-    shown = visible(text or short_id(identifier))
-    return format_html('<a class="id" href="{}" title="{}">{}</a>', url, visible(identifier), shown)
+def _link(page: str, identifier: str) -> SafeString:
+    url = reverse(page, args=(identifier,))
+    return format_html(
+        '<a class="id" href="{}" title="{}">{}</a>', url, visible(identifier), visible(short_id(identifier))
+    )

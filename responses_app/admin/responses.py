@@ -6,7 +6,6 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.decorators import method_decorator
 from django.utils.html import format_html, format_html_join
@@ -17,11 +16,11 @@ from responses_app.admin.actions import cancel, compare, delete_responses, delet
 from responses_app.admin.filters import AgeFilter, ModelFilter, ProjectFilter, StatusFilter, TransportFilter
 from responses_app.admin.formats import NONE, conversation_link, milliseconds, moment, pill, response_link, short_id
 from responses_app.admin.lists import ReadOnlyAdmin
-from responses_app.admin.response_page import BULKY, response_page
 from responses_app.admin.search import HELP, found_ids
 from responses_app.admin.text import visible
 from responses_app.models import Response
 
+BULKY = ("body", "input_items", "request")
 MAX_NAMED = 20  # of the responses that are to be deleted, on the page that asks
 
 
@@ -68,16 +67,14 @@ class ResponseAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show a response."""
+        from responses_app.watch.page import ADMIN  # here, since every command of respsite manage loads the admin
+        from responses_app.watch.shown import shown_to_staff
+        from responses_app.watch.views import shown_page
+
         response = self.find(request, object_id)
         if not isinstance(response, Response):
             return self.to_list()
-        context = {
-            **self.admin_site.each_context(request),
-            **response_page(response, turns=request.GET.get("turns", "")),
-            "opts": self.opts,
-            "has_delete_permission": self.has_delete_permission(request, response),
-        }
-        return TemplateResponse(request, "admin/respsite/response.html", context)
+        return shown_page(request, shown_to_staff(response), ADMIN, "admin/respsite/response.html")
 
     def download(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Send a response and its input items as one JSON object."""

@@ -22,11 +22,12 @@ CUT_BACK = 200  # a text is cut at a line or a word, if there is one this close
 
 @dataclass(frozen=True, slots=True)
 class Clipped:
-    """A text as a page shows it: its beginning, what can be unfolded, and how many characters only the JSON has."""
+    """A text as a page shows it."""
 
-    shown: str
-    folded: str = ""
-    lost: int = 0
+    shown: str  # its beginning
+    folded: str  # what can be unfolded
+    lost: int  # how many characters only the JSON has
+    number: int  # of its page's texts; a page that grows keeps it
 
     @property
     def folded_length(self) -> str:
@@ -45,6 +46,7 @@ class Room:
     def __init__(self, characters: int = 1_000_000, *, pictures: int = PICTURES) -> None:
         self._left = characters
         self._left_of_pictures = pictures
+        self._clipped = 0
 
     def has_picture(self, url: str) -> bool:
         """Whether the page shows this picture: a whole one of a known type, and never from elsewhere."""
@@ -60,7 +62,8 @@ class Room:
         seen, lost = visible(text[:most]), max(0, len(text) - most)
         cut = _cut(seen, shown) if len(seen) > shown + CUT_BACK else len(seen)
         self._left -= len(seen)
-        return Clipped(seen[:cut], seen[cut:], lost)
+        self._clipped += 1
+        return Clipped(seen[:cut], seen[cut:], lost, self._clipped)
 
 
 def visible(text: object) -> str:

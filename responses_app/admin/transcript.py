@@ -61,7 +61,7 @@ class Transcript:
     """Reads items in the order of the conversation; outputs find their calls in any earlier ones."""
 
     def __init__(self, room: Room | None = None) -> None:
-        self._room = room or Room()
+        self.room = room or Room()
         self._calls: dict[str, Block] = {}
 
     def read(self, items: object) -> list[Block]:
@@ -132,28 +132,28 @@ class Transcript:
         name = ".".join(part for part in (_string(item, "namespace"), _string(item, "name")) if part)
         block = Block("call", "assistant", visible(name) or "function call", call_id=_string(item, "call_id"))
         written = item.get("arguments", item.get("input", ""))
-        block.code = self._room.clip(_readable(written))
+        block.code = self.room.clip(_readable(written))
         return block
 
     def _action(self, kind: str, item: Any) -> Block:
         block = Block("call", "assistant", kind.removesuffix("_call"), call_id=_string(item, "call_id"))
-        block.code = self._room.clip(_readable(item.get(ACTIONS[kind], "")))
+        block.code = self.room.clip(_readable(item.get(ACTIONS[kind], "")))
         return block
 
     def _of_server(self, call: ServerCall) -> Block:
         block = Block("call", "assistant", visible(call.title)[:160])
-        block.code = self._room.clip(_readable(call.asked))
+        block.code = self.room.clip(_readable(call.asked))
         if call.gave is not None or call.pictures:
             block.answer = Block("output", "tool", "Output")
             if call.gave:
-                block.answer.code = self._room.clip(_readable(call.gave))
+                block.answer.code = self.room.clip(_readable(call.gave))
             self._picture(block.answer, call.pictures)
         return block
 
     def _picture(self, block: Block, urls: Sequence[str]) -> None:
         """Add pictures; those that the page has no room for, or that are none, are named."""
         for url in urls[:MAX_PARTS]:
-            if self._room.has_picture(url):
+            if self.room.has_picture(url):
                 block.pictures.append(url)
             else:
                 block.chips.append(f"a picture that is not shown here ({len(url):,} characters)")
@@ -165,17 +165,17 @@ class Transcript:
             block.note = visible(kind)
         output = item.get("output")
         if isinstance(output, str):
-            block.code = self._room.clip(_readable(output))
+            block.code = self.room.clip(_readable(output))
         elif isinstance(output, list):
             self._say(block, output)
         else:
-            block.code = self._room.clip(pretty(output))
+            block.code = self.room.clip(pretty(output))
         return block
 
     def _other(self, kind: str, item: Any) -> Block:
         block = Block("other", "other", visible(kind)[:80] or "An item without a type")
         block.call_id = _string(item, "call_id")
-        block.code = self._room.clip(pretty(item), shown=FOLDED, folded=0)
+        block.code = self.room.clip(pretty(item), shown=FOLDED, folded=0)
         if block.call_id and kind.endswith("_call"):
             block.kind = "call"
         return block
@@ -188,7 +188,7 @@ class Transcript:
         for part in parts[:MAX_PARTS]:
             text = _string(part, "text") or _string(part, "refusal")
             if text:
-                block.texts.append(self._room.clip(text))
+                block.texts.append(self.room.clip(text))
             if _string(part, "refusal"):
                 block.note = "refusal"
             if not text:
@@ -200,6 +200,11 @@ class Transcript:
 def as_list(value: object) -> Sequence[Any]:
     """Return a list as it is, and nothing for what is not a list."""
     return value if isinstance(value, list) else ()
+
+
+def as_dict(value: object) -> dict[str, Any]:
+    """Return an object as it is, and an empty one for what is none."""
+    return value if isinstance(value, dict) else {}
 
 
 def _string(item: object, name: str) -> str:

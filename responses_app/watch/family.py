@@ -71,17 +71,17 @@ Branch = list[Node]  # one behind the other
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The tree: its first branch. `before` is the id that its first node goes on from, "" where that is the first."""
+    """The tree: its first branch."""
 
     branch: Branch
-    before: str
-    count: int
+    before: str  # the id that its first node goes on from; "" where that is the first
+    has_previous: bool  # what the response goes on from is known
+    following: Sequence[str]  # those that go on from it and are known, oldest first
 
 
-def family_of(project: str, response_id: str, *, ttl: float = 0.0) -> Family:
-    """Return the tree of a response. `ttl`: how many seconds responses are known; 0 for ever."""
-    row = Response.objects.filter(pk=response_id, project=project).values("previous_response_id").first()
-    path, before = _before(project, response_id, row["previous_response_id"] if row else "")
+def family_of(project: str, response_id: str, *, previous: str, ttl: float = 0.0) -> Family:
+    """Return the tree of a response that goes on from `previous`. `ttl`: how many seconds responses are known, or 0."""
+    path, before = _before(project, response_id, previous)
     parents = _Parents(path)
     forks = _forks(project, path)
     parents.add(forks, most=MAX_FORKS)
@@ -92,7 +92,9 @@ def family_of(project: str, response_id: str, *, ttl: float = 0.0) -> Family:
     for node_id in parents.more:
         nodes[node_id].more = True
     branch = _branch(path[0], nodes, parents, frozenset(path), depth=0)
-    return Family(branch, before, len(nodes))
+    known = {node.id for node in nodes.values() if not node.gone}
+    following = [each for each in parents.children().get(response_id, []) if each in known]
+    return Family(branch, before, previous in known, following)
 
 
 class _Parents:

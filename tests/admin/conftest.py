@@ -1,18 +1,28 @@
 """A client of the admin for each kind of user."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from responses_app.wiring import get_site
 from tests.browser import browser  # noqa: F401 - a fixture
 
 ClientWith = Callable[..., Client]
 
 
+@pytest.fixture(scope="session")
+def closed_store(django_db_setup: None) -> Iterator[None]:
+    """Close what the page of a response read with: a database that is open elsewhere cannot be removed."""
+    yield
+    async_to_sync(get_site().store.aclose)()
+    get_site.cache_clear()
+
+
 @pytest.fixture
-def admin(db: None) -> Client:
+def admin(db: None, closed_store: None) -> Client:
     """A superuser's browser."""
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
@@ -20,7 +30,7 @@ def admin(db: None) -> Client:
 
 
 @pytest.fixture
-def client_with(db: None) -> ClientWith:
+def client_with(db: None, closed_store: None) -> ClientWith:
     """Makes the browser of a member of the staff who has these permissions."""
 
     def make(*permissions: str) -> Client:

@@ -58,7 +58,11 @@ def response(
         **{"duration_ms": 2400, "size": 900},
         **columns,
     }
-    told = {"id": response_id, "object": "response", "status": row["status"], "output": list(output), **(body or {})}
+    told = {
+        **{"id": response_id, "object": "response", "status": row["status"], "output": list(output)},
+        **{"created_at": int(row["created_at"].timestamp()), "usage": None},
+        **(body or {}),
+    }
     kept = Response(
         id=response_id, body=told, input_items=list(asked), previous_response_id=after, **{"project": "default", **row}
     )
@@ -163,7 +167,10 @@ def _rows(count: int, now: datetime, days: float, text: str, chance: random.Rand
             status=status,
             model=chance.choice(["gpt-oss-120b", "gpt-oss-120b", "gpt-oss-20b"]),
             created_at=at,
-            body={"id": f"resp_{number}", "status": status, "output": [], "text": text},
+            body={
+                **{"id": f"resp_{0xABC000000 + number:032x}", "status": status, "output": [], "text": text},
+                **{"created_at": int(at.timestamp()), "usage": None},
+            },
             background=number % 9 == 0,
             transport=chance.choice(["websocket", "sse", "http"]),
             size=len(text) + 400,

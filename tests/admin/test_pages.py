@@ -11,12 +11,15 @@ from django.contrib.auth.models import User
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from responses_app.admin import conversations, response_page
+from responses_app.admin import conversations
 from responses_app.models import Conversation, ConversationItem, FilePart, Response, StoredFile
+from responses_app.watch import page as response_page
+from responses_app.watch.shown import LARGEST
 from tests.admin import samples
 from tests.admin.conftest import ClientWith
 
-SESSION_AND_USER, ROW, PARTS, NEIGHBOURS, BODY, READ_ON = 2, 1, 1, 1, 1, 1
+SESSION_AND_USER, ROW, BODY, READ_ON = 2, 1, 1, 1
+TREE, BESIDE = 5, 1  # what goes on from those before it is looked for only where there are any
 LIST = "/admin/responses_app/response/"
 SHELLS = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</textarea></pre><svg onload=alert(1)>")
 UNSEEN = "\x00\ud83d\ud800\u202eevil\u2066\U000e0041\ufeff\x1b[2J"
@@ -44,12 +47,12 @@ def test_a_response_reads_as_a_conversation(admin: Client) -> None:
     assert html.index("You are a travel assistant") < asked < thought < called
     assert '<article class="bubble bubble-user">' in html
     assert '<span class="note">commentary</span>' in html
-    assert re.search(r'<details class="reasoning"> <summary><span class="who">Reasoning</span>', html)
+    assert re.search(r'<details class="reasoning" id="thought-\d+"> <summary><span class="who">Reasoning</span>', html)
     assert "{&quot;city&quot;: &quot;Paris&quot;, &quot;unit&quot;" in html
     for shown in ("get_forecast", "high", "autumn", "1,200", "800 cached", "153 tokens/s", "210 reasoning"):
         assert shown in html
     link = f'<a class="id" href="/admin/responses_app/response/{second.pk}/change/">{second.pk}</a>'
-    assert f"Continued by {link}" in html
+    assert f'id="node-{second.pk}" href="/admin/responses_app/response/{second.pk}/change/"' in html
     assert html.count(f"came with {link}") == 2
     assert "light rain" in html
     assert '<a class="id" href="/admin/responses_app/conversation/conv_1/change/"' in html
@@ -58,9 +61,10 @@ def test_a_response_reads_as_a_conversation(admin: Client) -> None:
 def test_a_continuation_names_what_it_continues_and_can_show_it(admin: Client) -> None:
     first, second, _ = samples.agent_loop()
     html = without_space(page_of(admin, second))
-    assert f'Continues <a class="id" href="/admin/responses_app/response/{first.pk}/change/">' in html
+    assert f'<dt>Continues</dt><dd><bdi><a class="id" href="/admin/responses_app/response/{first.pk}/change/"' in html
     assert "Output of call_paris0001" in html
-    assert "warmer in Paris" not in html
+    talk = html[: html.index("Chain and forks")]
+    assert "warmer in Paris" not in talk
     whole = without_space(page_of(admin, second, "?turns=1"))
     assert whole.index("warmer in Paris") < whole.index("This response") < whole.index("Rome is warmer today")
     assert "Output of call_paris0001" not in whole  # it stands with its call
@@ -74,12 +78,11 @@ def test_a_page_costs_the_same_however_long_the_response_is(
     first = samples.response(1, asked=[samples.said("Go")] * 300, output=calls)
     for number in range(2, 30):
         samples.response(number, asked=[samples.gave(f"call_{number}", "found")], after=first.pk)
-    with django_assert_num_queries(SESSION_AND_USER + ROW + PARTS + NEIGHBOURS + BODY + READ_ON):
+    with django_assert_num_queries(SESSION_AND_USER + ROW + BODY + TREE + READ_ON):
         html = page_of(admin, first)
     assert html.count("bubble-user") == 200
     assert "100 earlier items are in the JSON alone" in html
-    assert html.count("Continued by") + html.count("and by <a") == 10
-    assert f'?q={first.pk}">All that continue it' in html
+    assert html.count('id="node-') == 29
     assert html.count("came with") == 3
 
 
@@ -87,10 +90,11 @@ def test_the_turns_before_are_bounded(admin: Client, django_assert_num_queries: 
     after = ""
     for number in range(1, 30):
         after = samples.response(number, asked=[samples.said(f"Turn {number}")], after=after).pk
-    with django_assert_num_queries(SESSION_AND_USER + ROW + PARTS + NEIGHBOURS + BODY + response_page.TURNS):
+    with django_assert_num_queries(SESSION_AND_USER + ROW + BODY + TREE + BESIDE + response_page.TURNS):
         html = page_of(admin, after, "?turns=1")
-    assert "Turn 18<" not in html
-    assert "Turn 19<" in html
+    talk = html[: html.index("Chain and forks")]
+    assert "Turn 18<" not in talk
+    assert "Turn 19<" in talk
 
 
 @pytest.mark.parametrize("shell", [*SHELLS, UNSEEN])
@@ -183,7 +187,7 @@ def test_why_a_response_ended_is_said(admin: Client, body: dict[str, object], sh
 
 
 def test_what_is_too_large_is_not_read(admin: Client) -> None:
-    response = samples.response(1, asked=[samples.said("Hello")], size=response_page.LARGEST + 1)
+    response = samples.response(1, asked=[samples.said("Hello")], size=LARGEST + 1)
     html = page_of(admin, response)
     assert "too large to be shown" in html
     assert "Hello" not in html
@@ -208,8 +212,9 @@ def test_what_is_not_kept_is_said(admin: Client) -> None:
     first, second, third = (samples.response(n, after=f"resp_{n - 1:032x}" if n > 1 else "") for n in (1, 2, 3))
     Response.objects.filter(pk__in=[first.pk, third.pk]).delete()
     html = without_space(page_of(admin, second))
-    assert f"{first.pk}</bdi>, which is not kept any more" in html
-    assert f"{third.pk}</bdi>, which was deleted" in html
+    assert f"<dt>Continues</dt><dd><bdi>{first.pk} (not kept)</bdi>" in html
+    for gone in (first, third):
+        assert re.search(f'title="{gone.pk}">[^<]*</span> <span class="rs-aside">deleted, or past its time', html)
 
 
 @pytest.mark.parametrize("path", ["response/resp_é%00/change/", "response/resp_1/json/", "conversation/conv_1/change/"])

@@ -14,7 +14,7 @@ from tests.transports.scripts import BEGIN, CALL, HELLO
 
 LEASE = 1.0  # WORKER_LEASE_SECONDS
 THOUGHT = "<|channel|>analysis<|message|>Let me think about it.<|end|><|start|>assistant"
-GATES = ("seen", "live", "page")
+GATES = ("seen", "live", "watch", "admin")
 
 
 def gated(folder: Path, name: str) -> dict[str, object]:

@@ -10,6 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from tests.admin.people import NAME, PASSWORD, make_superuser
 from tests.browser import SIZES, is_wider_than_its_window, needs_chromium, opened, problems_of
 from tests.server import Server
 from tests.transports.scripts import WEATHER
@@ -17,14 +18,18 @@ from tests.transports.scripts import WEATHER
 pytestmark = [needs_chromium, pytest.mark.any_database]
 
 
+FRAMES = {"watch": "/watch/responses/{}", "admin": "/admin/responses_app/response/{}/change/"}
+
+
 @pytest.fixture(scope="module")
 def server(workers: tuple[Server, Server]) -> Server:
+    make_superuser(workers[1])
     return workers[1]
 
 
 @pytest.fixture(scope="module")
 def pages(server: Server) -> list[str]:
-    """The pages to look at: a response with forks, and two compared."""
+    """The pages to look at: a response with forks in both frames, and two compared."""
 
     def ask(**asked: object) -> str:
         answer = httpx.post(f"{server.base_url}/responses", json=asked, timeout=60)
@@ -33,7 +38,17 @@ def pages(server: Server) -> list[str]:
     first = ask(input="Hi there")
     texts = ("[weather] in Rome?", "[weather] in Oslo?")
     second, other = (ask(input=text, previous_response_id=first, tools=[WEATHER]) for text in texts)
-    return [f"/watch/responses/{second}", f"/watch/compare?left={second}&right={other}"]
+    frames = [frame.format(second) for frame in FRAMES.values()]
+    return [*frames, f"/watch/compare?left={second}&right={other}"]
+
+
+def sign_in(page: Page, server: Server) -> None:
+    """Log in to the admin."""
+    page.goto(f"{server.url}/admin/login/?next=/admin/")
+    page.fill("#id_username", NAME)
+    page.fill("#id_password", PASSWORD)
+    page.click("[type=submit]")
+    expect(page.locator("#user-tools")).to_contain_text(NAME)
 
 
 @pytest.fixture
@@ -48,6 +63,8 @@ def page(browser: Browser) -> Iterator[Page]:
 def test_at_every_width_in_light_and_dark_axe_finds_nothing(page: Page, server: Server, pages: list[str]) -> None:
     axe, folder = Axe(), os.environ.get("SCREENSHOTS")
     for number, path in enumerate(pages):
+        if path.startswith("/admin/"):
+            sign_in(page, server)
         page.goto(f"{server.url}{path}")
         page.locator("details.wt-table > summary").first.press("Enter")
         expect(page.locator("details.wt-table table").first).to_be_visible()
@@ -62,17 +79,24 @@ def test_at_every_width_in_light_and_dark_axe_finds_nothing(page: Page, server: 
             assert found == [], json.dumps(found, indent=1)[:3_000]
 
 
-def test_a_page_is_live_while_its_response_runs(page: Page, server: Server, folder_of: Path) -> None:
-    asked = {"input": "[gate page]", "background": True}
+@pytest.mark.parametrize("frame", FRAMES)
+def test_a_page_is_live_while_its_response_runs(page: Page, server: Server, folder_of: Path, frame: str) -> None:
+    asked = {"input": f"[gate {frame}]", "background": True}
     response_id = httpx.post(f"{server.base_url}/responses", json=asked, timeout=60).json()["id"]
-    page.goto(f"{server.url}/watch/responses/{response_id}")
+    if frame == "admin":
+        sign_in(page, server)
+    page.goto(f"{server.url}{FRAMES[frame].format(response_id)}")
     expect(page.locator(".wt-bar.wt-answer")).to_have_count(1)
     expect(page.locator(".wt-lasts")).to_have_count(1)
+    expect(page.locator(".reasoning")).to_contain_text("Let me think about it.")
+    page.locator("#raw-1 > summary").press("Enter")
     page.locator("#phases-run > summary").press("Enter")
-    (folder_of / "gate-page").touch()
+    (folder_of / f"gate-{frame}").touch()
     expect(page.locator("#told")).to_have_text("It is completed now.")
     expect(page.locator(".wt-lasts")).to_have_count(0)
-    assert page.locator("#phases-run").evaluate("details => details.open"), "what was opened stays open"
+    for opened_id in ("#phases-run", "#raw-1"):
+        assert page.locator(opened_id).evaluate("details => details.open"), "what was opened stays open"
+    expect(page.locator("#raw-1")).to_contain_text('"status": "completed"')
     focused = "document.activeElement.closest('details')?.id"
     assert page.evaluate(focused) == "phases-run", "and the keyboard stays where it was"
     expect(page.locator(".rs-talk")).to_contain_text("Hello there, friend.")

@@ -1,0 +1,251 @@
+"""The page of a response: what was asked and answered and when, what it cost, and what stands before and after it.
+
+It is one page in two frames: in the admin, and at `/watch/` for whoever may read the response by the API.
+"""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from responses_app.admin.formats import (
+    ADMIN_PAGE,
+    NONE,
+    ago,
+    conversation_link,
+    in_bytes,
+    milliseconds,
+    moment,
+    pill,
+    response_link,
+)
+from responses_app.admin.text import Clipped, Room, pretty, visible
+from responses_app.admin.transcript import MAX_ITEMS, Block, Transcript, as_dict, as_list
+from responses_app.models import Response
+from responses_app.watch.drawing import draw
+from responses_app.watch.family import Family, family_of
+from responses_app.watch.shown import LARGEST, Shown
+
+MAX_READ_ON = 3  # of the responses that continue this one whose input is read for outputs of its calls
+TURNS = 10  # before this one, where they are asked for
+RAW = 60_000  # characters of raw JSON on the page
+LIVE_ROOM = 60_000  # characters of a conversation that is sent anew again and again, while the response runs
+LOOK_MS = 1_000  # between two looks of a page that is live
+
+Facts = list[tuple[str, str | SafeString]]
+_ASKED = (
+    "max_output_tokens max_tool_calls parallel_tool_calls temperature top_p presence_penalty frequency_penalty "
+    "top_logprobs truncation service_tier tool_choice prompt_cache_key safety_identifier user"
+).split()
+_USUAL = {
+    **{"parallel tool calls": True, "temperature": 1.0, "top p": 1.0, "presence penalty": 0.0},
+    **{"frequency penalty": 0.0, "top logprobs": 0, "truncation": "disabled", "tool choice": "auto"},
+    **{"service tier": "default", "text format": "text", "verbosity": "medium"},
+}
+
+
+@dataclass(slots=True)
+class Turn:
+    """A response's part of the conversation."""
+
+    response_id: str
+    created_at: datetime
+    current: bool = False  # it is the one that the page is about
+    instructions: Clipped | None = None  # of the current one
+    blocks: list[Block] = field(default_factory=list)
+    left_out: int = 0  # of its first items, which only the JSON has
+
+    def read(self, transcript: Transcript, *lists: object) -> None:
+        """Add items."""
+        for items in lists:
+            self.left_out += max(0, len(as_list(items)) - MAX_ITEMS)
+            self.blocks += transcript.read(items)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where the page is shown."""
+
+    page: str  # the name of the pages that its links lead to
+    staff: bool  # its reader may see everything, in the admin
+
+    def link(self, response_id: str) -> SafeString:
+        """Return a link to another response."""
+        return response_link(response_id, page=self.page)
+
+
+ADMIN = Frame(ADMIN_PAGE, staff=True)
+
+
+def response_page(shown: Shown, frame: Frame, *, turns: str = "") -> dict[str, Any]:
+    """Return what the template of the page needs. `turns`, if not empty, adds the turns before."""
+    row, body, fits = shown.row, shown.body, shown.row.size <= LARGEST
+    family = tree_of(shown)
+    transcript = Transcript(Room(LIVE_ROOM) if shown.running else Room())
+    conversation = [_turn(transcript, each) for each in _ancestors(shown)] if turns else []
+    instructions = body.get("instructions")
+    current = Turn(row.pk, row.created_at, current=True)
+    if isinstance(instructions, str):
+        current.instructions = transcript.room.clip(instructions)
+    current.read(transcript, shown.input_items, body.get("output"))
+    _read_on(transcript, family)
+    return {
+        **summary(shown),
+        "title": "Response",
+        "name": shown.own_id if frame == ADMIN else shown.id,
+        "frame": frame,
+        "look_ms": LOOK_MS,
+        "model": visible(row.model),
+        "unknown": shown.unknown,
+        "input_left_out": shown.input_items is None,
+        "conversation": [*conversation, current],
+        "family": family,
+        "can_show_turns": family.has_previous and not turns,
+        "facts": _facts(shown, frame, family),
+        "asked": _asked(body),
+        "tools": _tools(body),
+        "raw": _raw(body, shown.input_items) if fits else [],
+    }
+
+
+def summary(shown: Shown, *, key: str = "run", scale: int = 0) -> dict[str, Any]:
+    """Return what both the page and the comparison show of a response; see `draw` for `key` and `scale`."""
+    return {
+        "id": shown.id,
+        "own_id": shown.own_id,
+        "status": shown.status,
+        "running": shown.running,
+        "pill": pill(shown.status),
+        "problem": _problem(shown.body),
+        "figures": _figures(shown),
+        "picture": draw(shown.timeline, now=shown.now, key=key, scale=scale),
+    }
+
+
+def tree_of(shown: Shown) -> Family:
+    """Return the chain and the forks that a response stands in."""
+    row = shown.row
+    return family_of(row.project, row.pk, previous=row.previous_response_id, ttl=shown.ttl)
+
+
+def _turn(transcript: Transcript, response: Response) -> Turn:
+    turn = Turn(response.pk, response.created_at)
+    turn.read(transcript, response.input_items, as_dict(response.body).get("output"))
+    return turn
+
+
+def _ancestors(shown: Shown) -> list[Response]:
+    """Return the responses before this one, oldest first, as far as they are known and not too large."""
+    known = Response.objects.defer("request").filter(project=shown.row.project, size__lte=LARGEST // TURNS)
+    if shown.ttl:
+        known = known.filter(created_at__gt=datetime.now(UTC) - timedelta(seconds=shown.ttl))
+    found: list[Response] = []
+    previous = shown.row.previous_response_id
+    while previous and len(found) < TURNS:
+        response = known.filter(pk=previous).first()
+        if response is None:
+            break
+        found.insert(0, response)
+        previous = response.previous_response_id
+    return found
+
+
+def _read_on(transcript: Transcript, family: Family) -> None:
+    """Find outputs of this response's calls in the input of those that continue it."""
+    if not transcript.unanswered():
+        return
+    small = Response.objects.filter(pk__in=family.following, size__lte=LARGEST // MAX_READ_ON).order_by("pk")
+    for pk, items in small.values_list("pk", "input_items")[:MAX_READ_ON]:
+        transcript.read_answers(items, pk)
+
+
+def _problem(body: dict[str, Any]) -> tuple[str, str] | None:
+    """Return why it ended as it did: a title and a sentence."""
+    error, incomplete = body.get("error"), body.get("incomplete_details")
+    if isinstance(error, dict):
+        return f"Failed: {visible(error.get('code') or 'error')}", visible(error.get("message") or "")[:2_000]
+    if isinstance(incomplete, dict):
+        reason = visible(incomplete.get("reason") or "unknown reason")
+        return "Incomplete", f"The answer was cut short: {reason.replace('_', ' ')}."[:2_000]
+    return None
+
+
+def _figures(shown: Shown) -> list[tuple[str, str, str]]:
+    """Return the numbers that stand at the top: a name, a value, a remark."""
+    row, timeline = shown.row, shown.timeline
+    turns = timeline.turns
+    sent = row.input_tokens or sum(turn.input for turn in turns)
+    cached = row.cached_tokens or sum(turn.cached for turn in turns)
+    made = row.output_tokens or sum(turn.output for turn in turns)
+    at_first = next((turn.first_token for turn in turns if turn.first_token is not None), None)
+    first = row.first_token_ms if at_first is None else at_first - timeline.created
+    took = timeline.milliseconds(shown.now)
+    seconds = (took - (first or 0)) / 1_000
+    rate = f"{made / seconds:,.0f} tokens/s" if first and made and seconds > 0 else ""
+    reasoning = as_dict(as_dict(shown.body.get("usage")).get("output_tokens_details")).get("reasoning_tokens")
+    thought = f"{reasoning:,} reasoning" if isinstance(reasoning, int) and reasoning else ""
+    return [
+        ("Turns", f"{max(1, len(turns)):,}", ""),
+        ("Tokens in", f"{sent:,}", f"{cached:,} cached" if cached else ""),
+        ("Tokens out", f"{made:,}", thought),
+        ("First token", milliseconds(first), ""),
+        ("Duration", milliseconds(took), "so far" if timeline.ended is None else rate),
+    ]
+
+
+def _facts(shown: Shown, frame: Frame, family: Family) -> Facts:
+    row = shown.row
+    facts: Facts = [
+        ("Created", format_html("{} UTC, {}", moment(row.created_at), ago(row.created_at, datetime.now(UTC)))),
+        ("Model", visible(row.model)),
+        ("Transport", visible(row.transport) or NONE),
+        ("Background", "yes" if row.background else "no"),
+        ("Project", visible(row.project)),
+        ("Size", in_bytes(row.size)),
+    ]
+    if shown.id != shown.own_id:
+        facts += [("Stored as", visible(shown.own_id)), ("Known as", visible(shown.id))]
+    if row.worker and frame.staff:
+        facts += [("Worker", visible(row.worker))]
+    if row.conversation_id:
+        in_admin = frame.staff and conversation_link(row.conversation_id)
+        facts += [("Conversation", in_admin or visible(row.conversation_id))]
+    if previous := row.previous_response_id:
+        facts += [("Continues", frame.link(previous) if family.has_previous else f"{visible(previous)} (not kept)")]
+    return facts
+
+
+def _asked(body: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the settings of the request that are not the usual ones."""
+    reasoning, text = as_dict(body.get("reasoning")), as_dict(body.get("text"))
+    asked = {
+        "reasoning effort": reasoning.get("effort"),
+        "reasoning summary": reasoning.get("summary"),
+        "text format": as_dict(text.get("format")).get("type"),
+        "verbosity": text.get("verbosity"),
+        **{name.replace("_", " "): body.get(name) for name in _ASKED},
+        **{f"metadata {key}": value for key, value in list(as_dict(body.get("metadata")).items())[:16]},
+    }
+    told = ((name, value) for name, value in asked.items() if value is not None and value != _USUAL.get(name))
+    return [(visible(name)[:80], _short(value)) for name, value in told]
+
+
+def _short(value: object) -> str:
+    return visible(value if isinstance(value, str) else pretty(value))[:200]
+
+
+def _tools(body: dict[str, Any]) -> list[str]:
+    """Return the names of the tools that the model was offered."""
+    tools = [as_dict(tool) for tool in as_list(body.get("tools"))]
+    names = [visible(tool.get("name") or tool.get("server_label") or tool.get("type") or "?")[:80] for tool in tools]
+    return [*names[:50], *([f"and {len(names) - 50} more"] if len(names) > 50 else [])]
+
+
+def _raw(body: object, input_items: object) -> list[tuple[str, Clipped]]:
+    room = Room()
+    return [
+        ("Response object", room.clip(pretty(body), shown=RAW, folded=0)),
+        ("Input items", room.clip(pretty(input_items), shown=RAW, folded=0)),
+    ]
