@@ -163,7 +163,8 @@ def _page(conversation: Conversation, *, after: int) -> dict[str, Any]:
     return {
         "title": "Conversation",
         "conversation": conversation,
-        "name": visible(conversation.title),
+        "name": conversation.pk,
+        "named": visible(conversation.title),
         "latest": response_link(conversation.head) if conversation.head else "",
         "status": visible(conversation.status),
         "metadata": [(visible(key), visible(value)) for key, value in _pairs(conversation.metadata)],

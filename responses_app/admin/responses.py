@@ -74,7 +74,8 @@ class ResponseAdmin(ReadOnlyAdmin):
         response = self.find(request, object_id)
         if not isinstance(response, Response):
             return self.to_list()
-        return shown_page(request, shown_to_staff(response), ADMIN, "admin/respsite/response.html")
+        may = {"has_delete_permission": self.has_delete_permission(request, response)}
+        return shown_page(request, shown_to_staff(response), ADMIN, "admin/respsite/response.html", **may)
 
     def download(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Send a response and its input items as one JSON object."""

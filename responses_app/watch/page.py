@@ -71,10 +71,6 @@ class Frame:
     page: str  # the name of the pages that its links lead to
     staff: bool  # its reader may see everything, in the admin
 
-    def link(self, response_id: str) -> SafeString:
-        """Return a link to another response."""
-        return response_link(response_id, page=self.page)
-
 
 ADMIN = Frame(ADMIN_PAGE, staff=True)
 
@@ -94,7 +90,7 @@ def response_page(shown: Shown, frame: Frame, *, turns: str = "") -> dict[str, A
     return {
         **summary(shown),
         "title": "Response",
-        "name": shown.own_id if frame == ADMIN else shown.id,
+        "name": row.pk if frame == ADMIN else shown.id,
         "frame": frame,
         "look_ms": LOOK_MS,
         "model": visible(row.model),
@@ -112,12 +108,13 @@ def response_page(shown: Shown, frame: Frame, *, turns: str = "") -> dict[str, A
 
 def summary(shown: Shown, *, key: str = "run", scale: int = 0) -> dict[str, Any]:
     """Return what both the page and the comparison show of a response; see `draw` for `key` and `scale`."""
+    status = shown.body["status"]
     return {
         "id": shown.id,
-        "own_id": shown.own_id,
-        "status": shown.status,
+        "own_id": shown.row.pk,
+        "status": status,
         "running": shown.running,
-        "pill": pill(shown.status),
+        "pill": pill(status),
         "problem": _problem(shown.body),
         "figures": _figures(shown),
         "picture": draw(shown.timeline, now=shown.now, key=key, scale=scale),
@@ -205,15 +202,17 @@ def _facts(shown: Shown, frame: Frame, family: Family) -> Facts:
         ("Project", visible(row.project)),
         ("Size", in_bytes(row.size)),
     ]
-    if shown.id != shown.own_id:
-        facts += [("Stored as", visible(shown.own_id)), ("Known as", visible(shown.id))]
+    if shown.id != row.pk:
+        facts += [("Stored as", visible(row.pk)), ("Known as", visible(shown.id))]
     if row.worker and frame.staff:
         facts += [("Worker", visible(row.worker))]
     if row.conversation_id:
         in_admin = frame.staff and conversation_link(row.conversation_id)
         facts += [("Conversation", in_admin or visible(row.conversation_id))]
     if previous := row.previous_response_id:
-        facts += [("Continues", frame.link(previous) if family.has_previous else f"{visible(previous)} (not kept)")]
+        kept = family.has_previous
+        before = response_link(previous, page=frame.page) if kept else f"{visible(previous)} (not kept)"
+        facts += [("Continues", before)]
     return facts
 
 

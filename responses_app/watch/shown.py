@@ -32,24 +32,14 @@ class Shown:
     unknown: str = ""  # why clients cannot read it now
 
     @property
-    def own_id(self) -> str:
-        """The id that it is kept under."""
-        return str(self.row.pk)
-
-    @property
     def id(self) -> str:
         """The id by which clients know it."""
         return str(self.body["id"])
 
     @property
-    def status(self) -> str:
-        """Its status."""
-        return str(self.body["status"])
-
-    @property
     def running(self) -> bool:
         """Whether more will come."""
-        return self.status in RUNNING
+        return self.body["status"] in RUNNING
 
 
 def shown_to_clients(project: str, response_id: str, *, ttl: float) -> Shown:
@@ -85,17 +75,12 @@ async def _look(project: str, response_id: str) -> Watched:
 
 
 def _shown(row: Response, watched: Watched, *, items: object, ttl: float = 0.0, unknown: str = "") -> Shown:
+    """Put it together; a timeline without times is told what the response's row knows."""
     body: Any = watched.response
-    shown = Shown(row, body, None if items is None else as_list(items), watched.timeline, watched.now, ttl, unknown)
-    _complete(shown)
-    return shown
-
-
-def _complete(shown: Shown) -> None:
-    """Tell a timeline without times what the response's row knows."""
-    timeline, first, took = shown.timeline, shown.row.first_token_ms, shown.row.duration_ms
+    timeline, first, took = watched.timeline, row.first_token_ms, row.duration_ms
     ended = None if took is None else timeline.created + took
     guess(timeline, first_token=None if first is None else timeline.created + first, ended=ended)
-    if timeline.ended is None and not shown.running:
+    if timeline.ended is None and not watched.is_running:
         for phase in timeline.phases[-1:]:  # its worker died, and its log has no end
             phase.ended = timeline.ended = max(phase.began, ended or phase.began)
+    return Shown(row, body, None if items is None else as_list(items), timeline, watched.now, ttl, unknown)

@@ -52,13 +52,13 @@ def response(request: HttpRequest, response_id: str) -> HttpResponse:
     return shown_page(request, _load(request, response_id), frame, "watch/response.html")
 
 
-def shown_page(request: HttpRequest, shown: Shown, frame: Frame, template: str) -> HttpResponse:
+def shown_page(request: HttpRequest, shown: Shown, frame: Frame, template: str, **more: object) -> HttpResponse:
     """Show a response in a frame; `?part=live` is the part of its page that changes while it runs."""
     context = response_page(shown, frame, turns=request.GET.get("turns", ""))
     if request.GET.get("part") == "live":
         template = "response/live.html"
     else:
-        context |= admin.site.each_context(request) | {"title": context["title"]}
+        context = {**admin.site.each_context(request), **context, **more}
     answer = TemplateResponse(request, template, context)
     answer["Cache-Control"] = "no-store"
     return answer
@@ -74,7 +74,7 @@ def response_json(request: HttpRequest, response_id: str) -> HttpResponse:
     timeline = shown.timeline
     body: JsonObject = {
         "id": shown.id,
-        "status": shown.status,
+        "status": shown.body["status"],
         "created": timeline.created,
         "ended": timeline.ended,
         "now": shown.now,

@@ -16,7 +16,12 @@ def test_keys_of_other_projects_find_nothing(closed: ClosedServer) -> None:
     response_id = made.json()["id"]
     path = f"{closed.url}/watch/responses/{response_id}"
     assert httpx.get(f"{path}.json", headers=mine, timeout=60).json()["status"] == "completed"
-    assert "Phases as a table" in httpx.get(path, headers=mine, timeout=60).text
+    page = httpx.get(path, headers=mine, timeout=60).text
+    assert [part in page for part in ("Phases as a table", "Input items as JSON", "/admin/responses_app/")] == [
+        True,
+        True,
+        False,
+    ]
     both = f"{closed.url}/watch/compare?left={response_id}&right={response_id}"
     for url, status in ((f"{path}.json", 404), (path, 404), (both, 404)):
         answer = httpx.get(url, headers=other, timeout=60)

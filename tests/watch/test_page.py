@@ -66,8 +66,8 @@ def test_at_every_width_in_light_and_dark_axe_finds_nothing(page: Page, server: 
         if path.startswith("/admin/"):
             sign_in(page, server)
         page.goto(f"{server.url}{path}")
-        page.locator("details.wt-table > summary").first.press("Enter")
-        expect(page.locator("details.wt-table table").first).to_be_visible()
+        page.locator("details.rs-numbers > summary").first.press("Enter")
+        expect(page.locator("details.rs-numbers table").first).to_be_visible()
         for size, (width, height) in SIZES.items():
             page.set_viewport_size({"width": width, "height": height})
             assert not is_wider_than_its_window(page), f"{path} is wider than a {size}"
