@@ -9,10 +9,10 @@ from django.conf import settings as django_settings
 from responses_app.auth.door import Door
 from responses_app.auth.keyring import KeyRing
 from responses_app.conf import Settings
-from responses_app.limits.base import BaseConnectionLimit
-from responses_app.limits.memory import MemoryConnectionLimit
-from responses_app.limits.memory_rates import MemoryRates
-from responses_app.limits.rates import BaseRates
+from responses_app.limits.base import BaseLedger
+from responses_app.limits.connections import ConnectionLimit
+from responses_app.limits.memory import MemoryLedger
+from responses_app.limits.rates import Rates
 from responses_app.stores.base import StoreLimits
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import FileLimits
@@ -30,19 +30,22 @@ class Adapters:
     stores: Stores
     uploads: BaseUploads
     door: Door
-    connection_limit: BaseConnectionLimit
-    rates: BaseRates
+    ledger: BaseLedger
+    connection_limit: ConnectionLimit
+    rates: Rates
     shared_turns: BaseSharedTurns | None
 
 
 def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
     """Build them; nothing is started."""
+    ledger = _ledger()
     return Adapters(
         stores=_stores(settings, clock),
         uploads=_uploads(settings, clock),
         door=_door(settings, clock),
-        connection_limit=_connection_limit(settings.max_websocket_connections),
-        rates=_rates(),
+        ledger=ledger,
+        connection_limit=ConnectionLimit(ledger, settings.max_websocket_connections),
+        rates=Rates(ledger),
         shared_turns=_shared_turns(),
     )
 
@@ -95,22 +98,13 @@ def _door(settings: Settings, clock: StoreClock) -> Door:
     return Door(settings.auth, keys, staff, is_exposed=settings.serves_others)
 
 
-def _connection_limit(limit: int) -> BaseConnectionLimit:
+def _ledger() -> BaseLedger:
     hosts = _redis_hosts()
     if not hosts:
-        return MemoryConnectionLimit(limit)
-    from responses_app.limits.redis import RedisConnectionLimit
+        return MemoryLedger()
+    from responses_app.limits.redis import RedisLedger
 
-    return RedisConnectionLimit(limit, connect=lambda: _redis(hosts[0]))
-
-
-def _rates() -> BaseRates:
-    hosts = _redis_hosts()
-    if not hosts:
-        return MemoryRates()
-    from responses_app.limits.redis_rates import RedisRates
-
-    return RedisRates(lambda: _redis(hosts[0]))
+    return RedisLedger(lambda: _redis(hosts[0]))
 
 
 def _shared_turns() -> BaseSharedTurns | None:

@@ -12,7 +12,7 @@ from engine.embeddings.base import BaseEmbeddings
 from engine.errors import EngineConfigurationError
 from responses_app.conf import Settings
 from responses_app.engines import EngineStarter
-from responses_app.limits.rates import BaseRates
+from responses_app.limits.rates import Rates
 from responses_app.model_settings import ModelSettings
 from responses_app.observing.metrics import Metrics
 from responses_app.runs.embedding import EmbeddingModels, EmbeddingService, ServedEmbeddings
@@ -75,7 +75,7 @@ class Embeddings:
         settings: Settings,
         *,
         created: int,
-        rates: BaseRates,
+        rates: Rates,
         metrics: Metrics,
         guest: Callable[[], AbstractContextManager[None]],
         generates: Callable[[str], bool],

@@ -8,8 +8,9 @@ from responses_app.auth.door import Door
 from responses_app.conf import Settings
 from responses_app.embedding_engines import Embeddings
 from responses_app.engines import Engines
-from responses_app.limits.base import BaseConnectionLimit
-from responses_app.limits.rates import BaseRates
+from responses_app.limits.base import BaseLedger
+from responses_app.limits.connections import ConnectionLimit
+from responses_app.limits.rates import Rates
 from responses_app.observing.traces import Traces
 from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.dialects import Dialect, requested_dialect
@@ -58,8 +59,9 @@ class Site:
     files: BaseFileStore
     uploads: BaseUploads
     approvals: BaseApprovalStore
-    connection_limit: BaseConnectionLimit
-    rates: BaseRates
+    ledger: BaseLedger
+    connection_limit: ConnectionLimit
+    rates: Rates
     answer_headers: AnswerHeaders
     registry: RunRegistry
     service: ResponseService
@@ -126,8 +128,7 @@ class Site:
         self.traces.start()
         await self.store.start()
         await self.conversations.start()
-        await self.connection_limit.start()
-        await self.rates.start()
+        await self.ledger.start()
         await self.door.start()
         self.engines.start()
         self.embeddings.start()
@@ -159,8 +160,7 @@ class Site:
         await self.relay.aclose()
         await asyncio.gather(
             *(tool.aclose() for tool in self.tools),
-            self.connection_limit.aclose(),
-            self.rates.aclose(),
+            self.ledger.aclose(),
             self.service.known_turns.aclose(),
             self.store.aclose(),
             self.chats.aclose(),

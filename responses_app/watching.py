@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import orjson
 
 from responses_app.engines import Engines
-from responses_app.limits.base import BaseConnectionLimit
+from responses_app.limits.connections import ConnectionLimit
 from responses_app.observing.metrics import TRANSPORTS, Metrics
 from responses_app.observing.sharing import SharedFolder
 from responses_app.protocol.tiers import PRIORITIES
@@ -130,7 +130,7 @@ class Gauges:
         metrics: Metrics,
         *,
         service: ResponseService,
-        connections: BaseConnectionLimit,
+        connections: ConnectionLimit,
         engines: Engines,
         hears_store: Callable[[], bool],
         has_redis: bool,
@@ -174,7 +174,7 @@ class Gauges:
         for name in self._engines:
             metrics.reaching_model.set(name not in troubles, name)
         if self._has_redis:
-            metrics.reaching.set(not self._connections.degraded and not self._service.rates.degraded, "redis")
+            metrics.reaching.set(not self._connections.degraded, "redis")
         metrics.memory.set(_memory_bytes())
         cpu = time.process_time()
         metrics.cpu_seconds.count(by=cpu - self._cpu)

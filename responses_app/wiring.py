@@ -127,6 +127,7 @@ def build_site(settings: Settings) -> Site:
         files=base.adapters.stores.files,
         uploads=base.adapters.uploads,
         approvals=base.adapters.stores.approvals,
+        ledger=base.adapters.ledger,
         connection_limit=base.adapters.connection_limit,
         rates=base.adapters.rates,
         answer_headers=AnswerHeaders(

@@ -186,7 +186,7 @@ def test_implementations_know_their_base_and_never_each_other(folder: str) -> No
 
 def _is_implementation(module: str) -> bool:
     """Whether a module holds a subclass of a contract that can be made (`simulated` is the half of two engines)."""
-    contract = re.compile(r"Base(Engine|Embeddings|ResponseStore|ConnectionLimit|Rates)|SimulatedEngine")
+    contract = re.compile(r"Base(Engine|Embeddings|ResponseStore|Ledger)|SimulatedEngine")
     classes = (node for node in ast.walk(tree_of(modules()[module])) if isinstance(node, ast.ClassDef))
     bases = (ast.unparse(base) for node in classes for base in node.bases)
     return not module.endswith(".simulated") and any(map(contract.fullmatch, bases))

@@ -1,102 +1,61 @@
-"""The contract for the global cap on open WebSocket connections."""
+"""The contract of the ledger: everything that is limited is counted in one, all or nothing.
 
-import enum
-import logging
+`rates` counts the requests, tokens and slots of keys and projects in it, `connections` the open WebSockets of all
+workers. How buckets and slots work is told in `ledger`.
+"""
+
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from itertools import count
+from uuid import uuid4
 
-logger = logging.getLogger(__name__)
-
-
-class _State(enum.Enum):
-    NEW = enum.auto()
-    RUNNING = enum.auto()
-    CLOSED = enum.auto()
+from responses_app.limits.ledger import Answer, Ask, Job
 
 
-class BaseConnectionLimit(ABC):
-    """Hand out at most `limit` slots, one for each open connection.
+class BaseLedger(ABC):
+    """One object serves one worker process.
 
-    One object serves one worker process: `start()` once, then `acquire()` and `release()` from the event loop that
-    started it, then `aclose()`, also where `start()` was cancelled. Every `acquire()` that gave True is answered by
-    exactly one `release()`.
+    `start()` once, then all else from the loop that started it, then `aclose()`, also where `start()` was cancelled.
     """
 
-    def __init__(self, limit: int) -> None:
-        """Take the number of connections that may be open at once.
-
-        Raises:
-            ValueError: `limit` is negative.
-        """
-        if limit < 0:
-            raise ValueError(f"A connection limit is 0 or more, not {limit}.")
-        self.limit = limit
-        self._open = 0
-        self._state = _State.NEW
+    def __init__(self) -> None:
+        self.is_started = False
+        self.is_closed = False
+        self._worker = uuid4().hex[:16]
+        self._numbers = count(1)
 
     @property
-    def open_connections(self) -> int:
-        """Say how many slots this worker holds."""
-        return self._open
-
-    @property
-    def degraded(self) -> str | None:
-        """Say in one sentence for the operator why the limit is not global at present; None when it is."""
+    def away(self) -> str | None:
+        """The name of the error for which this worker counts by itself at present; None: all count together."""
         return None
 
+    @property
+    @abstractmethod
+    def holders(self) -> Mapping[str, Collection[str]]:
+        """Who holds slots through this worker, by their keys."""
+
+    def new_id(self) -> str:
+        """Return an id for a holder of slots that no worker has used."""
+        return f"{self._worker}:{next(self._numbers)}"
+
     async def start(self) -> None:
-        """Make the limit ready.
-
-        Raises:
-            RuntimeError: it was started before.
-        """
-        if self._state is not _State.NEW:
-            raise RuntimeError("A connection limit is started once.")
-        self._state = _State.RUNNING
-
-    @abstractmethod
-    async def acquire(self) -> bool:
-        """Take a slot; True if there was one, False if the limit is reached or closed.
-
-        Cancelled, it has taken none.
-
-        Raises:
-            RuntimeError: `start()` was not called.
-        """
-
-    def release(self) -> None:
-        """Give one slot back; never block and never raise, so that a cancelled consumer's cleanup may call it.
-
-        Do nothing after `aclose()`, which gave back all of them.
-        """
-        if self._state is _State.CLOSED:
-            return
-        if self._open == 0:
-            logger.error("A connection slot was released that nobody held.", stack_info=True)
-            return
-        self._open -= 1
-
-    @abstractmethod
-    async def total(self) -> int:
-        """Count the open connections of all workers; those of this worker only while `degraded`."""
+        """Make it ready. Raises `RuntimeError` the second time."""
+        if self.is_started:
+            raise RuntimeError("A ledger is started once.")
+        self.is_started = True
 
     async def aclose(self) -> None:
-        """Give all slots back and refuse further ones; do nothing the second time."""
-        self._state = _State.CLOSED
-        self._open = 0
+        """Give back all slots that this worker holds; do nothing the second time."""
+        self.is_closed = True
 
-    def _accepts(self) -> bool:
-        """Say whether slots are handed out at all now.
+    @abstractmethod
+    async def ask(self, ask: Ask) -> Answer:
+        """Return what came of an ask; where this is cancelled, nothing is taken."""
 
-        Raises:
-            RuntimeError: `start()` was not called.
-        """
-        if self._state is _State.NEW:
-            raise RuntimeError("The connection limit was not started.")
-        return self._state is _State.RUNNING
+    @abstractmethod
+    def post(self, job: Job) -> None:
+        """Settle and release what a job has, soon; return at once and never raise. It has no asks."""
 
-    def _take(self) -> bool:
-        """Take a slot by this worker's own count alone."""
-        if self._open >= self.limit:
-            return False
-        self._open += 1
-        return True
+    @abstractmethod
+    def hold(self, key: str, id: str) -> None:
+        """Take a slot whatever the limit says."""

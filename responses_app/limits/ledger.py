@@ -1,4 +1,4 @@
-"""What limits of keys and projects are counted by: buckets for what is limited over time, and slots that are held.
+"""What limits are counted by: buckets for what is limited over time, and slots that are held.
 
 **Buckets** (the generic cell rate algorithm, which is a token bucket kept as one number). A limit of 60 requests a
 minute is a bucket that holds 60 and gets one back each second. What is kept is `left`: the milliseconds until it is
@@ -14,11 +14,12 @@ What was used is charged at the end, whatever it is, so `left` may become longer
 three minutes' worth of tokens is waited for. A limit that changes needs nothing: the part of the bucket that was used
 stays the same. `left` is kept with the time it was true at, and a clock that is set back costs nobody anything.
 
-**Slots**. Each response or WebSocket that runs holds one of its key's and one of its project's, under an id of its own.
-In Redis it is a lease, which its worker renews: those of a killed worker end by themselves.
+**Slots**. Each response or WebSocket that runs holds one of its key's and one of its project's, under an id of its own,
+and each WebSocket one of the server's. In Redis it is a lease, which its worker renews: those of a killed worker end by
+themselves.
 
 A `Job` is all that a worker has to say at one time. Asks are done all or nothing, in order, behind the rest of the job.
-`MemoryLedger` does it in this process; `redis_rates.SCRIPT` does the same in Redis.
+`Counts` does it in this process; `redis.SCRIPT` does the same in Redis.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,8 +74,8 @@ class Job:
         return not (self.settle or self.release or self.asks)
 
 
-class MemoryLedger:
-    """Counts in this process. `now` is in milliseconds, of any clock that is not set back."""
+class Counts:
+    """The buckets and slots of this process. `now` is in milliseconds, of any clock that is not set back."""
 
     def __init__(self) -> None:
         self._buckets: dict[str, tuple[float, float]] = {}  # left, and when that was true

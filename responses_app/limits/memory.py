@@ -1,15 +1,33 @@
-"""A connection limit for a server of one process."""
+"""The ledger of a server of one process."""
 
-from responses_app.limits.base import BaseConnectionLimit
+import asyncio
+from collections.abc import Callable, Mapping
+
+from responses_app.limits.base import BaseLedger
+from responses_app.limits.ledger import Answer, Ask, Counts, Job
 
 
-class MemoryConnectionLimit(BaseConnectionLimit):
-    """Count in this process alone: several workers would allow `limit` connections each."""
+class MemoryLedger(BaseLedger):
+    """Counts in this process alone: several workers would allow as much each. `now` is in milliseconds."""
 
-    async def acquire(self) -> bool:
-        """Take a slot at once or not at all."""
-        return self._accepts() and self._take()
+    def __init__(self, *, now: Callable[[], float] | None = None) -> None:
+        super().__init__()
+        self._counts = Counts()
+        self._now = now or (lambda: asyncio.get_running_loop().time() * 1000)
 
-    async def total(self) -> int:
-        """Count this process's open connections."""
-        return self._open
+    @property
+    def holders(self) -> Mapping[str, set[str]]:
+        return self._counts.holders
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self._counts = Counts()
+
+    async def ask(self, ask: Ask) -> Answer:
+        return self._counts.do(Job(asks=[ask]), self._now())[0]
+
+    def post(self, job: Job) -> None:
+        self._counts.do(job, self._now())
+
+    def hold(self, key: str, id: str) -> None:
+        self._counts.hold(key, id)

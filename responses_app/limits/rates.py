@@ -1,4 +1,4 @@
-"""The contract for limits of keys and projects: `admit` a request by all of them at once, settle what it used.
+"""Limits of keys and projects: `admit` a request by all of them at once, settle what it used.
 
     ticket = await rates.admit(who, Amount(1, 250, 1), Slot.RESPONSE)    raises `RateLimited`
     …                                                                    the response runs
@@ -14,13 +14,10 @@ A response that goes on at another worker was let in once, and is settled once, 
 """
 
 import asyncio
-import logging
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from itertools import count
-from uuid import uuid4
 
+from responses_app.limits.base import BaseLedger
 from responses_app.limits.ledger import Answer, Ask, Charge, Hold, Job
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.rate_limits import (
@@ -39,8 +36,6 @@ from responses_app.protocol.rate_limits import (
     tightest,
 )
 
-logger = logging.getLogger("respsite.limits")
-
 MAX_HEARD = 20_000  # buckets of which a worker remembers what it heard last
 
 
@@ -51,7 +46,7 @@ class Ticket:
 
     def __init__(
         self,
-        rates: "BaseRates | None",
+        rates: "Rates | None",
         who: Sequence[Limited],
         reserved: Amount,
         taken: Sequence[tuple[Rate, int]],
@@ -78,13 +73,13 @@ class Ticket:
             if more:
                 job.settle[rate.key] = more * rate.each
         if not job.is_empty:
-            rates.post(job)
+            rates.ledger.post(job)
 
     def release(self) -> None:
         """Give the slots back, and nothing else: it runs no more, and what it used is counted later."""
         places, self.places = self.places, ()
         if self._rates is not None and places:
-            self._rates.post(Job(release=[(each.key, self.id) for each in places]))
+            self._rates.ledger.post(Job(release=[(each.key, self.id) for each in places]))
 
     def hand_over(self) -> None:
         """Give the slots back; what was used is for another worker to count, which goes on with it."""
@@ -99,24 +94,12 @@ class Ticket:
 FREE = Ticket(None, (), NOTHING, (), (), "")
 
 
-class BaseRates(ABC):
-    """One object serves one worker: `start()` once, then all else from the loop that started it, then `aclose()`."""
+class Rates:
+    """The limits of keys and projects of one worker, counted in its ledger."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: BaseLedger) -> None:
+        self.ledger = ledger
         self._heard: OrderedDict[str, tuple[float, float]] = OrderedDict()  # left, and the loop's time then
-        self._worker = uuid4().hex[:16]
-        self._numbers = count(1)
-
-    @property
-    def degraded(self) -> str | None:
-        """Say in one sentence for the operator why limits are not global at present; None when they are."""
-        return None
-
-    async def start(self) -> None:  # noqa: B027 (nothing to do is right for a ledger in memory)
-        """Make it ready."""
-
-    async def aclose(self) -> None:  # noqa: B027
-        """Give back what is held."""
 
     async def admit(self, who: Sequence[Limited], amount: Amount, slot: Slot | None) -> Ticket:
         """Take what a request needs from all limits of `who`, or nothing. Raises `RateLimited`.
@@ -130,8 +113,8 @@ class BaseRates(ABC):
             if needed > rate.limit:
                 raise rate_reached(rate, needed, 0.0)
         charges = [Charge(rate.key, needed * rate.each, rate.window) for rate, needed in taken]
-        id = self._new_id()
-        answer = await self._ask(Ask(charges, [Hold(each.key, each.limit) for each in places], id))
+        id = self.ledger.new_id()
+        answer = await self.ledger.ask(Ask(charges, [Hold(each.key, each.limit) for each in places], id))
         self._hear((rate for rate, _ in taken), answer.left)
         if not answer.granted:
             raise _longest(taken, places, answer)
@@ -145,19 +128,16 @@ class BaseRates(ABC):
         taken, places = _wanted(who, amount, slot)
         if not taken and not places:
             return FREE
-        id = self._new_id()
+        id = self.ledger.new_id()
         for each in places:
-            self._hold(each.key, id)
+            self.ledger.hold(each.key, id)
         return Ticket(self, who, amount, taken, places, id)
-
-    def _new_id(self) -> str:
-        return f"{self._worker}:{next(self._numbers)}"
 
     async def lines(self, who: Sequence[Limited], *, since: float) -> list[Line]:
         """Return what clients are told of their limits, heard at the loop's time `since` or later."""
         rates = [rate for owner in who for rate in owner.rates]
         if any(self._heard.get(rate.key, _NEVER)[1] < since for rate in rates):
-            answer = await self._ask(Ask([Charge(rate.key, 0.0, rate.window) for rate in rates]))
+            answer = await self.ledger.ask(Ask([Charge(rate.key, 0.0, rate.window) for rate in rates]))
             self._hear(rates, answer.left)
         return self.heard(who)
 
@@ -171,18 +151,6 @@ class BaseRates(ABC):
                 left -= (now - at) * 1000
                 lines.append(line_of(rate, left if left > 0 else 0.0))
         return tightest(lines)
-
-    @abstractmethod
-    def post(self, job: Job) -> None:
-        """Settle and release what a job has, soon; return at once and never raise. It has no asks."""
-
-    @abstractmethod
-    def _hold(self, key: str, id: str) -> None:
-        """Count a slot that nobody was asked for."""
-
-    @abstractmethod
-    async def _ask(self, ask: Ask) -> Answer:
-        """Return what came of an ask; where this is cancelled, its slots are given back."""
 
     def _hear(self, rates: Iterable[Rate], left: Sequence[float]) -> None:
         now = asyncio.get_running_loop().time()

@@ -1,287 +1,358 @@
-"""A connection limit that all workers share through Redis.
+"""The ledger that all workers share through Redis. What is counted, and how, is told in `ledger`.
 
-Each worker keeps its own count and reports it. A report is absolute ("I hold `held` slots and want `wanted` more")
-and renews the worker's lease, so the same call serves acquire, release and heartbeat. In Redis stand:
+    {prefix}:requests_per_minute:key:ID      STRING  "left at", in milliseconds of Redis' clock; gone once it is full
+    {prefix}:concurrent_responses:key:ID     ZSET    holder -> end of its lease, in milliseconds of Redis' clock
+    {prefix}:connections                     ZSET    the same, of all open WebSockets
 
-    {prefix}:count   HASH   worker -> "generation:count"
-    {prefix}:lease   ZSET   worker -> end of its lease, in milliseconds of Redis' clock
+The braces are literal: they keep all keys in one cluster slot. Why it holds:
 
-The braces are literal: they keep both keys in one cluster slot. Why it holds:
-
-- One task, the reporter, makes all calls, one at a time. Everything asked for during a call goes into the next one:
-  a thousand releases in one turn of the loop cost one call.
-- A call that timed out may still reach Redis, after a later one. Each report carries a generation number, and Redis
-  ignores a report older than the last it took.
-- A killed worker sends no heartbeats; when its lease ends, the next report of any worker drops it with its slots.
-- A worker's own `held` is never refused, since its connections are real. After a stall or a flush of Redis it is
-  counted again at its next heartbeat. The total may then be over the limit; nothing is granted until it has drained.
-- Without Redis a worker allows `limit` connections of its own, says so in `degraded`, and tries again at each
-  heartbeat. An outage never ends a connection.
+- One task, the clerk, makes all calls, one at a time, each of them one script. Everything asked for during a call goes
+  into the next one: requests that come together share a round trip. What was used is settled with the next requests, or
+  `SETTLE_SECONDS` later. So a worker's settlements are never overtaken by its own later requests.
+- An ask is atomic over all its limits. No clock of a worker counts.
+- A slot is a lease of its own: to grant, renew or drop it twice changes nothing. A call that timed out and reaches
+  Redis all the same leaves a slot that nobody renews, and it ends by itself; so do those of a killed worker.
+- A slot that its worker holds is real and is renewed whatever the limit says: after a stall of the worker, or a flush
+  of Redis, all it holds is counted again at its next heartbeat. More may be held than the limit by then; nothing is
+  granted until that has drained.
+- A clock of Redis that is set back costs nothing: a bucket's time is never counted backwards, and leases that end later
+  than any could are dropped until they are renewed.
+- Without Redis each worker counts in its own memory, says so once and in `away`, and tries again at each heartbeat. It
+  says then what was released meanwhile. An outage ends no connection and no response.
 """
 
 import asyncio
 import contextlib
+import hashlib
 import logging
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import orjson
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 
-from responses_app.limits.base import BaseConnectionLimit
+from responses_app.limits.base import BaseLedger
+from responses_app.limits.ledger import TOLERANCE, Answer, Ask, Counts, Job
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("respsite.limits")
 
-# A late reply raises the built-in TimeoutError, which is an OSError.
-REDIS_FAILURES = (RedisError, OSError)
+REDIS_FAILURES = (RedisError, OSError)  # a late reply raises the built-in TimeoutError, which is an OSError
+SETTLE_SECONDS = 0.01
+MAX_ASKS = 500  # in one call: Redis does nothing else meanwhile
 
-# KEYS: count, lease. ARGV: worker, generation, held, wanted, limit, lease in ms. Gives {granted, total}.
-# Reports are numbered (generation). One with the last number is that report sent again, and has the same effect.
-REPORT = """
-local worker, generation, held = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local wanted, limit, lease = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+# KEYS: all of the job. ARGV: the job as JSON; it names a key by its place in KEYS. Gives the answers as JSON.
+SCRIPT = (
+    """
+local job = cjson.decode(ARGV[1])
+local now = job.now
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local ends = string.format('%.0f', now + job.lease)  -- of a lease that begins now
 
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
-local alive = {}
-for _, name in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do alive[name] = true end
-
-local others, last_generation, last_count = 0, 0, 0
-local entries = redis.call('HGETALL', KEYS[1])
-for i = 1, #entries, 2 do
-  local its_generation, its_count = string.match(entries[i + 1], '^(%d+):(%d+)$')
-  if entries[i] == worker then
-    last_generation, last_count = tonumber(its_generation), tonumber(its_count)
-  elseif alive[entries[i]] then
-    others = others + tonumber(its_count)
-  else
-    redis.call('HDEL', KEYS[1], entries[i])
-  end
+-- A bucket is kept until it is full again.
+local function keep(key, left)
+  if left <= 0 then redis.call('DEL', key)
+  else redis.call('SET', key, string.format('%.6f %.0f', left, now), 'PX', math.ceil(left)) end
 end
 
-if generation < last_generation then return {0, others + last_count} end
-local granted = math.max(0, math.min(wanted, limit - others - held))
-redis.call('HSET', KEYS[1], worker, string.format('%d:%d', generation, held + granted))
-redis.call('ZADD', KEYS[2], now + lease, worker)
-return {granted, others + held + granted}
+local function left_of(key)
+  local kept = redis.call('GET', key)
+  if not kept then return 0 end
+  local left, at = string.match(kept, '^(%S+) (%S+)$')
+  left, at = tonumber(left), tonumber(at)
+  if at > now then keep(key, left) end  -- the clock was set back
+  return math.max(0, left - math.max(0, now - at))
+end
+
+-- How many hold a slot beside `id`, which is there if this call was sent before and its answer lost: not those whose
+-- lease is over, nor any that ends later than one can.
+local function held_beside(key, id)
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
+  redis.call('ZREMRANGEBYSCORE', key, '(' .. ends, '+inf')
+  return redis.call('ZCARD', key) - (redis.call('ZSCORE', key, id) and 1 or 0)
+end
+
+local function hold(key, ids)
+  for _, id in ipairs(ids) do redis.call('ZADD', key, ends, id) end
+  redis.call('PEXPIRE', key, job.lease)
+end
+
+-- What was used, what is given back, and what its worker still holds: whatever the limits say.
+for _, each in ipairs(job.settle) do keep(KEYS[each[1]], left_of(KEYS[each[1]]) + each[2]) end
+for _, each in ipairs(job.release) do redis.call('ZREM', KEYS[each[1]], each[2]) end
+for _, each in ipairs(job.renew) do hold(KEYS[each[1]], each[2]) end
+
+-- What is asked for, in order: all of an ask or nothing.
+local answers = {}
+for number, ask in ipairs(job.asks) do
+  local charges, holds, id = ask[1], ask[2], ask[3]
+  local left, held, granted = {}, {}, true
+  for i, charge in ipairs(charges) do
+    local key, cost, window = KEYS[charge[1]], charge[2], charge[3]
+    left[i] = left_of(key)
+    if cost ~= 0 and left[i] + cost > window + TOLERANCE then granted = false end
+  end
+  for i, place in ipairs(holds) do
+    local key, limit = KEYS[place[1]], place[2]
+    held[i] = held_beside(key, id)
+    if held[i] >= limit then granted = false end
+  end
+  if granted then
+    for i, charge in ipairs(charges) do
+      left[i] = left[i] + charge[2]
+      if charge[2] ~= 0 then keep(KEYS[charge[1]], left[i]) end
+    end
+    for _, place in ipairs(holds) do hold(KEYS[place[1]], {id}) end
+  end
+  answers[number] = {granted, left, held}
+end
+return cjson.encode(answers)
 """
+).replace("TOLERANCE", str(TOLERANCE))
+
+_DIGEST = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # how Redis calls it
+_Asked = tuple[Ask, "asyncio.Future[Answer]"]
 
 
-class RedisConnectionLimit(BaseConnectionLimit):
-    """Share `limit` slots among all workers that use the same Redis and `prefix`.
+class RedisLedger(BaseLedger):
+    """Counts together with all workers that use the same Redis and `prefix`.
 
-    `connect` makes the client, which this object then owns and closes. It should set `socket_timeout=None`, since
-    each call here is bounded by `timeout_seconds`; a longer outage than that counts as Redis being away.
-    The slots of a killed worker are free again `lease_seconds` after its last report.
+    `connect` makes the client, which this object then owns and closes. It should set `socket_timeout=None`, since each
+    call here is bounded by `timeout_seconds`. The slots of a killed worker are free again `lease_seconds` after it last
+    renewed them. `now` takes the place of Redis' clock, in milliseconds.
     """
 
     def __init__(
         self,
-        limit: int,
-        *,
         connect: Callable[[], Redis],
-        prefix: str = "respsite:connections",
+        *,
+        prefix: str = "respsite:rates",
         lease_seconds: float = 12.0,
         heartbeat_seconds: float = 4.0,
         timeout_seconds: float = 1.0,
+        now: Callable[[], float] | None = None,
     ) -> None:
-        """Take the limit and its times.
-
-        Raises:
-            ValueError: `limit` is negative, a time is not positive, or one lost heartbeat would end the lease.
-        """
-        super().__init__(limit)
+        super().__init__()
         if min(heartbeat_seconds, timeout_seconds) <= 0 or lease_seconds < 2 * heartbeat_seconds:
             raise ValueError("Times are positive, and a lease lasts at least two heartbeats.")
         self._connect = connect
-        self._keys = (f"{{{prefix}}}:count", f"{{{prefix}}}:lease")
-        self._lease_milliseconds = round(lease_seconds * 1000)
+        self._prefix = f"{{{prefix}}}:"
+        self._lease = round(lease_seconds * 1000)
         self._heartbeat_seconds = heartbeat_seconds
         self._timeout_seconds = timeout_seconds
-        self._worker = ""
-        self._generation = 0
+        self._now = now
         self._client: Redis | None = None
-        self._reporter: asyncio.Task[None] | None = None
+        self._own = Counts()  # all that this worker holds; and its buckets, while Redis is away
+        self._waiting: list[_Asked] = []
+        self._job = Job()  # what is to be settled
         self._wake = asyncio.Event()
-        self._applicants: list[asyncio.Future[bool]] = []
-        self._counters: list[asyncio.Future[int]] = []
-        self._degraded: str | None = None
+        self._settling: asyncio.TimerHandle | None = None
+        self._clerk: asyncio.Task[None] | None = None
+        self._renews_now = False  # there is a slot that Redis does not know of
+        self._away: str | None = None
+        self._forget_at = 0.0  # while it is away: when all leases that it knows of are over
 
     @property
-    def degraded(self) -> str | None:
-        """Say in one sentence that Redis is away; None while it answers."""
-        return self._degraded
+    def away(self) -> str | None:
+        return self._away
+
+    @property
+    def holders(self) -> Mapping[str, set[str]]:
+        return self._own.holders
 
     async def start(self) -> None:
-        """Connect, report once and start the reporter; where Redis is away, start `degraded`.
-
-        Raises:
-            RuntimeError: it was started before.
-        """
+        """Connect and start the clerk; where Redis is away, start without."""
         await super().start()
-        self._worker = uuid.uuid4().hex
         self._client = self._connect()
-        # The heartbeat is what tries again. One retry here hides a connection that broke while it was idle.
-        self._client.set_retry(Retry(NoBackoff(), 1))
-        await self._report()
-        self._reporter = asyncio.create_task(self._keep_reporting(), name="connection-limit-reporter")
-
-    async def acquire(self) -> bool:
-        """Take a slot if all workers together are below the limit; wait for Redis at most two timeouts."""
-        if not self._accepts():
-            return False
-        if self._degraded is not None:
-            return self._take()
-        applicant: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._applicants.append(applicant)
-        self._wake.set()
-        try:
-            return await applicant
-        except asyncio.CancelledError:
-            # The slot may have been granted in the very turn of the loop in which the caller was cancelled.
-            if not applicant.cancelled() and applicant.result():
-                self.release()
-            raise
-
-    def release(self) -> None:
-        """Give one slot back at once; the reporter tells Redis."""
-        super().release()
-        if self._degraded is None:
-            self._wake.set()
-
-    async def total(self) -> int:
-        """Report and count the open connections of all workers; those of this worker only while `degraded`."""
-        if not self._accepts() or self._degraded is not None:
-            return self._open
-        counter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._counters.append(counter)
-        self._wake.set()
-        return await counter
+        self._client.set_retry(Retry(NoBackoff(), 1))  # hides a connection that broke while it was idle
+        await self._call(renews=True)
+        self._clerk = asyncio.create_task(self._work(), name="clerk of limits")
 
     async def aclose(self) -> None:
-        """Stop the reporter, remove this worker from Redis and close the client, within two timeouts."""
-        await super().aclose()
-        client, self._client = self._client, None
-        if client is None:
+        """Settle what is left, give back what this worker holds, and close the client, within two timeouts."""
+        client = self._client
+        if client is None or self.is_closed:
             return
+        await super().aclose()
+        self._wake.set()
+        if self._clerk is not None:
+            await asyncio.wait([self._clerk])  # not cancelled: a late call might take again what is given back now
+        if self._settling is not None:
+            self._settling.cancel()
+        self._job.release += [(key, id) for key, ids in self.holders.items() for id in ids]
+        self._own = Counts()
+        try:
+            if not self._job.is_empty:
+                await self._call()
+        finally:
+            await client.aclose()
+        if self._job.release:
+            logger.warning(
+                "Redis could not be told that this worker ends (%s); its leases of %.1f s will run out.",
+                self._away,
+                self._lease / 1000,
+            )
+
+    def post(self, job: Job) -> None:
+        self._job.release += job.release
+        if self._away is not None:
+            self._own.do(job, self._own_now())
+            return
+        for key, id in job.release:
+            self._own.release(key, id)
+        for key, cost in job.settle.items():
+            self._job.settle[key] = self._job.settle.get(key, 0.0) + cost
+        if self._settling is None:
+            self._settling = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settle)
+
+    def _settle(self) -> None:
+        self._settling = None
+        self._wake.set()
+
+    def hold(self, key: str, id: str) -> None:
+        self._own.hold(key, id)
+        self._renews_now = True
+        self._wake.set()
+
+    async def ask(self, ask: Ask) -> Answer:
+        if self._away is not None or self._clerk is None or self._clerk.done():
+            return self._own.do(Job(asks=[ask]), self._own_now())[0]
+        asked: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((ask, asked))
         self._wake.set()
         try:
-            if self._reporter is not None:
-                # Not cancelled: a report that was under way might reach Redis after this worker was removed there.
-                await asyncio.wait([self._reporter])
-            await self._leave(client)
-        finally:
-            if self._reporter is not None:
-                self._reporter.cancel()
-            await client.aclose()
+            return await asked
+        except asyncio.CancelledError:
+            # It may have been granted in the very turn of the loop in which the caller was cancelled.
+            if not asked.cancelled() and asked.result().granted:
+                self.post(_given_back(ask))
+            raise
 
-    async def _keep_reporting(self) -> None:
-        """Report when something changed, and at each heartbeat, until the limit is closed."""
+    async def _work(self) -> None:
+        """Call Redis when there is something to say, and at each heartbeat."""
+        loop = asyncio.get_running_loop()
+        beat = loop.time() + self._heartbeat_seconds
         try:
-            while self._accepts():
+            while not self.is_closed:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._heartbeat_seconds):
+                    async with asyncio.timeout_at(beat):
                         await self._wake.wait()
                 self._wake.clear()
-                if self._accepts():
-                    await self._report()
+                renews, self._renews_now = self._renews_now or loop.time() >= beat, False
+                if renews:
+                    beat = loop.time() + self._heartbeat_seconds
+                if renews or self._waiting or not self._job.is_empty:
+                    await self._call(renews=renews)
         finally:
-            # Callers of `acquire` wait for a report. Where no more reports come, the limit has to be closed.
-            await super().aclose()
-            self._answer(*self._waiting(), granted=0, total=0)
+            self._answer_here(self._waiting)
 
-    async def _report(self) -> None:
-        """Tell Redis this worker's count, and answer those who waited for it."""
-        applicants, counters = self._waiting()
-        held = self._open
-        reply = await self._exchange(held, wanted=len(applicants))
-        if reply is None:  # by this worker's own count, then
-            self._answer(applicants, counters, granted=max(0, self.limit - self._open), total=self._open)
-            return
-        granted, total = reply
-        self._answer(applicants, counters, granted=granted, total=total)
-        if self._open != held + granted:  # released or cancelled meanwhile
+    async def _call(self, *, renews: bool = False) -> None:
+        """Say what there is to say, and answer those who asked."""
+        asked, self._waiting = self._waiting[:MAX_ASKS], self._waiting[MAX_ASKS:]
+        if self._waiting:
             self._wake.set()
-
-    def _waiting(self) -> tuple[list[asyncio.Future[bool]], list[asyncio.Future[int]]]:
-        """List who waits for an answer; forget who got one or gave up."""
-        self._applicants = [future for future in self._applicants if not future.done()]
-        self._counters = [future for future in self._counters if not future.done()]
-        return self._applicants.copy(), self._counters.copy()
-
-    async def _exchange(self, held: int, *, wanted: int) -> tuple[int, int] | None:
-        """Send one report; give (granted, total), or None where Redis is away."""
-        assert self._client is not None
-        self._generation += 1
-        arguments = (self._worker, self._generation, held, wanted, self.limit, self._lease_milliseconds)
-        report = self._client.register_script(REPORT)
+        job, self._job = self._job, Job()
+        job.asks = [ask for ask, answer in asked if not answer.done()]
+        asked = [each for each in asked if not each[1].done()]
+        was_away = self._away is not None
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                granted, total = await report(self._keys, arguments)
+                answers = await self._say(job, renews=renews)
         except REDIS_FAILURES as error:
             self._went_away(error)
-            return None
         except Exception as error:
-            logger.exception("The connection limit's report failed in an unforeseen way.")
+            logger.exception("limits could not be counted in Redis, in an unforeseen way")
             self._went_away(error)
-            return None
-        self._came_back()
-        return int(granted), int(total)
+        else:
+            self._came_back(was_away)
+            self._give(asked, answers)
+            return
+        self._own.do(Job(job.settle, job.release), self._own_now())
+        if asyncio.get_running_loop().time() < self._forget_at:
+            self._job.release = job.release + self._job.release
+        waiting, self._waiting = self._waiting, []
+        self._answer_here([*asked, *waiting])
 
-    def _answer(
-        self,
-        applicants: list[asyncio.Future[bool]],
-        counters: list[asyncio.Future[int]],
-        *,
-        granted: int,
-        total: int,
-    ) -> None:
-        """Give the granted slots to the first who still wait, and the total to those who asked for it."""
-        for applicant in applicants:
-            if not applicant.done():
-                taken = granted > 0 and self._accepts()
-                granted -= taken
-                self._open += taken
-                applicant.set_result(taken)
-        for counter in counters:
-            if not counter.done():
-                counter.set_result(total)
+    async def _say(self, job: Job, *, renews: bool) -> list[Answer]:
+        client = self._client
+        assert client is not None, "it was started"
+        keys: dict[str, int] = {}
+
+        def place(key: str) -> int:
+            return keys.setdefault(key, len(keys) + 1)
+
+        said: dict[str, Any] = {
+            "lease": self._lease,
+            "settle": [(place(key), cost) for key, cost in job.settle.items()],
+            "release": [(place(key), id) for key, id in job.release],
+            "renew": [(place(key), list(ids)) for key, ids in self._own.holders.items()] if renews else [],
+            "asks": [
+                (
+                    [(place(charge.key), charge.cost, charge.window) for charge in ask.charges],
+                    [(place(hold.key), hold.limit) for hold in ask.holds],
+                    ask.id,
+                )
+                for ask in job.asks
+            ],
+        }
+        if self._now is not None:
+            said["now"] = self._now()
+        names = [self._prefix + key for key in keys]
+        try:
+            reply: Any = await client.evalsha(_DIGEST, len(names), *names, orjson.dumps(said))
+        except NoScriptError:  # it is new there, was started again, or flushed
+            reply = await client.eval(SCRIPT, len(names), *names, orjson.dumps(said))
+        # cjson writes an empty table as an object
+        return [Answer(granted, list(left), list(held)) for granted, left, held in orjson.loads(reply)]
+
+    def _give(self, asked: list[_Asked], answers: list[Answer]) -> None:
+        for (ask, waiting), answer in zip(asked, answers, strict=True):
+            if answer.granted:
+                for hold in ask.holds:
+                    self._own.hold(hold.key, ask.id)
+            if not waiting.done():
+                waiting.set_result(answer)
+            elif answer.granted:  # whoever asked has left meanwhile
+                self.post(_given_back(ask))
+
+    def _answer_here(self, asked: list[_Asked]) -> None:
+        """Answer by this worker's own count."""
+        for ask, waiting in asked:
+            if not waiting.done():
+                waiting.set_result(self._own.do(Job(asks=[ask]), self._own_now())[0])
+
+    def _own_now(self) -> float:
+        return self._now() if self._now is not None else asyncio.get_running_loop().time() * 1000
 
     def _went_away(self, error: Exception) -> None:
-        """Note that Redis is away; log it the first time only. The sentence is public, so it names no address."""
-        if self._degraded is None:
+        """Note that Redis is away; log it the first time only."""
+        if self._away is None:
+            self._forget_at = asyncio.get_running_loop().time() + self._lease / 1000
             logger.warning(
-                "Redis is away (%s: %s): until it is back, each worker allows %d connections of its own.",
+                "Redis is away (%s: %s): until it is back, "
+                "each worker counts connections and limits of keys and projects by itself",
                 type(error).__name__,
                 error,
-                self.limit,
             )
-        self._degraded = (
-            f"The connection limit cannot use Redis ({type(error).__name__}): "
-            f"until it is back, each worker allows {self.limit} connections of its own."
-        )
+        self._away = type(error).__name__
 
-    def _came_back(self) -> None:
-        """Note that Redis answers."""
-        if self._degraded is not None:
-            logger.info("Redis is back: the connection limit of %d is global again.", self.limit)
-        self._degraded = None
-
-    async def _leave(self, client: Redis) -> None:
-        """Remove this worker's count and lease; where Redis is away, the lease's end will."""
-        count, lease = self._keys
-        try:
-            async with asyncio.timeout(self._timeout_seconds), client.pipeline(transaction=True) as pipeline:
-                pipeline.hdel(count, self._worker)
-                pipeline.zrem(lease, self._worker)
-                await pipeline.execute()
-        except REDIS_FAILURES as error:
-            logger.warning(
-                "Redis could not be told that this worker ends (%s: %s); its lease of %.1f s will run out.",
-                type(error).__name__,
-                error,
-                self._lease_milliseconds / 1000,
+    def _came_back(self, was_away: bool) -> None:
+        self._away = None
+        if was_away:
+            self._own.forget_buckets()
+            logger.info(
+                "Redis is back: connections and limits of keys and projects are counted by all workers together again"
             )
+
+
+def _given_back(ask: Ask) -> Job:
+    """Return what undoes an ask that was granted."""
+    return Job(
+        settle={charge.key: -charge.cost for charge in ask.charges if charge.cost},
+        release=[(hold.key, ask.id) for hold in ask.holds],
+    )

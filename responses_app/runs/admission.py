@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from responses_app.limits.rates import BaseRates
+from responses_app.limits.rates import Rates
 from responses_app.protocol.errors import previous_response_not_found
 from responses_app.protocol.rate_limits import Slot
 from responses_app.runs.history import store_away
@@ -24,7 +24,7 @@ logger = logging.getLogger("respsite.runs")
 class Admission:
     """Admits runs to a registry."""
 
-    def __init__(self, registry: RunRegistry, rates: BaseRates) -> None:
+    def __init__(self, registry: RunRegistry, rates: Rates) -> None:
         self._registry = registry
         self._rates = rates
 

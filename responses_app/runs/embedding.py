@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingRequest
 from engine.errors import EmbeddingRefused, EngineError, EngineUnavailable
 from engine.types import EngineInfo
-from responses_app.limits.rates import BaseRates
+from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics
 from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.embeddings import EmbeddingsWanted
@@ -70,7 +70,7 @@ class EmbeddingService:
     `generates` says whether a name is that of a model which generates text."""
 
     models: EmbeddingModels
-    rates: BaseRates
+    rates: Rates
     metrics: Metrics
     guest: Callable[[], AbstractContextManager[None]]
     generates: Callable[[str], bool]

@@ -11,7 +11,7 @@ from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.types import EngineInfo
 from responses_app.auth.scopes import check_named
-from responses_app.limits.rates import BaseRates
+from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics
 from responses_app.observing.traces import Traces
 from responses_app.protocol import compaction, ids
@@ -111,7 +111,7 @@ class ResponseService:
     now: Callable[[], float]
     limits: ServiceLimits
     live: LiveLogs
-    rates: BaseRates
+    rates: Rates
     metrics: Metrics
     traces: Traces = field(default_factory=lambda: Traces(enabled=False))
     keys: BaseKeyStore | None = None

@@ -31,7 +31,7 @@ async def ready(request: HttpRequest) -> HttpResponse:
         "server": stopping or "ok",
         "database": database or "ok",
         "engine": _engines(models, troubles),
-        "redis": site.connection_limit.degraded or site.rates.degraded or "ok",
+        "redis": site.connection_limit.degraded or "ok",
     }
     is_ready = not stopping and not database and len(troubles) < len(models)
     body: JsonObject = {"status": "ready" if is_ready else "not ready", **checks}

@@ -1,36 +1,37 @@
 """What the tests of the connection limits share."""
 
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from redis.asyncio import Redis
 
-from responses_app.limits.base import BaseConnectionLimit
-from responses_app.limits.redis import RedisConnectionLimit
+from responses_app.limits.base import BaseLedger
+from responses_app.limits.connections import ConnectionLimit
+from responses_app.limits.redis import RedisLedger
 from tests.redis_server import RedisServer
+
+OpenLimit = Callable[..., Awaitable[ConnectionLimit]]
 
 
 class LimitCase:
-    """Limits of any kind; a subclass gives the fixture `make_limit`."""
+    """Limits over any ledger; a subclass gives the fixture `make_ledger`."""
 
     @pytest.fixture
-    async def open_limit(
-        self,
-        make_limit: Callable[..., BaseConnectionLimit],
-    ) -> AsyncIterator[Callable[..., Awaitable[BaseConnectionLimit]]]:
+    async def open_limit(self, make_ledger: Callable[..., BaseLedger]) -> AsyncIterator[OpenLimit]:
         """Start limits, and close them at the end."""
-        opened: list[BaseConnectionLimit] = []
+        opened: list[BaseLedger] = []
 
-        async def open_one(limit: int, **options: object) -> BaseConnectionLimit:
-            one = make_limit(limit, **options)
-            opened.append(one)
-            await one.start()
-            return one
+        async def open_one(limit: int, **options: object) -> ConnectionLimit:
+            ledger = make_ledger(**options)
+            opened.append(ledger)
+            await ledger.start()
+            return ConnectionLimit(ledger, limit)
 
         yield open_one
-        for one in opened:
-            await one.aclose()
+        for ledger in opened:
+            await ledger.aclose()
 
 
 class RedisCase(LimitCase):
@@ -45,11 +46,8 @@ class RedisCase(LimitCase):
         return f"test:{uuid.uuid4().hex}"
 
     @pytest.fixture
-    def make_limit(self, server: RedisServer, prefix: str) -> Callable[..., RedisConnectionLimit]:
-        def make(limit: int, **options: float) -> RedisConnectionLimit:
-            return RedisConnectionLimit(limit, connect=lambda: connect(server), prefix=prefix, **options)
-
-        return make
+    def make_ledger(self, server: RedisServer, prefix: str) -> Callable[..., RedisLedger]:
+        return lambda **options: RedisLedger(lambda: connect(server), prefix=prefix, **options)
 
     @pytest.fixture
     async def client(self, server: RedisServer) -> AsyncIterator[Redis]:
@@ -65,17 +63,15 @@ class OwnRedisCase(RedisCase):
         return own_redis_server
 
 
-OpenRedisLimit = Callable[..., Awaitable[RedisConnectionLimit]]
-
-
 def connect(server: RedisServer) -> Redis:
     """Make a client as the wiring does."""
     return Redis.from_url(server.url, socket_timeout=None)
 
 
 async def counts(client: Redis, prefix: str) -> list[int]:
-    """Read the counts that stand in Redis, one a worker."""
-    return sorted(int(value.split(b":")[1]) for value in await client.hvals(f"{{{prefix}}}:count"))
+    """Read how many connections of each worker stand in Redis; ids are "worker:number"."""
+    ids = await client.zrange(f"{{{prefix}}}:connections", 0, -1)
+    return sorted(Counter(id.partition(b":")[0] for id in ids).values())
 
 
 async def counts_are(client: Redis, prefix: str, expected: list[int]) -> bool:

@@ -8,26 +8,27 @@ import sys
 
 from redis.asyncio import Redis
 
-from responses_app.limits.redis import RedisConnectionLimit
+from responses_app.limits.connections import ConnectionLimit
+from responses_app.limits.redis import RedisLedger
 
 
 async def main(url: str, prefix: str, limit: str, count: str, lease: str, heartbeat: str) -> None:
     """Hold `count` slots of `limit`."""
-    connections = RedisConnectionLimit(
-        int(limit),
-        connect=lambda: Redis.from_url(url, socket_timeout=None),
+    ledger = RedisLedger(
+        lambda: Redis.from_url(url, socket_timeout=None),
         prefix=prefix,
         lease_seconds=float(lease),
         heartbeat_seconds=float(heartbeat),
     )
-    await connections.start()
+    await ledger.start()
+    connections = ConnectionLimit(ledger, int(limit))
     try:
         for _ in range(int(count)):
             await connections.acquire()
         print(f"holding {connections.open_connections}", flush=True)
         await asyncio.to_thread(sys.stdin.read)
     finally:
-        await connections.aclose()
+        await ledger.aclose()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import sys
 
 from redis.asyncio import Redis
 
-from responses_app.limits.redis_rates import RedisRates
+from responses_app.limits.rates import Rates
+from responses_app.limits.redis import RedisLedger
 from responses_app.protocol.rate_limits import Amount, Limited, Limits, RateLimited, Slot
 
 LEASE_SECONDS, HEARTBEAT_SECONDS = 0.9, 0.3
@@ -18,13 +19,14 @@ LEASE_SECONDS, HEARTBEAT_SECONDS = 0.9, 0.3
 
 async def main(url: str, prefix: str, requests: str, slots: str, tries: str) -> None:
     """Take what there is."""
-    rates = RedisRates(
+    ledger = RedisLedger(
         lambda: Redis.from_url(url, socket_timeout=None),
         prefix=prefix,
         lease_seconds=LEASE_SECONDS,
         heartbeat_seconds=HEARTBEAT_SECONDS,
     )
-    await rates.start()
+    await ledger.start()
+    rates = Rates(ledger)
     who = [Limited("key:a", Limits(requests_per_minute=int(requests), concurrent_responses=int(slots)))]
 
     async def ask() -> bool:
@@ -39,7 +41,7 @@ async def main(url: str, prefix: str, requests: str, slots: str, tries: str) -> 
         print(f"admitted {admitted}", flush=True)
         await asyncio.to_thread(sys.stdin.read)
     finally:
-        await rates.aclose()
+        await ledger.aclose()
 
 
 if __name__ == "__main__":

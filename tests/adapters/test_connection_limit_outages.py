@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from responses_app.limits.base import BaseConnectionLimit
-from tests.adapters.connection_limits import OpenRedisLimit, OwnRedisCase, RedisCase, counts, counts_are
-from tests.contracts.connection_limit import fill
+from responses_app.limits.connections import ConnectionLimit
+from tests.adapters.connection_limits import OpenLimit, OwnRedisCase, RedisCase, counts, counts_are
+from tests.contracts.connection_limit import fill, total
 from tests.redis_server import RedisServer
 from tests.waiting import eventually
 
@@ -47,7 +47,7 @@ class TestCrash(RedisCase):
     """Real processes, killed and stalled."""
 
     async def test_a_killed_worker_frees_its_slots(
-        self, server: RedisServer, prefix: str, open_limit: OpenRedisLimit
+        self, server: RedisServer, prefix: str, open_limit: OpenLimit
     ) -> None:
         survivor = await open_limit(10)
         async with worker(server, prefix, limit=10, count=8) as doomed:
@@ -59,7 +59,7 @@ class TestCrash(RedisCase):
             await fill(survivor, 8)
 
     async def test_a_stalled_worker_keeps_its_connections(
-        self, server: RedisServer, prefix: str, open_limit: OpenRedisLimit
+        self, server: RedisServer, prefix: str, open_limit: OpenLimit
     ) -> None:
         survivor = await open_limit(10)
         async with worker(server, prefix, limit=10, count=8) as stalled:
@@ -91,10 +91,10 @@ class TestOutage(OwnRedisCase):
         server: RedisServer,
         client: Redis,
         prefix: str,
-        open_limit: OpenRedisLimit,
+        open_limit: OpenLimit,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        caplog.set_level(logging.INFO, logger="responses_app.limits")
+        caplog.set_level(logging.INFO, logger="respsite.limits")
         one = await open_limit(3, heartbeat_seconds=0.1)
         two = await open_limit(3, heartbeat_seconds=0.1)
         await fill(one, 2)
@@ -105,17 +105,17 @@ class TestOutage(OwnRedisCase):
         assert [await two.acquire() for _ in range(3)] == [True, True, False]
         assert "each worker allows 3 connections of its own" in (one.degraded or "")
         assert "127.0.0.1" not in (one.degraded or "")
-        assert await one.total() == 3
+        assert await total(one) == 3
         two.release()
         server.start()
         await eventually(lambda: one.degraded is None and two.degraded is None)
         await eventually(lambda: counts_are(client, prefix, [2, 3]))
         assert not await one.acquire()
-        levels = [record.levelname for record in caplog.records if record.name.startswith("responses_app.limits")]
+        levels = [record.levelname for record in caplog.records if record.name == "respsite.limits"]
         assert levels == ["WARNING", "WARNING", "INFO", "INFO"]
 
     async def test_the_request_that_finds_redis_gone_is_granted(
-        self, server: RedisServer, open_limit: OpenRedisLimit
+        self, server: RedisServer, open_limit: OpenLimit
     ) -> None:
         limit = await open_limit(2)
         server.kill()
@@ -123,7 +123,7 @@ class TestOutage(OwnRedisCase):
         assert limit.degraded is not None
 
     async def test_starts_without_redis(
-        self, server: RedisServer, client: Redis, prefix: str, open_limit: OpenRedisLimit
+        self, server: RedisServer, client: Redis, prefix: str, open_limit: OpenLimit
     ) -> None:
         server.stop()
         limit = await open_limit(2, heartbeat_seconds=0.1)
@@ -134,7 +134,7 @@ class TestOutage(OwnRedisCase):
         await eventually(lambda: limit.degraded is None)
 
     async def test_a_stalled_redis_delays_only_the_first(
-        self, server: RedisServer, client: Redis, prefix: str, open_limit: OpenRedisLimit
+        self, server: RedisServer, client: Redis, prefix: str, open_limit: OpenLimit
     ) -> None:
         limit = await open_limit(9, heartbeat_seconds=0.1, timeout_seconds=0.5)
         await fill(limit, 1)
@@ -149,26 +149,38 @@ class TestOutage(OwnRedisCase):
         server.resume()
         await eventually(lambda: limit.degraded is None)
         await eventually(lambda: counts_are(client, prefix, [4]))
-        assert await limit.total() == 4
+        assert await total(limit) == 4
+
+    async def test_what_is_released_without_redis_is_free_when_it_is_back(
+        self, client: Redis, prefix: str, open_limit: OpenLimit
+    ) -> None:
+        limit = await open_limit(3, heartbeat_seconds=0.1, lease_seconds=100)
+        await fill(limit, 3)
+        await client.execute_command("ACL", "SETUSER", "default", "-@scripting")  # no call does anything
+        limit.release()
+        await eventually(lambda: limit.degraded is not None)
+        limit.release()
+        await client.execute_command("ACL", "SETUSER", "default", "+@scripting")
+        await eventually(lambda: counts_are(client, prefix, [1]))
 
     async def test_closes_without_redis(
-        self, server: RedisServer, open_limit: OpenRedisLimit, caplog: pytest.LogCaptureFixture
+        self, server: RedisServer, open_limit: OpenLimit, caplog: pytest.LogCaptureFixture
     ) -> None:
         limit = await open_limit(2)
         await fill(limit, 1)
         server.stop()
         async with asyncio.timeout(5):
-            await limit.aclose()
+            await limit.ledger.aclose()
         assert "could not be told that this worker ends" in caplog.text
 
-    async def test_an_error_of_redis_is_an_outage(self, client: Redis, prefix: str, open_limit: OpenRedisLimit) -> None:
-        await client.set(f"{{{prefix}}}:count", "not a hash")
+    async def test_an_error_of_redis_is_an_outage(self, client: Redis, prefix: str, open_limit: OpenLimit) -> None:
+        await client.set(f"{{{prefix}}}:connections", "no slots")
         limit = await open_limit(1, heartbeat_seconds=0.1)
-        assert "ResponseError" in (limit.degraded or "")
         assert [await limit.acquire() for _ in range(2)] == [True, False]
-        await client.delete(f"{{{prefix}}}:count")
+        assert "ResponseError" in (limit.degraded or "")
+        await client.delete(f"{{{prefix}}}:connections")
         await eventually(lambda: counts_are(client, prefix, [1]))
 
 
-async def total_is(limit: BaseConnectionLimit, expected: int) -> bool:
-    return await limit.total() == expected
+async def total_is(limit: ConnectionLimit, expected: int) -> bool:
+    return await total(limit) == expected

@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from responses_app.limits.ledger import Ask, Charge, Hold, Job, MemoryLedger
-from responses_app.limits.memory_rates import MemoryRates
-from responses_app.limits.rates import BaseRates
-from responses_app.limits.redis_rates import RedisRates
+from responses_app.limits.base import BaseLedger
+from responses_app.limits.ledger import Ask, Charge, Counts, Hold, Job
+from responses_app.limits.memory import MemoryLedger
+from responses_app.limits.rates import Rates
+from responses_app.limits.redis import RedisLedger
 from responses_app.protocol.rate_limits import Amount, RateLimited
 from tests.adapters.rates_worker import HEARTBEAT_SECONDS, LEASE_SECONDS
 from tests.contracts.rates import Clock, OpenRates, RatesContract, ask, key, line, project, refused
@@ -36,21 +37,21 @@ def prefix() -> str:
 
 class TestMemory(RatesContract):
     @pytest.fixture
-    def make_rates(self) -> Callable[..., BaseRates]:
-        return MemoryRates
+    def make_ledger(self) -> Callable[..., BaseLedger]:
+        return MemoryLedger
 
     async def test_full_buckets_are_forgotten(self, clock: Clock) -> None:
-        ledger = MemoryLedger()
+        counts = Counts()
         for number in range(5000):
             clock.pass_by(1)
-            ledger.do(Job(asks=[Ask([Charge(f"key:{number}", 1000.0, 60_000)])]), clock())
-        assert len(ledger._buckets) <= 1025
+            counts.do(Job(asks=[Ask([Charge(f"key:{number}", 1000.0, 60_000)])]), clock())
+        assert len(counts._buckets) <= 1025
 
 
 class TestRedis(RatesContract):
     @pytest.fixture
-    def make_rates(self, redis_server: RedisServer, prefix: str) -> Callable[..., BaseRates]:
-        return lambda **options: RedisRates(lambda: connect(redis_server), prefix=prefix, **options)
+    def make_ledger(self, redis_server: RedisServer, prefix: str) -> Callable[..., BaseLedger]:
+        return lambda **options: RedisLedger(lambda: connect(redis_server), prefix=prefix, **options)
 
     @pytest.fixture
     async def client(self, redis_server: RedisServer) -> AsyncIterator[Redis]:
@@ -91,7 +92,7 @@ class TestRedis(RatesContract):
         assert len(names) == 4
         for name in names:
             assert 0 < await client.pttl(name) <= 86_400_000
-        await rates.aclose()
+        await rates.ledger.aclose()
         assert not await client.exists(f"{{{prefix}}}:concurrent_responses:key:a")
 
     async def test_a_clock_that_is_set_back_locks_nobody_out(self, open_rates: OpenRates, clock: Clock) -> None:
@@ -108,9 +109,9 @@ class TestRedis(RatesContract):
     async def test_the_script_does_what_the_ledger_does(
         self, redis_server: RedisServer, prefix: str, clock: Clock, seed: int
     ) -> None:
-        chance, ledger = random.Random(seed), MemoryLedger()
-        rates = RedisRates(lambda: connect(redis_server), prefix=prefix, now=clock, lease_seconds=10_000)
-        await rates.start()
+        chance, counts = random.Random(seed), Counts()
+        ledger = RedisLedger(lambda: connect(redis_server), prefix=prefix, now=clock, lease_seconds=10_000)
+        await ledger.start()
         names = [f"key:{number}" for number in range(3)]
         try:
             for step in range(60):
@@ -122,13 +123,13 @@ class TestRedis(RatesContract):
                     [(f"c:{chance.choice(names)}", f"h{chance.randrange(step + 1)}:0")],
                     asks,
                 )
-                mine = ledger.do(job, clock())
-                theirs = await rates._say(job, renews=False)
+                mine = counts.do(job, clock())
+                theirs = await ledger._say(job, renews=False)
                 for own, other in zip(mine, theirs, strict=True):
                     assert (own.granted, list(own.held)) == (other.granted, other.held)
                     assert other.left == pytest.approx(list(own.left), abs=0.01)
         finally:
-            await rates.aclose()
+            await ledger.aclose()
 
 
 class TestProcesses:
@@ -144,8 +145,9 @@ class TestProcesses:
             assert 50 <= sum(admitted) <= 53  # one comes back each 1.2 s
 
     async def test_a_killed_worker_gives_its_slots_back(self, redis_server: RedisServer, prefix: str) -> None:
-        rates = RedisRates(lambda: connect(redis_server), prefix=prefix, **SHORT)
-        await rates.start()
+        ledger = RedisLedger(lambda: connect(redis_server), prefix=prefix, **SHORT)
+        await ledger.start()
+        rates = Rates(ledger)
         who = key(requests_per_minute=100_000, concurrent_responses=5)
         try:
             async with worker(redis_server, prefix, requests=100_000, slots=5, tries=9) as doomed:
@@ -157,7 +159,7 @@ class TestProcesses:
                 await doomed.wait()
                 await eventually(lambda: _admitted(rates, who), timeout=LEASE_SECONDS + 5)
         finally:
-            await rates.aclose()
+            await rates.ledger.aclose()
 
     async def test_a_worker_that_ends_gives_them_back_at_once(self, redis_server: RedisServer, prefix: str) -> None:
         async with worker(redis_server, prefix, requests=100_000, slots=5, tries=9) as ending:
@@ -171,20 +173,20 @@ class TestOutage:
     """Redis gone, stalled, flushed and back."""
 
     @pytest.fixture
-    async def rates(self, own_redis_server: RedisServer, prefix: str) -> AsyncIterator[RedisRates]:
-        rates = RedisRates(
+    async def rates(self, own_redis_server: RedisServer, prefix: str) -> AsyncIterator[Rates]:
+        ledger = RedisLedger(
             lambda: connect(own_redis_server),
             prefix=prefix,
             heartbeat_seconds=0.1,
             lease_seconds=5,
             timeout_seconds=0.5,
         )
-        await rates.start()
-        yield rates
-        await rates.aclose()
+        await ledger.start()
+        yield Rates(ledger)
+        await ledger.aclose()
 
     async def test_without_redis_each_worker_counts_by_itself_and_says_so_once(
-        self, rates: RedisRates, own_redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
+        self, rates: Rates, own_redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO, logger="respsite.limits")
         who = key(requests_per_minute=5, concurrent_responses=3)
@@ -192,12 +194,12 @@ class TestOutage:
         own_redis_server.kill()
         held.append(await ask(rates, who))  # the request that finds Redis gone
         assert "concurrent responses: Limit 3, Used 3" in (await refused(rates, who)).message  # what it holds counts
-        assert "127.0.0.1" not in (rates.degraded or "")
+        assert rates.ledger.away == "ConnectionError"
         held.pop().settle(Amount(1, 0, 0))
         held.append(await ask(rates, who))
         held[0].settle()
         own_redis_server.start()
-        await eventually(lambda: rates.degraded is None)
+        await eventually(lambda: rates.ledger.away is None)
         async with connect(own_redis_server) as client:
             name = f"{{{prefix}}}:concurrent_responses:key:a"
             await eventually(lambda: _card_is(client, name, 2))  # what it still holds is counted there again
@@ -205,9 +207,7 @@ class TestOutage:
         assert "concurrent" in (await refused(rates, who)).message
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
-    async def test_a_stalled_redis_delays_only_the_first(
-        self, rates: RedisRates, own_redis_server: RedisServer
-    ) -> None:
+    async def test_a_stalled_redis_delays_only_the_first(self, rates: Rates, own_redis_server: RedisServer) -> None:
         who = key(requests_per_minute=5)
         own_redis_server.pause()
         loop = asyncio.get_running_loop()
@@ -220,24 +220,25 @@ class TestOutage:
         await refused(rates, who)
         assert loop.time() - began < 0.3
         own_redis_server.resume()
-        await eventually(lambda: rates.degraded is None)
+        await eventually(lambda: rates.ledger.away is None)
         await ask(rates, who)
 
     async def test_starts_without_redis(self, own_redis_server: RedisServer, prefix: str) -> None:
         own_redis_server.stop()
-        rates = RedisRates(lambda: connect(own_redis_server), prefix=prefix, heartbeat_seconds=0.1, lease_seconds=5)
-        await rates.start()
+        ledger = RedisLedger(lambda: connect(own_redis_server), prefix=prefix, heartbeat_seconds=0.1, lease_seconds=5)
+        await ledger.start()
+        rates = Rates(ledger)
         try:
             await ask(rates, key(requests_per_minute=1))
             await refused(rates, key(requests_per_minute=1))
             own_redis_server.start()
-            await eventually(lambda: rates.degraded is None)
+            await eventually(lambda: rates.ledger.away is None)
             await ask(rates, key(requests_per_minute=1))
         finally:
-            await rates.aclose()
+            await rates.ledger.aclose()
 
     async def test_a_redis_that_was_flushed_hears_of_all_again(
-        self, rates: RedisRates, own_redis_server: RedisServer, prefix: str
+        self, rates: Rates, own_redis_server: RedisServer, prefix: str
     ) -> None:
         who = key(concurrent_responses=2)
         await ask(rates, who)
@@ -247,25 +248,25 @@ class TestOutage:
             await client.script_flush()
             await eventually(lambda: _card_is(client, f"{{{prefix}}}:concurrent_responses:key:a", 2))
         await refused(rates, who)
-        assert rates.degraded is None
+        assert rates.ledger.away is None
 
     async def test_an_error_of_redis_is_an_outage(
-        self, rates: RedisRates, own_redis_server: RedisServer, prefix: str
+        self, rates: Rates, own_redis_server: RedisServer, prefix: str
     ) -> None:
         name = f"{{{prefix}}}:requests_per_minute:key:a"
         async with connect(own_redis_server) as client:
             await client.lpush(name, "not a bucket")
             await ask(rates, key(requests_per_minute=1))
-            assert "ResponseError" in (rates.degraded or "")
+            assert "ResponseError" in (rates.ledger.away or "")
             await refused(rates, key(requests_per_minute=1))
             await client.delete(name)
-        await eventually(lambda: rates.degraded is None)
+        await eventually(lambda: rates.ledger.away is None)
 
-    async def test_closes_without_redis(self, rates: RedisRates, own_redis_server: RedisServer) -> None:
+    async def test_closes_without_redis(self, rates: Rates, own_redis_server: RedisServer) -> None:
         await ask(rates, key(concurrent_responses=2))
         own_redis_server.stop()
         async with asyncio.timeout(5):
-            await rates.aclose()
+            await rates.ledger.aclose()
 
 
 @pytest.mark.parametrize(
@@ -273,7 +274,7 @@ class TestOutage:
 )
 def test_refuses_times_that_cannot_work(times: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="two heartbeats"):
-        RedisRates(Redis, **times)
+        RedisLedger(Redis, **times)
 
 
 @asynccontextmanager
@@ -303,7 +304,7 @@ async def admitted_by(process: asyncio.subprocess.Process) -> int:
     return int(number)
 
 
-async def _admitted(rates: BaseRates, who: object) -> bool:
+async def _admitted(rates: Rates, who: object) -> bool:
     try:
         await ask(rates, who)  # type: ignore[arg-type]
     except RateLimited:

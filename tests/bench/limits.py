@@ -9,7 +9,8 @@ from redis.asyncio import Redis
 
 from responses_app.auth.door import Door
 from responses_app.auth.keyring import KeyRing
-from responses_app.limits.redis_rates import RedisRates
+from responses_app.limits.rates import Rates
+from responses_app.limits.redis import RedisLedger
 from responses_app.protocol.api_keys import ApiKey, Caller, digest_of
 from responses_app.protocol.rate_limits import Amount, Limited, Limits, Slot, as_headers, limited_by
 from responses_app.stores.api_keys import BaseKeyStore
@@ -93,9 +94,10 @@ def limits(bench: Bench) -> list[Result]:
 async def _measure(bench: Bench, url: str) -> tuple[dict[int, list[float]], float]:
     """Return the CPU time of a request in µs, by how many come at once, and the round trips of one of the most."""
     door = Door("on", KeyRing(_Keys(), now=time.time), _Nobody(), is_exposed=True)
-    rates = RedisRates(lambda: Redis.from_url(url, socket_timeout=None))
+    ledger = RedisLedger(lambda: Redis.from_url(url, socket_timeout=None))
+    rates = Rates(ledger)
     door.keys.start()
-    await rates.start()
+    await ledger.start()
     costs: dict[int, list[float]] = {count: [] for count in AT_ONCE}
     calls = 0.0
     async with Redis.from_url(url) as client:
@@ -107,12 +109,12 @@ async def _measure(bench: Bench, url: str) -> tuple[dict[int, list[float]], floa
                 cost = (time.process_time() - cpu) / REQUESTS * 1e6
                 calls = (await _scripts(client) - before) / REQUESTS
                 kept += [cost] if number else []
-    await rates.aclose()
+    await ledger.aclose()
     await door.aclose()
     return costs, calls
 
 
-async def _ask(door: Door, rates: RedisRates, times: int) -> None:
+async def _ask(door: Door, rates: Rates, times: int) -> None:
     loop = asyncio.get_running_loop()
     for _ in range(times):
         began = loop.time()

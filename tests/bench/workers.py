@@ -8,7 +8,9 @@ from statistics import median
 import httpx
 from redis.asyncio import Redis
 
-from responses_app.limits.redis import RedisConnectionLimit
+from responses_app.limits.connections import ConnectionLimit
+from responses_app.limits.ledger import Ask, Hold
+from responses_app.limits.redis import RedisLedger
 from tests.bench.events import CONNECTIONS, bursts
 from tests.bench.report import Result
 from tests.bench.servers import SCRIPT, SERVER_CORE, Bench, on_core
@@ -89,17 +91,18 @@ def slot(bench: Bench) -> list[Result]:
 
 async def _slots(url: str) -> tuple[list[float], float]:
     """Return how long each took, and the CPU time of one, in seconds."""
-    limit = RedisConnectionLimit(100, connect=lambda: Redis.from_url(url, socket_timeout=None))
-    await limit.start()
+    ledger = RedisLedger(lambda: Redis.from_url(url, socket_timeout=None))
+    await ledger.start()
+    limit = ConnectionLimit(ledger, 100)
     taken, cpu = [], time.process_time()
     for _ in range(SLOTS):
         began = time.perf_counter()
         assert await limit.acquire(), "there are slots left"
         taken.append(time.perf_counter() - began)
         limit.release()
-        await limit.total()  # so that the next one waits for nothing of this one
+        await ledger.ask(Ask((), [Hold("connections", 0)]))  # so that the next one waits for nothing of this one
     cpu = (time.process_time() - cpu) / SLOTS
-    await limit.aclose()
+    await ledger.aclose()
     return taken, cpu
 
 

@@ -15,8 +15,8 @@ from engine.formats.harmony.encoding import CALL, RETURN, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.model_formats import told_of
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
-from responses_app.limits.memory_rates import MemoryRates
-from responses_app.limits.rates import BaseRates
+from responses_app.limits.memory import MemoryLedger
+from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
@@ -242,7 +242,7 @@ class Site:
     more_models: Sequence[ServedModel] = ()
     worker: str = ""
     others: "FakeOthers" = field(default_factory=lambda: FakeOthers(reaches_others=False))
-    rates: BaseRates = field(default_factory=MemoryRates)
+    rates: Rates = field(default_factory=lambda: Rates(MemoryLedger()))
     metrics: Metrics = field(default_factory=Metrics)
     new_id: Callable[[str], str] = field(default_factory=counting_ids)
     files: BaseFileStore = field(default_factory=MemoryFileStore)

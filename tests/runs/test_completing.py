@@ -8,7 +8,8 @@ import pytest
 
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import GenerationRequest, TokenChunk
-from responses_app.limits.memory_rates import MemoryRates
+from responses_app.limits.memory import MemoryLedger
+from responses_app.limits.rates import Rates
 from responses_app.protocol.completions import parse_completion
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import Limits, limited_by
@@ -97,7 +98,7 @@ async def test_one_that_is_refused_has_taken_no_place() -> None:
 
 async def test_what_has_no_room_in_the_context_is_not_reserved() -> None:
     engine = FakeEngine([["<|channel|>final", asyncio.Event(), "<|return|>"]], max_model_len=100)
-    service = CompletionService(Site(engine, rates=MemoryRates()).service)
+    service = CompletionService(Site(engine, rates=Rates(MemoryLedger())).service)
     limited = limited_by("key_1", "p", Limits(output_tokens_per_minute=500), Limits())
     origin = Origin(transport="sse", project="p", limited=limited)
     asked = parse_completion({"prompt": "a", "max_tokens": 10**30, "n": 2})

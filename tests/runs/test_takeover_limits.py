@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from responses_app.limits.memory_rates import MemoryRates
+from responses_app.limits.memory import MemoryLedger
+from responses_app.limits.rates import Rates
 from responses_app.protocol.api_keys import ApiKey, Caller
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import Limited, Limits, limited_by
@@ -52,7 +53,7 @@ class OneKey(BaseKeyStore):
         pass
 
 
-def worker(name: str, turns: Sequence[Sequence[str | asyncio.Event]], store: FakeStore, rates: MemoryRates) -> Site:
+def worker(name: str, turns: Sequence[Sequence[str | asyncio.Event]], store: FakeStore, rates: Rates) -> Site:
     site = Site(FakeEngine(turns), store, worker=name, rates=rates)
     site.service.keys = OneKey()
     return site
@@ -68,13 +69,13 @@ async def ask(site: Site, caller: Caller = BY_KEY) -> Reading:
     return Reading(site, await site.service.create(request, origin))
 
 
-async def left(rates: MemoryRates) -> dict[str, int]:
+async def left(rates: Rates) -> dict[str, int]:
     lines = await rates.lines(LIMITED, since=asyncio.get_running_loop().time())
     return {line.name: line.remaining for line in lines}
 
 
-def running(rates: MemoryRates) -> int:
-    return sum(map(len, rates._ledger.holders.values()))
+def running(rates: Rates) -> int:
+    return sum(map(len, rates.ledger.holders.values()))
 
 
 async def go_on(site: Site) -> Reading:
@@ -83,7 +84,7 @@ async def go_on(site: Site) -> Reading:
     return await site.follow(str(claimed.response["id"]))
 
 
-async def assert_counted_once(reading: Reading, rates: MemoryRates) -> None:
+async def assert_counted_once(reading: Reading, rates: Rates) -> None:
     usage = (await reading.to_the_end())[-1]["response"]["usage"]  # type: ignore[index]
     await eventually(lambda: running(rates) == 0)
     told = await left(rates)
@@ -93,7 +94,7 @@ async def assert_counted_once(reading: Reading, rates: MemoryRates) -> None:
 
 @pytest.mark.parametrize("caller", [BY_KEY, SIGNED_IN], ids=["by a key", "signed in"])
 async def test_one_that_was_given_back_is_counted_where_it_ends(caller: Caller) -> None:
-    store, rates = FakeStore(), MemoryRates()
+    store, rates = FakeStore(), Rates(MemoryLedger())
     first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
     reading = await ask(first, caller)
     await reading.until("response.output_text.delta")
@@ -110,7 +111,7 @@ async def test_one_that_was_given_back_is_counted_where_it_ends(caller: Caller) 
 
 
 async def test_one_that_a_slow_worker_lost_is_counted_where_it_ends() -> None:
-    store, rates = FakeStore(), MemoryRates()
+    store, rates = FakeStore(), Rates(MemoryLedger())
     first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
     lost = await ask(first)
     await lost.until("response.output_text.delta")
@@ -122,7 +123,7 @@ async def test_one_that_a_slow_worker_lost_is_counted_where_it_ends() -> None:
 
 
 async def test_while_its_key_cannot_be_read_it_waits() -> None:
-    store, rates = FakeStore(), MemoryRates()
+    store, rates = FakeStore(), Rates(MemoryLedger())
     first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
     await (await ask(first)).until("response.output_text.delta")
     await first.registry.aclose()
@@ -142,7 +143,7 @@ async def test_while_its_key_cannot_be_read_it_waits() -> None:
 
 async def test_one_that_can_only_fail_is_counted_where_it_fails() -> None:
     """Its worker was killed: nobody else gives back what was reserved for its answer."""
-    store, rates = FakeStore(), MemoryRates()
+    store, rates = FakeStore(), Rates(MemoryLedger())
     killed = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
     reading = await ask(killed)
     await reading.until("response.output_text.delta")
@@ -162,7 +163,7 @@ async def test_one_that_can_only_fail_is_counted_where_it_fails() -> None:
     assert 0 <= (await left(rates))["tokens"] - used <= 1, "and no second time"
 
 
-async def deferred(store: FakeStore, rates: MemoryRates) -> tuple[Site, Reading]:
+async def deferred(store: FakeStore, rates: Rates) -> tuple[Site, Reading]:
     """Return a site with a response that has ended, and whose end waits for the store."""
     gate = asyncio.Event()
     first = worker("a", [[HALF, gate, ANSWER]], store, rates)
@@ -178,14 +179,14 @@ async def deferred(store: FakeStore, rates: MemoryRates) -> tuple[Site, Reading]
 
 
 async def test_an_end_that_waits_for_the_store_is_counted_once_it_is_kept() -> None:
-    store, rates = FakeStore(), MemoryRates()
+    store, rates = FakeStore(), Rates(MemoryLedger())
     first, reading = await deferred(store, rates)
     await first.service.unsaved.save()
     await assert_counted_once(reading, rates)
 
 
 async def test_an_end_that_another_worker_took_over_is_counted_there() -> None:
-    store, rates = FakeStore(), MemoryRates()
+    store, rates = FakeStore(), Rates(MemoryLedger())
     first, _ = await deferred(store, rates)
     again = await go_on(worker("b", [[ANSWER]], store, rates))
     await first.service.unsaved.save()
@@ -193,7 +194,7 @@ async def test_an_end_that_another_worker_took_over_is_counted_there() -> None:
 
 
 async def test_an_end_that_its_worker_cannot_keep_any_more_is_counted_by_the_next() -> None:
-    store, rates = FakeStore(), MemoryRates()
+    store, rates = FakeStore(), Rates(MemoryLedger())
     first, _ = await deferred(store, rates)
     first.service.unsaved.leave()
     await assert_counted_once(await go_on(worker("b", [[ANSWER]], store, rates)), rates)

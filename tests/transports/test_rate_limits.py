@@ -247,14 +247,14 @@ class TestWorkers:
 
     async def test_a_killed_worker_locks_nobody_out(self, pair: tuple[ClosedServer, ClosedServer]) -> None:
         one, two = pair
-        key = one.new_key("--concurrent-responses", "2", "--websockets", "2", "--requests-per-minute", "1000")
+        key = one.new_key("--concurrent-responses", "2", "--websockets", "2", "--requests-per-minute", "10")
         sockets = [await Socket.open(one.ws_url, additional_headers=bearer(key)) for _ in range(2)]
         for socket in sockets:
             await socket.create("count to 9000")  # would take hours
             await socket.until("response.in_progress")
         refused = await asyncio.to_thread(post, two, key)
         assert_limited(refused.json()["error"])
-        assert 997 <= int(told(refused, "requests")["remaining"]) < 1000  # some come back every second
+        assert int(told(refused, "requests")["remaining"]) in (8, 9)  # one comes back every six seconds
         one.kill()
 
         async def is_free() -> bool:
@@ -279,7 +279,7 @@ class TestWorkers:
             ready = await asyncio.to_thread(httpx.get, f"{server.url}/ready", verify=False)
             assert ready.status_code == 200
             assert "Redis" in ready.json()["redis"]
-            assert server.output.count("each worker counts limits of keys and projects by itself") == 1
+            assert server.output.count("each worker counts connections and limits of keys and projects by itself") == 1
         own_redis_server.start()
         await eventually(lambda: all("counted by all workers together again" in each.output for each in pair))
         assert [post(each, key, max_output_tokens=1).status_code for each in (one, two, one)] == [200, 200, 429]
