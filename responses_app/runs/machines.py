@@ -17,14 +17,16 @@ def machine_of(
     *,
     key: bytes,
     seal: Callable[[str, bytes], str],
+    tools: ClientTools | None = None,
 ) -> ResponseMachine:
     """Return the machine of a response that has said nothing yet.
 
     `key` makes its ids, and is the same on all workers. `seal` seals for its project what stands in a place, such as an
-    item: the same for the same. Which tools of this server it may call comes with its inputs.
+    item: the same for the same. `tools` are the client's, where they have been read already. Which tools of this server
+    it may call comes with its inputs.
     """
     response_id = response["id"]
-    client_tools = ClientTools(read_tools(response["tools"]))
+    client_tools = ClientTools(read_tools(response["tools"])) if tools is None else tools
     created_ms = milliseconds_of(response_id) or response["created_at"] * 1000
     stream = ResponseStream(
         response,

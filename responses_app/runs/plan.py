@@ -10,7 +10,7 @@ from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.chat.stored import StoredChoice
-from responses_app.protocol.client_tools import ClientTools, read_tools
+from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.inputs import Asked, Declared, Mode, Offered, Started
@@ -120,6 +120,7 @@ class RunPlan:
     omitted: int = 0
     tools: Toolbox = NO_TOOLS
     is_held: bool = False
+    client_tools: ClientTools  # that the model can call: those of the request, and those that came later
     late_tools: Sequence[JsonObject] = ()
     rules: RulesOfTurns | None = None
     grammar: TurnGrammar | None = None
@@ -133,11 +134,6 @@ class RunPlan:
     priority: int = 0
     details: EngineDetails | None = None
     chat: StoredChoice | None = None
-
-    @property
-    def client_tools(self) -> ClientTools:
-        """The client's tools that the model can call: those of the request, and those that came later."""
-        return self.request.tools.joined(read_tools(list(self.late_tools), at="input"))
 
     @property
     def started(self) -> Started:

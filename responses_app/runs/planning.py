@@ -98,8 +98,9 @@ class Draft:
 def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     """Render what is new, and decide how to generate. Raises `ApiError` for what the model cannot take."""
     draft = _in_its_format(draft)
-    context, late = draft.context, read_tools(list(draft.late_tools), at="input")
-    tools = draft.request.tools.joined(late) if late else draft.request.tools
+    context, tools = draft.context, draft.request.tools
+    if draft.late_tools:
+        tools = tools.joined(read_tools(list(draft.late_tools), at="input"))
     request = with_choice(draft.request, tools)
     rules, grammar = plan_rules(request, tools, hosted=draft.tools, model_format=draft.format, engine=engine)
     link, messages = _rendered(draft, info)
@@ -146,6 +147,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         is_held=engine.supports_grammar,
         omitted=count_omitted(context.own.parsed, context.own.raw),
         tools=draft.tools,
+        client_tools=tools,
         late_tools=draft.late_tools,
         rules=rules,
         grammar=grammar,

@@ -5,6 +5,7 @@ It knows the models and the keys of this server, and hands `machines.machine_of`
 
 from dataclasses import dataclass
 
+from responses_app.protocol.client_tools import ClientTools
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.resources import ResponseObject
 from responses_app.protocol.response import ResponseMachine
@@ -27,14 +28,14 @@ class Machines:
     id_key: bytes
     sealer: Sealer
 
-    def of(self, project: str, response: ResponseObject) -> ResponseMachine:
-        """Return the machine of a project's response, which is as it began."""
+    def of(self, project: str, response: ResponseObject, tools: ClientTools | None = None) -> ResponseMachine:
+        """Return the machine of a project's response, which is as it began; `tools`: see `machine_of`."""
 
         def seal(place: str, data: bytes) -> str:
             return self.sealer.seal_again(PURPOSE, project, data, place=f"{response['id']} {place}")
 
         model_format = self._model_of(response).format.at_effort(response["reasoning"].get("effort"))
-        return machine_of(response, model_format, key=self.id_key, seal=seal)
+        return machine_of(response, model_format, key=self.id_key, seal=seal, tools=tools)
 
     def replay(self, project: str, stored: StoredLog) -> Replay | None:
         """Make a finished response's stream again, as a run here would have made it; see `runs.replay`.

@@ -284,6 +284,7 @@ class ResponseService:
             raise missing("input")
         model = self.models.chosen(request.model, origin.models)
         check_named(origin.scopes, named_by(request, runs=runs))
+        tier = self.limits.tiers.choose(request.service_tier)
         self._check(request, model.engine)
         self.registry.check_capacity()
         info = await self._ready(model, origin)
@@ -298,7 +299,7 @@ class ResponseService:
             told=self.models.told,
             context=context,
             input_items=identified(context.own.raw, self.new_id),
-            tier=self.limits.tiers.choose(request.service_tier),
+            tier=tier,
             stored=self.limits.store_responses and request.store is not False,
             tools=await self.shelf.offered(request, context, project=origin.project, response_id=response_id),
             seal=partial(self.sealer.seal, compaction.PURPOSE, origin.project),
@@ -326,7 +327,7 @@ class ResponseService:
         return ResponseRun(
             plan,
             model=model,
-            machine=self.machines.of(plan.origin.project, response),
+            machine=self.machines.of(plan.origin.project, response, plan.request.tools),
             journal=journal,
             persistence=RunPersistence(
                 plan,
@@ -355,7 +356,7 @@ class ResponseService:
             created_at=int(plan.created_at),
             model=model.name,
             store=plan.stored,
-            service_tier=self.limits.tiers.choose(plan.request.service_tier),
+            service_tier=plan.tier,
         )
         if plan.public is not None:
             response |= {"public_id": plan.public, "previous_response_id": plan.continues}
@@ -374,7 +375,6 @@ class ResponseService:
 
         An `include` that cannot be served is left out silently.
         """
-        self.limits.tiers.choose(request.service_tier)
         if request.top_logprobs and not engine.supports_logprobs:
             raise unsupported_parameter("top_logprobs", "The engine here gives no log probabilities; leave it out.")
         if request.priority and not engine.supports_priority:

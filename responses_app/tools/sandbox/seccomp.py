@@ -18,6 +18,7 @@ import platform
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 _LOAD, _EQUALS, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 # Offsets in `struct seccomp_data`; of an argument, that of its lower half.
@@ -83,6 +84,7 @@ def can_filter() -> bool:
     return platform.machine() in _MACHINES
 
 
+@cache
 def program(machine: str | None = None, *, local_sockets: bool = True) -> bytes:
     """Return the filter as the kernel loads it. Raises `KeyError` for a machine that is not known.
 
