@@ -102,9 +102,9 @@ def _defined(types: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, each in types:
         schema = TypeAdapter(each).json_schema(ref_template=_TEMPLATE, schema_generator=_Generator)
-        found |= schema.pop("$defs", {})
-        schema.pop("title", None)
-        found[name] = schema
+        for inner, described in {**schema.pop("$defs", {}), name: schema}.items():
+            described.pop("title", None)  # which only repeats the name
+            assert found.setdefault(inner, described) == described, f"two types are called {inner}"
     return found
 
 

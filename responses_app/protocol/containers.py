@@ -44,7 +44,7 @@ class CodeInterpreter(CallableTool):
     container: str | _Auto = _Auto(type="auto")
 
 
-class ExpiresAfter(ClientModel):
+class ExpiresAfterMinutes(ClientModel):
     """How long a container may do nothing."""
 
     anchor: Literal["last_active_at"]
@@ -55,7 +55,7 @@ class NewContainer(ClientModel):
     """The body of a create."""
 
     name: str = Field(min_length=1, max_length=256)
-    expires_after: ExpiresAfter | None = None
+    expires_after: ExpiresAfterMinutes | None = None
     file_ids: list[str] | None = Field(default=None, max_length=MAX_FILES)
     memory_limit: MemoryLimit | None = None
     network_policy: NetworkPolicy | None = None

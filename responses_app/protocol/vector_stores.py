@@ -23,7 +23,7 @@ MAX_QUERIES = 10
 _MAX_NAME, _MAX_DESCRIPTION, _MAX_ID = 256, 4096, 64
 
 
-class ExpiresAfter(ClientModel):
+class ExpiresAfterDays(ClientModel):
     """How long nobody may search a store before it expires."""
 
     anchor: Literal["last_active_at"]
@@ -62,7 +62,7 @@ class NewVectorStore(ClientModel):
     description: Annotated[Text, Field(max_length=_MAX_DESCRIPTION)] | None = None
     file_ids: list[FileId] | None = Field(default=None, max_length=MAX_BATCH)
     chunking_strategy: Strategy | None = None
-    expires_after: ExpiresAfter | None = None
+    expires_after: ExpiresAfterDays | None = None
     metadata: Metadata | None = None
 
 
@@ -70,7 +70,7 @@ class VectorStoreChanges(ClientModel):
     """The body of an update; null clears a field."""
 
     name: Name | None = None
-    expires_after: ExpiresAfter | None = None
+    expires_after: ExpiresAfterDays | None = None
     metadata: Metadata | None = None
 
 
