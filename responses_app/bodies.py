@@ -8,15 +8,13 @@ application only when it has the whole body.
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.urls import Resolver404, resolve
-
-from responses_app.http import error_response
-from responses_app.middleware import API_URLS, is_api_path
+from responses_app.api.endpoint import Endpoint, Form, Size
+from responses_app.api.endpoints import is_api_path
+from responses_app.http import NotServed, error_response
 from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.body_errors import (
     CHUNKED,
@@ -32,6 +30,7 @@ from responses_app.protocol.body_errors import (
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.files import file_too_large
 from responses_app.protocol.uploads import MAX_PART_BYTES, part_too_large
+from responses_app.urls import find
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -39,9 +38,6 @@ SendMessage = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, SendMessage], Awaitable[None]]
 
 OTHER_BODY_BYTES = 256 * 1024  # all bodies but the API's JSON: the admin's forms, and what is refused in any case
-_TO_CONTAINERS = re.compile(r"/(?:v1/)?containers/[^/]+/files/?")
-_TO_FILES = re.compile(r"/(?:v1/)?files/?")
-_TO_PARTS = re.compile(r"/(?:v1/)?uploads/[^/]+/parts/?")
 FORM_BYTES = 64 * 1024  # of an upload beside its file
 MAX_DIGITS = 18  # of a declared length that are read; more are too many bytes in any case
 MIN_BYTES_PER_SECOND = 16 * 1024  # of a body that takes longer than REQUEST_ARRIVAL_SECONDS
@@ -126,28 +122,30 @@ class BodyRules:
         """Return how many bytes are taken."""
         if head.length is not None and head.length <= OTHER_BODY_BYTES:
             return self.max_body_bytes  # small, whatever it is: the answer is the application's
-        if head.content_type == JSON_TYPE and _takes_bodies(head):
-            return self.max_body_bytes
-        if head.content_type == FORM_TYPE and _is_post(head, _TO_CONTAINERS):
-            return self.max_body_bytes
-        if head.content_type == FORM_TYPE and _is_post(head, _TO_FILES):
-            return self.max_file_bytes + FORM_BYTES
-        if head.content_type == FORM_TYPE and _is_post(head, _TO_PARTS):
-            return min(self.max_file_bytes, MAX_PART_BYTES) + FORM_BYTES
-        return min(OTHER_BODY_BYTES, self.max_body_bytes)
+        endpoint = _posted(head)
+        if endpoint is None or not (head.content_type == JSON_TYPE or _form(head, endpoint)):
+            return min(OTHER_BODY_BYTES, self.max_body_bytes)
+        match _form(head, endpoint):
+            case Form(size=Size.FILE):
+                return self.max_file_bytes + FORM_BYTES
+            case Form(size=Size.PART):
+                return min(self.max_file_bytes, MAX_PART_BYTES) + FORM_BYTES
+        return self.max_body_bytes
 
     def excess(self, head: Head) -> ApiError:
         """Return the error for more bytes than that."""
-        if not _takes_bodies(head):
+        endpoint = _posted(head)
+        if endpoint is None:
             return body_too_large_here(self.limit(head))
-        if _is_post(head, _TO_FILES) or _is_post(head, _TO_PARTS):
-            if head.content_type != FORM_TYPE:
-                return unsupported_media_type(head.content_type, FORM_TYPE)
-            is_part = _is_post(head, _TO_PARTS) and self.max_file_bytes > MAX_PART_BYTES
-            return part_too_large() if is_part else file_too_large(self.max_file_bytes)
-        if head.content_type != JSON_TYPE and not (head.content_type == FORM_TYPE and _is_post(head, _TO_CONTAINERS)):
+        form = _form(head, endpoint)
+        if form is None and endpoint.form is not None and endpoint.body is None:
+            return unsupported_media_type(head.content_type, FORM_TYPE)
+        if form is None and head.content_type != JSON_TYPE:
             return unsupported_media_type(head.content_type)
-        return body_too_large(self.max_body_bytes)
+        if form is None or form.size is Size.AS_JSON:
+            return body_too_large(self.max_body_bytes)
+        is_part = form.size is Size.PART and self.max_file_bytes > MAX_PART_BYTES
+        return part_too_large() if is_part else file_too_large(self.max_file_bytes)
 
     def seconds(self, received: int) -> float:
         """Return how long a request may take of which so many bytes are here, in seconds."""
@@ -255,16 +253,17 @@ class _Body:
         return message
 
 
-def _is_post(head: Head, where: "re.Pattern[str]") -> bool:
-    return head.method == "POST" and where.fullmatch(head.path) is not None
-
-
-def _takes_bodies(head: Head) -> bool:
-    """Whether a body is of any use there."""
+def _posted(head: Head) -> Endpoint | None:
+    """Return the endpoint that a body is for, None where it is of no use."""
     if head.method != "POST" or not is_api_path(head.path):
-        return False
+        return None
     try:
-        resolve(head.path, API_URLS)
-    except Resolver404:
-        return False
-    return True
+        route, _ = find(head.path)
+    except NotServed:
+        return None
+    return route.endpoint("POST")
+
+
+def _form(head: Head, endpoint: Endpoint) -> Form | None:
+    """Return the form that a body is, None if it is none, or is to be none."""
+    return endpoint.form if head.content_type == FORM_TYPE else None

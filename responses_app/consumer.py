@@ -14,7 +14,7 @@ from responses_app.connection import Connection
 from responses_app.handshake import Extras, caller_of, headers_of, refusal, take_place, terms_of
 from responses_app.http import error_response
 from responses_app.limits.rates import FREE
-from responses_app.protocol.api_keys import NOBODY_ASKED
+from responses_app.protocol.api_keys import NOBODY_ASKED, Area
 from responses_app.protocol.connection_errors import connections_exhausted
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.frames import error_frame
@@ -38,6 +38,10 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
     holds_slot = False
     ticket = FREE  # of the connections that its key and its project may have
     headers: Sequence[tuple[bytes, bytes]] = ()  # of the answer to the handshake
+
+    def __init__(self, area: Area) -> None:
+        super().__init__()
+        self.area = area  # what a connection's key must be made for
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve the connection; whatever ends it (also a cancelled task, where `disconnect` is never called)."""
@@ -69,7 +73,7 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             return
         began = asyncio.get_running_loop().time()
         try:
-            caller = await caller_of(site, self.scope)
+            caller = await caller_of(site, self.scope, self.area)
         except ApiError as error:
             self.headers = await headers_of(self.scope, NOBODY_ASKED, began=began)
             await self._deny(error)

@@ -8,7 +8,7 @@ from responses_app.limits.rates import Ticket
 from responses_app.middleware import answer_headers
 from responses_app.observing.traces import NO_SPAN, TRACEPARENT, Span
 from responses_app.origins import Source, host_allowed
-from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
+from responses_app.protocol.api_keys import NOBODY_ASKED, Area, Caller
 from responses_app.protocol.connection_errors import too_many_connections
 from responses_app.protocol.dialects import DIALECT_HEADER, OPENAI, Dialect
 from responses_app.protocol.rate_limits import NOTHING, RateLimited, Slot
@@ -16,8 +16,6 @@ from responses_app.protocol.tool_outputs import TOOL_MODE_HEADER
 from responses_app.servers.heartbeat import no_ping
 from responses_app.site import Site
 from responses_app.wiring import get_site
-
-WRITES = "api.responses.write"  # what a connection's key must be made for
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +52,10 @@ def refusal(site: Site, scope: Any) -> str | None:
     return None
 
 
-async def caller_of(site: Site, scope: Any) -> Caller:
-    """Return who asks. Raises `ApiError` for who may not have a connection."""
+async def caller_of(site: Site, scope: Any, area: Area) -> Caller:
+    """Return who asks. Raises `ApiError` for who may not write what is of this area."""
     caller = await site.door.caller(scope)
-    caller.check_scope(WRITES)
+    caller.check_scope(area.scope(writes=True))
     return caller
 
 

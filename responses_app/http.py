@@ -4,24 +4,21 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import orjson
+from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.http.request import UnreadablePostError
 
 from responses_app.observing.traces import NO_SPAN, SPAN, Span
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.body_errors import JSON_TYPE, unsupported_media_type
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import noting
-from responses_app.protocol.not_served import NOT_SERVED
 from responses_app.reading import JsonReader
 
-SERVED = (  # below /v1, as somebody is told who asks for something else
-    *("responses", "chat/completions", "completions", "embeddings", "decisions", "models", "conversations"),
-    *("files", "uploads", "vector_stores", "containers"),
-)
 Parsed = TypeVar("Parsed")
 Handler = TypeVar("Handler")
 Fields = TypeVar("Fields")
+CUT = "respsite.cut"  # of a request's scope: what breaks its answer off
 Cut = Callable[[], Awaitable[None]]  # ends an answer in its middle: clients take a clean end for its whole
 
 
@@ -95,6 +92,11 @@ def project_of(request: HttpRequest) -> str:
     return caller_of(request).project
 
 
+def cut_of(request: HttpRequest) -> Cut | None:
+    """Return what breaks the answer to a request off, where its server can do so."""
+    return request.scope.get(CUT) if isinstance(request, ASGIRequest) else None
+
+
 def request_id_of(request: HttpRequest) -> str:
     """Return the id the middleware gave this request."""
     return str(getattr(request, "request_id", ""))
@@ -105,6 +107,10 @@ def span_of(request: HttpRequest) -> Span:
     scope: Mapping[str, object] = getattr(request, "scope", {})
     span = scope.get(SPAN)
     return span if isinstance(span, Span) else NO_SPAN
+
+
+class NotServed(Exception):
+    """Nothing is served at this path."""
 
 
 class MethodNotAllowed(ApiError):
@@ -136,14 +142,3 @@ def only_reads(request: HttpRequest) -> None:
     """Raise `MethodNotAllowed` for a method that does more than read."""
     if request.method not in ("GET", "HEAD"):
         raise MethodNotAllowed(str(request.method), ["GET"])
-
-
-def path_not_found(path: str) -> ApiError:
-    """Nothing is served at this path (404); of one that OpenAI has it says so."""
-    name = path.lstrip("/").removeprefix("v1/").partition("/")[0]
-    about = f" OpenAI's API has {NOT_SERVED[name]}." if name in NOT_SERVED else ""
-    message = (
-        f"Nothing is served at '{path[:200]}'.{about} The API begins at /v1 and has {', '.join(SERVED[:-1])} and "
-        f"{SERVED[-1]}: try GET /v1/models. All paths are told at /openapi."
-    )
-    return not_found(message, code="not_found")

@@ -6,7 +6,6 @@ headers, and every error is JSON in OpenAI's shape.
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -14,31 +13,20 @@ from asgiref.sync import markcoroutinefunction
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.urls import Resolver404, resolve
 
-from responses_app.auth.scopes import SAFE_METHODS, needed_scope
-from responses_app.http import error_response, path_not_found
+from responses_app.api.endpoints import Route, is_api_path, path_not_found
+from responses_app.auth.scopes import SAFE_METHODS
+from responses_app.http import NotServed, error_response
 from responses_app.observing.context import bind
 from responses_app.origins import Source
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
 from responses_app.protocol.errors import ApiError, foreign_page, invalid_request, server_error
 from responses_app.protocol.fields import IGNORED_HEADER
 from responses_app.protocol.rate_limits import as_headers
+from responses_app.urls import find
 from responses_app.wiring import get_site
 
 logger = logging.getLogger("respsite.transport")
-
-API_URLS = "responses_app.urls"
-_BEGINNINGS = (  # of paths that are answered here, with /v1 in front or not
-    *("v1", "responses", "chat", "completions", "decisions", "embeddings", "models", "conversations", "containers"),
-    *("files", "uploads", "vector_stores", "openapi", r"openapi\.json", "health", "ready", "metrics"),
-)
-_API_PATH = re.compile(rf"/(?:{'|'.join(_BEGINNINGS)})(?:/|$)")
-
-
-def is_api_path(path: str) -> bool:
-    """Whether a path is answered here."""
-    return _API_PATH.match(path) is not None
 
 
 class ApiMiddleware:
@@ -85,17 +73,16 @@ class ApiMiddleware:
         try:
             _check_host(request)
             _check_origin(request)
-            match = resolve(request.path_info, API_URLS)
-            await _let_in(request)
-            answer: HttpResponseBase = await match.func(request, *match.args, **match.kwargs)
-        except Resolver404:
+            route, named = find(request.path_info)
+            await _let_in(request, route)
+            return await route(request, **named)
+        except NotServed:
             return _refused(path_not_found(request.path_info))
         except ApiError as error:
             return _refused(error)
         except Exception:
             logger.exception("request %s broke", request_id)
             return _refused(server_error(request_id))
-        return answer
 
 
 async def answer_headers(given: Mapping[str, str], request_id: str, caller: Caller, *, began: float) -> dict[str, str]:
@@ -111,23 +98,25 @@ def _refused(error: ApiError) -> HttpResponse:
     return error_response(error)
 
 
-async def let_in(scope: Any, method: str, path: str, told: Callable[[Caller], None] | None = None) -> None:
-    """Find out who asks, and tell `told`. Raises `ApiError` for who may not, 503 where none can tell now."""
-    needed = needed_scope(method, path)
-    if needed is None:
-        return
-    caller = await get_site().door.caller(scope)
-    if told is not None:
-        told(caller)
-    caller.check_scope(needed)
+async def let_in(scope: Any, method: str, path: str) -> None:
+    """Raise `ApiError` for who may not ask for this, 503 where none can tell now."""
+    await _check_key(scope, find(path)[0].scope(method), lambda caller: None)
 
 
-async def _let_in(request: HttpRequest) -> None:
+async def _let_in(request: HttpRequest, route: Route) -> None:
     def told(caller: Caller) -> None:
         request.caller = caller  # type: ignore[attr-defined]
         bind(project=caller.project, key_id=caller.key_id)
 
-    await let_in(request.scope, str(request.method), request.path_info, told)  # type: ignore[attr-defined]
+    await _check_key(request.scope, route.scope(str(request.method)), told)  # type: ignore[attr-defined]
+
+
+async def _check_key(scope: Any, needed: str | None, told: Callable[[Caller], None]) -> None:
+    """Find out who asks, tell `told`, and check that their key is made for this."""
+    if needed is not None:
+        caller = await get_site().door.caller(scope)
+        told(caller)
+        caller.check_scope(needed)
 
 
 def _check_host(request: HttpRequest) -> None:

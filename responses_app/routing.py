@@ -4,6 +4,7 @@ from typing import Any
 
 from django.urls import re_path
 
+from responses_app.api.endpoints import ENDPOINTS
 from responses_app.consumer import ResponsesConsumer
 
 
@@ -14,6 +15,6 @@ async def refuse(scope: Any, receive: Any, send: Any) -> None:
 
 
 websocket_urlpatterns = [
-    re_path(r"^(?:v1/)?responses/?$", ResponsesConsumer.as_asgi()),
+    *(re_path(each.regex, ResponsesConsumer.as_asgi(area=each.scope)) for each in ENDPOINTS if each.websocket),
     re_path(r"", refuse),
 ]

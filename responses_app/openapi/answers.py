@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field, create_model
 from responses_app.openapi.container_answers import CONTAINERS
 from responses_app.openapi.file_answers import FILES
 from responses_app.openapi.item_answers import Item, OutputItem
-from responses_app.openapi.vector_store_answers import VECTOR_STORES
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.resources import ResponseObject, Status
 
@@ -217,18 +216,9 @@ class Readiness(BaseModel):
     engine_replicas: dict[str, int] | dict[str, dict[str, int]] = {}
 
 
-class OpenApi(BaseModel):
-    """This document."""
-
-    openapi: str
-    info: JsonObject
-    paths: JsonObject
-
-
 DESCRIBED: tuple[type[BaseModel], ...] = (
     *(ErrorAnswer, ResponseResource, DeletedResponse, InputTokens, CompactedResponse, ResponseGoesOn, ItemList, Item),
     *CONTAINERS,
     *FILES,
-    *VECTOR_STORES,
-    *(Conversation, DeletedConversation, Model, ModelList, ModelCatalogue, Health, Readiness, OpenApi),
+    *(Conversation, DeletedConversation, Model, ModelList, ModelCatalogue, Health, Readiness),
 )

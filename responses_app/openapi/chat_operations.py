@@ -2,14 +2,23 @@
 
 from collections.abc import Mapping
 
+from responses_app.api.parameters import AFTER, LIMIT, Parameter, text
 from responses_app.openapi.operations import EVENTS, IS_THERE, JSON, Operation
+from responses_app.protocol.metadata import MAX_PAIRS
 
 
 def _of_chats(id: str, summary: str, answers: Mapping[str, str], **more: object) -> Operation:
     return Operation(id=id, summary=summary, tag="Chat", answers=answers, **more)  # type: ignore[arg-type]
 
 
-_PAGED = ("limit", "order of chats", "after")
+_MODEL = Parameter("model", "Only what this model has said.", text())
+_METADATA = Parameter(
+    "metadata",
+    "Only what has these pairs of metadata, as `metadata[key]=value`.",
+    {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": MAX_PAIRS},
+)
+_ORDER = Parameter("order", "The oldest first, or the newest.", text(enum=["asc", "desc"], default="asc"))
+_PAGED = (LIMIT, _ORDER, AFTER)
 _LIST = "/v1/chat/completions"
 _ONE = f"{_LIST}/{{completion_id}}"
 
@@ -19,7 +28,7 @@ CHAT_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "listChatCompletions",
             "List the chat completions that are stored",
             {JSON: "ChatCompletionList"},
-            takes=("model", "metadata", *_PAGED),
+            takes=(_MODEL, _METADATA, *_PAGED),
         ),
         "POST": _of_chats(
             "createChatCompletion",

@@ -1,23 +1,15 @@
-"""The document: the paths of the URL table, what is done at each, and the schemas of what goes in and out."""
+"""The document: what the table of endpoints has at each path, and the schemas of what goes in and out."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 
 from responses_app import __version__
-from responses_app.openapi.chat_operations import CHAT_OPERATIONS
-from responses_app.openapi.file_operations import FILE_OPERATIONS
-from responses_app.openapi.model_operations import MODEL_OPERATIONS
-from responses_app.openapi.operations import JSON, OPERATIONS, PARAMETERS, REQUIRED, Operation
-from responses_app.openapi.schemas import ref, schemas
+from responses_app.api.endpoint import JSON, Endpoint
+from responses_app.api.parameters import Parameter
+from responses_app.openapi.schemas import name_of, ref, schemas
+from responses_app.protocol.body_errors import FORM_TYPE
 from responses_app.protocol.errors import JsonObject
 
-ALL_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
-    **OPERATIONS,
-    **FILE_OPERATIONS,
-    **CHAT_OPERATIONS,
-    **MODEL_OPERATIONS,
-}
 BEARER = "bearerAuth"
 _DESCRIPTION = (
     "OpenAI's Responses API for open models. Each path below /v1 works without it, too. A WebSocket at /v1/responses "
@@ -70,26 +62,19 @@ _REQUEST_ID: JsonObject = {
 }
 
 
-def path_of(regex: str) -> str:
-    """Return the path of the URL table's regular expression as OpenAPI writes it, with its parameters in braces."""
-    path = regex.removeprefix("^").removesuffix("$").removesuffix("/?").replace("(?:v1/)?", "v1/").replace("\\.", ".")
-    return "/" + re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", path)
-
-
-def document(regexes: Iterable[str], *, engine_fields: bool, auth: str) -> JsonObject:
-    """Return the document for the regular expressions of a URL table.
+def document(endpoints: Sequence[Endpoint], *, engine_fields: bool, auth: str) -> JsonObject:
+    """Return the document of these endpoints.
 
     `engine_fields`: a create takes the fields that are the engine's. `auth` is who needs a key, as AUTH says it.
-    Raises `KeyError` for a path of which `ALL_OPERATIONS` does not say what is done there.
     """
     return {
         "openapi": "3.1.0",
         "info": {"title": "respsite", "version": __version__, "description": _DESCRIPTION},
         "servers": [{"url": "/"}],
         "security": _security(auth),
-        "paths": {path: _path(path) for path in map(path_of, regexes)},
+        "paths": _paths(endpoints),
         "components": {
-            "schemas": schemas(engine_fields=engine_fields),
+            "schemas": schemas(endpoints, engine_fields=engine_fields),
             "responses": {_name(status): _error(status) for status in _SAYS},
             "headers": _HEADERS,
             "securitySchemes": {BEARER: {"type": "http", "scheme": "bearer", "description": "An API key."}},
@@ -102,67 +87,68 @@ def _security(auth: str) -> list[JsonObject]:
     return {"on": [needed], "off": []}.get(auth, [needed, {}])
 
 
-def _path(path: str) -> JsonObject:
-    parameters: list[JsonObject] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        for name in re.findall(r"{(\w+)}", path)
-    ]
-    operations: JsonObject = {method.lower(): _operation(each) for method, each in ALL_OPERATIONS[path].items()}
-    return {"parameters": [*parameters, _REQUEST_ID], **operations}
+def _paths(endpoints: Iterable[Endpoint]) -> JsonObject:
+    found: dict[str, JsonObject] = {}
+    for each in endpoints:
+        schema: JsonObject = {"type": "string", "minLength": 1}
+        named: list[JsonObject] = [
+            {"name": name, "in": "path", "required": True, "schema": schema} for name in each.parameters
+        ]
+        of_path = found.setdefault(each.shown_path, {"parameters": [*named, _REQUEST_ID]})
+        of_path[each.method.lower()] = _operation(each)
+    return dict(found)
 
 
-def _operation(operation: Operation) -> JsonObject:
+def _operation(endpoint: Endpoint) -> JsonObject:
     described: JsonObject = {
-        "operationId": operation.id,
-        "summary": f"{operation.summary}.",
-        "tags": [operation.tag],
-        "parameters": [_parameter(name) for name in operation.takes],
-        "responses": _responses(operation),
+        "operationId": endpoint.id,
+        "summary": f"{endpoint.summary}.",
+        "tags": [endpoint.tag],
+        "parameters": [_parameter(each) for each in endpoint.takes],
+        "responses": _responses(endpoint),
     }
-    if operation.body is not None:
-        described["requestBody"] = {
-            "required": True,
-            "content": {kind: {"schema": ref(schema)} for kind, schema in _bodies(operation)},
-        }
-    if operation.is_open:
+    if bodies := dict(_bodies(endpoint)):
+        described["requestBody"] = {"required": True, "content": bodies}
+    if endpoint.is_open:
         described["security"] = []
     return described
 
 
-def _bodies(operation: Operation) -> Iterator[tuple[str, str]]:
+def _bodies(endpoint: Endpoint) -> Iterator[tuple[str, JsonObject]]:
     """Yield the media types of a request's body, each with its schema."""
-    if operation.body is not None:
-        yield operation.body_type, operation.body
-    if operation.json is not None:
-        yield JSON, operation.json
+    if endpoint.form is not None:
+        yield FORM_TYPE, {"schema": ref(endpoint.form.name)}
+    if endpoint.body is not None:
+        yield JSON, {"schema": ref(name_of(endpoint.body))}
 
 
-def _parameter(name: str) -> JsonObject:
-    where, description, schema = PARAMETERS[name]
-    name = name.partition(" ")[0]
-    found = {"name": name, "in": where, "required": name in REQUIRED, "description": description, "schema": schema}
-    return {**found, "style": "deepObject", "explode": True} if schema.get("type") == "object" else found
-
-
-def _responses(operation: Operation) -> JsonObject:
-    """Return what an operation can answer, by status."""
-    body = _WITH_BODY if operation.body is not None else ()
-    statuses = {*_ALWAYS, *operation.errors, *body, *(() if operation.is_open else _WITH_KEY)}
-    answers: JsonObject = {
-        kind: {"schema": ref(schema) if schema else {"type": "string"}} for kind, schema in operation.answers.items()
+def _parameter(parameter: Parameter) -> JsonObject:
+    found: JsonObject = {
+        "name": parameter.name,
+        "in": parameter.where,
+        "required": parameter.required,
+        "description": parameter.about,
+        "schema": parameter.schema,
     }
-    headers = _headers(*_EVERY_ANSWER, *(() if operation.is_open else _OF_LIMITS))
-    done: JsonObject = {"description": "It is done.", "headers": headers, "content": answers}
-    errors: JsonObject = {str(status): {"$ref": f"#/components/responses/{_name(status)}"} for status in statuses}
-    return dict(sorted({"200": done, **errors, **_own(operation, answers)}.items()))
+    return {**found, "style": "deepObject", "explode": True} if parameter.schema.get("type") == "object" else found
 
 
-def _own(operation: Operation, answers: JsonObject) -> JsonObject:
-    """Return the statuses of an operation whose body is not an error's: a server that is not ready says how it is."""
-    if operation.id != "getReadiness":
-        return {}
-    headers = _headers(*_EVERY_ANSWER, "retry-after")
-    return {"503": {"description": "Requests cannot be served now.", "headers": headers, "content": answers}}
+def _responses(endpoint: Endpoint) -> JsonObject:
+    """Return what an endpoint can answer, by status."""
+    body = _WITH_BODY if endpoint.body is not None or endpoint.form is not None else ()
+    named = (404,) if endpoint.parameters else ()
+    statuses = {*_ALWAYS, *endpoint.errors, *named, *body, *(() if endpoint.is_open else _WITH_KEY)}
+    answers: JsonObject = {
+        kind: {"schema": ref(name_of(schema)) if schema else {"type": "string"}}
+        for kind, schema in endpoint.contents.items()
+    }
+    headers = _headers(*_EVERY_ANSWER, *(() if endpoint.is_open else _OF_LIMITS))
+    found: JsonObject = {str(status): {"$ref": f"#/components/responses/{_name(status)}"} for status in statuses}
+    found["200"] = {"description": "It is done.", "headers": headers, "content": answers}
+    for status, meaning in endpoint.also.items():
+        headers = _headers(*_EVERY_ANSWER, *(("retry-after",) if status in _WHEN_TO_RETURN else ()))
+        found[str(status)] = {"description": meaning, "headers": headers, "content": answers}
+    return dict(sorted(found.items()))
 
 
 def _name(status: int) -> str:

@@ -64,6 +64,12 @@ class UploadPart(BaseModel):
 
 
 FILES = (UploadedFile, UploadedFileList, DeletedFile, PartUpload, UploadPart)
+NEW_UPLOAD: JsonObject = {
+    "type": "object",
+    "description": "A form with a file.",
+    "properties": {"file": {"type": "string", "contentMediaType": "application/octet-stream"}},
+    "required": ["file"],
+}
 NEW_PART: JsonObject = {
     "type": "object",
     "description": "A form with a part of a file.",

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
-from responses_app.openapi.operations import BYTES, FORM, IS_THERE, JSON, PAGED, Operation
+from responses_app.api.parameters import AFTER, ORDER, PAGED, Parameter, limit_of, text
+from responses_app.openapi.operations import BYTES, FORM, IS_THERE, JSON, Operation
+from responses_app.protocol.files import MAX_LISTED, PURPOSES
 
 
 def _of_containers(id: str, summary: str, answer: str, **more: object) -> Operation:
@@ -13,9 +15,11 @@ def _of_files(id: str, summary: str, answer: str, **more: object) -> Operation:
     return Operation(id=id, summary=summary, tag="Files", answers={JSON: answer}, **more)  # type: ignore[arg-type]
 
 
-def _of_stores(id: str, summary: str, answer: str, **more: object) -> Operation:
-    return Operation(id=id, summary=summary, tag="Vector stores", answers={JSON: answer}, **more)  # type: ignore[arg-type]
-
+_LISTED = (
+    Parameter("purpose", "Only files that are for this.", text(enum=list(PURPOSES))),
+    limit_of("files", maximum=MAX_LISTED, default=MAX_LISTED),
+    *(ORDER, AFTER),
+)
 
 FILE_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     "/v1/containers": {
@@ -56,9 +60,7 @@ FILE_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         ),
     },
     "/v1/files": {
-        "GET": _of_files(
-            "listFiles", "List the files", "UploadedFileList", takes=("purpose", "limit of files", "order", "after")
-        ),
+        "GET": _of_files("listFiles", "List the files", "UploadedFileList", takes=_LISTED),
         "POST": _of_files("createFile", "Upload a file", "UploadedFile", body="NewFile", body_type=FORM),
     },
     "/v1/files/{file_id}": {
@@ -83,90 +85,5 @@ FILE_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     },
     "/v1/uploads/{upload_id}/cancel": {
         "POST": _of_files("cancelUpload", "Give an upload up", "PartUpload", errors=IS_THERE),
-    },
-    "/v1/vector_stores": {
-        "GET": _of_stores("listVectorStores", "List the vector stores", "VectorStoreList", takes=PAGED),
-        "POST": _of_stores(
-            "createVectorStore", "Create a vector store", "VectorStore", body="NewVectorStore", errors=(404, 429)
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}": {
-        "GET": _of_stores("getVectorStore", "Return a vector store", "VectorStore", errors=IS_THERE),
-        "POST": _of_stores(
-            "modifyVectorStore", "Change a vector store", "VectorStore", body="VectorStoreChanges", errors=IS_THERE
-        ),
-        "DELETE": _of_stores("deleteVectorStore", "Delete a vector store", "DeletedVectorStore", errors=IS_THERE),
-    },
-    "/v1/vector_stores/{vector_store_id}/search": {
-        "POST": _of_stores(
-            "searchVectorStore",
-            "Search a vector store",
-            "VectorStoreResults",
-            body="VectorStoreSearch",
-            errors=IS_THERE,
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}/files": {
-        "GET": _of_stores(
-            "listVectorStoreFiles",
-            "List the files of a store",
-            "VectorStoreFileList",
-            takes=("filter", *PAGED),
-            errors=IS_THERE,
-        ),
-        "POST": _of_stores(
-            "createVectorStoreFile",
-            "Put a file into a store",
-            "VectorStoreFile",
-            body="NewVectorStoreFile",
-            errors=(404, 429),
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}/files/{file_id}": {
-        "GET": _of_stores("getVectorStoreFile", "Return a file of a store", "VectorStoreFile", errors=IS_THERE),
-        "POST": _of_stores(
-            "updateVectorStoreFileAttributes",
-            "Change the attributes of a file",
-            "VectorStoreFile",
-            body="VectorStoreFileChanges",
-            errors=IS_THERE,
-        ),
-        "DELETE": _of_stores(
-            "deleteVectorStoreFile", "Take a file out of a store", "DeletedVectorStore", errors=IS_THERE
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}/files/{file_id}/content": {
-        "GET": _of_stores(
-            "retrieveVectorStoreFileContent",
-            "Return the text of a file, as it is searched",
-            "VectorStoreContent",
-            errors=IS_THERE,
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}/file_batches": {
-        "POST": _of_stores(
-            "createVectorStoreFileBatch",
-            "Put several files into a store",
-            "VectorStoreBatch",
-            body="NewVectorStoreBatch",
-            errors=(404, 429),
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}": {
-        "GET": _of_stores("getVectorStoreFileBatch", "Return a batch", "VectorStoreBatch", errors=IS_THERE),
-    },
-    "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/cancel": {
-        "POST": _of_stores(
-            "cancelVectorStoreFileBatch", "Leave out what was not read yet", "VectorStoreBatch", errors=IS_THERE
-        ),
-    },
-    "/v1/vector_stores/{vector_store_id}/file_batches/{batch_id}/files": {
-        "GET": _of_stores(
-            "listFilesInVectorStoreBatch",
-            "List the files of a batch",
-            "VectorStoreFileList",
-            takes=("filter", *PAGED),
-            errors=IS_THERE,
-        ),
     },
 }

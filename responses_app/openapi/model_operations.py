@@ -1,10 +1,9 @@
-"""Completions, decisions and embeddings in the document; and the page that shows it."""
+"""Completions, decisions and embeddings in the document."""
 
 from collections.abc import Mapping
 
 from responses_app.openapi.operations import BYTES, EVENTS, JSON, Operation
 
-HTML = "text/html"
 _WORKS = (404, 429)  # the model is not there, or a limit is reached
 
 MODEL_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
@@ -36,15 +35,6 @@ MODEL_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             answers={JSON: "EmbeddingList", BYTES: ""},
             body="CreateEmbedding",
             errors=_WORKS,
-        ),
-    },
-    "/v1/openapi": {
-        "GET": Operation(
-            id="getOpenApiPage",
-            summary="Show this document as a page",
-            tag="Server",
-            answers={HTML: ""},
-            is_open=True,
         ),
     },
 }

@@ -6,14 +6,8 @@ The ids of operations are OpenAI's, where it has them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from responses_app.openapi.schemas import INCLUDE
-from responses_app.protocol.dialects import DIALECT_HEADER, PRESETS, Switch
-from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.files import MAX_LISTED, PURPOSES
-from responses_app.protocol.metadata import MAX_PAIRS
-from responses_app.protocol.pages import DEFAULT_LIMIT, MAX_LIMIT
+from responses_app.api.parameters import DIALECT, INCLUDE, PAGED, Parameter, text
 from responses_app.protocol.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT
-from responses_app.protocol.vector_stores import STATUSES
 
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 METRICS = "application/openmetrics-text"
@@ -36,65 +30,31 @@ class Operation:
     body: str | None = None
     body_type: str = JSON
     json: str | None = None
-    takes: tuple[str, ...] = ()
+    takes: tuple[Parameter, ...] = ()
     errors: tuple[int, ...] = ()
     is_open: bool = False
 
 
-def _text(**more: object) -> JsonObject:
-    return {"type": "string", **more}
+_STREAM = Parameter(
+    "stream", "Whether the response's stream is to be given, from its first event.", {"type": "boolean"}
+)
+_STARTING_AFTER = Parameter(
+    "starting_after",
+    "The sequence number behind which the stream is to begin.",
+    {"type": "integer", "minimum": 0, "maximum": 999_999_999},
+)
+_ITEM_ID = Parameter("item_id", "The item that is to go.", text(minLength=1), required=True)
+_CLIENT_VERSION = Parameter(
+    "client_version", "The version of the Codex CLI: it is given a catalogue of its own.", text()
+)
+_TOOL_MODE = Parameter(
+    TOOL_MODE_HEADER,
+    "Whether a response ends with calls of its client's tools, or waits for their outputs.",
+    text(enum=[COMPLETE, WAIT]),
+    where="header",
+)
 
-
-_DIALECTS = "|".join((*PRESETS, *Switch))
-_MAX_NUMBER = 999_999_999  # that `starting_after` takes
-
-# By name, and whose where there are several: where a parameter stands, what it is, and what its value may be.
-PARAMETERS: Mapping[str, tuple[str, str, JsonObject]] = {
-    "limit": (
-        "query",
-        "How many items, at most.",
-        {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
-    ),
-    "limit of files": (
-        "query",
-        "How many files, at most.",
-        {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": MAX_LISTED},
-    ),
-    "filter": ("query", "Only files that have this status.", _text(enum=list(STATUSES))),
-    "purpose": ("query", "Only files that are for this.", _text(enum=list(PURPOSES))),
-    "order": ("query", "The newest first, or the oldest.", _text(enum=["asc", "desc"], default="desc")),
-    "order of chats": ("query", "The oldest first, or the newest.", _text(enum=["asc", "desc"], default="asc")),
-    "model": ("query", "Only what this model has said.", _text()),
-    "metadata": (
-        "query",
-        "Only what has these pairs of metadata, as `metadata[key]=value`.",
-        {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": MAX_PAIRS},
-    ),
-    "after": ("query", "The id of the item behind which the list is to begin.", _text()),
-    "include": ("query", "What is to be given beside; `include[]` is the same.", INCLUDE),
-    "stream": ("query", "Whether the response's stream is to be given, from its first event.", {"type": "boolean"}),
-    "starting_after": (
-        "query",
-        "The sequence number behind which the stream is to begin.",
-        {"type": "integer", "minimum": 0, "maximum": _MAX_NUMBER},
-    ),
-    "item_id": ("query", "The item that is to go.", _text(minLength=1)),
-    "client_version": ("query", "The version of the Codex CLI: it is given a catalogue of its own.", _text()),
-    DIALECT_HEADER: (
-        "header",
-        f"How events are to be worded: {', '.join(PRESETS)}, or switches of these; several are separated by commas.",
-        _text(pattern=f"^({_DIALECTS})(,({_DIALECTS}))*$"),
-    ),
-    TOOL_MODE_HEADER: (
-        "header",
-        "Whether a response ends with calls of its client's tools, or waits for their outputs.",
-        _text(enum=[COMPLETE, WAIT]),
-    ),
-}
-REQUIRED = ("item_id",)
-
-PAGED = ("limit", "order", "after")
-_LIST = (*PAGED, "include")
+_LIST = (*PAGED, INCLUDE)
 _STREAMED = {JSON: "ResponseResource", EVENTS: "ServerSentEvent"}
 
 
@@ -120,7 +80,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "Create a response: at once, as a stream, or in the background",
             _STREAMED,
             body="CreateResponse",
-            takes=(DIALECT_HEADER, TOOL_MODE_HEADER),
+            takes=(DIALECT, _TOOL_MODE),
             errors=_RUNS,
         ),
     },
@@ -139,7 +99,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "Sum a conversation up",
             {JSON: "CompactedResponse"},
             body="CompactResponse",
-            takes=(DIALECT_HEADER,),
+            takes=(DIALECT,),
             errors=_RUNS,
         ),
     },
@@ -148,7 +108,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "getResponse",
             "Return a response, or pick up its stream",
             _STREAMED,
-            takes=("include", "stream", "starting_after", DIALECT_HEADER),
+            takes=(INCLUDE, _STREAM, _STARTING_AFTER, DIALECT),
             errors=IS_THERE,
         ),
         "DELETE": _of_responses("deleteResponse", "Delete a response", {JSON: "DeletedResponse"}, errors=IS_THERE),
@@ -158,7 +118,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "cancelResponse",
             "Cancel a background response",
             {JSON: "ResponseResource"},
-            takes=(DIALECT_HEADER,),
+            takes=(DIALECT,),
             errors=IS_THERE,
         ),
     },
@@ -203,33 +163,30 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "Add items to a conversation",
             "ItemList",
             body="NewItems",
-            takes=("include",),
+            takes=(INCLUDE,),
             errors=IS_THERE,
         ),
         "DELETE": _of_conversations(
             "deleteNamedConversationItem",
             "Delete the item that the query names",
             "Conversation",
-            takes=("item_id",),
+            takes=(_ITEM_ID,),
             errors=IS_THERE,
         ),
     },
     "/v1/conversations/{conversation_id}/items/{item_id}": {
         "GET": _of_conversations(
-            "getConversationItem", "Return an item of a conversation", "Item", takes=("include",), errors=IS_THERE
+            "getConversationItem", "Return an item of a conversation", "Item", takes=(INCLUDE,), errors=IS_THERE
         ),
         "DELETE": _of_conversations(
             "deleteConversationItem", "Delete an item of a conversation", "Conversation", errors=IS_THERE
         ),
     },
     "/v1/models": {
-        "GET": _of_server("listModels", "List the models", {JSON: "Models"}, takes=("client_version",)),
+        "GET": _of_server("listModels", "List the models", {JSON: "Models"}, takes=(_CLIENT_VERSION,)),
     },
     "/v1/models/{model}": {
         "GET": _of_server("retrieveModel", "Return a model", {JSON: "Model"}, errors=IS_THERE),
-    },
-    "/v1/openapi.json": {
-        "GET": _of_server("getOpenApi", "Return this document", {JSON: "OpenApi"}, is_open=True),
     },
     "/health": {
         "GET": _of_server("getHealth", "Say that the process answers", {JSON: "Health"}, is_open=True),

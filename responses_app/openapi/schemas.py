@@ -3,22 +3,23 @@
 What the protocol reads without a type (a request's input, its tools, the format of its answer) is put in here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from responses_app.api.endpoint import Endpoint, Schema
+from responses_app.api.parameters import INCLUDE
 from responses_app.openapi.answers import DESCRIBED
 from responses_app.openapi.chat_schemas import CHAT_ANSWERS, CHAT_STREAM, chat_request
-from responses_app.openapi.file_answers import NEW_FILE, NEW_PART
 from responses_app.openapi.model_schemas import MODEL_ANSWERS, MODEL_REQUESTS, model_requests
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.compact_requests import FIELDS as COMPACT_FIELDS
 from responses_app.protocol.containers import CopiedFile, NewContainer
 from responses_app.protocol.conversations import MAX_ITEMS, ConversationFields
-from responses_app.protocol.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
+from responses_app.protocol.create_fields import ENGINE_FIELDS, Fields
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events import EventType
 from responses_app.protocol.items import ParsedItem
@@ -28,25 +29,8 @@ from responses_app.protocol.text_format import TextFormat
 from responses_app.protocol.tool_outputs import ToolOutput
 from responses_app.protocol.tools import CLIENT_TOOLS, Custom, Function, Namespace
 from responses_app.protocol.uploads import CompletedUpload, NewUpload
-from responses_app.protocol.vector_stores import (
-    NewVectorStore,
-    NewVectorStoreBatch,
-    NewVectorStoreFile,
-    VectorStoreChanges,
-    VectorStoreFileChanges,
-    VectorStoreSearch,
-)
 
 _TEMPLATE = "#/components/schemas/{model}"
-INCLUDE: JsonObject = {"type": "array", "items": {"type": "string", "enum": sorted(KNOWN_INCLUDES)}}
-
-
-_UPLOAD: JsonObject = {
-    "type": "object",
-    "description": "A form with a file.",
-    "properties": {"file": {"type": "string", "contentMediaType": "application/octet-stream"}},
-    "required": ["file"],
-}
 
 
 class _Generator(GenerateJsonSchema):
@@ -61,13 +45,18 @@ def ref(name: str) -> JsonObject:
     return {"$ref": _TEMPLATE.format(model=name)}
 
 
-def schemas(*, engine_fields: bool) -> JsonObject:
+def name_of(schema: Schema) -> str:
+    """Return the name of a schema."""
+    return schema if isinstance(schema, str) else schema.__name__
+
+
+def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject:
     """Return all schemas by their names; `engine_fields`: a create takes the fields that are the engine's."""
-    types: tuple[type[BaseModel], ...] = (
+    named = [schema for each in endpoints for schema in (each.body, *each.contents.values())]
+    types = (
+        *dict.fromkeys(each for each in named if isinstance(each, type)),
         *(Fields, ConversationFields, NewContainer, CopiedFile, ToolOutput, Function, Custom, Namespace, McpServer),
         *(NewUpload, CompletedUpload),
-        *(NewVectorStore, VectorStoreChanges, VectorStoreSearch),
-        *(NewVectorStoreFile, VectorStoreFileChanges, NewVectorStoreBatch),
         *MODEL_REQUESTS,
         *MODEL_ANSWERS,
         *(ChatFields, *MESSAGES.values()),
@@ -81,8 +70,7 @@ def schemas(*, engine_fields: bool) -> JsonObject:
     chat = found.pop("ChatFields")
     found |= chat_request(chat, MESSAGES.values(), engine_fields=engine_fields)
     del found["Namespace"], found["McpServer"]  # only tools are such
-    found["Upload"] = _UPLOAD
-    found["NewFile"], found["NewPart"] = NEW_FILE, NEW_PART
+    found |= {each.form.name: each.form.schema for each in endpoints if each.form is not None}
     found["Models"] = {"anyOf": [ref("ModelList"), ref("ModelCatalogue")]}
     fields = found.pop("Fields")
     if not engine_fields:
@@ -117,7 +105,7 @@ def _create(fields: dict[str, Any]) -> JsonObject:
         "input": _or_null(ref("Input")),
         "tools": _or_null({"type": "array", "items": ref("Tool")}),
         "tool_choice": _or_null(ref("ToolChoice")),
-        "include": _or_null(INCLUDE),
+        "include": _or_null(INCLUDE.schema),
     }
     description = "What a response is to be made of. Fields that are not known are ignored."
     return {**fields, "description": description, "properties": {**fields["properties"], **own}}

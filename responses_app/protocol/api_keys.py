@@ -11,6 +11,7 @@ import hashlib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import Limited
@@ -21,6 +22,23 @@ START = "sk-"
 _RANDOM_BYTES = 32
 _PREFIX = len(START) + 6  # characters that are shown; they leave 220 bits to guess
 _MAX_SHOWN = 12
+
+
+class Area(StrEnum):
+    """What keys are made for; each has a scope to read, and one to write."""
+
+    MODELS = "api.model"
+    RESPONSES = "api.responses"
+    CONVERSATIONS = "api.conversations"
+    CONTAINERS = "api.containers"
+    FILES = "api.files"
+    VECTOR_STORES = "api.vector_stores"
+    EMBEDDINGS = "api.embeddings"
+
+    def scope(self, *, writes: bool) -> str:
+        """Return one of the two."""
+        return f"{self}.{'write' if writes else 'read'}"
+
 
 READS_CONVERSATIONS = "api.conversations.read"
 READS_METRICS = "api.metrics.read"  # the whole server's: only a key that is made for this reads them

@@ -7,6 +7,7 @@ A query is a mapping of names to all values each was given; the last one counts.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, Literal, TypedDict, TypeVar
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.requests import check_include
@@ -58,18 +59,37 @@ def unknown_cursor(after: str) -> ApiError:
     return _invalid("after", after, "No item of this list has this id.")
 
 
-def list_page(items: Sequence[JsonObject], *, has_more: bool) -> JsonObject:
+class Identified(TypedDict):
+    """An object of a list."""
+
+    id: str
+
+
+Listed = TypeVar("Listed", bound=Identified | JsonObject)
+
+
+class Page(TypedDict, Generic[Listed]):
+    """A part of a list."""
+
+    object: Literal["list"]
+    data: list[Listed]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+def list_page(items: Sequence[Listed], *, has_more: bool) -> Page[Listed]:
     """Return a part of a list. The ids of an empty one are empty: OpenAI's types have strings there, never null."""
     return {
         "object": "list",
         "data": list(items),
-        "first_id": items[0]["id"] if items else "",
-        "last_id": items[-1]["id"] if items else "",
+        "first_id": str(items[0]["id"]) if items else "",
+        "last_id": str(items[-1]["id"]) if items else "",
         "has_more": has_more,
     }
 
 
-def page_behind(items: Sequence[JsonObject], wanted: ListQuery) -> JsonObject:
+def page_behind(items: Sequence[Listed], wanted: ListQuery) -> Page[Listed]:
     """Return the part of a whole list, the oldest first, that is asked for. Raises `ApiError` for another's cursor."""
     ordered = list(reversed(items)) if wanted.descending else list(items)
     start = 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -14,7 +14,9 @@ from responses_app.protocol.metadata import Metadata, check_metadata
 from responses_app.protocol.search_words import MAX_QUERY
 from responses_app.protocol.validation import Text, missing, validate
 
-STATUSES = ("in_progress", "completed", "failed", "cancelled")  # of files
+FileStatus = Literal["in_progress", "completed", "failed", "cancelled"]
+STATUSES: tuple[FileStatus, ...] = get_args(FileStatus)
+FileProblem = Literal["server_error", "unsupported_file", "invalid_file"]  # why one could not be read
 MIN_SIZE, MAX_SIZE = 100, 4096  # tokens of a chunk
 MAX_DAYS = 365
 MAX_BATCH = 2000  # files in one request
@@ -223,12 +225,6 @@ def chunking_of(strategy: Strategy | None, *, at: str = "chunking_strategy") -> 
             code="invalid_value",
         )
     return Chunking(wanted.max_chunk_size_tokens, wanted.chunk_overlap_tokens)
-
-
-def chunking_object(chunking: Chunking) -> JsonObject:
-    """Return how a file is cut, as clients read it."""
-    static = {"max_chunk_size_tokens": chunking.size, "chunk_overlap_tokens": chunking.overlap}
-    return {"type": "static", "static": static}
 
 
 def check_status(status: str | None) -> None:

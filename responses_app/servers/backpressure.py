@@ -11,6 +11,7 @@ import struct
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
+from responses_app.http import CUT
 from responses_app.servers.daphne import DENIAL, DaphneConnection
 from responses_app.servers.frames import FRAMES_IN, FrameRules
 from responses_app.servers.heartbeat import PING, ping_of
@@ -22,7 +23,6 @@ Receive = Callable[[], Awaitable[Message]]
 SendMessage = Callable[[Message], Awaitable[None]]
 SWEEPS_PER_STALL = 10
 FRAMES = "respsite.frames"  # of the scope: what writes many frames at once, where the server can
-CUT = "respsite.cut"  # of a request's scope: what breaks its answer off
 
 
 class Backpressure:

@@ -6,18 +6,16 @@ that is to be kept. What is done for the request finds its span in the scope.
 
 import re
 
-from django.urls import Resolver404, resolve
-
 from responses_app.bodies import Application, Message, Receive, SendMessage
-from responses_app.middleware import API_URLS
+from responses_app.http import NotServed
 from responses_app.observing.traces import SPAN, TRACEPARENT, Traces
 from responses_app.protocol.errors import ApiError
+from responses_app.urls import find
 from responses_app.wiring import get_site
 
 API = "/v1/"
 METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"))
-_OPTIONAL = re.compile(r"\^\(\?:v1/\)\?|/?\??\$")  # of a route: its prefix, and its end
-_GROUP = re.compile(r"\(\?P<\w+>[^)]*\)")
+_PARAMETER = re.compile(r"{\w+}")
 
 
 class Traced:
@@ -65,10 +63,10 @@ def name_of(method: str, path: str) -> str:
     """
     known = method if method in METHODS else "HTTP"
     try:
-        route = resolve(path, API_URLS).route
-    except Resolver404:
+        route, _ = find(path)
+    except NotServed:
         return known
-    return f"{known} {API}{_GROUP.sub('{id}', _OPTIONAL.sub('', route))}"
+    return f"{known} {_PARAMETER.sub('{id}', route.path)}"
 
 
 def traced(app: Application, traces: Traces) -> Application:

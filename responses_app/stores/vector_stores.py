@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from responses_app.protocol.chunking import Chunking
+from responses_app.protocol.vector_stores import FileProblem, FileStatus
 
 Value = str | int | float | bool
 MAX_TRIES = 3  # to read a file: after that, it is the file that ends workers
@@ -64,11 +65,11 @@ class StoreFileRecord:
     file_id: str
     filename: str
     created_at: int
-    status: str
+    status: FileStatus
     attributes: Mapping[str, Value]
     chunking: Chunking
     usage_bytes: int = 0
-    error: tuple[str, str] | None = None
+    error: tuple[FileProblem, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,13 @@
 
 from functools import partial
 
-from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from responses_app import __version__
 from responses_app.http import (
     caller_of,
+    cut_of,
     json_response,
     project_of,
     read_json,
@@ -21,7 +21,6 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.runs.choices import Choices
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
-from responses_app.servers.backpressure import CUT
 from responses_app.site import Site
 from responses_app.views.chat_streams import ChatReading, completion_stream, read_completion
 from responses_app.views.dispatching import dispatched
@@ -50,8 +49,8 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     reading = await _begun(site, request, chat)
     if not chat.create.stream:
         return json_response(await read_completion(reading))
-    cut = request.scope.get(CUT) if isinstance(request, ASGIRequest) else None
-    return await completion_stream(reading, ping_seconds=site.settings.responses_ping_interval_seconds, cut=cut)
+    ping_seconds = site.settings.responses_ping_interval_seconds
+    return await completion_stream(reading, ping_seconds=ping_seconds, cut=cut_of(request))
 
 
 async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatReading:

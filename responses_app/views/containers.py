@@ -2,7 +2,7 @@
 
 import asyncio
 import mimetypes
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
 from responses_app.auth.scopes import check_named
-from responses_app.http import caller_of, handler_of, json_response, parse_noting, project_of, read_json
+from responses_app.http import caller_of, cut_of, handler_of, json_response, parse_noting, project_of, read_json
 from responses_app.protocol.containers import (
     check_form,
     container_file_not_found,
@@ -24,7 +24,7 @@ from responses_app.protocol.containers import (
 from responses_app.protocol.errors import JsonObject, container_not_found, invalid_request
 from responses_app.protocol.files import file_not_found
 from responses_app.protocol.named import files_named
-from responses_app.protocol.pages import deleted_object, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.pages import deleted_object, page_behind, parse_list_query
 from responses_app.runs.history import store_away
 from responses_app.server_tools import interpreter_of
 from responses_app.stores.base import StoreError
@@ -38,7 +38,7 @@ from responses_app.tools.sandbox.records import (
     TooManyContainers,
     TooManyTransfers,
 )
-from responses_app.views.downloads import cut_of, streamed
+from responses_app.views.downloads import streamed
 from responses_app.views.queries import query_of
 from responses_app.views.uploads import is_form, read_upload
 from responses_app.wiring import get_site
@@ -118,7 +118,8 @@ async def _create(request: HttpRequest, containers: "SharedContainers") -> HttpR
 
 async def _list(request: HttpRequest, containers: "SharedContainers") -> HttpResponse:
     found = await containers.all_of(project_of(request))
-    return json_response(_page(request, [_object(each) for each in found]))
+    shown = [_object(each) for each in found]
+    return json_response(page_behind(shown, parse_list_query(query_of(request))))
 
 
 async def _get(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
@@ -132,7 +133,9 @@ async def _delete(request: HttpRequest, containers: "SharedContainers", containe
 
 async def _list_files(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
     found = await containers.files_of(project_of(request), container_id)
-    return json_response(_page(request, [_file(container_id, each) for each in found]))
+    return json_response(
+        page_behind([_file(container_id, each) for each in found], parse_list_query(query_of(request)))
+    )
 
 
 async def _upload(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
@@ -217,18 +220,6 @@ _BROKEN = (ContainerNotFound, SandboxError)
 def content_type_of(path: str) -> str:
     """Return the media type of a file by its name: not what its name says in the form of a `data:` URL."""
     return mimetypes.guess_type(f"{WORK_FOLDER}/{path}")[0] or "application/octet-stream"
-
-
-def _page(request: HttpRequest, objects: Sequence[JsonObject]) -> JsonObject:
-    """Return the part of a list that is asked for; `objects` are all, the oldest first."""
-    wanted = parse_list_query(query_of(request))
-    ordered = list(reversed(objects)) if wanted.descending else list(objects)
-    if wanted.after is not None:
-        places = [place for place, each in enumerate(ordered) if each["id"] == wanted.after]
-        if not places:
-            raise unknown_cursor(wanted.after)
-        ordered = ordered[places[0] + 1 :]
-    return list_page(ordered[: wanted.limit], has_more=len(ordered) > wanted.limit)
 
 
 def _object(container: ContainerRecord) -> JsonObject:

@@ -23,7 +23,7 @@ from responses_app.protocol.errors import JsonObject, conversation_not_found
 from responses_app.protocol.identified import identified
 from responses_app.protocol.item_resources import with_included
 from responses_app.protocol.named import named_by_conversation
-from responses_app.protocol.pages import deleted_object, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.pages import Page, deleted_object, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.validation import missing
 from responses_app.stores.conversations import ConversationEntry, ConversationFull, ConversationRecord
 from responses_app.views.dispatching import Handlers, Refusals, dispatched
@@ -167,5 +167,5 @@ def _item(entry: ConversationEntry, include: Sequence[str]) -> JsonObject:
     return with_included(item_object(entry.item, created_at=entry.created_at), include)
 
 
-def _page(entries: Sequence[ConversationEntry], include: Sequence[str], *, has_more: bool) -> JsonObject:
+def _page(entries: Sequence[ConversationEntry], include: Sequence[str], *, has_more: bool) -> Page[JsonObject]:
     return list_page([_item(entry, include) for entry in entries], has_more=has_more)

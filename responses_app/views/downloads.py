@@ -2,16 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest
-
 from responses_app.http import Cut
-from responses_app.servers.backpressure import CUT
-
-
-def cut_of(request: HttpRequest) -> Cut | None:
-    """Return what breaks the answer to a request off, where its server can do so."""
-    return request.scope.get(CUT) if isinstance(request, ASGIRequest) else None
 
 
 async def streamed(

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
-from responses_app.http import json_response, parse_noting, project_of
+from responses_app.http import cut_of, json_response, parse_noting, project_of
 from responses_app.protocol import ids
 from responses_app.protocol.body_errors import FORM_TYPE, unsupported_media_type
 from responses_app.protocol.errors import JsonObject
@@ -26,7 +26,7 @@ from responses_app.server_tools import file_search_of
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import PIECE_BYTES, FileGone, FileRecord, FilesFull
 from responses_app.views.dispatching import Refusals, dispatched
-from responses_app.views.downloads import cut_of, streamed
+from responses_app.views.downloads import streamed
 from responses_app.views.queries import query_of
 from responses_app.views.uploads import Upload, is_form, read_upload
 from responses_app.wiring import get_site

@@ -3,7 +3,7 @@
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import only_reads, path_not_found
+from responses_app.http import NotServed, only_reads
 from responses_app.protocol.api_keys import READS_METRICS, missing_scope
 from responses_app.wiring import get_site
 
@@ -15,7 +15,7 @@ async def metrics(request: HttpRequest) -> HttpResponse:
     """
     site = get_site()
     if site.settings.metrics == "off":
-        raise path_not_found(request.path_info)
+        raise NotServed
     only_reads(request)
     if site.settings.metrics == "auto":
         assert isinstance(request, ASGIRequest)

@@ -4,21 +4,33 @@ They tell nothing of a project or a key. The page needs nothing but itself: no s
 """
 
 from base64 import b64encode
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from hashlib import sha256
 
 import orjson
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
-from django.urls import get_resolver
+from typing_extensions import TypedDict
 
-from responses_app.http import json_bytes, only_reads
+from responses_app.api.endpoint import HTML, JSON, Endpoint
+from responses_app.http import json_bytes
 from responses_app.openapi.document import document
 from responses_app.openapi.page import page as shown
 from responses_app.protocol.errors import JsonObject
 from responses_app.wiring import get_site
 
-URLS = "responses_app.urls"  # which names this view: so it is not imported
+
+class OpenApi(TypedDict):
+    """This document."""
+
+    openapi: str
+    info: JsonObject
+    paths: JsonObject
+
+
+Table = Callable[[], Sequence[Endpoint]]
+
 STYLE = (
     # Every colour is named: a browser's own blue of links has too little contrast in the dark.
     ":root{color-scheme:light dark;background:light-dark(#fff,#15171c);color:light-dark(#1b1f27,#e6e8ec)}"
@@ -37,38 +49,37 @@ _POLICY = (
 )
 
 
-async def openapi(request: HttpRequest) -> HttpResponse:
-    """Return the OpenAPI document of this server."""
-    only_reads(request)
-    return json_bytes(_written(*_taken()))
+def endpoints_of(table: Table) -> Sequence[Endpoint]:
+    """Return the endpoints that show a table, which they are in themselves."""
 
+    async def openapi(request: HttpRequest) -> HttpResponse:
+        return json_bytes(_written(table, *_taken()))
 
-async def page(request: HttpRequest) -> HttpResponse:
-    """Show the document to people."""
-    only_reads(request)
-    content = _page(*_taken())
-    headers = {"content-length": str(len(content)), "content-security-policy": _POLICY}
-    headers["x-content-type-options"] = "nosniff"
-    return HttpResponse(content, content_type="text/html; charset=utf-8", headers=headers)
+    async def page(request: HttpRequest) -> HttpResponse:
+        content = _page(table, *_taken())
+        headers = {"content-length": str(len(content)), "content-security-policy": _POLICY}
+        headers["x-content-type-options"] = "nosniff"
+        return HttpResponse(content, content_type="text/html; charset=utf-8", headers=headers)
+
+    endpoint = partial(Endpoint, "GET", tag="Server", scope=None)
+    return (
+        endpoint("/v1/openapi.json", openapi, "getOpenApi", "Return this document", answers={JSON: OpenApi}),
+        endpoint("/v1/openapi", page, "getOpenApiPage", "Show this document as a page", answers={HTML: ""}),
+    )
 
 
 def _taken() -> tuple[bool, str]:
-    """Return what the document depends on: whether fields of the engine are taken, and who needs a key."""
+    """Return what the document depends on beside the table: whether engine fields are taken, and who needs a key."""
     site = get_site()
     return site.takes_engine_fields, site.settings.auth
 
 
-def _made(engine_fields: bool, auth: str) -> JsonObject:
-    patterns = get_resolver(URLS).url_patterns
-    regexes = [str(pattern.pattern.regex.pattern) for pattern in patterns]
-    return document(regexes, engine_fields=engine_fields, auth=auth)
-
-
 @cache  # a process has one set of settings
-def _written(engine_fields: bool, auth: str) -> bytes:
-    return orjson.dumps(_made(engine_fields, auth))
+def _written(table: Table, engine_fields: bool, auth: str) -> bytes:
+    return orjson.dumps(document(table(), engine_fields=engine_fields, auth=auth))
 
 
 @cache
-def _page(engine_fields: bool, auth: str) -> bytes:
-    return render_to_string("openapi/page.html", {**shown(_made(engine_fields, auth)), "style": STYLE}).encode()
+def _page(table: Table, engine_fields: bool, auth: str) -> bytes:
+    made = document(table(), engine_fields=engine_fields, auth=auth)
+    return render_to_string("openapi/page.html", {**shown(made), "style": STYLE}).encode()

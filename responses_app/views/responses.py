@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from functools import partial
 
-from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
@@ -11,6 +10,7 @@ from responses_app.auth.scopes import check_named
 from responses_app.http import (
     MethodNotAllowed,
     caller_of,
+    cut_of,
     json_response,
     project_of,
     read_json,
@@ -28,7 +28,6 @@ from responses_app.protocol.resources import Status
 from responses_app.protocol.tool_outputs import TOOL_MODE_HEADER, parse_tool_output
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
-from responses_app.servers.backpressure import CUT
 from responses_app.site import Site
 from responses_app.views.queries import include_of, query_of
 from responses_app.views.response_streams import event_stream, read_to_end
@@ -149,7 +148,7 @@ async def _stream(
         ping_seconds=site.settings.responses_ping_interval_seconds,
         first_word_seconds=first_word_seconds,
         dialect=dialect,
-        cut=request.scope.get(CUT) if isinstance(request, ASGIRequest) else None,
+        cut=cut_of(request),
     )
 
 

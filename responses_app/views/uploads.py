@@ -72,10 +72,10 @@ def _read(request: HttpRequest, name: str) -> Upload:
             "most 1024 bytes, its name among them."
         ) from None
     file = files.get(name)
-    whole = body.ends_with(request.content_params.get("boundary", ""))
+    whole = body.ends_with((request.content_params or {}).get("boundary", ""))
     if not whole or not isinstance(file, UploadedFile):
         for each in files.values():
-            each.close()
+            each.close()  # type: ignore[union-attr]
         raise missing(name) if whole else invalid_request("The form has no end: its last boundary is missing.")
     return Upload(file.name or "file", file.size or 0, {name: str(value) for name, value in fields.items()}, file)
 

@@ -1,13 +1,163 @@
 """Vector stores, their files and what is found in them, as clients read them."""
 
 from collections.abc import Sequence
+from typing import Literal
 
-from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.vector_stores import chunking_object
-from responses_app.stores.vector_stores import BatchRecord, FileCounts, Hit, StoreFileRecord, VectorStoreRecord
+from typing_extensions import TypedDict
+
+from responses_app.protocol.vector_stores import FileStatus
+from responses_app.stores.vector_stores import BatchRecord, Hit, StoreFileRecord, VectorStoreRecord
+from responses_app.stores.vector_stores import FileCounts as Counts
 
 
-def store_object(record: VectorStoreRecord, *, now: float) -> JsonObject:
+class FileCounts(TypedDict):
+    """How many files have which status."""
+
+    in_progress: int
+    completed: int
+    failed: int
+    cancelled: int
+    total: int
+
+
+class VectorStoreExpiry(TypedDict):
+    """How long nobody may search a store before it expires."""
+
+    anchor: Literal["last_active_at"]
+    days: int
+
+
+class VectorStore(TypedDict):
+    """Files that are searched together."""
+
+    id: str
+    object: Literal["vector_store"]
+    created_at: int
+    name: str
+    description: str | None
+    usage_bytes: int
+    file_counts: FileCounts
+    status: Literal["expired", "in_progress", "completed"]
+    expires_after: VectorStoreExpiry | None
+    expires_at: int | None
+    last_active_at: int
+    metadata: dict[str, str]
+
+
+class ChunkSizes(TypedDict):
+    """The size of chunks and what they share, in tokens."""
+
+    max_chunk_size_tokens: int
+    chunk_overlap_tokens: int
+
+
+class ChunkingStrategy(TypedDict):
+    """How a file is cut."""
+
+    type: Literal["static"]
+    static: ChunkSizes
+
+
+class LastError(TypedDict):
+    """Why a file could not be read."""
+
+    code: Literal["server_error", "unsupported_file", "invalid_file"]
+    message: str
+
+
+class VectorStoreFile(TypedDict):
+    """A file in a vector store; `usage_bytes` are those of its chunks."""
+
+    id: str
+    object: Literal["vector_store.file"]
+    usage_bytes: int
+    created_at: int
+    vector_store_id: str
+    status: Literal["in_progress", "completed", "cancelled", "failed"]
+    last_error: LastError | None
+    chunking_strategy: ChunkingStrategy
+    attributes: dict[str, str | bool | int | float]
+
+
+class VectorStoreBatch(TypedDict):
+    """Files that were put into a store together."""
+
+    id: str
+    object: Literal["vector_store.files_batch"]
+    created_at: int
+    vector_store_id: str
+    status: Literal["in_progress", "completed", "cancelled", "failed"]
+    file_counts: FileCounts
+
+
+class FoundText(TypedDict):
+    """A chunk of a file."""
+
+    type: Literal["text"]
+    text: str
+
+
+class VectorStoreResult(TypedDict):
+    """A chunk that was found; `score` is from 0 to 1."""
+
+    file_id: str
+    filename: str
+    score: float
+    attributes: dict[str, str | bool | int | float]
+    content: list[FoundText]
+
+
+class VectorStoreResults(TypedDict):
+    """What a search has found, the best first."""
+
+    object: Literal["vector_store.search_results.page"]
+    search_query: list[str]
+    data: list[VectorStoreResult]
+    has_more: bool
+    next_page: str | None
+
+
+class VectorStoreContent(TypedDict):
+    """The text of a file, as it is searched."""
+
+    object: Literal["vector_store.file_content.page"]
+    file_id: str
+    filename: str
+    attributes: dict[str, str | bool | int | float]
+    data: list[FoundText]
+    has_more: bool
+    next_page: str | None
+
+
+class VectorStoreList(TypedDict):
+    """A part of a list of vector stores. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[VectorStore]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class VectorStoreFileList(TypedDict):
+    """A part of a list of files in a store. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[VectorStoreFile]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class DeletedVectorStore(TypedDict):
+    """A store is gone, or a file is no longer in one."""
+
+    id: str
+    object: Literal["vector_store.deleted", "vector_store.file.deleted"]
+    deleted: Literal[True]
+
+
+def store_object(record: VectorStoreRecord, *, now: float) -> VectorStore:
     """Return a vector store."""
     expired = record.expires_at is not None and record.expires_at <= now
     busy = record.counts.in_progress > 0
@@ -28,9 +178,9 @@ def store_object(record: VectorStoreRecord, *, now: float) -> JsonObject:
     }
 
 
-def file_object(record: StoreFileRecord) -> JsonObject:
+def file_object(record: StoreFileRecord) -> VectorStoreFile:
     """Return a file of a store."""
-    code, message = record.error or ("", "")
+    error, chunking = record.error, record.chunking
     return {
         "id": record.file_id,
         "object": "vector_store.file",
@@ -38,15 +188,19 @@ def file_object(record: StoreFileRecord) -> JsonObject:
         "created_at": record.created_at,
         "vector_store_id": record.store_id,
         "status": record.status,
-        "last_error": {"code": code, "message": message} if record.error else None,
-        "chunking_strategy": chunking_object(record.chunking),
+        "last_error": None if error is None else {"code": error[0], "message": error[1]},
+        "chunking_strategy": {
+            "type": "static",
+            "static": {"max_chunk_size_tokens": chunking.size, "chunk_overlap_tokens": chunking.overlap},
+        },
         "attributes": dict(record.attributes),
     }
 
 
-def batch_object(record: BatchRecord) -> JsonObject:
+def batch_object(record: BatchRecord) -> VectorStoreBatch:
     """Return files that were put into a store together."""
     counts = record.counts
+    status: FileStatus
     if record.cancelled:
         status = "cancelled"
     elif counts.in_progress:
@@ -63,9 +217,9 @@ def batch_object(record: BatchRecord) -> JsonObject:
     }
 
 
-def search_page(queries: Sequence[str], hits: Sequence[Hit]) -> JsonObject:
+def search_page(queries: Sequence[str], hits: Sequence[Hit]) -> VectorStoreResults:
     """Return what a search has found: each chunk by itself."""
-    data = [
+    data: list[VectorStoreResult] = [
         {
             "file_id": hit.file_id,
             "filename": hit.filename,
@@ -84,7 +238,7 @@ def search_page(queries: Sequence[str], hits: Sequence[Hit]) -> JsonObject:
     }
 
 
-def content_page(record: StoreFileRecord, chunks: Sequence[str]) -> JsonObject:
+def content_page(record: StoreFileRecord, chunks: Sequence[str]) -> VectorStoreContent:
     """Return the chunks of a file."""
     return {
         "object": "vector_store.file_content.page",
@@ -97,7 +251,7 @@ def content_page(record: StoreFileRecord, chunks: Sequence[str]) -> JsonObject:
     }
 
 
-def _counts(counts: FileCounts) -> JsonObject:
+def _counts(counts: Counts) -> FileCounts:
     return {
         "in_progress": counts.in_progress,
         "completed": counts.completed,

@@ -1,19 +1,28 @@
 """The Vector Stores API: `/v1/vector_stores`, their files, batches of these, and searches."""
 
 from collections.abc import Sequence
+from functools import partial
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 
+from responses_app.api.endpoint import Endpoint, Refusals
+from responses_app.api.parameters import PAGED, Parameter, text
 from responses_app.auth.scopes import check_named
-from responses_app.http import caller_of, json_response, project_of, read_json
+from responses_app.http import caller_of, project_of, read_json
 from responses_app.protocol import ids
-from responses_app.protocol.api_keys import Caller
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.api_keys import Area, Caller
 from responses_app.protocol.files import file_not_found
 from responses_app.protocol.named import Named
-from responses_app.protocol.pages import Query, deleted_object, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.pages import Query, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.vector_stores import (
+    STATUSES,
     FileToAdd,
+    NewVectorStore,
+    NewVectorStoreBatch,
+    NewVectorStoreFile,
+    VectorStoreChanges,
+    VectorStoreFileChanges,
+    VectorStoreSearch,
     batch_not_found,
     check_status,
     parse_attributes,
@@ -39,9 +48,16 @@ from responses_app.stores.vector_stores import (
     VectorStoresFull,
 )
 from responses_app.tools.documents.indexer import Indexer
-from responses_app.views.dispatching import Handlers, Refusals, dispatched
 from responses_app.views.queries import query_of
 from responses_app.views.vector_store_objects import (
+    DeletedVectorStore,
+    VectorStore,
+    VectorStoreBatch,
+    VectorStoreContent,
+    VectorStoreFile,
+    VectorStoreFileList,
+    VectorStoreList,
+    VectorStoreResults,
     batch_object,
     content_page,
     file_object,
@@ -53,57 +69,6 @@ from responses_app.wiring import get_site
 REFUSALS: Refusals = {VectorStoresFull: lambda problem, *_: stores_full(str(problem))}
 
 
-async def index(request: HttpRequest) -> HttpResponse:
-    """List (GET) or create (POST) vector stores."""
-    return await dispatched(request, {"GET": _list, "POST": _create}, REFUSALS)
-
-
-async def detail(request: HttpRequest, vector_store_id: str) -> HttpResponse:
-    """Return (GET), change (POST) or delete (DELETE) a vector store."""
-    return await dispatched(request, {"GET": _get, "POST": _update, "DELETE": _delete}, REFUSALS, vector_store_id)
-
-
-async def search(request: HttpRequest, vector_store_id: str) -> HttpResponse:
-    """Search a vector store (POST)."""
-    return await dispatched(request, {"POST": _search}, REFUSALS, vector_store_id)
-
-
-async def files(request: HttpRequest, vector_store_id: str) -> HttpResponse:
-    """List (GET) the files of a store, or put one in (POST)."""
-    return await dispatched(request, {"GET": _list_files, "POST": _add_file}, REFUSALS, vector_store_id)
-
-
-async def file(request: HttpRequest, vector_store_id: str, file_id: str) -> HttpResponse:
-    """Return (GET) a file of a store, change its attributes (POST), or take it out (DELETE)."""
-    handlers: Handlers[HttpResponse] = {"GET": _get_file, "POST": _update_file, "DELETE": _remove_file}
-    return await dispatched(request, handlers, REFUSALS, vector_store_id, file_id)
-
-
-async def content(request: HttpRequest, vector_store_id: str, file_id: str) -> HttpResponse:
-    """Return the text of a file, as it is searched (GET)."""
-    return await dispatched(request, {"GET": _content}, REFUSALS, vector_store_id, file_id)
-
-
-async def batches(request: HttpRequest, vector_store_id: str) -> HttpResponse:
-    """Put several files into a store (POST)."""
-    return await dispatched(request, {"POST": _add_batch}, REFUSALS, vector_store_id)
-
-
-async def batch(request: HttpRequest, vector_store_id: str, batch_id: str) -> HttpResponse:
-    """Return a batch (GET)."""
-    return await dispatched(request, {"GET": _get_batch}, REFUSALS, vector_store_id, batch_id)
-
-
-async def cancel_batch(request: HttpRequest, vector_store_id: str, batch_id: str) -> HttpResponse:
-    """Leave out what was not read yet (POST)."""
-    return await dispatched(request, {"POST": _cancel_batch}, REFUSALS, vector_store_id, batch_id)
-
-
-async def batch_files(request: HttpRequest, vector_store_id: str, batch_id: str) -> HttpResponse:
-    """List the files of a batch (GET)."""
-    return await dispatched(request, {"GET": _list_batch_files}, REFUSALS, vector_store_id, batch_id)
-
-
 def _stores() -> BaseVectorStores:
     return file_search_of(get_site().tools).stores
 
@@ -112,7 +77,7 @@ def _indexer() -> Indexer:
     return file_search_of(get_site().tools).indexer
 
 
-async def _create(request: HttpRequest) -> HttpResponse:
+async def _create(request: HttpRequest) -> VectorStore:
     site, project = get_site(), project_of(request)
     wanted, named = await read_json(request, parse_store, site.reader)
     now = int(site.service.now())
@@ -127,10 +92,10 @@ async def _create(request: HttpRequest) -> HttpResponse:
     )
     await _stores().create(project, record, await _known_files(caller_of(request), named))
     _indexer().ring()
-    return _store_answer(await _found(project, record.id))
+    return _shown(await _found(project, record.id))
 
 
-async def _list(request: HttpRequest) -> HttpResponse:
+async def _list(request: HttpRequest) -> VectorStoreList:
     wanted = parse_list_query(query_of(request))
     found = await _stores().listed(
         project_of(request), after=wanted.after, descending=wanted.descending, limit=wanted.limit + 1
@@ -139,29 +104,29 @@ async def _list(request: HttpRequest) -> HttpResponse:
         raise unknown_cursor(str(wanted.after))
     now = get_site().service.now()
     page = [store_object(record, now=now) for record in found[: wanted.limit]]
-    return json_response(list_page(page, has_more=len(found) > wanted.limit))
+    return list_page(page, has_more=len(found) > wanted.limit)
 
 
-async def _get(request: HttpRequest, store_id: str) -> HttpResponse:
-    return _store_answer(await _found(project_of(request), store_id))
+async def _get(request: HttpRequest, store_id: str) -> VectorStore:
+    return _shown(await _found(project_of(request), store_id))
 
 
-async def _update(request: HttpRequest, store_id: str) -> HttpResponse:
+async def _update(request: HttpRequest, store_id: str) -> VectorStore:
     changes = await read_json(request, parse_store_changes, get_site().reader)
     record = await _stores().update(project_of(request), store_id, changes)
     if record is None:
         raise store_not_found(store_id)
-    return _store_answer(record)
+    return _shown(record)
 
 
-async def _delete(request: HttpRequest, store_id: str) -> HttpResponse:
+async def _delete(request: HttpRequest, store_id: str) -> DeletedVectorStore:
     if not await _stores().delete(project_of(request), store_id):
         raise store_not_found(store_id)
     _indexer().ring()
-    return json_response(deleted_object(store_id, "vector_store"))
+    return {"id": store_id, "object": "vector_store.deleted", "deleted": True}
 
 
-async def _search(request: HttpRequest, store_id: str) -> HttpResponse:
+async def _search(request: HttpRequest, store_id: str) -> VectorStoreResults:
     project = project_of(request)
     await _found(project, store_id)  # before the body is judged: what is another project's does not exist
     wanted = await read_json(request, parse_search, get_site().reader)
@@ -169,77 +134,77 @@ async def _search(request: HttpRequest, store_id: str) -> HttpResponse:
     hits = await _stores().search(project, store_id, search)
     if hits is None:
         raise store_expired(store_id)
-    return json_response(search_page(wanted.queries, hits))
+    return search_page(wanted.queries, hits)
 
 
-async def _add_file(request: HttpRequest, store_id: str) -> HttpResponse:
+async def _add_file(request: HttpRequest, store_id: str) -> VectorStoreFile:
     await _found(project_of(request), store_id)
     wanted = await read_json(request, parse_store_file, get_site().reader)
     (record,) = await _added(caller_of(request), store_id, [wanted])
-    return json_response(file_object(record))
+    return file_object(record)
 
 
-async def _list_files(request: HttpRequest, store_id: str) -> HttpResponse:
+async def _list_files(request: HttpRequest, store_id: str) -> VectorStoreFileList:
     project = project_of(request)
     await _found(project, store_id)
-    return json_response(await _file_page(project, store_id, query_of(request)))
+    return await _file_page(project, store_id, query_of(request))
 
 
-async def _get_file(request: HttpRequest, store_id: str, file_id: str) -> HttpResponse:
-    return json_response(file_object(await _found_file(project_of(request), store_id, file_id)))
+async def _get_file(request: HttpRequest, store_id: str, file_id: str) -> VectorStoreFile:
+    return file_object(await _found_file(project_of(request), store_id, file_id))
 
 
-async def _update_file(request: HttpRequest, store_id: str, file_id: str) -> HttpResponse:
+async def _update_file(request: HttpRequest, store_id: str, file_id: str) -> VectorStoreFile:
     project = project_of(request)
     await _found_file(project, store_id, file_id)
     attributes = await read_json(request, parse_attributes, get_site().reader)
     record = await _stores().set_attributes(project, store_id, file_id, attributes)
     if record is None:
         raise store_file_not_found(store_id, file_id)
-    return json_response(file_object(record))
+    return file_object(record)
 
 
-async def _remove_file(request: HttpRequest, store_id: str, file_id: str) -> HttpResponse:
+async def _remove_file(request: HttpRequest, store_id: str, file_id: str) -> DeletedVectorStore:
     project = project_of(request)
     await _found(project, store_id)
     if not await _stores().remove(project, store_id, file_id):
         raise store_file_not_found(store_id, file_id)
     _indexer().ring()
-    return json_response(deleted_object(file_id, "vector_store.file"))
+    return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
 
 
-async def _content(request: HttpRequest, store_id: str, file_id: str) -> HttpResponse:
+async def _content(request: HttpRequest, store_id: str, file_id: str) -> VectorStoreContent:
     project = project_of(request)
     record = await _found_file(project, store_id, file_id)
-    return json_response(content_page(record, await _stores().content(project, store_id, file_id) or ()))
+    return content_page(record, await _stores().content(project, store_id, file_id) or ())
 
 
-async def _add_batch(request: HttpRequest, store_id: str) -> HttpResponse:
+async def _add_batch(request: HttpRequest, store_id: str) -> VectorStoreBatch:
     project = project_of(request)
     await _found(project, store_id)
     wanted = await read_json(request, parse_batch, get_site().reader)
     batch_id = get_site().new_id(ids.VECTOR_STORE_BATCH)
     await _added(caller_of(request), store_id, wanted, batch_id=batch_id)
-    return json_response(batch_object(await _found_batch(project, store_id, batch_id)))
+    return batch_object(await _found_batch(project, store_id, batch_id))
 
 
-async def _get_batch(request: HttpRequest, store_id: str, batch_id: str) -> HttpResponse:
-    return json_response(batch_object(await _found_batch(project_of(request), store_id, batch_id)))
+async def _get_batch(request: HttpRequest, store_id: str, batch_id: str) -> VectorStoreBatch:
+    return batch_object(await _found_batch(project_of(request), store_id, batch_id))
 
 
-async def _cancel_batch(request: HttpRequest, store_id: str, batch_id: str) -> HttpResponse:
+async def _cancel_batch(request: HttpRequest, store_id: str, batch_id: str) -> VectorStoreBatch:
     project = project_of(request)
     await _found_batch(project, store_id, batch_id)
     record = await _stores().cancel_batch(project, store_id, batch_id)
     if record is None:
         raise batch_not_found(store_id, batch_id)
-    return json_response(batch_object(record))
+    return batch_object(record)
 
 
-async def _list_batch_files(request: HttpRequest, store_id: str, batch_id: str) -> HttpResponse:
+async def _list_batch_files(request: HttpRequest, store_id: str, batch_id: str) -> VectorStoreFileList:
     project = project_of(request)
     await _found_batch(project, store_id, batch_id)
-    return json_response(await _file_page(project, store_id, query_of(request), batch_id=batch_id))
+    return await _file_page(project, store_id, query_of(request), batch_id=batch_id)
 
 
 async def _found(project: str, store_id: str) -> VectorStoreRecord:
@@ -267,7 +232,7 @@ async def _found_batch(project: str, store_id: str, batch_id: str) -> BatchRecor
 
 async def _known_files(caller: Caller, wanted: Sequence[FileToAdd]) -> Sequence[NewStoreFile]:
     """Return the files that a request names. Raises `ApiError` for one that is not there."""
-    check_named(caller.scopes, (Named("files", file.at) for file in wanted))
+    check_named(caller.scopes, (Named(Area.FILES, file.at) for file in wanted))
     records = await get_site().files.some(caller.project, [file.file_id for file in wanted])
     names = {record.id: record.filename for record in records}
     for file in wanted:
@@ -295,7 +260,7 @@ async def _added(
     return records
 
 
-async def _file_page(project: str, store_id: str, query: Query, *, batch_id: str | None = None) -> JsonObject:
+async def _file_page(project: str, store_id: str, query: Query, *, batch_id: str | None = None) -> VectorStoreFileList:
     wanted = parse_list_query(query)
     status = (query.get("filter") or [""])[-1] or None
     check_status(status)
@@ -316,5 +281,59 @@ async def _file_page(project: str, store_id: str, query: Query, *, batch_id: str
     return list_page(page, has_more=len(found) > wanted.limit)
 
 
-def _store_answer(record: VectorStoreRecord) -> HttpResponse:
-    return json_response(store_object(record, now=get_site().service.now()))
+def _shown(record: VectorStoreRecord) -> VectorStore:
+    return store_object(record, now=get_site().service.now())
+
+
+_STORES = "/v1/vector_stores"
+_STORE = f"{_STORES}/{{vector_store_id}}"
+_FILE = f"{_STORE}/files/{{file_id}}"
+_BATCH = f"{_STORE}/file_batches/{{batch_id}}"
+_LISTED = (Parameter("filter", "Only files that have this status.", text(enum=list(STATUSES))), *PAGED)
+_FULL = (404, 429)  # a file that is named may not be there, and there may be too much
+_endpoint = partial(Endpoint, tag="Vector stores", scope=Area.VECTOR_STORES, refusals=REFUSALS)
+
+ENDPOINTS = (
+    _endpoint("GET", _STORES, _list, "listVectorStores", "List the vector stores", takes=PAGED),
+    _endpoint(
+        *("POST", _STORES, _create, "createVectorStore", "Create a vector store"), body=NewVectorStore, errors=_FULL
+    ),
+    _endpoint("GET", _STORE, _get, "getVectorStore", "Return a vector store"),
+    _endpoint("POST", _STORE, _update, "modifyVectorStore", "Change a vector store", body=VectorStoreChanges),
+    _endpoint("DELETE", _STORE, _delete, "deleteVectorStore", "Delete a vector store"),
+    _endpoint(
+        *("POST", f"{_STORE}/search", _search, "searchVectorStore", "Search a vector store"), body=VectorStoreSearch
+    ),
+    _endpoint(
+        *("GET", f"{_STORE}/files", _list_files, "listVectorStoreFiles", "List the files of a store"), takes=_LISTED
+    ),
+    _endpoint(
+        *("POST", f"{_STORE}/files", _add_file, "createVectorStoreFile", "Put a file into a store"),
+        body=NewVectorStoreFile,
+        errors=_FULL,
+    ),
+    _endpoint("GET", _FILE, _get_file, "getVectorStoreFile", "Return a file of a store"),
+    _endpoint(
+        *("POST", _FILE, _update_file, "updateVectorStoreFileAttributes", "Change the attributes of a file"),
+        body=VectorStoreFileChanges,
+    ),
+    _endpoint("DELETE", _FILE, _remove_file, "deleteVectorStoreFile", "Take a file out of a store"),
+    _endpoint(
+        *("GET", f"{_FILE}/content", _content),
+        *("retrieveVectorStoreFileContent", "Return the text of a file, as it is searched"),
+    ),
+    _endpoint(
+        *("POST", f"{_STORE}/file_batches", _add_batch),
+        *("createVectorStoreFileBatch", "Put several files into a store"),
+        body=NewVectorStoreBatch,
+        errors=_FULL,
+    ),
+    _endpoint("GET", _BATCH, _get_batch, "getVectorStoreFileBatch", "Return a batch"),
+    _endpoint(
+        *("POST", f"{_BATCH}/cancel", _cancel_batch, "cancelVectorStoreFileBatch", "Leave out what was not read yet")
+    ),
+    _endpoint(
+        *("GET", f"{_BATCH}/files", _list_batch_files, "listFilesInVectorStoreBatch", "List the files of a batch"),
+        takes=_LISTED,
+    ),
+)

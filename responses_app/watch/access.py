@@ -4,9 +4,8 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 
-from responses_app.auth.scopes import needed_scope
 from responses_app.models import PublicName, Response
-from responses_app.protocol.api_keys import Caller, no_api_key
+from responses_app.protocol.api_keys import Area, Caller, no_api_key
 from responses_app.protocol.errors import ApiError, response_not_found
 from responses_app.stores.database.conversation_rows import can_be_known
 from responses_app.wiring import get_site
@@ -53,5 +52,5 @@ async def _caller(request: HttpRequest, response_id: str) -> Caller:
     if scope is None:
         raise no_api_key()
     caller = await get_site().door.caller(scope)
-    caller.check_scope(str(needed_scope("GET", f"/v1/responses/{response_id}")))
+    caller.check_scope(Area.RESPONSES.scope(writes=False))
     return caller

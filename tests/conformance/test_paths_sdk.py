@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from docs.extension import paths
-from responses_app.http import SERVED
+from responses_app.api.endpoints import SERVED
 from responses_app.protocol.not_served import METHODS_NOT_SERVED, NOT_SERVED
 from tests.server import Server
 

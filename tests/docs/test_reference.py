@@ -8,6 +8,7 @@ from django.core.management import get_commands
 
 from docs.extension import GENERATED, commands, errors, events, metrics, modules, paths, settings
 from docs.extension import error_texts as texts
+from responses_app.api.endpoints import ENDPOINTS
 from responses_app.command_line.parser import build_parser
 from responses_app.conf import table
 from responses_app.management.flags import FLAGS
@@ -132,8 +133,8 @@ def test_every_module_has_its_line() -> None:
 
 def test_every_path_of_the_api_has_its_line() -> None:
     shown = paths.markdown()
-    for path, method, _ in paths.operations():
-        assert f"| {method.upper()} | `{path}` | " in shown
+    for endpoint in ENDPOINTS:
+        assert f"| {endpoint.method} | `{endpoint.shown_path}` | " in shown
 
 
 def test_the_page_of_dialects_has_every_name() -> None:

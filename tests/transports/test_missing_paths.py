@@ -6,17 +6,15 @@ import httpx
 import pytest
 from openai.types import Completion, CompletionChoice, CreateEmbeddingResponse
 
-from responses_app.http import SERVED
-from responses_app.middleware import is_api_path
+from responses_app.api.endpoint import Endpoint
+from responses_app.api.endpoints import ENDPOINTS, SERVED, is_api_path
 from responses_app.openapi.model_schemas import Completion as OurCompletion
 from responses_app.openapi.model_schemas import CompletionChoice as OurChoice
 from responses_app.openapi.model_schemas import EmbeddingList
-from responses_app.urls import urlpatterns
+from responses_app.urls import find
 from tests.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
-
-OF_THE_SERVER = {"openapi", "openapi.json", "health", "ready", "metrics"}
 
 
 @pytest.mark.parametrize("path", ["/foo", "/v1/audio/speech", "/tokenize", "/v2/responses", "/static/none", "/a/../b"])
@@ -31,17 +29,20 @@ def test_a_path_that_is_not_there(daphne_server: Server, path: str, method: str)
 
 
 def test_all_that_is_served_is_told() -> None:
-    patterns = [pattern.pattern.regex.pattern.removeprefix("^(?:v1/)?").removeprefix("^") for pattern in urlpatterns]
-    names = {re.match(r"[a-z_]+(?:\\\.json|/completions)?", each).group().replace("\\", "") for each in patterns}  # type: ignore[union-attr]
-    assert names - OF_THE_SERVER <= set(SERVED)
+    assert set(SERVED) == {
+        *("responses", "chat/completions", "completions", "embeddings", "decisions", "models", "conversations"),
+        *("files", "uploads", "vector_stores", "containers"),
+    }
 
 
-def test_every_path_is_answered_without_v1_too() -> None:
-    for pattern in urlpatterns:
-        regex = pattern.pattern.regex.pattern.replace("\\.", ".").removesuffix("$").removesuffix("/?")
-        path = re.sub(r"\(\?P<\w+>[^)]*\)", "a", regex.removeprefix("^"))
-        assert is_api_path(f"/{path.replace('(?:v1/)?', '')}"), path
-        assert is_api_path(f"/{path.replace('(?:v1/)?', 'v1/')}"), path
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: each.id)
+def test_every_path_is_found_with_a_slash_and_without_v1_too(endpoint: Endpoint) -> None:
+    path = re.sub(r"{\w+}", "a", endpoint.shown_path)
+    for each in {path, path.removeprefix("/v1"), f"{path}/"}:
+        assert is_api_path(each)
+        route, named = find(each)
+        assert route.endpoint(endpoint.method) is endpoint
+        assert named == dict.fromkeys(endpoint.parameters, "a")
 
 
 def test_a_page_of_the_admin_that_is_not_there_is_for_people(daphne_server: Server) -> None:

@@ -13,19 +13,17 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
-from responses_app.openapi.document import ALL_OPERATIONS as OPERATIONS
-from responses_app.openapi.document import document, path_of
+from responses_app.api.endpoints import ENDPOINTS
+from responses_app.openapi.document import document
 from responses_app.protocol.create_fields import ENGINE_FIELDS
 from responses_app.protocol.rate_limits import Line, as_headers
 from responses_app.protocol.server_tools import WEB_SEARCH, server_tool_missing
-from responses_app.urls import urlpatterns
 from tests.fuzz.samples import CHAT_FIELDS, CHAT_MESSAGES, FIELDS, ITEMS, TOOL_OUTPUTS, TOOLS
 from tests.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-REGEXES = [pattern.pattern.regex.pattern for pattern in urlpatterns]
 # In a process of its own: pytest would compile all of its modules anew, for asserts that are not there.
 VALIDATES = "import json, sys, schemathesis; schemathesis.openapi.from_dict(json.load(sys.stdin)).validate()"
 NOT_OPENAI = {"tool_choice": {"type": "nonsense"}, "input": 7, "tools": [{}], "temperature": 3, "include": ["x"]}
@@ -33,7 +31,7 @@ NOT_OPENAI = {"tool_choice": {"type": "nonsense"}, "input": 7, "tools": [{}], "t
 
 def made(*, engine_fields: bool = False, auth: str = "auto") -> dict[str, Any]:
     """Return the document."""
-    return document(REGEXES, engine_fields=engine_fields, auth=auth)
+    return document(ENDPOINTS, engine_fields=engine_fields, auth=auth)
 
 
 def validator(schema: str, **options: bool) -> Draft202012Validator:
@@ -49,10 +47,6 @@ def references(value: object) -> Iterator[str]:
         yield from references(inner)
     if isinstance(value, dict) and isinstance(value.get("$ref"), str):
         yield value["$ref"]
-
-
-def test_every_path_of_the_url_table_is_there() -> None:
-    assert set(made()["paths"]) == {path_of(regex) for regex in REGEXES} == set(OPERATIONS)
 
 
 def test_every_method_of_every_path_is_there(daphne_server: Server) -> None:
@@ -83,10 +77,9 @@ def test_the_document_is_one_of_openapi_31(daphne_server: Server) -> None:
     assert set(schemas) <= used
 
 
-def test_each_operation_has_an_id_of_its_own_and_answers() -> None:
-    operations = [each for of_path in OPERATIONS.values() for each in of_path.values()]
-    assert len({each.id for each in operations}) == len(operations)
-    assert all(each.answers for each in operations)
+def test_each_endpoint_has_an_id_of_its_own_and_answers() -> None:
+    assert len({each.id for each in ENDPOINTS}) == len(ENDPOINTS)
+    assert all(each.contents for each in ENDPOINTS)
 
 
 def test_answers_have_the_headers_of_limits_where_a_key_may_have_limits() -> None:

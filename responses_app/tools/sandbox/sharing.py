@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
     Awaitable,
@@ -165,7 +166,7 @@ class SharedContainers:
         """Return a file. Raises `ContainerNotFound`, `SandboxError`."""
         return await self._where_it_is("file", _read_file, project, id, file_id, seconds=FILE_SECONDS)
 
-    async def content(self, project: str, id: str, file_id: str) -> AsyncIterator[FilePart]:
+    async def content(self, project: str, id: str, file_id: str) -> AsyncGenerator[FilePart, None]:
         """Yield what is in a file, part by part, and the first part at once. Raises as `put_file` does.
 
         A file that is written meanwhile has no end that belongs to its beginning: that is a `SandboxError`.
