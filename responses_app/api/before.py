@@ -4,20 +4,13 @@ import re
 from collections.abc import Iterator, Mapping
 
 from responses_app.api.before_urls import urlpatterns
-from responses_app.api.endpoint import Endpoint, Form, Size
+from responses_app.api.endpoint import Endpoint
 from responses_app.openapi.chat_operations import CHAT_OPERATIONS
-from responses_app.openapi.file_answers import NEW_FILE, NEW_PART, NEW_UPLOAD
-from responses_app.openapi.file_operations import FILE_OPERATIONS
 from responses_app.openapi.model_operations import MODEL_OPERATIONS
-from responses_app.openapi.operations import FORM, OPERATIONS, Operation
+from responses_app.openapi.operations import OPERATIONS, Operation
 from responses_app.protocol.api_keys import Area
 
-_OPERATIONS = {**OPERATIONS, **FILE_OPERATIONS, **CHAT_OPERATIONS, **MODEL_OPERATIONS}
-_FORMS = {
-    "NewFile": Form("NewFile", NEW_FILE, Size.FILE),
-    "NewPart": Form("NewPart", NEW_PART, Size.PART),
-    "Upload": Form("Upload", NEW_UPLOAD, Size.AS_JSON),
-}
+_OPERATIONS = {**OPERATIONS, **CHAT_OPERATIONS, **MODEL_OPERATIONS}
 _AREAS = {
     **dict.fromkeys(("responses", "chat", "completions", "decisions"), Area.RESPONSES),
     **{"conversations": Area.CONVERSATIONS, "containers": Area.CONTAINERS, "models": Area.MODELS},
@@ -34,12 +27,10 @@ def endpoints_before() -> Iterator[Endpoint]:
 
 
 def _told(path: str, operation: Operation) -> Mapping[str, object]:
-    is_form = operation.body_type == FORM
     return {
         **{name: getattr(operation, name) for name in ("tag", "takes", "errors", "answers")},
         "scope": _AREAS.get(path.split("/")[2] if path.startswith("/v1") else ""),
-        "body": operation.json if is_form else operation.body,
-        "form": _FORMS[str(operation.body)] if is_form else None,
+        "body": operation.body,
         "websocket": operation.id == "createResponse",
         "asks_for_key": path == "/metrics",
         "probed": path in ("/health", "/ready"),

@@ -14,7 +14,7 @@ from responses_app.protocol.errors import ApiError, not_found
 from responses_app.protocol.not_served import NOT_SERVED
 from responses_app.runs.history import store_away
 from responses_app.stores.base import StoreError
-from responses_app.views import openapi, vector_stores
+from responses_app.views import containers, files, openapi, part_uploads, vector_stores
 
 
 class Route:
@@ -64,6 +64,9 @@ def routes_of(endpoints: Iterable[Endpoint]) -> Sequence[Route]:
 
 ENDPOINTS: Sequence[Endpoint] = (
     *endpoints_before(),
+    *containers.ENDPOINTS,
+    *files.ENDPOINTS,
+    *part_uploads.ENDPOINTS,
     *vector_stores.ENDPOINTS,
     *openapi.endpoints_of(lambda: ENDPOINTS),
 )

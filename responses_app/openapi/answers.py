@@ -8,8 +8,6 @@ from typing import Literal, get_type_hints
 
 from pydantic import BaseModel, Field, create_model
 
-from responses_app.openapi.container_answers import CONTAINERS
-from responses_app.openapi.file_answers import FILES
 from responses_app.openapi.item_answers import Item, OutputItem
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.resources import ResponseObject, Status
@@ -218,7 +216,5 @@ class Readiness(BaseModel):
 
 DESCRIBED: tuple[type[BaseModel], ...] = (
     *(ErrorAnswer, ResponseResource, DeletedResponse, InputTokens, CompactedResponse, ResponseGoesOn, ItemList, Item),
-    *CONTAINERS,
-    *FILES,
     *(Conversation, DeletedConversation, Model, ModelList, ModelCatalogue, Health, Readiness),
 )

@@ -17,7 +17,6 @@ from responses_app.openapi.model_schemas import MODEL_ANSWERS, MODEL_REQUESTS, m
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.compact_requests import FIELDS as COMPACT_FIELDS
-from responses_app.protocol.containers import CopiedFile, NewContainer
 from responses_app.protocol.conversations import MAX_ITEMS, ConversationFields
 from responses_app.protocol.create_fields import ENGINE_FIELDS, Fields
 from responses_app.protocol.errors import JsonObject
@@ -28,7 +27,6 @@ from responses_app.protocol.server_tools import McpServer
 from responses_app.protocol.text_format import TextFormat
 from responses_app.protocol.tool_outputs import ToolOutput
 from responses_app.protocol.tools import CLIENT_TOOLS, Custom, Function, Namespace
-from responses_app.protocol.uploads import CompletedUpload, NewUpload
 
 _TEMPLATE = "#/components/schemas/{model}"
 
@@ -55,8 +53,7 @@ def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject
     named = [schema for each in endpoints for schema in (each.body, *each.contents.values())]
     types = (
         *dict.fromkeys(each for each in named if isinstance(each, type)),
-        *(Fields, ConversationFields, NewContainer, CopiedFile, ToolOutput, Function, Custom, Namespace, McpServer),
-        *(NewUpload, CompletedUpload),
+        *(Fields, ConversationFields, ToolOutput, Function, Custom, Namespace, McpServer),
         *MODEL_REQUESTS,
         *MODEL_ANSWERS,
         *(ChatFields, *MESSAGES.values()),

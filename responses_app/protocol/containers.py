@@ -95,38 +95,6 @@ def parse_copied(data: Mapping[str, object]) -> CopiedFile:
     return validate(CopiedFile, data)
 
 
-def container_object(
-    id: str, *, name: str, created_at: int, last_active_at: int, idle_seconds: float, memory_limit: str
-) -> JsonObject:
-    """Return a container as clients read it. Times are Unix seconds."""
-    return {
-        "id": id,
-        "object": "container",
-        "created_at": created_at,
-        "status": "running",
-        "expires_after": {"anchor": "last_active_at", "minutes": max(1, round(idle_seconds / 60))},
-        "last_active_at": last_active_at,
-        "memory_limit": memory_limit,
-        "name": name,
-        "network_policy": {"type": "disabled"},
-    }
-
-
-def container_file_object(
-    id: str, *, container_id: str, created_at: int, path: str, size: int, source: str
-) -> JsonObject:
-    """Return a file of a container as clients read it; `path` is the whole one, `size` in bytes."""
-    return {
-        "id": id,
-        "object": "container.file",
-        "bytes": size,
-        "container_id": container_id,
-        "created_at": created_at,
-        "path": path,
-        "source": source,
-    }
-
-
 def container_file_not_found(container_id: str, file_id: str) -> ApiError:
     """The container has no such file, or not any more (404)."""
     message = f"File with id '{file_id[:80]}' not found in container '{container_id[:80]}'."

@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
+from responses_app.protocol.errors import ApiError, invalid_request, not_found
 from responses_app.protocol.fields import ClientModel, check_fields
 from responses_app.protocol.validation import missing, whole_number
 
@@ -48,28 +48,6 @@ def check_purpose(purpose: str) -> None:
     """Raise `ApiError` for a purpose that OpenAI's API does not have."""
     if purpose not in PURPOSES:
         raise _invalid("purpose", purpose, f"Supported values are: {', '.join(map(repr, PURPOSES))}.")
-
-
-def file_object(
-    id: str, *, filename: str, purpose: str, bytes: int, created_at: int, expires_at: int | None
-) -> JsonObject:
-    """Return a file as clients read it. Times are Unix seconds."""
-    return {
-        "id": id,
-        "object": "file",
-        "bytes": bytes,
-        "created_at": created_at,
-        "expires_at": expires_at,
-        "filename": filename,
-        "purpose": purpose,
-        "status": "processed",
-        "status_details": None,
-    }
-
-
-def deleted_file(id: str) -> JsonObject:
-    """Return what is left of a file."""
-    return {"id": id, "object": "file", "deleted": True}
 
 
 def file_not_found(file_id: str, *, param: str = "file_id") -> ApiError:

@@ -9,11 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import orjson
 
 from engine.formats.base import ToolNamespace
+from responses_app.protocol.containers import MemoryLimit
 from responses_app.protocol.errors import (
     JsonObject,
     container_not_found,
@@ -174,7 +175,7 @@ class CodeInterpreter(BaseTool):
         found = await containers.of_chain(use.project, _keys(use))
         if found is None:
             memory = wanted.get("memory_limit") if isinstance(wanted, dict) else None
-            found = await containers.create(use.project, memory=memory if isinstance(memory, str) else None)
+            found = await containers.create(use.project, memory=cast("MemoryLimit | None", memory))  # it is validated
         await containers.join_chain(found.id, [use.chain_id])
         return found
 

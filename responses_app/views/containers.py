@@ -2,83 +2,59 @@
 
 import asyncio
 import mimetypes
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
+from responses_app.api.endpoint import BYTES, Endpoint, Form, Refusals, Size
+from responses_app.api.parameters import PAGED
 from responses_app.auth.scopes import check_named
-from responses_app.http import caller_of, cut_of, handler_of, json_response, parse_noting, project_of, read_json
+from responses_app.http import caller_of, cut_of, parse_noting, project_of, read_json
+from responses_app.protocol.api_keys import Area
 from responses_app.protocol.containers import (
+    CopiedFile,
+    NewContainer,
     check_form,
     container_file_not_found,
-    container_file_object,
-    container_object,
     parse_container,
     parse_copied,
     too_many_containers,
 )
-from responses_app.protocol.errors import JsonObject, container_not_found, invalid_request
+from responses_app.protocol.errors import ApiError, container_not_found, invalid_request
 from responses_app.protocol.files import file_not_found
 from responses_app.protocol.named import files_named
-from responses_app.protocol.pages import deleted_object, page_behind, parse_list_query
-from responses_app.runs.history import store_away
+from responses_app.protocol.pages import page_behind, parse_list_query
 from responses_app.server_tools import interpreter_of
-from responses_app.stores.base import StoreError
 from responses_app.stores.files import PIECE_BYTES
 from responses_app.tools.sandbox.base import WORK_FOLDER, SandboxError
 from responses_app.tools.sandbox.records import (
-    ContainerFile,
     ContainerNotFound,
-    ContainerRecord,
     FileUnknown,
     TooManyContainers,
     TooManyTransfers,
 )
+from responses_app.views.container_objects import (
+    Container,
+    ContainerFile,
+    ContainerFileList,
+    ContainerList,
+    DeletedContainer,
+    container_object,
+    file_object,
+)
 from responses_app.views.downloads import streamed
 from responses_app.views.queries import query_of
-from responses_app.views.uploads import is_form, read_upload
+from responses_app.views.uploads import form_schema, is_form, read_upload
 from responses_app.wiring import get_site
 
 if TYPE_CHECKING:
     from responses_app.tools.sandbox.given_files import GivenFiles
     from responses_app.tools.sandbox.sharing import SharedContainers
-
-Handler = Callable[..., Awaitable[HttpResponseBase]]
-
-
-async def index(request: HttpRequest) -> HttpResponseBase:
-    """List (GET) or create (POST) containers."""
-    return await _dispatched(request, {"GET": _list, "POST": _create})
-
-
-async def detail(request: HttpRequest, container_id: str) -> HttpResponseBase:
-    """Return (GET) or end (DELETE) a container."""
-    return await _dispatched(request, {"GET": _get, "DELETE": _delete}, container_id)
-
-
-async def files(request: HttpRequest, container_id: str) -> HttpResponseBase:
-    """List (GET) or upload (POST) files of a container."""
-    return await _dispatched(request, {"GET": _list_files, "POST": _upload}, container_id)
-
-
-async def file(request: HttpRequest, container_id: str, file_id: str) -> HttpResponseBase:
-    """Return (GET) what is known of a file, or remove it (DELETE)."""
-    return await _dispatched(request, {"GET": _get_file, "DELETE": _remove_file}, container_id, file_id)
-
-
-async def content(request: HttpRequest, container_id: str, file_id: str) -> HttpResponseBase:
-    """Return what is in a file (GET)."""
-    return await _dispatched(request, {"GET": _content}, container_id, file_id)
-
-
-async def _dispatched(request: HttpRequest, handlers: Mapping[str, Handler], *named: str) -> HttpResponseBase:
-    handler = handler_of(request, handlers)
-    with _errors(*named):
-        return await handler(request, await _containers(), *named)
 
 
 async def _containers() -> "SharedContainers":
@@ -88,21 +64,26 @@ async def _containers() -> "SharedContainers":
     return (await interpreter.tool()).containers
 
 
-@contextmanager
-def _errors(container_id: str = "", file_id: str = "") -> Iterator[None]:
-    try:
-        yield
-    except ContainerNotFound as unknown:
-        if str(unknown) == file_id:
-            raise container_file_not_found(container_id, file_id) from None
-        raise container_not_found(container_id) from None
-    except (TooManyContainers, TooManyTransfers) as problem:
-        raise too_many_containers(str(problem)) from None
-    except SandboxError as problem:
-        raise invalid_request(f"The container cannot do that: {problem}.") from None
+def _not_found(unknown: Exception, container_id: str = "", file_id: str = "") -> ApiError:
+    if str(unknown) == file_id:
+        return container_file_not_found(container_id, file_id)
+    return container_not_found(container_id)
 
 
-async def _create(request: HttpRequest, containers: "SharedContainers") -> HttpResponse:
+def _too_many(problem: Exception, *_: str) -> ApiError:
+    return too_many_containers(str(problem))
+
+
+REFUSALS: Refusals = {
+    ContainerNotFound: _not_found,
+    TooManyContainers: _too_many,
+    TooManyTransfers: _too_many,
+    SandboxError: lambda problem, *_: invalid_request(f"The container cannot do that: {problem}."),
+}
+
+
+async def _create(request: HttpRequest) -> Container:
+    containers = await _containers()
     wanted = await read_json(request, parse_container, get_site().reader)
     check_named(caller_of(request).scopes, files_named(wanted.file_ids, at="file_ids"))
     await containers.sandbox()
@@ -113,32 +94,32 @@ async def _create(request: HttpRequest, containers: "SharedContainers") -> HttpR
             project, name=wanted.name, idle=wanted.idle_seconds, memory=wanted.memory_limit
         )
         await files.copy(project, container.id, given)
-    return json_response(_object(container))
+    return container_object(container)
 
 
-async def _list(request: HttpRequest, containers: "SharedContainers") -> HttpResponse:
-    found = await containers.all_of(project_of(request))
-    shown = [_object(each) for each in found]
-    return json_response(page_behind(shown, parse_list_query(query_of(request))))
+async def _list(request: HttpRequest) -> ContainerList:
+    found = await (await _containers()).all_of(project_of(request))
+    shown = [container_object(each) for each in found]
+    return page_behind(shown, parse_list_query(query_of(request)))
 
 
-async def _get(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
-    return json_response(_object(await containers.find(project_of(request), container_id)))
+async def _get(request: HttpRequest, container_id: str) -> Container:
+    return container_object(await (await _containers()).find(project_of(request), container_id))
 
 
-async def _delete(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
-    await containers.delete(project_of(request), container_id)
-    return json_response(deleted_object(container_id, "container"))
+async def _delete(request: HttpRequest, container_id: str) -> DeletedContainer:
+    await (await _containers()).delete(project_of(request), container_id)
+    return {"id": container_id, "object": "container.deleted", "deleted": True}
 
 
-async def _list_files(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
-    found = await containers.files_of(project_of(request), container_id)
-    return json_response(
-        page_behind([_file(container_id, each) for each in found], parse_list_query(query_of(request)))
-    )
+async def _list_files(request: HttpRequest, container_id: str) -> ContainerFileList:
+    found = await (await _containers()).files_of(project_of(request), container_id)
+    shown = [file_object(container_id, each) for each in found]
+    return page_behind(shown, parse_list_query(query_of(request)))
 
 
-async def _upload(request: HttpRequest, containers: "SharedContainers", container_id: str) -> HttpResponse:
+async def _upload(request: HttpRequest, container_id: str) -> ContainerFile:
+    containers = await _containers()
     await containers.find(project_of(request), container_id)  # before its body is read
     if not is_form(request):
         return await _copy(request, container_id)
@@ -149,17 +130,17 @@ async def _upload(request: HttpRequest, containers: "SharedContainers", containe
         put = await containers.put_file(project_of(request), container_id, upload.name, pieces)
     finally:
         await asyncio.to_thread(upload.close)
-    return json_response(_file(container_id, put))
+    return file_object(container_id, put)
 
 
-async def _copy(request: HttpRequest, container_id: str) -> HttpResponse:
+async def _copy(request: HttpRequest, container_id: str) -> ContainerFile:
     """Copy a file of the Files API into a container."""
     wanted = await read_json(request, parse_copied, get_site().reader)
     check_named(caller_of(request).scopes, files_named([wanted.file_id], at="file_id"))
     project, files = project_of(request), await _given_files()
     with _given_errors("file_id"):
         (copied,) = await files.copy(project, container_id, await files.find(project, [wanted.file_id]))
-    return json_response(_file(container_id, copied))
+    return file_object(container_id, copied)
 
 
 async def _given_files() -> "GivenFiles":
@@ -174,26 +155,19 @@ def _given_errors(param: str) -> Iterator[None]:
         yield
     except FileUnknown as unknown:
         raise file_not_found(str(unknown), param=param) from None
-    except StoreError as error:
-        raise store_away(error) from error
 
 
-async def _get_file(
-    request: HttpRequest, containers: "SharedContainers", container_id: str, file_id: str
-) -> HttpResponse:
-    return json_response(_file(container_id, await containers.file(project_of(request), container_id, file_id)))
+async def _get_file(request: HttpRequest, container_id: str, file_id: str) -> ContainerFile:
+    return file_object(container_id, await (await _containers()).file(project_of(request), container_id, file_id))
 
 
-async def _remove_file(
-    request: HttpRequest, containers: "SharedContainers", container_id: str, file_id: str
-) -> HttpResponse:
-    await containers.remove_file(project_of(request), container_id, file_id)
-    return json_response(deleted_object(file_id, "container.file"))
+async def _remove_file(request: HttpRequest, container_id: str, file_id: str) -> DeletedContainer:
+    await (await _containers()).remove_file(project_of(request), container_id, file_id)
+    return {"id": file_id, "object": "container.file.deleted", "deleted": True}
 
 
-async def _content(
-    request: HttpRequest, containers: "SharedContainers", container_id: str, file_id: str
-) -> HttpResponseBase:
+async def _content(request: HttpRequest, container_id: str, file_id: str) -> HttpResponseBase:
+    containers = await _containers()
     about = await containers.file(project_of(request), container_id, file_id)
     headers = {
         "content-length": str(about.size),
@@ -222,23 +196,36 @@ def content_type_of(path: str) -> str:
     return mimetypes.guess_type(f"{WORK_FOLDER}/{path}")[0] or "application/octet-stream"
 
 
-def _object(container: ContainerRecord) -> JsonObject:
-    return container_object(
-        container.id,
-        name=container.name,
-        created_at=container.created_at,
-        last_active_at=int(container.last_active),
-        idle_seconds=container.idle,
-        memory_limit=container.memory,
-    )
+_CONTAINERS = "/v1/containers"
+_CONTAINER = f"{_CONTAINERS}/{{container_id}}"
+_FILES = f"{_CONTAINER}/files"
+_FILE = f"{_FILES}/{{file_id}}"
+_BUSY = (429,)
+_UPLOAD = Form("Upload", form_schema("A form with a file."), Size.AS_JSON)
+_endpoint = partial(Endpoint, tag="Containers", scope=Area.CONTAINERS, refusals=REFUSALS)
 
-
-def _file(container_id: str, file: ContainerFile) -> JsonObject:
-    return container_file_object(
-        file.id,
-        container_id=container_id,
-        created_at=file.created_at,
-        path=f"{WORK_FOLDER}/{file.path}",
-        size=file.size,
-        source=file.source,
-    )
+ENDPOINTS = (
+    _endpoint("GET", _CONTAINERS, _list, "ListContainers", "List the containers", takes=PAGED),
+    _endpoint(
+        *("POST", _CONTAINERS, _create, "CreateContainer", "Create a container"), body=NewContainer, errors=(404, 429)
+    ),
+    _endpoint("GET", _CONTAINER, _get, "RetrieveContainer", "Return a container"),
+    _endpoint("DELETE", _CONTAINER, _delete, "DeleteContainer", "End a container"),
+    _endpoint(
+        *("GET", _FILES, _list_files, "ListContainerFiles", "List a container's files"), takes=PAGED, errors=_BUSY
+    ),
+    _endpoint(
+        *("POST", _FILES, _upload),
+        *("CreateContainerFile", "Upload a file to a container, or copy one of the Files API there"),
+        form=_UPLOAD,
+        body=CopiedFile,
+        errors=_BUSY,
+    ),
+    _endpoint("GET", _FILE, _get_file, "RetrieveContainerFile", "Return a file", errors=_BUSY),
+    _endpoint("DELETE", _FILE, _remove_file, "DeleteContainerFile", "Remove a file", errors=_BUSY),
+    _endpoint(
+        *("GET", f"{_FILE}/content", _content, "RetrieveContainerFileContent", "Return what is in a file"),
+        answers={BYTES: ""},
+        errors=_BUSY,
+    ),
+)

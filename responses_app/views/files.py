@@ -1,22 +1,26 @@
 """The Files API: `/v1/files`, and what is in them."""
 
 import asyncio
+from functools import partial
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
-from responses_app.http import cut_of, json_response, parse_noting, project_of
+from responses_app.api.endpoint import BYTES, Endpoint, Form, Refusals, Size
+from responses_app.api.parameters import AFTER, ORDER, Parameter, limit_of, text
+from responses_app.http import cut_of, parse_noting, project_of
 from responses_app.protocol import ids
+from responses_app.protocol.api_keys import Area
 from responses_app.protocol.body_errors import FORM_TYPE, unsupported_media_type
-from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files import (
     MAX_LISTED,
+    MAX_SECONDS,
+    MIN_SECONDS,
+    PURPOSES,
     NewFile,
     check_purpose,
-    deleted_file,
     file_not_found,
-    file_object,
     file_too_large,
     files_full,
     parse_upload,
@@ -25,10 +29,10 @@ from responses_app.protocol.pages import list_page, parse_list_query, unknown_cu
 from responses_app.server_tools import file_search_of
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import PIECE_BYTES, FileGone, FileRecord, FilesFull
-from responses_app.views.dispatching import Refusals, dispatched
 from responses_app.views.downloads import streamed
+from responses_app.views.file_objects import DeletedFile, UploadedFile, UploadedFileList, file_object
 from responses_app.views.queries import query_of
-from responses_app.views.uploads import Upload, is_form, read_upload
+from responses_app.views.uploads import Upload, form_schema, is_form, read_upload
 from responses_app.wiring import get_site
 
 REFUSALS: Refusals = {
@@ -37,28 +41,13 @@ REFUSALS: Refusals = {
 }
 
 
-async def index(request: HttpRequest) -> HttpResponseBase:
-    """List (GET) or upload (POST) files."""
-    return await dispatched(request, {"GET": _list, "POST": _create}, REFUSALS)
-
-
-async def detail(request: HttpRequest, file_id: str) -> HttpResponseBase:
-    """Return (GET) what is known of a file, or delete it (DELETE)."""
-    return await dispatched(request, {"GET": _get, "DELETE": _delete}, REFUSALS, file_id)
-
-
-async def content(request: HttpRequest, file_id: str) -> HttpResponseBase:
-    """Return what is in a file (GET)."""
-    return await dispatched(request, {"GET": _content}, REFUSALS, file_id)
-
-
-async def _create(request: HttpRequest) -> HttpResponse:
+async def _create(request: HttpRequest) -> UploadedFile:
     if not is_form(request):
         raise unsupported_media_type(request.content_type, FORM_TYPE)
     upload = await read_upload(request)
     try:
         wanted = parse_noting(request, parse_upload, upload.fields, get_site().reader)
-        return json_response(file_answer(await _kept(project_of(request), upload, wanted)))
+        return file_object(await _kept(project_of(request), upload, wanted))
     finally:
         await asyncio.to_thread(upload.close)
 
@@ -80,7 +69,7 @@ async def _kept(project: str, upload: Upload, wanted: NewFile) -> FileRecord:
     return record
 
 
-async def _list(request: HttpRequest) -> HttpResponse:
+async def _list(request: HttpRequest) -> UploadedFileList:
     query = query_of(request)
     wanted = parse_list_query(query, most=MAX_LISTED, usual=MAX_LISTED)
     purpose = (query.get("purpose") or [""])[-1] or None
@@ -95,20 +84,20 @@ async def _list(request: HttpRequest) -> HttpResponse:
     )
     if found is None:
         raise unknown_cursor(str(wanted.after))
-    page = [file_answer(record) for record in found[: wanted.limit]]
-    return json_response(list_page(page, has_more=len(found) > wanted.limit))
+    page = [file_object(record) for record in found[: wanted.limit]]
+    return list_page(page, has_more=len(found) > wanted.limit)
 
 
-async def _get(request: HttpRequest, file_id: str) -> HttpResponse:
-    return json_response(file_answer(await _found(request, file_id)))
+async def _get(request: HttpRequest, file_id: str) -> UploadedFile:
+    return file_object(await _found(request, file_id))
 
 
-async def _delete(request: HttpRequest, file_id: str) -> HttpResponse:
+async def _delete(request: HttpRequest, file_id: str) -> DeletedFile:
     if not await get_site().files.delete(project_of(request), file_id):
         raise file_not_found(file_id)
     if get_site().settings.file_search:  # else its chunks are found nowhere
         await file_search_of(get_site().tools).forget(project_of(request), file_id)
-    return json_response(deleted_file(file_id))
+    return {"id": file_id, "object": "file", "deleted": True}
 
 
 async def _content(request: HttpRequest, file_id: str) -> HttpResponseBase:
@@ -120,16 +109,15 @@ async def _content(request: HttpRequest, file_id: str) -> HttpResponseBase:
         "x-content-type-options": "nosniff",
     }
     if request.method == "HEAD":
-        return HttpResponse(b"", content_type=_BYTES, headers=headers)
+        return HttpResponse(b"", content_type=BYTES, headers=headers)
     pieces = get_site().files.pieces(project_of(request), file_id)
     first = await anext(pieces, b"")  # what fails by then is answered as an error
     if record.bytes <= PIECE_BYTES:  # of one that came in parts in several pieces still
-        return HttpResponse(b"".join([first, *[piece async for piece in pieces]]), content_type=_BYTES, headers=headers)
+        return HttpResponse(b"".join([first, *[piece async for piece in pieces]]), content_type=BYTES, headers=headers)
     body = streamed(first, pieces, cut_of(request), _BROKEN)
-    return StreamingHttpResponse(body, content_type=_BYTES, headers=headers)
+    return StreamingHttpResponse(body, content_type=BYTES, headers=headers)
 
 
-_BYTES = "application/octet-stream"
 _BROKEN = (FileGone, StoreError)  # it is deleted meanwhile, or the store is away
 
 
@@ -140,13 +128,27 @@ async def _found(request: HttpRequest, file_id: str) -> FileRecord:
     return record
 
 
-def file_answer(record: FileRecord) -> JsonObject:
-    """Return a file as clients read it."""
-    return file_object(
-        record.id,
-        filename=record.filename,
-        purpose=record.purpose,
-        bytes=record.bytes,
-        created_at=record.created_at,
-        expires_at=record.expires_at,
-    )
+_FILES = "/v1/files"
+_FILE = f"{_FILES}/{{file_id}}"
+_LISTED = (
+    Parameter("purpose", "Only files that are for this.", text(enum=list(PURPOSES))),
+    limit_of("files", maximum=MAX_LISTED, default=MAX_LISTED),
+    *(ORDER, AFTER),
+)
+_UPLOAD = form_schema(
+    "A form with a file, and what it is for.",
+    {
+        "purpose": text(enum=list(PURPOSES)),
+        "expires_after[anchor]": text(enum=["created_at"]),
+        "expires_after[seconds]": {"type": "integer", "minimum": MIN_SECONDS, "maximum": MAX_SECONDS},
+    },
+)
+_endpoint = partial(Endpoint, tag="Files", scope=Area.FILES, refusals=REFUSALS)
+
+ENDPOINTS = (
+    _endpoint("GET", _FILES, _list, "listFiles", "List the files", takes=_LISTED),
+    _endpoint("POST", _FILES, _create, "createFile", "Upload a file", form=Form("NewFile", _UPLOAD, Size.FILE)),
+    _endpoint("GET", _FILE, _get, "retrieveFile", "Return what is known of a file"),
+    _endpoint("DELETE", _FILE, _delete, "deleteFile", "Delete a file"),
+    _endpoint(*("GET", f"{_FILE}/content", _content, "downloadFile", "Return what is in a file"), answers={BYTES: ""}),
+)

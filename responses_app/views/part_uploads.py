@@ -3,16 +3,20 @@
 import asyncio
 from functools import partial
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 
-from responses_app.http import json_response, project_of, read_json
+from responses_app.api.endpoint import Endpoint, Form, Refusals, Size
+from responses_app.http import project_of, read_json
 from responses_app.protocol import ids
+from responses_app.protocol.api_keys import Area
 from responses_app.protocol.body_errors import FORM_TYPE, unsupported_media_type
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.files import files_full
 from responses_app.protocol.uploads import (
     MAX_PART_BYTES,
     UPLOAD_SECONDS,
+    CompletedUpload,
+    NewUpload,
     parse_completed,
     parse_new_upload,
     part_too_large,
@@ -22,9 +26,8 @@ from responses_app.protocol.uploads import (
 )
 from responses_app.stores.files import PIECE_BYTES, FilesFull
 from responses_app.stores.uploads import PartRecord, PartsWrong, UploadClosed, UploadGone, UploadRecord
-from responses_app.views.dispatching import Refusals, dispatched
-from responses_app.views.files import file_answer
-from responses_app.views.uploads import is_form, read_upload
+from responses_app.views.file_objects import PartUpload, UploadPart, upload_object
+from responses_app.views.uploads import form_schema, is_form, read_upload
 from responses_app.wiring import get_site
 
 
@@ -40,27 +43,7 @@ REFUSALS: Refusals = {
 }
 
 
-async def index(request: HttpRequest) -> HttpResponse:
-    """Begin an upload (POST)."""
-    return await dispatched(request, {"POST": _create}, REFUSALS)
-
-
-async def parts(request: HttpRequest, upload_id: str) -> HttpResponse:
-    """Add a part (POST)."""
-    return await dispatched(request, {"POST": _add}, REFUSALS, upload_id)
-
-
-async def complete(request: HttpRequest, upload_id: str) -> HttpResponse:
-    """Make a file of the parts (POST)."""
-    return await dispatched(request, {"POST": _complete}, REFUSALS, upload_id)
-
-
-async def cancel(request: HttpRequest, upload_id: str) -> HttpResponse:
-    """Give an upload up (POST)."""
-    return await dispatched(request, {"POST": _cancel}, REFUSALS, upload_id)
-
-
-async def _create(request: HttpRequest) -> HttpResponse:
+async def _create(request: HttpRequest) -> PartUpload:
     site = get_site()
     parse = partial(parse_new_upload, max_bytes=site.settings.file_max_bytes)
     wanted = await read_json(request, parse, site.reader)
@@ -75,10 +58,10 @@ async def _create(request: HttpRequest) -> HttpResponse:
         file_seconds=wanted.seconds,
     )
     await site.uploads.create(project_of(request), upload)
-    return json_response(_object(upload))
+    return upload_object(upload)
 
 
-async def _add(request: HttpRequest, upload_id: str) -> HttpResponse:
+async def _add(request: HttpRequest, upload_id: str) -> UploadPart:
     site, project = get_site(), project_of(request)
     await site.uploads.get(project, upload_id)  # before its body is read
     if not is_form(request):
@@ -92,33 +75,33 @@ async def _add(request: HttpRequest, upload_id: str) -> HttpResponse:
         await site.uploads.add(project, part, data.pieces(PIECE_BYTES))
     finally:
         await asyncio.to_thread(data.close)
-    return json_response({"id": part.id, "object": "upload.part", "created_at": now, "upload_id": upload_id})
+    return {"id": part.id, "object": "upload.part", "created_at": now, "upload_id": upload_id}
 
 
-async def _complete(request: HttpRequest, upload_id: str) -> HttpResponse:
+async def _complete(request: HttpRequest, upload_id: str) -> PartUpload:
     site, project = get_site(), project_of(request)
     await site.uploads.get(project, upload_id)  # before the body is judged: what is another project's does not exist
     wanted = await read_json(request, parse_completed, site.reader)
     upload = await site.uploads.complete(
         project, upload_id, wanted.part_ids, file_id=site.new_id(ids.FILE), md5=wanted.md5
     )
-    return json_response(_object(upload))
+    return upload_object(upload)
 
 
-async def _cancel(request: HttpRequest, upload_id: str) -> HttpResponse:
-    return json_response(_object(await get_site().uploads.cancel(project_of(request), upload_id)))
+async def _cancel(request: HttpRequest, upload_id: str) -> PartUpload:
+    return upload_object(await get_site().uploads.cancel(project_of(request), upload_id))
 
 
-def _object(upload: UploadRecord) -> JsonObject:
-    """Return an upload as clients read it."""
-    return {
-        "id": upload.id,
-        "object": "upload",
-        "bytes": upload.bytes,
-        "created_at": upload.created_at,
-        "expires_at": upload.expires_at,
-        "filename": upload.filename,
-        "purpose": upload.purpose,
-        "status": upload.status.value,
-        "file": None if upload.file is None else file_answer(upload.file),
-    }
+_UPLOADS = "/v1/uploads"
+_UPLOAD = f"{_UPLOADS}/{{upload_id}}"
+_PART = Form("NewPart", form_schema("A form with a part of a file.", name="data"), Size.PART)
+_endpoint = partial(Endpoint, tag="Files", scope=Area.FILES, refusals=REFUSALS)
+
+ENDPOINTS = (
+    _endpoint("POST", _UPLOADS, _create, "createUpload", "Begin a file that comes in parts", body=NewUpload),
+    _endpoint("POST", f"{_UPLOAD}/parts", _add, "addUploadPart", "Add a part", form=_PART),
+    _endpoint(
+        *("POST", f"{_UPLOAD}/complete", _complete, "completeUpload", "Make a file of the parts"), body=CompletedUpload
+    ),
+    _endpoint("POST", f"{_UPLOAD}/cancel", _cancel, "cancelUpload", "Give an upload up"),
+)

@@ -12,10 +12,11 @@ from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from django.http.request import UnreadablePostError
 
 from responses_app.protocol.body_errors import FORM_TYPE
-from responses_app.protocol.errors import invalid_request
+from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.validation import missing
 
 _UNKNOWN = str(1 << 40)  # what Django is told of a body that came in chunks: of one without a length it reads nothing
+NO_FIELDS: Mapping[str, JsonObject] = {}
 _TAIL = 1024  # bytes in which a form's last boundary is looked for
 
 
@@ -46,6 +47,18 @@ class Upload:
     def close(self) -> None:
         """Let go of what is on disk."""
         self.file.close()
+
+
+def form_schema(description: str, fields: Mapping[str, JsonObject] = NO_FIELDS, *, name: str = "file") -> JsonObject:
+    """Return the schema of a form with a file of this name, and other fields; `expires_after` may be missing."""
+    content: JsonObject = {"type": "string", "contentMediaType": "application/octet-stream"}
+    required = [name, *(each for each in fields if not each.startswith("expires_after"))]
+    return {
+        "type": "object",
+        "description": description,
+        "properties": {name: content, **fields},
+        "required": required,
+    }
 
 
 def is_form(request: HttpRequest) -> bool:

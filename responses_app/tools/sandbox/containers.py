@@ -16,6 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from responses_app.protocol.containers import MemoryLimit
 from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
 from responses_app.tools.sandbox.base import MIB, BaseSandbox, Limits, SandboxError
 from responses_app.tools.sandbox.cgroups import Cgroups
@@ -23,7 +24,7 @@ from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.executions import Execution, FilePart, StoredFile
 from responses_app.tools.sandbox.interpreter import Interpreter
 from responses_app.tools.sandbox.places import ContainerPlaces
-from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, TooManyContainers
+from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, FileSource, TooManyContainers
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 
 logger = logging.getLogger("respsite.sandbox")
@@ -60,7 +61,7 @@ class Container:
     name: str
     created_at: int
     idle: float
-    memory: str
+    memory: MemoryLimit
     last_active: float
     files: dict[str, ContainerFile] = field(default_factory=dict)  # by path
     chain: "OrderedDict[str, None]" = field(default_factory=OrderedDict)  # the responses that used it, oldest first
@@ -122,7 +123,13 @@ class Containers:
         return self.choice.sandbox, self.choice.interpreter
 
     async def create(
-        self, project: str, *, name: str = "auto", idle: float | None = None, memory: str | None = None, tag: str = ""
+        self,
+        project: str,
+        *,
+        name: str = "auto",
+        idle: float | None = None,
+        memory: MemoryLimit | None = None,
+        tag: str = "",
     ) -> Container:
         """Make a container. The last digits of its id are `tag`, by which other workers know whose it is."""
         await self.sweep()
@@ -325,7 +332,7 @@ class Containers:
                 each.files.clear()
                 self._started.discard(each.id)
 
-    def _note_file(self, container: Container, file: StoredFile, source: str) -> ContainerFile:
+    def _note_file(self, container: Container, file: StoredFile, source: FileSource) -> ContainerFile:
         known = container.files.get(file.path)
         id, created_at = (known.id, known.created_at) if known else (self._new_id(CONTAINER_FILE), int(self._clock()))
         noted = ContainerFile(id, file.path, file.size, created_at, known.source if known else source)

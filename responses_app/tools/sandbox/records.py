@@ -1,8 +1,12 @@
 """What is said of containers and their files, and why it cannot be; light, as the API's views know it."""
 
 from dataclasses import dataclass
+from typing import Literal
 
+from responses_app.protocol.containers import MemoryLimit
 from responses_app.tools.sandbox.base import SandboxError
+
+FileSource = Literal["user", "assistant"]
 
 
 class ContainerNotFound(Exception):
@@ -33,7 +37,7 @@ class ContainerRecord:
     name: str
     created_at: int
     idle: float
-    memory: str
+    memory: MemoryLimit
     last_active: float
 
 
@@ -45,4 +49,4 @@ class ContainerFile:
     path: str
     size: int
     created_at: int
-    source: str
+    source: FileSource

@@ -23,6 +23,7 @@ from collections.abc import (
 from pathlib import Path
 from typing import Any, TypeVar
 
+from responses_app.protocol.containers import MemoryLimit
 from responses_app.tools.sandbox.base import BaseSandbox, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import PIECE_BYTES, Container, Containers, Run
@@ -88,7 +89,7 @@ class SharedContainers:
         return await self._own.sandbox()
 
     async def create(
-        self, project: str, *, name: str = "auto", idle: float | None = None, memory: str | None = None
+        self, project: str, *, name: str = "auto", idle: float | None = None, memory: MemoryLimit | None = None
     ) -> ContainerRecord:
         """Make a container, in this process."""
         if self._others is not None:
