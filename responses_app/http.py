@@ -16,7 +16,6 @@ from responses_app.protocol.fields import noting
 from responses_app.reading import JsonReader
 
 Parsed = TypeVar("Parsed")
-Handler = TypeVar("Handler")
 Fields = TypeVar("Fields")
 CUT = "respsite.cut"  # of a request's scope: what breaks its answer off
 Cut = Callable[[], Awaitable[None]]  # ends an answer in its middle: clients take a clean end for its whole
@@ -125,20 +124,3 @@ class MethodNotAllowed(ApiError):
     def headers(self) -> dict[str, str]:
         """The HTTP headers that belong to this error."""
         return {"allow": ", ".join(self._allowed)}
-
-
-def handler_of(request: HttpRequest, handlers: Mapping[str, Handler]) -> Handler:
-    """Return which of a path's handlers, by their methods, a request is for; HEAD is answered as GET is.
-
-    Raises `MethodNotAllowed`.
-    """
-    method = "GET" if request.method == "HEAD" else str(request.method)
-    if method not in handlers:
-        raise MethodNotAllowed(method, list(handlers))
-    return handlers[method]
-
-
-def only_reads(request: HttpRequest) -> None:
-    """Raise `MethodNotAllowed` for a method that does more than read."""
-    if request.method not in ("GET", "HEAD"):
-        raise MethodNotAllowed(str(request.method), ["GET"])

@@ -3,13 +3,14 @@
 from itertools import groupby
 
 from docs.extension.tables import code, table
-from responses_app.api.endpoints import ENDPOINTS
+from responses_app.api.endpoints import ROUTES
 from responses_app.protocol.not_served import METHODS_NOT_SERVED, NOT_SERVED
 
 
 def markdown() -> str:
     """Return a table for each tag."""
-    found = sorted(ENDPOINTS, key=lambda each: each.tag)
+    endpoints = (each for route in ROUTES for each in route.endpoints)
+    found = sorted(endpoints, key=lambda each: each.tag)
     parts = []
     for tag, group in groupby(found, key=lambda each: each.tag):
         rows = ((each.method, code(each.shown_path), f"{each.summary}.", code(each.id)) for each in group)

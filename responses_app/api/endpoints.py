@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from responses_app.api.before import endpoints_before
 from responses_app.api.endpoint import Endpoint
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.http import MethodNotAllowed, json_response
@@ -14,7 +13,23 @@ from responses_app.protocol.errors import ApiError, not_found
 from responses_app.protocol.not_served import NOT_SERVED
 from responses_app.runs.history import store_away
 from responses_app.stores.base import StoreError
-from responses_app.views import containers, files, openapi, part_uploads, vector_stores
+from responses_app.views import (
+    chat_completions,
+    completions,
+    containers,
+    conversations,
+    decisions,
+    embeddings,
+    files,
+    health,
+    metrics,
+    models,
+    openapi,
+    part_uploads,
+    responses,
+    stored_chats,
+    vector_stores,
+)
 
 
 class Route:
@@ -63,12 +78,21 @@ def routes_of(endpoints: Iterable[Endpoint]) -> Sequence[Route]:
 
 
 ENDPOINTS: Sequence[Endpoint] = (
-    *endpoints_before(),
-    *containers.ENDPOINTS,
+    *responses.ENDPOINTS,
+    *stored_chats.ENDPOINTS,
+    *chat_completions.ENDPOINTS,
+    *completions.ENDPOINTS,
+    *embeddings.ENDPOINTS,
+    *decisions.ENDPOINTS,
+    *models.ENDPOINTS,
+    *conversations.ENDPOINTS,
     *files.ENDPOINTS,
     *part_uploads.ENDPOINTS,
     *vector_stores.ENDPOINTS,
+    *containers.ENDPOINTS,
     *openapi.endpoints_of(lambda: ENDPOINTS),
+    *health.ENDPOINTS,
+    *metrics.ENDPOINTS,
 )
 ROUTES = routes_of(ENDPOINTS)
 

@@ -95,21 +95,6 @@ def _response() -> type[BaseModel]:
 ResponseResource = _response()
 
 
-class DeletedResponse(BaseModel):
-    """A response is gone."""
-
-    id: str
-    object: Literal["response"]
-    deleted: Literal[True]
-
-
-class InputTokens(BaseModel):
-    """How long the prompt would be."""
-
-    object: Literal["response.input_tokens"]
-    input_tokens: int
-
-
 class CompactedResponse(BaseModel):
     """What a conversation becomes: the user's messages, and a `compaction`."""
 
@@ -118,13 +103,6 @@ class CompactedResponse(BaseModel):
     created_at: int
     output: list[Item]
     usage: Usage
-
-
-class ResponseGoesOn(BaseModel):
-    """The output of a tool was taken."""
-
-    id: str
-    status: Literal["in_progress"]
 
 
 class ItemList(BaseModel):
@@ -137,84 +115,4 @@ class ItemList(BaseModel):
     has_more: bool
 
 
-class Conversation(BaseModel):
-    """A conversation; `title` and `status` are this server's own fields."""
-
-    id: str
-    object: Literal["conversation"]
-    created_at: int
-    metadata: dict[str, str]
-    title: str | None
-    status: str | None
-
-
-class DeletedConversation(BaseModel):
-    """A conversation is gone."""
-
-    id: str
-    object: Literal["conversation.deleted"]
-    deleted: Literal[True]
-
-
-class Model(BaseModel):
-    """A model that is served, and what it can do.
-
-    `max_model_len` is in tokens; `root` is the model that an alias stands for, `dimensions` how long embeddings are.
-    """
-
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-    max_model_len: int = 0
-    root: str = ""
-    capabilities: list[str] = []
-    endpoints: list[str] = []
-    dimensions: int = 0
-
-
-class ModelList(BaseModel):
-    """The models that are served."""
-
-    object: Literal["list"]
-    data: list[Model]
-
-
-class ModelCatalogue(BaseModel):
-    """The same as the Codex CLI reads it, which asks with `client_version`."""
-
-    models: list[JsonObject]
-
-
-class Health(BaseModel):
-    """The process answers."""
-
-    status: Literal["ok"]
-
-
-class Readiness(BaseModel):
-    """Whether requests can be served; each part says "ok", or what is the matter.
-
-    `models` says it of each, where there are several. `engine_replicas` counts the servers of a pool by their state,
-    where there are several models of each.
-    """
-
-    status: Literal["ready", "not ready"]
-    server: str
-    database: str
-    engine: str
-    redis: str
-    connections: int
-    responses_in_flight: int
-    background_queued: int
-    engine_queued: int
-    streams_kept: int
-    streams_kept_bytes: int
-    models: dict[str, str] = {}
-    engine_replicas: dict[str, int] | dict[str, dict[str, int]] = {}
-
-
-DESCRIBED: tuple[type[BaseModel], ...] = (
-    *(ErrorAnswer, ResponseResource, DeletedResponse, InputTokens, CompactedResponse, ResponseGoesOn, ItemList, Item),
-    *(Conversation, DeletedConversation, Model, ModelList, ModelCatalogue, Health, Readiness),
-)
+DESCRIBED: tuple[type[BaseModel], ...] = (ErrorAnswer, ResponseResource, CompactedResponse, ItemList, Item)

@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from responses_app.protocol.chat.stored import ChatCompletionChanges
 from responses_app.protocol.create_fields import ENGINE_FIELDS
 from responses_app.protocol.errors import JsonObject
 
@@ -80,14 +79,6 @@ class ChatCompletionList(BaseModel):
     has_more: bool
 
 
-class DeletedChatCompletion(BaseModel):
-    """A stored completion is gone."""
-
-    id: str
-    object: Literal["chat.completion.deleted"]
-    deleted: Literal[True]
-
-
 class StoredChatMessage(_Answer):
     """A message as it was sent; `content_parts` are those of a content that was a list."""
 
@@ -133,8 +124,7 @@ class ChatCompletionChunk(_Answer):
 
 
 CHAT_ANSWERS: tuple[type[BaseModel], ...] = (
-    *(ChatCompletion, ChatCompletionChunk, ChatCompletionList, DeletedChatCompletion, ChatMessageList),
-    ChatCompletionChanges,
+    *(ChatCompletion, ChatCompletionChunk, ChatCompletionList, ChatMessageList),
 )
 CHAT_STREAM: dict[str, Any] = {
     "ChatServerSentEvent": {

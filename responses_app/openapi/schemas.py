@@ -25,7 +25,6 @@ from responses_app.protocol.items import ParsedItem
 from responses_app.protocol.server_tools import ITEMS as RUN_BY_SERVER
 from responses_app.protocol.server_tools import McpServer
 from responses_app.protocol.text_format import TextFormat
-from responses_app.protocol.tool_outputs import ToolOutput
 from responses_app.protocol.tools import CLIENT_TOOLS, Custom, Function, Namespace
 
 _TEMPLATE = "#/components/schemas/{model}"
@@ -52,8 +51,8 @@ def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject
     """Return all schemas by their names; `engine_fields`: a create takes the fields that are the engine's."""
     named = [schema for each in endpoints for schema in (each.body, *each.contents.values())]
     types = (
-        *dict.fromkeys(each for each in named if isinstance(each, type)),
-        *(Fields, ConversationFields, ToolOutput, Function, Custom, Namespace, McpServer),
+        *dict.fromkeys(each for each in named if not isinstance(each, str | None)),
+        *(Fields, ConversationFields, Function, Custom, Namespace, McpServer),
         *MODEL_REQUESTS,
         *MODEL_ANSWERS,
         *(ChatFields, *MESSAGES.values()),
@@ -68,7 +67,6 @@ def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject
     found |= chat_request(chat, MESSAGES.values(), engine_fields=engine_fields)
     del found["Namespace"], found["McpServer"]  # only tools are such
     found |= {each.form.name: each.form.schema for each in endpoints if each.form is not None}
-    found["Models"] = {"anyOf": [ref("ModelList"), ref("ModelCatalogue")]}
     fields = found.pop("Fields")
     if not engine_fields:
         fields["properties"] = {name: each for name, each in fields["properties"].items() if name not in ENGINE_FIELDS}
@@ -87,7 +85,8 @@ def _defined(types: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, each in types:
         schema = TypeAdapter(each).json_schema(ref_template=_TEMPLATE, schema_generator=_Generator)
-        for inner, described in {**schema.pop("$defs", {}), name: schema}.items():
+        inside = schema.pop("$defs", {})
+        for inner, described in {name: schema, **inside}.items():  # a type alias is one of those within itself
             described.pop("title", None)  # which only repeats the name
             assert found.setdefault(inner, described) == described, f"two types are called {inner}"
     return found

@@ -7,6 +7,7 @@ provider is unknown to it. It says then that it has no metadata, and offers the 
 from collections.abc import Iterable
 
 import orjson
+from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import JsonObject
 
@@ -62,10 +63,15 @@ the user can open them.
 """
 
 
-def catalogue(models: Iterable[tuple[str, int | None]]) -> JsonObject:
+class ModelCatalogue(TypedDict):
+    """The same as the Codex CLI reads it, which asks with `client_version`."""
+
+    models: list[JsonObject]
+
+
+def catalogue(models: Iterable[tuple[str, int | None]]) -> ModelCatalogue:
     """Return Codex's catalogue of models: their names and their lengths in tokens, None where that is not known yet."""
-    entries: list[object] = [_entry(name, length, rank) for rank, (name, length) in enumerate(models)]
-    return {"models": entries}
+    return {"models": [_entry(name, length, rank) for rank, (name, length) in enumerate(models)]}
 
 
 def _entry(name: str, length: int | None, rank: int) -> JsonObject:

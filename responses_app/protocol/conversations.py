@@ -5,9 +5,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
 from responses_app.protocol.fields import ClientModel, check_fields
@@ -99,9 +100,20 @@ def resolved(items: Sequence[JsonObject], known: Mapping[str, JsonObject]) -> li
     return found
 
 
+class Conversation(TypedDict):
+    """A conversation; `title` and `status` are this server's own fields."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+    title: str | None
+    status: str | None
+
+
 def conversation_object(
     conversation_id: str, *, created_at: int, metadata: Mapping[str, str], title: str, status: str
-) -> JsonObject:
+) -> Conversation:
     """Return a conversation as clients read it."""
     return {
         "id": conversation_id,

@@ -1,7 +1,5 @@
 """Lists as OpenAI pages them: `limit`, `order`, `after` and `include` in, `{"object": "list", …}` out.
 
-Also what is left of what was deleted.
-
 A query is a mapping of names to all values each was given; the last one counts.
 """
 
@@ -109,8 +107,3 @@ def _last(query: Query, name: str) -> str | None:
 
 def _invalid(name: str, value: object, hint: str) -> ApiError:
     return invalid_request(f"Invalid value for '{name}': {str(value)[:80]!r}. {hint}", param=name, code="invalid_value")
-
-
-def deleted_object(id: str, kind: str) -> JsonObject:
-    """Return what is left of something of a kind: `conversation`, `container.file`."""
-    return {"id": id, "object": f"{kind}.deleted", "deleted": True}

@@ -6,6 +6,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from responses_app import __version__
+from responses_app.api.endpoint import EVENTS, JSON, Endpoint
 from responses_app.http import (
     caller_of,
     cut_of,
@@ -15,6 +16,7 @@ from responses_app.http import (
     request_id_of,
     span_of,
 )
+from responses_app.protocol.api_keys import Area
 from responses_app.protocol.chat.replaying import SeenTurn, as_sampled, keys_of, seen_turns
 from responses_app.protocol.chat.request import ChatRequest, parse_chat
 from responses_app.protocol.errors import ApiError, JsonObject
@@ -23,16 +25,9 @@ from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.site import Site
 from responses_app.views.chat_streams import ChatReading, completion_stream, read_completion
-from responses_app.views.dispatching import dispatched
-from responses_app.views.stored_chats import listed
 from responses_app.wiring import get_site
 
 TRANSPORT = "chat"  # how its responses are counted and listed
-
-
-async def index(request: HttpRequest) -> HttpResponseBase:
-    """Create a chat completion (POST; `stream: true` streams it), or list those that are stored (GET)."""
-    return await dispatched(request, {"GET": listed, "POST": _create}, {})
 
 
 async def _create(request: HttpRequest) -> HttpResponseBase:
@@ -79,3 +74,16 @@ async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatRea
         request_id=origin.request_id,
         remember=partial(site.service.known_turns.remember, origin.project),
     )
+
+
+ENDPOINTS = (
+    Endpoint(
+        *("POST", "/v1/chat/completions", _create),
+        *("createChatCompletion", "Create a chat completion, at once or as a stream"),
+        tag="Chat",
+        scope=Area.RESPONSES,  # what it makes are responses
+        body="CreateChatCompletion",
+        answers={JSON: "ChatCompletion", EVENTS: "ChatServerSentEvent"},
+        errors=(404, 409, 429),
+    ),
+)

@@ -6,7 +6,9 @@ from functools import partial
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from responses_app.http import MethodNotAllowed, caller_of, json_response, read_json, request_id_of, span_of
+from responses_app.api.endpoint import EVENTS, JSON, Endpoint
+from responses_app.http import caller_of, json_response, read_json, request_id_of, span_of
+from responses_app.protocol.api_keys import Area
 from responses_app.protocol.completions import ChoiceDelta, CompletionWanted, joined, parse_completion
 from responses_app.protocol.errors import ApiError
 from responses_app.runs.completing import Completing
@@ -15,10 +17,8 @@ from responses_app.views.server_sent import DONE, PING, error_event, seconds_to_
 from responses_app.wiring import get_site
 
 
-async def create(request: HttpRequest) -> HttpResponseBase:
+async def _create(request: HttpRequest) -> HttpResponseBase:
     """Complete prompts."""
-    if request.method != "POST":
-        raise MethodNotAllowed(str(request.method), ["POST"])
     site = get_site()
     parse = partial(parse_completion, engine_fields=site.takes_engine_fields)
     wanted = await read_json(request, parse, site.reader)
@@ -71,3 +71,16 @@ async def _events(
         yield error_event(problem) + DONE
     finally:
         await completing.aclose()
+
+
+ENDPOINTS = (
+    Endpoint(
+        *("POST", "/v1/completions", _create),
+        *("createCompletion", "Complete raw prompts, at once or as a stream"),
+        tag="Completions",
+        scope=Area.RESPONSES,  # a model generates, as for a response
+        body="CreateCompletion",
+        answers={JSON: "Completion", EVENTS: "CompletionServerSentEvent"},
+        errors=(404, 429),
+    ),
+)

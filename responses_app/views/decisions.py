@@ -1,18 +1,32 @@
 """`POST /v1/decisions`."""
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 
-from responses_app.http import MethodNotAllowed, caller_of, json_response, read_json, request_id_of, span_of
+from responses_app.api.endpoint import JSON, Endpoint
+from responses_app.http import caller_of, read_json, request_id_of, span_of
+from responses_app.protocol.api_keys import Area
 from responses_app.protocol.decisions import parse_decisions
+from responses_app.protocol.errors import JsonObject
 from responses_app.runs.plan import Origin
 from responses_app.wiring import get_site
 
 
-async def create(request: HttpRequest) -> HttpResponse:
+async def _create(request: HttpRequest) -> JsonObject:
     """Answer questions about an input with probabilities."""
-    if request.method != "POST":
-        raise MethodNotAllowed(str(request.method), ["POST"])
     site = get_site()
     wanted = await read_json(request, parse_decisions, site.reader)
     origin = Origin.of(caller_of(request), "json", request_id=request_id_of(request), span=span_of(request))
-    return json_response(await site.decisions.decide(wanted, origin))
+    return await site.decisions.decide(wanted, origin)
+
+
+ENDPOINTS = (
+    Endpoint(
+        *("POST", "/v1/decisions", _create),
+        *("createDecision", "Answer questions about an input with probabilities"),
+        tag="Decisions",
+        scope=Area.RESPONSES,  # a model generates, as for a response
+        body="CreateDecision",
+        answers={JSON: "Decision"},
+        errors=(404, 429),
+    ),
+)

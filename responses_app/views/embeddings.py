@@ -4,7 +4,9 @@ from functools import partial
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import MethodNotAllowed, caller_of, project_of, read_json, request_id_of, span_of
+from responses_app.api.endpoint import BYTES, JSON, Endpoint
+from responses_app.http import caller_of, project_of, read_json, request_id_of, span_of
+from responses_app.protocol.api_keys import Area
 from responses_app.protocol.embeddings import encode_answer, parse_embeddings
 from responses_app.runs.plan import Origin
 from responses_app.wiring import get_site
@@ -12,10 +14,8 @@ from responses_app.wiring import get_site
 BYTES_A_NUMBER = 20  # of a vector that is written as JSON, about
 
 
-async def create(request: HttpRequest) -> HttpResponse:
+async def _create(request: HttpRequest) -> HttpResponse:
     """Embed texts, or tokens; each input is embedded by itself."""
-    if request.method != "POST":
-        raise MethodNotAllowed(str(request.method), ["POST"])
     site = get_site()
     wanted = await read_json(request, parse_embeddings, site.token_reader)
     origin = Origin.of(caller_of(request), "json", request_id=request_id_of(request), span=span_of(request))
@@ -26,3 +26,15 @@ async def create(request: HttpRequest) -> HttpResponse:
     if written.metadata is not None:
         headers["metadata"] = written.metadata
     return HttpResponse(written.content, content_type=written.media_type, headers=headers)
+
+
+ENDPOINTS = (
+    Endpoint(
+        *("POST", "/v1/embeddings", _create, "createEmbedding", "Make embeddings of texts, or of tokens"),
+        tag="Embeddings",
+        scope=Area.EMBEDDINGS,
+        body="CreateEmbedding",
+        answers={JSON: "EmbeddingList", BYTES: ""},
+        errors=(404, 429),
+    ),
+)

@@ -1,27 +1,56 @@
 """`/health`: the process answers. `/ready`: it can serve, and what is missing if not."""
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Literal, NotRequired
 
 from django.http import HttpRequest, HttpResponse
+from typing_extensions import TypedDict
 
-from responses_app.http import json_response, only_reads
+from responses_app.api.endpoint import JSON, Endpoint
+from responses_app.http import json_response
 from responses_app.protocol.errors import JsonObject
 from responses_app.wiring import get_site
 
 
-async def health(request: HttpRequest) -> HttpResponse:
-    """Say that the process answers."""
-    _only_asks(request)
-    return json_response({"status": "ok"})
+class Health(TypedDict):
+    """The process answers."""
+
+    status: Literal["ok"]
 
 
-async def ready(request: HttpRequest) -> HttpResponse:
+class Readiness(TypedDict):
+    """Whether requests can be served; each part says "ok", or what is the matter.
+
+    `models` says it of each, where there are several. `engine_replicas` counts the servers of a pool by their state,
+    where there are several models of each.
+    """
+
+    status: Literal["ready", "not ready"]
+    server: str
+    database: str
+    engine: str
+    redis: str
+    connections: int
+    responses_in_flight: int
+    background_queued: int
+    engine_queued: int
+    streams_kept: int
+    streams_kept_bytes: int
+    models: NotRequired[dict[str, str]]
+    engine_replicas: NotRequired[dict[str, int] | dict[str, dict[str, int]]]
+
+
+async def _health(request: HttpRequest) -> Health:
+    return {"status": "ok"}
+
+
+async def _ready(request: HttpRequest) -> HttpResponse:
     """Say whether requests can be served: 200, or 503 with what to do.
 
     The database is asked, with a time limit, and written to. Redis being away does not make a worker unready: limits
     then hold per process, and this says so. Nor does a model being away, as long as there is another one.
     """
-    _only_asks(request)
     site = get_site()
     database = await site.upkeep.check()
     troubles = await site.engines.troubles()
@@ -52,14 +81,20 @@ async def ready(request: HttpRequest) -> HttpResponse:
     return json_response(body, status=200 if is_ready else 503, headers={} if is_ready else {"retry-after": "2"})
 
 
-def _only_asks(request: HttpRequest) -> None:
-    """Refuse what changes something. A load balancer may ask with OPTIONS: HAProxy does, if it is told no method."""
-    if request.method != "OPTIONS":
-        only_reads(request)
-
-
 def _engines(models: Mapping[str, object], troubles: Mapping[str, str]) -> str:
     """Return how the engines are: what is the matter, of which models where there are several."""
     if len(models) == 1:
         return next(iter(troubles.values()), "ok")
     return "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items()) or "ok"
+
+
+_endpoint = partial(Endpoint, "GET", tag="Server", scope=None, probed=True)
+
+ENDPOINTS = (
+    _endpoint("/health", _health, "getHealth", "Say that the process answers"),
+    _endpoint(
+        *("/ready", _ready, "getReadiness", "Say whether requests can be served"),
+        answers={JSON: Readiness},
+        also={503: "Requests cannot be served now."},
+    ),
+)

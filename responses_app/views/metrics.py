@@ -3,12 +3,13 @@
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.http import NotServed, only_reads
+from responses_app.api.endpoint import TEXT, Endpoint
+from responses_app.http import NotServed
 from responses_app.protocol.api_keys import READS_METRICS, missing_scope
 from responses_app.wiring import get_site
 
 
-async def metrics(request: HttpRequest) -> HttpResponse:
+async def _metrics(request: HttpRequest) -> HttpResponse:
     """Return all numbers in Prometheus' text format.
 
     They are the whole server's, whatever project asks: where a key is asked for, it must be made for them.
@@ -16,7 +17,6 @@ async def metrics(request: HttpRequest) -> HttpResponse:
     site = get_site()
     if site.settings.metrics == "off":
         raise NotServed
-    only_reads(request)
     if site.settings.metrics == "auto":
         assert isinstance(request, ASGIRequest)
         caller = await site.door.caller(request.scope)
@@ -27,3 +27,15 @@ async def metrics(request: HttpRequest) -> HttpResponse:
     content, content_type = page(await site.watch.whole(), request.headers.get("accept", ""))
     headers = {"content-length": str(len(content)), "cache-control": "no-store"}
     return HttpResponse(content, content_type=content_type, headers=headers)
+
+
+ENDPOINTS = (
+    Endpoint(
+        *("GET", "/metrics", _metrics, "getMetrics", "Return the server's numbers for Prometheus"),
+        tag="Server",
+        scope=None,
+        asks_for_key=True,
+        answers={TEXT: "", "application/openmetrics-text": ""},
+        errors=(404,),
+    ),
+)

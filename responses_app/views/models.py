@@ -3,14 +3,18 @@
 Codex asks for `/v1/models?client_version=0.169.0`, and wants a catalogue of its own; OpenAI's SDKs never say that.
 """
 
-from functools import cache
+from functools import partial
+from typing import Literal, NotRequired
 
-from django.http import HttpRequest, HttpResponse
-from django.urls import Resolver404, resolve
+from django.http import HttpRequest
+from typing_extensions import TypeAliasType, TypedDict
 
-from responses_app.http import caller_of, json_response, only_reads
-from responses_app.protocol.codex import catalogue
-from responses_app.protocol.errors import JsonObject, model_not_found
+from responses_app.api.endpoint import Endpoint
+from responses_app.api.parameters import Parameter, text
+from responses_app.http import caller_of
+from responses_app.protocol.api_keys import Area
+from responses_app.protocol.codex import ModelCatalogue, catalogue
+from responses_app.protocol.errors import model_not_found
 from responses_app.runs.embedding import ServedEmbeddings
 from responses_app.runs.served import ServedModel
 from responses_app.views.queries import query_of
@@ -18,30 +22,54 @@ from responses_app.wiring import get_site
 
 Served = ServedModel | ServedEmbeddings
 
-URLS = "responses_app.urls"  # which names this view: so it is not imported
 GENERATES = ("/v1/responses", "/v1/chat/completions", "/v1/completions", "/v1/decisions")
 EMBEDS = ("/v1/embeddings",)
 
 
-async def index(request: HttpRequest) -> HttpResponse:
+class Model(TypedDict):
+    """A model that is served, and what it can do.
+
+    `max_model_len` is in tokens; `root` is the model that an alias stands for, `dimensions` how long embeddings are.
+    """
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: NotRequired[int]
+    root: NotRequired[str]
+    capabilities: NotRequired[list[str]]
+    endpoints: NotRequired[list[str]]
+    dimensions: NotRequired[int]
+
+
+class ModelList(TypedDict):
+    """The models that are served."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+Models = TypeAliasType("Models", ModelList | ModelCatalogue)
+
+
+async def _list(request: HttpRequest) -> Models:
     """List the models this server serves, under each of their names: those that generate, then those that embed."""
-    only_reads(request)
     models, embedding_models = _allowed(request)
     named = [(name, model) for model in models for name in model.names]
     if any(query_of(request).get("client_version", ())):
-        return json_response(catalogue((name, _length(model)) for name, model in named))
+        return catalogue((name, _length(model)) for name, model in named)
     others = [_model(name, model) for model in embedding_models for name in model.names]
-    return json_response({"object": "list", "data": [*(_model(name, model) for name, model in named), *others]})
+    return {"object": "list", "data": [*(_model(name, model) for name, model in named), *others]}
 
 
-async def detail(request: HttpRequest, model: str) -> HttpResponse:
+async def _get(request: HttpRequest, model: str) -> Model:
     """Return one model."""
-    only_reads(request)
     allowed: list[Served] = [each for several in _allowed(request) for each in several]
     found = next((each for each in allowed if model in each.names), None)
     if found is None:
         raise model_not_found(model, [each.name for each in allowed])
-    return json_response(_model(model, found))
+    return _model(model, found)
 
 
 def _allowed(request: HttpRequest) -> tuple[list[ServedModel], list[ServedEmbeddings]]:
@@ -50,18 +78,18 @@ def _allowed(request: HttpRequest) -> tuple[list[ServedModel], list[ServedEmbedd
     return list(site.service.models.allowed(names)), list(site.embeddings.service.models.allowed(names))
 
 
-def _model(name: str, model: Served) -> JsonObject:
-    described: JsonObject = {"id": name, "object": "model", "created": model.created, "owned_by": "respsite"}
+def _model(name: str, model: Served) -> Model:
+    described: Model = {"id": name, "object": "model", "created": model.created, "owned_by": "respsite"}
     if name != model.name:
         described["root"] = model.name  # as vLLM says what a name stands for
     length = _length(model)
     if length is not None:
         described["max_model_len"] = length
     if isinstance(model, ServedModel):
-        return {**described, "capabilities": _capabilities(model), "endpoints": _served(GENERATES)}
+        return {**described, "capabilities": _capabilities(model), "endpoints": list(GENERATES)}
     if length is not None:
         described["dimensions"] = model.engine.dimensions
-    return {**described, "capabilities": ["embed"], "endpoints": _served(EMBEDS)}
+    return {**described, "capabilities": ["embed"], "endpoints": list(EMBEDS)}
 
 
 def _capabilities(model: ServedModel) -> list[str]:
@@ -71,21 +99,19 @@ def _capabilities(model: ServedModel) -> list[str]:
     return ["generate", *(name for name, has in known if has)]
 
 
-@cache  # the table does not change while a process lives
-def _served(paths: tuple[str, ...]) -> list[str]:
-    """Return those of some paths that this server has."""
-    return [path for path in paths if _is_there(path)]
-
-
-def _is_there(path: str) -> bool:
-    try:
-        resolve(path, URLS)
-    except Resolver404:
-        return False
-    return True
-
-
 def _length(model: Served) -> int | None:
     """Return how many tokens the model can read and write; None until its engine has started."""
     info = model.info()
     return info.max_model_len if info is not None else None
+
+
+_MODELS = "/v1/models"
+_CLIENT_VERSION = Parameter(
+    "client_version", "The version of the Codex CLI: it is given a catalogue of its own.", text()
+)
+_endpoint = partial(Endpoint, tag="Server", scope=Area.MODELS)
+
+ENDPOINTS = (
+    _endpoint("GET", _MODELS, _list, "listModels", "List the models", takes=(_CLIENT_VERSION,)),
+    _endpoint("GET", f"{_MODELS}/{{model:path}}", _get, "retrieveModel", "Return a model"),
+)

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Literal
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from typing_extensions import TypedDict
 
+from responses_app.api.endpoint import EVENTS, JSON, Endpoint
+from responses_app.api.parameters import DIALECT, INCLUDE, PAGED, Parameter, text
 from responses_app.auth.scopes import check_named
 from responses_app.http import (
-    MethodNotAllowed,
     caller_of,
     cut_of,
     json_response,
@@ -17,15 +20,15 @@ from responses_app.http import (
     request_id_of,
     span_of,
 )
+from responses_app.protocol.api_keys import Area
 from responses_app.protocol.compact_requests import compacted_response, parse_compact
 from responses_app.protocol.dialects import DIALECT_HEADER, Dialect
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.item_resources import input_item_resource, with_included
 from responses_app.protocol.named import named_in_parts
-from responses_app.protocol.pages import Query, page_behind, parse_include_query, parse_list_query
+from responses_app.protocol.pages import Page, Query, page_behind, parse_include_query, parse_list_query
 from responses_app.protocol.requests import CreateRequest
-from responses_app.protocol.resources import Status
-from responses_app.protocol.tool_outputs import TOOL_MODE_HEADER, parse_tool_output
+from responses_app.protocol.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT, ToolOutput, parse_tool_output
 from responses_app.runs.plan import Origin
 from responses_app.runs.reader import ResponseReader
 from responses_app.site import Site
@@ -33,11 +36,33 @@ from responses_app.views.queries import include_of, query_of
 from responses_app.views.response_streams import event_stream, read_to_end
 from responses_app.wiring import get_site
 
+_MAX_NUMBER = 999_999_999  # that `starting_after` takes
 
-async def create(request: HttpRequest) -> HttpResponseBase:
+
+class DeletedResponse(TypedDict):
+    """A response is gone."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputTokens(TypedDict):
+    """How long the prompt would be."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class ResponseGoesOn(TypedDict):
+    """The output of a tool was taken."""
+
+    id: str
+    status: Literal["in_progress"]
+
+
+async def _create(request: HttpRequest) -> HttpResponseBase:
     """Create a response; `stream: true` streams it, `background: true` answers before it runs."""
-    if request.method != "POST":
-        raise MethodNotAllowed(str(request.method), ["POST"], " A WebSocket needs an upgrade request to this path.")
     site = get_site()
     dialect = _dialect(site, request)
     waits = site.awaits_tools(request.headers.get(TOOL_MODE_HEADER), dialect)
@@ -51,14 +76,14 @@ async def create(request: HttpRequest) -> HttpResponseBase:
     return _answer(dialect, await read_to_end(reader))
 
 
-async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
-    """Return a response, pick up its stream (`stream=true&starting_after=N`), or delete it."""
+async def _delete(request: HttpRequest, response_id: str) -> DeletedResponse:
+    await get_site().responses.delete(project_of(request), response_id)
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+async def _get(request: HttpRequest, response_id: str) -> HttpResponseBase:
+    """Return a response, or pick up its stream (`stream=true&starting_after=N`)."""
     site = get_site()
-    if request.method == "DELETE":
-        await site.responses.delete(project_of(request), response_id)
-        return json_response({"id": response_id, "object": "response", "deleted": True})
-    if request.method != "GET":
-        raise MethodNotAllowed(str(request.method), ["GET", "DELETE"])
     dialect = _dialect(site, request)
     query = query_of(request)
     include = parse_include_query(query)  # of its input: its own output keeps what it was created with
@@ -72,50 +97,40 @@ async def detail(request: HttpRequest, response_id: str) -> HttpResponseBase:
     return _answer(dialect, await site.responses.response(project_of(request), response_id))
 
 
-async def cancel(request: HttpRequest, response_id: str) -> HttpResponse:
-    """Cancel a background response."""
-    _only(request, "POST")
+async def _cancel(request: HttpRequest, response_id: str) -> HttpResponse:
     site = get_site()
     dialect = _dialect(site, request)
     return _answer(dialect, await site.responses.cancel(project_of(request), response_id))
 
 
-async def tool_outputs(request: HttpRequest, response_id: str) -> HttpResponse:
-    """Give a response that waits what came of a call."""
-    _only(request, "POST")
+async def _give_output(request: HttpRequest, response_id: str) -> ResponseGoesOn:
     site = get_site()
     parse = partial(parse_tool_output, max_bytes=site.settings.responses_max_tool_output_bytes)
     given = await read_json(request, parse, site.reader)
     check_named(caller_of(request).scopes, named_in_parts(given.output, at="output"))
     await site.outputs.give(project_of(request), response_id, given)
-    return json_response({"id": response_id, "status": Status.IN_PROGRESS.value})
+    return {"id": response_id, "status": "in_progress"}
 
 
-async def input_items(request: HttpRequest, response_id: str) -> HttpResponse:
-    """List what a response was asked."""
-    _only(request, "GET")
+async def _input_items(request: HttpRequest, response_id: str) -> Page[JsonObject]:
     query = query_of(request)
     wanted = parse_list_query(query)
     include = include_of(query)
     page = page_behind(await get_site().responses.input_items(project_of(request), response_id), wanted)
     page["data"] = [with_included(input_item_resource(item), include) for item in page["data"]]
-    return json_response(page)
+    return page
 
 
-async def input_tokens(request: HttpRequest) -> HttpResponse:
-    """Count the tokens of the prompt that a request would have."""
-    _only(request, "POST")
+async def _input_tokens(request: HttpRequest) -> InputTokens:
     site = get_site()
     dialect = _dialect(site, request)
     wanted = await read_json(request, site.parse_create, site.reader)
     count = await site.service.count_input_tokens(wanted, _origin(request, wanted), dialect=dialect)
-    counted: JsonObject = {"object": "response.input_tokens", "input_tokens": count}
-    return json_response(counted)
+    return {"object": "response.input_tokens", "input_tokens": count}
 
 
-async def compact(request: HttpRequest) -> HttpResponse:
+async def _compact(request: HttpRequest) -> HttpResponse:
     """Sum a conversation up; the client goes on from what it gets: the user's messages and the summary."""
-    _only(request, "POST")
     site = get_site()
     dialect = _dialect(site, request)
     wanted = await read_json(request, parse_compact, site.reader)
@@ -152,11 +167,6 @@ async def _stream(
     )
 
 
-def _only(request: HttpRequest, method: str) -> None:
-    if request.method != method:
-        raise MethodNotAllowed(str(request.method), [method])
-
-
 def _flag(query: Query, name: str) -> bool:
     value = (query.get(name) or ["false"])[-1].lower()
     if value not in ("true", "false", "1", "0"):
@@ -180,3 +190,72 @@ def _starting_after(query: Query) -> int | None:
             code="invalid_value",
         )
     return int(value)
+
+
+_RESPONSES = "/v1/responses"
+_RESPONSE = f"{_RESPONSES}/{{response_id}}"
+_RUNS = (404, 409, 429)  # what a request that is to be generated for can be answered, too
+_STREAM = Parameter(
+    "stream", "Whether the response's stream is to be given, from its first event.", {"type": "boolean"}
+)
+_STARTING_AFTER = Parameter(
+    "starting_after",
+    "The sequence number behind which the stream is to begin.",
+    {"type": "integer", "minimum": 0, "maximum": _MAX_NUMBER},
+)
+_TOOL_MODE = Parameter(
+    TOOL_MODE_HEADER,
+    "Whether a response ends with calls of its client's tools, or waits for their outputs.",
+    text(enum=[COMPLETE, WAIT]),
+    where="header",
+)
+_WHOLE = {JSON: "ResponseResource"}
+_STREAMED = {**_WHOLE, EVENTS: "ServerSentEvent"}
+_endpoint = partial(Endpoint, tag="Responses", scope=Area.RESPONSES)
+
+ENDPOINTS = (
+    _endpoint(
+        *("POST", _RESPONSES, _create),
+        *("createResponse", "Create a response: at once, as a stream, or in the background"),
+        body="CreateResponse",
+        takes=(DIALECT, _TOOL_MODE),
+        answers=_STREAMED,
+        errors=_RUNS,
+        websocket=True,
+    ),
+    _endpoint(
+        *("POST", f"{_RESPONSES}/input_tokens", _input_tokens),
+        *("getInputTokenCounts", "Count the tokens of the prompt that a request would have"),
+        body="CreateResponse",
+        errors=_RUNS,
+    ),
+    _endpoint(
+        *("POST", f"{_RESPONSES}/compact", _compact, "compactResponse", "Sum a conversation up"),
+        body="CompactResponse",
+        takes=(DIALECT,),
+        answers={JSON: "CompactedResponse"},
+        errors=_RUNS,
+    ),
+    _endpoint(
+        *("GET", _RESPONSE, _get, "getResponse", "Return a response, or pick up its stream"),
+        takes=(INCLUDE, _STREAM, _STARTING_AFTER, DIALECT),
+        answers=_STREAMED,
+    ),
+    _endpoint("DELETE", _RESPONSE, _delete, "deleteResponse", "Delete a response"),
+    _endpoint(
+        *("POST", f"{_RESPONSE}/cancel", _cancel, "cancelResponse", "Cancel a background response"),
+        takes=(DIALECT,),
+        answers=_WHOLE,
+    ),
+    _endpoint(
+        *("GET", f"{_RESPONSE}/input_items", _input_items, "listInputItems", "List what a response was asked"),
+        takes=(*PAGED, INCLUDE),
+        answers={JSON: "ItemList"},
+    ),
+    _endpoint(
+        *("POST", f"{_RESPONSE}/tool_outputs", _give_output),
+        *("submitToolOutput", "Give a response that waits what came of a call"),
+        body=ToolOutput,
+        errors=(409,),
+    ),
+)

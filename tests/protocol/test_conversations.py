@@ -20,7 +20,6 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.identified import identified
 from responses_app.protocol.item_resources import item_resource
 from responses_app.protocol.items import PASSED_THROUGH
-from responses_app.protocol.pages import deleted_object
 from tests.oracle import validate_conversation, validate_conversation_item
 from tests.protocol.laws import counting_ids
 
@@ -246,11 +245,6 @@ def test_a_conversation_is_one_of_openais() -> None:
         "metadata": {"a": "b"},
         "title": None,
         "status": "open",
-    }
-    assert deleted_object("conv_1", "conversation") == {
-        "id": "conv_1",
-        "object": "conversation.deleted",
-        "deleted": True,
     }
 
 
